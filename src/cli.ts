@@ -78,10 +78,10 @@ Examples:
   onejob run -- ls -l              run a command in a fresh agent, here and now, on the current folder
   onejob run --detach -- sh -c 'sleep 60; echo done'
   onejob logs -f JOB               follow a job
-  onejob up                        lead this host in the foreground
-  onejob status                    what every slot is doing, problems first
+  onejob up                        run the daemon of this host in the foreground
+  onejob status                    show what every slot is doing, problems first
 
-Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the job's own, or 125 when the job could not be run.`,
+Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of the job, or 125 if the job could not run.`,
     );
   program.commandsGroup('Jobs:');
   addJobCommands(program, act);

@@ -71,7 +71,7 @@ export async function runDaemon(
   parts.defer(onSignal(stop));
   parts.defer(
     onHangup(() => {
-      log.warn('hangup', { reason: 'the config is not read again while onejob runs, so this stops it', hint: howToApply });
+      log.warn('hangup', { reason: 'onejob does not reload the config while it runs, so SIGHUP stops it', hint: howToApply });
       stop();
     }),
   );

@@ -314,8 +314,8 @@ export function createClient(options: ClientOptions): Client {
 }
 
 function imagesCut(cause?: unknown): OnejobError {
-  return new OnejobError('E_DAEMON_CUT', 'The daemon ended before the images were made.', {
-    hint: 'Type the same again; what was built is kept.',
+  return new OnejobError('E_DAEMON_CUT', 'The daemon ended before the images were built.', {
+    hint: 'Type the same command again; what was built is kept.',
     retry: true,
     cause,
   });
@@ -350,7 +350,10 @@ function foreign(
   const where = issue === undefined ? '' : ` (${issue.path.map(String).join('.')}: ${issue.message})`;
   return (
     otherVersion(response, options) ??
-    new OnejobError('E_API_ANSWER', `Cannot read what the daemon at ${options.socket} answered to ${response.statusCode}${where}.`)
+    new OnejobError(
+      'E_API_ANSWER',
+      `Cannot read the answer of the daemon at ${options.socket}: status ${response.statusCode}${where}.`,
+    )
   );
 }
 
@@ -358,7 +361,9 @@ function otherVersion(response: http.IncomingMessage, { version, socket }: Clien
   const theirs = response.headers['onejob-version'];
   if (theirs === version) return null;
   const who =
-    theirs === undefined ? 'What listens there is not a onejob daemon' : `The daemon is onejob ${theirs}, this is ${version}`;
+    theirs === undefined
+      ? 'The program that listens there is not a onejob daemon'
+      : `The daemon is onejob ${theirs}, this is ${version}`;
   return new OnejobError('E_API_VERSION', `Cannot understand the daemon at ${socket}. ${who}.`, {
     hint: 'Restart the daemon ("onejob down --leave", then "onejob up"): running jobs go on.',
   });
@@ -370,7 +375,7 @@ function connectionError(error: unknown, socket: string): OnejobError {
   const code = error instanceof Error && 'code' in error ? error.code : null;
   if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
   if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
-    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens at ${socket}.`, {
+    return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens on ${socket}.`, {
       hint: 'Start it with "onejob up".',
       retry: true,
       cause: error,
@@ -388,6 +393,6 @@ function silent(socket: string, call: { readonly method: string; readonly path: 
   return new OnejobError(
     'E_DAEMON_SILENT',
     `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
-    { hint: 'It may be stopped or overloaded: see whether its process runs, and what it last logged.', retry: true },
+    { hint: 'It may be stopped or overloaded: check that its process runs, and what it last logged.', retry: true },
   );
 }

@@ -80,7 +80,7 @@ export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGener
         const left = head.readUInt32BE(1);
         head = Buffer.alloc(0);
         if (kind === undefined || left > maxPayload) {
-          throw new OnejobError('E_API_ANSWER', 'Cannot read the output: the daemon sent something that is not a frame.');
+          throw new OnejobError('E_API_ANSWER', 'Cannot read the output: the daemon sent invalid data (not a frame).');
         }
         if (kind === 'end') return;
         current = { kind, left, held: [] };

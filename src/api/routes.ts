@@ -116,7 +116,7 @@ export function jobRoutes(manager: Manager): Routes {
 }
 
 function busy(): OnejobError {
-  return new OnejobError('E_API_BUSY', `Cannot list jobs: ${listsAtOnce} lists of them are being read just now.`, {
+  return new OnejobError('E_API_BUSY', `Cannot list jobs: ${listsAtOnce} job lists are already being read.`, {
     hint: 'Try again in a minute.',
     retry: true,
   });
@@ -146,7 +146,7 @@ export function limited(limit: number): Transform {
       const size = `${Math.round(limit / 2 ** 30)} GiB`;
       done(
         new OnejobError('E_WORKSPACE_TOO_LARGE', `Cannot take the workspace: it is larger than ${size}.`, {
-          hint: 'Name what the job does not need in .onejobignore, or use --no-workspace and --volume.',
+          hint: 'List what the job does not need in .onejobignore, or use --no-workspace and --volume.',
         }),
       );
     },

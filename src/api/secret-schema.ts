@@ -5,7 +5,7 @@ import { parsePipeline } from '../secrets/pipelines.ts';
 /** A fingerprint or, of a value that is pinned, its beginning. */
 export const fingerprintText = z
   .string()
-  .regex(/^[0-9a-f]{8,32}$/, 'a fingerprint is 32 digits and letters a to f; 8 of them are enough for one that is listed');
+  .regex(/^[0-9a-f]{8,32}$/, 'a fingerprint is 32 digits and letters a to f; for a listed one, the first 8 are enough');
 
 const pipeline = z.string().refine((text) => parsePipeline(text) !== null, 'a pipeline is ORGANISATION/SLUG, in lower case');
 

@@ -89,8 +89,8 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
       if (closing) throw stopping();
       const route = findRoute(method === 'HEAD' ? 'GET' : method, path);
       if (route === null) {
-        throw new OnejobError('E_API_ROUTE', `The daemon (${version}) knows no ${method} ${url}.`, {
-          hint: 'Restart the daemon if onejob was updated since it started.',
+        throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
+          hint: 'Restart the daemon if onejob was updated after it started.',
         });
       }
       // What is put instead of posted is a file, of any size: its route reads that.
@@ -137,7 +137,7 @@ function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
 
 function stopping(): OnejobError {
   return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', {
-    hint: 'Try again once it is back.',
+    hint: 'Try again when it is back.',
     retry: true,
   });
 }

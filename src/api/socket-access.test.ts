@@ -22,7 +22,7 @@ test.each<[string, Partial<AccessFacts>, RegExp, RegExp]>([
   [
     'the daemon started before the group was there',
     { socket: { uid: 0, gid: 0, mode: 0o600 } },
-    /not the group.s \(mode 0600\)/,
+    /the group may not use its socket \(mode 0600\)/,
     /restart the daemon/,
   ],
   [
@@ -31,7 +31,7 @@ test.each<[string, Partial<AccessFacts>, RegExp, RegExp]>([
     /you may not enter \/srv\/state \(mode 0700\)/,
     /listens in \/run\/onejob: restart/,
   ],
-  ['it is another user’s own', { socket: { uid: 1001, gid: 1001, mode: 0o600 } }, /daemon of user 1001 alone/, /--state-dir/],
+  ['it is another user’s own', { socket: { uid: 1001, gid: 1001, mode: 0o600 } }, /serves only user 1001/, /--state-dir/],
 ])('%s: is told, with what to type', (_, more, why, hint) => {
   const said = whyDenied(facts(more));
   expect(said.why).toMatch(why);
@@ -56,7 +56,7 @@ test('doctor says who may use a daemon of root, and what is in the way', () => {
   });
   expect(socketFinding(path, group)).toMatchObject({
     level: 'warning',
-    message: expect.stringContaining('before there was that group'),
+    message: expect.stringContaining('before that group existed'),
   });
   chownSync(path, 0, 999);
   expect(socketFinding(path, group)).toMatchObject({

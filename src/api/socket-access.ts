@@ -21,24 +21,25 @@ const restart = 'restart the daemon ("onejob down --leave", then "onejob up": it
 /** What is missing, as a clause, and what to do about it, as a sentence. Pure. */
 export function whyDenied({ group, user, blocked, socket }: AccessFacts): { readonly why: string; readonly hint: string } {
   if (socket !== null && socket.uid !== 0)
-    return { why: `it is a daemon of user ${socket.uid} alone`, hint: 'Use a daemon of your own with --state-dir DIR.' };
+    return { why: `the daemon serves only user ${socket.uid}`, hint: 'Use a daemon of your own with --state-dir DIR.' };
   const create = `sudo groupadd ${groupName}`;
   const join = `sudo usermod -aG ${groupName} ${user.name}`;
   if (group === null) {
     return {
-      why: `it is for root only, as there is no group "${groupName}" on this host`,
+      why: `it is for root only, because this host has no group "${groupName}"`,
       hint: `To share it type "${create}" and "${join}", ${restart}, and log in again.`,
     };
   }
   const isShared = blocked === null ? socket?.gid === group.gid : blocked.gid === group.gid && (blocked.mode & 0o010) !== 0;
   if (!isShared) {
-    const what = blocked === null ? 'its socket is not the group\u2019s' : `you may not enter ${blocked.path}`;
+    const what = blocked === null ? 'the group may not use its socket' : `you may not enter ${blocked.path}`;
     return {
       why: `${what} (mode ${((blocked ?? socket)?.mode ?? 0).toString(8).padStart(4, '0').slice(-4)})`,
-      hint: `A daemon of root that starts while the group "${groupName}" exists listens in ${sharedFolder}: ${restart}.`,
+      hint: `If the group "${groupName}" exists when root's daemon starts, the daemon listens in ${sharedFolder}: ${restart}.`,
     };
   }
-  if (user.gids.includes(group.gid)) return { why: 'permission denied', hint: 'See the rights of the socket and of its folders.' };
+  if (user.gids.includes(group.gid))
+    return { why: 'permission denied', hint: 'Check the permissions of the socket and of its folders.' };
   return group.members.includes(user.name)
     ? { why: `you joined the group "${groupName}" after you logged in`, hint: `Log in again, or type "newgrp ${groupName}".` }
     : { why: `you are not in the group "${groupName}"`, hint: `Type "${join}", then log in again.` };
@@ -58,14 +59,14 @@ export function socketFinding(path: string, group: Group | null = readGroup()): 
   }
   const socket = tryStat(path);
   if (socket?.gid !== group.gid) {
-    const message = `The group "${groupName}" may not use ${path}: the daemon has started before there was that group.`;
+    const message = `The group "${groupName}" may not use ${path}: the daemon started before that group existed.`;
     return { level: 'warning', subject, message, hint: `To share it, ${restart}.` };
   }
   for (let dir = dirname(path); dir !== dirname(dir); dir = dirname(dir)) {
     const { gid, mode } = statSync(dir);
     if ((mode & 0o001) !== 0 || (gid === group.gid && (mode & 0o010) !== 0)) continue;
     const message = `The group "${groupName}" may use ${path}, but may not enter ${dir} (mode ${(mode & 0o7777).toString(8).padStart(4, '0')}).`;
-    return { level: 'warning', subject, message, hint: `Leave out "socket" and --socket: it is then in ${sharedFolder}.` };
+    return { level: 'warning', subject, message, hint: `Remove "socket" and --socket; the socket is then in ${sharedFolder}.` };
   }
   return { level: 'ok', subject, message: `Root and the group "${groupName}" may use this daemon, at ${path}.`, hint: null };
 }

@@ -21,7 +21,7 @@ export function checkSocketPath(path: string): void {
   if (length <= maxSocketPath) return;
   throw new OnejobError(
     'E_SOCKET_PATH',
-    `Cannot use the socket ${path}: its path has ${length} bytes, and a unix socket can have ${maxSocketPath} here.`,
+    `Cannot use the socket ${path}: its path has ${length} bytes, but a unix socket path can have at most ${maxSocketPath} here.`,
     { hint: 'Choose a shorter one with --socket PATH.' },
   );
 }
@@ -69,7 +69,7 @@ export function checkSocketOwner(path: string): void {
     const { uid, mode } = stats;
     const isOpen = stats.isDirectory() && (mode & 0o002) !== 0 && (mode & 0o1000) === 0;
     if ((uid === me || uid === 0) && !isOpen) continue;
-    const why = isOpen ? 'everybody may write to' : `belongs to user ${uid} and not to you or root`;
+    const why = isOpen ? 'every user may write to' : `belongs to user ${uid} and not to you or root`;
     throw new OnejobError('E_SOCKET_FOREIGN', `Cannot trust the socket ${path}: ${isOpen ? `${why} ${each}` : `${each} ${why}`}.`, {
       hint: 'Nothing was sent. Use a state directory of your own with --state-dir DIR, or run the command as the user whose daemon it is.',
     });
@@ -95,13 +95,13 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
   const state = await probeSocket(path);
   if (state === 'denied') throw socketDenied(path);
   if (state === 'listening') {
-    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen at ${path}: another daemon does.`, {
-      hint: 'See it with "onejob status", end it with "onejob down", or choose another place with --state-dir DIR.',
+    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen on ${path}: another daemon already does.`, {
+      hint: 'Check it with "onejob status", stop it with "onejob down", or choose another place with --state-dir DIR.',
     });
   }
   // The kernel refuses connections to an ordinary file too: what is no socket was not left by a daemon.
   if (state === 'stale' && !statSync(path).isSocket()) {
-    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen at ${path}: there is something that is not a socket.`, {
+    throw new OnejobError('E_SOCKET_TAKEN', `Cannot listen on ${path}: it exists and is not a socket.`, {
       hint: 'Move it away, or choose another place with --socket PATH.',
     });
   }

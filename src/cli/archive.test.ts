@@ -59,9 +59,12 @@ test('logs shows what was kept; with -f it ends with 1, as more would come', asy
     [['-f'], 1],
   ] as const) {
     const said = await onejob('logs', 'aaaa', ...flags);
-    expect([said.code, said.stderr]).toEqual([code, expect.stringContaining('what was not read yet is shown once one runs')]);
+    expect([said.code, said.stderr]).toEqual([
+      code,
+      expect.stringContaining('output that has not been read yet appears once a daemon runs'),
+    ]);
   }
-  expect((await onejob('logs', 'bbbb')).stderr).toContain('the job waits for one');
+  expect((await onejob('logs', 'bbbb')).stderr).toContain('the job is waiting for one');
   expect(await onejob('logs', 'none')).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job or agent none') });
 });
 

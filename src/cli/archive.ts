@@ -92,11 +92,11 @@ const emptyArchive: Archive = {
     },
     // biome-ignore lint/correctness/useYield: there is nothing to read
     async *logs() {
-      throw new OnejobError('E_AGENT_UNKNOWN', 'There is no agent: nothing was ever run here.');
+      throw new OnejobError('E_AGENT_UNKNOWN', 'There are no agents: nothing has ever run here.');
     },
   },
 };
 
 function unknownJob(id: string): OnejobError {
-  return new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all" for those there are.' });
+  return new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
 }

@@ -95,7 +95,7 @@ describe('run', () => {
     const run = await onejob(['run', '--no-workspace', '--image', 'some:1', '--', 'sh', '-c', 'onejob-no-such-command']);
     expect(run.code).toBe(127);
     expect(run.stderr).toContain(
-      'onejob: exit code 127 says that a command was not found: it may be missing from the image some:1;',
+      'onejob: exit code 127 means that a command was not found: it may be missing from the image some:1;',
     );
   });
 
@@ -175,7 +175,7 @@ describe('run', () => {
     children.push(run);
     const { stdout, stderr } = await run.ended;
     expect(stdout).toBe('y\n');
-    expect(stderr).toContain('nobody reads the output');
+    expect(stderr).toContain('the reader of the output is gone');
   });
 
   test('--json tells the same as events on standard output', async () => {
@@ -208,7 +208,7 @@ describe('run', () => {
     [[], 'command'],
     [['--timeout', '10', '--', 'true'], 'has no unit'],
     [['--volume', 'data', '--', 'true'], 'no container path'],
-    [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'not set here'],
+    [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'is not set in this environment'],
     [['-e', '1A=b', '--', 'true'], 'name of a variable'],
     [['--retries', '-1', '--', 'true'], 'whole number'],
   ])('run %j is wrong usage', async (args, text) => {
@@ -250,7 +250,7 @@ describe('looking', () => {
 
   test('pause, resume and down reach the daemon', async () => {
     const daemon = await up();
-    expect((await onejob(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new is started.\n');
+    expect((await onejob(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new starts.\n');
     expect(await onejob(['resume', 'default', '--reason', 'disk'])).toMatchObject({ code: 0, stdout: 'Resumed pool default.\n' });
     expect((await onejob(['down', '--drain'])).stdout).toBe('The daemon has ended.\n');
     expect((await daemon.ended).code).toBe(0);

@@ -26,8 +26,8 @@ test('the example for 18 agents is right on a machine that has none of its secre
   expect(said).not.toMatch(/error/);
   expect(code).toBe(0);
   // 17 in numbers; the pool of the lab has one per device.
-  expect(said).toMatch(/eighteen-agents\.yml is right: 5 pools, 17 agents, and one per device in lab/);
-  expect(said).toContain('its secrets were not looked for');
+  expect(said).toMatch(/eighteen-agents\.yml is valid: 5 pools, 17 agents, and one per device in lab/);
+  expect(said).toContain('its secrets were not checked');
 });
 
 test('without --no-secrets a secret that is not there is a mistake, and the option is named', async () => {
@@ -63,7 +63,7 @@ test('a host that cannot keep untrusted jobs from itself is an error, unless the
   const { code, said } = await checkOn(why, file);
   expect(code).toBe(1);
   expect(said).toContain(
-    `config.yml: pools.p.trust.network: is internet, which untrusted jobs cannot have on this host: ${why}; write`,
+    `config.yml: pools.p.trust.network: is "internet", which untrusted jobs cannot use on this host: ${why}; write`,
   );
   expect((await check(file)).code).toBe(0);
   expect((await checkOn(why, '--no-secrets', file)).code).toBe(0);

@@ -23,8 +23,8 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
   else await output.print(text.trimEnd());
   const places = secretsOf(checked.config).map(([key]) => `${key}.`);
   const missing = checked.errors.some((problem) => places.some((place) => problem.key.startsWith(place)));
-  if (missing) output.say('is this not the host that has these secrets? --no-secrets checks all else');
-  else if (!secrets && places.length > 0) output.say('its secrets were not looked for');
+  if (missing) output.say('if this host does not have these secrets, use --no-secrets to check everything else');
+  else if (!secrets && places.length > 0) output.say('its secrets were not checked');
   return ok ? exitCodes.ok : exitCodes.failed;
 }
 
@@ -37,12 +37,13 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
   );
   const why = wanting.length === 0 ? null : await context.internetObstacle();
   if (why === null) return [];
-  const ways = 'write trust: { forks: refuse, others: refuse }, or trust: { network: … } where nothing in reach is secret';
+  const ways =
+    'write trust: { forks: refuse, others: refuse }, or trust: { network: … } with a network that reaches nothing secret';
   return wanting.map(({ name }) => ({
     ...{ source: paths.config?.path ?? '', line: null, column: null },
     level: 'error',
     key: `pools.${name}.trust.network`,
-    message: `is internet, which untrusted jobs cannot have on this host: ${why}; ${ways}`,
+    message: `is "internet", which untrusted jobs cannot use on this host: ${why}; ${ways}`,
   }));
 }
 
@@ -55,7 +56,7 @@ export async function showConfig(session: Session): Promise<number> {
   else await output.print(formatShown(shown).trimEnd());
   if (configCheck(checked).ok) return exitCodes.ok;
   // What is shown of a config with problems is not what would be run: say so where it cannot be taken for the config.
-  output.say('the config has problems, so no daemon would start with it; see "onejob config check"');
+  output.say('the config is invalid, so no daemon can start with it; see "onejob config check"');
   return exitCodes.failed;
 }
 

@@ -182,7 +182,7 @@ async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<
   }
   return new OnejobError(
     'E_DAEMON_ABSENT',
-    `No daemon is running: nothing listens at ${socket}${waiting.map((each) => `; ${each}`).join('')}.`,
+    `No daemon is running: nothing listens on ${socket}${waiting.map((each) => `; ${each}`).join('')}.`,
     {
       hint: 'Start it with "onejob up".',
       retry: true,
@@ -203,7 +203,7 @@ export function waitingWords(jobs: readonly { readonly progress: { readonly stat
 }
 
 function gaveUp(socket: string, patience: number, cause: unknown): OnejobError {
-  return new OnejobError('E_DAEMON_ABSENT', `Gave up after ${formatAge(patience)}: no daemon has come back at ${socket}.`, {
+  return new OnejobError('E_DAEMON_ABSENT', `Gave up after ${formatAge(patience)}: no daemon has come back on ${socket}.`, {
     hint: 'Start it with "onejob up".',
     retry: true,
     cause,
@@ -232,7 +232,7 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
       if (over) break;
       const left = deadline - performance.now();
       if (left <= 0) {
-        const message = `The daemon that was started did not come up within ${startPatience / 1000} s.`;
+        const message = `The daemon that was started was not ready within ${startPatience / 1000} s.`;
         throw new OnejobError('E_DAEMON_START', message, { hint: `See ${child.log}.` });
       }
       await Promise.race([watch.change(left, signal), ended]);
@@ -267,8 +267,8 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Pla
   if (now?.pid !== pid || now.socket !== its || !now.isAlive) return null;
   const hint = isOther
     ? `Leave out --socket and ONEJOB_SOCKET, or give --socket ${its}.`
-    : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and are taken over.`;
-  const message = `A daemon (pid ${pid}) leads ${stateDir} and listens at ${its}, ${isOther ? `not at ${socket}` : 'but nobody answers there'}.`;
+    : `Its socket may have been removed. Type "kill -9 ${pid}", then "onejob up": its jobs go on, and the new daemon takes them over.`;
+  const message = `A daemon (pid ${pid}) leads ${stateDir} and listens on ${its}, ${isOther ? `not on ${socket}` : 'but does not answer there'}.`;
   return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }
 

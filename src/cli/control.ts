@@ -13,7 +13,10 @@ export async function pausePools(session: Session, what: 'pause' | 'drain', pool
   await withDaemon(session, (client) => (what === 'drain' ? client.drain(pool) : client.pause(pool, reason)));
   const { output } = session;
   const who = pool === null ? 'all pools' : `pool ${pool}`;
-  const said = { pause: `Paused ${who}: nothing new is started.`, drain: `Draining ${who}: what runs is finished.` };
+  const said = {
+    pause: `Paused ${who}: nothing new starts.`,
+    drain: `Draining ${who}: running jobs finish, and nothing new starts.`,
+  };
   if (output.json) await output.value({ done: what, pool, reason: what === 'drain' ? null : reason });
   else await output.print(said[what]);
   return exitCodes.ok;
@@ -42,7 +45,7 @@ function heldLines({ pool, by, because }: ResumeView['held'][number]): string[] 
 }
 
 /**
- * Returns when the daemon has ended, or at once after an INT: the daemon goes on stopping. 1 when there was none, or something could not
+ * Returns when the daemon has ended, or at once after an INT: the daemon continues to stop. 1 when there was none, or something could not
  * be forgotten.
  */
 export async function down(session: Session, request: DownRequest): Promise<number> {
@@ -57,7 +60,7 @@ export async function down(session: Session, request: DownRequest): Promise<numb
   else await output.print('No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines));
   if (left === null || left.length === 0) return exitCodes.failed;
   output.say(
-    'only a daemon can remove them: start it again as it was started (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
+    'only a daemon can remove them: start one the same way as before (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
   );
   return exitCodes.failed;
 }
@@ -77,7 +80,7 @@ async function end(session: Session, connection: Connection, request: DownReques
       output.say(`ending ${count(jobs)}, each within the "stop_grace" of its pool; "onejob down --now" kills them`);
     output.progress(request.how === 'drain' ? 'waiting for the running jobs to end' : 'waiting for the daemon to end');
     if ((await Promise.race([connection.gone, interrupted.promise])) === 'interrupted') {
-      output.say('the daemon goes on stopping');
+      output.say('the daemon continues to stop');
       return exitCodes.cancelled;
     }
     const told = await forgotten;
@@ -87,7 +90,7 @@ async function end(session: Session, connection: Connection, request: DownReques
     const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
     if (output.json) await output.value({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) });
     else await output.print('The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines));
-    if (told === null) output.say('it did not say what it could forget; "onejob down --forget" names what is left');
+    if (told === null) output.say('the daemon did not report what it removed; "onejob down --forget" lists what is left');
     return told === null || told.some(({ problem }) => problem !== null) ? exitCodes.failed : exitCodes.ok;
   } finally {
     release();

@@ -69,7 +69,7 @@ describe('what is said', () => {
   });
 
   test('returned, or never reserved', () => {
-    expect(said({ act: 'return' })).toEqual([`${uuid} is given back; it is looked at before a job gets it.`]);
+    expect(said({ act: 'return' })).toEqual([`${uuid} is given back; it is checked before a job gets it.`]);
     expect(said({ act: 'return' }, {}, false)).toEqual([`${uuid} is not reserved.`]);
   });
 
@@ -198,7 +198,7 @@ describe('through a daemon', () => {
   });
 
   test('proofs, the newest last; with --json one whole proof per line', async () => {
-    expect((await onejob('proofs')).stdout).toBe('No proofs yet: there is one after each agent that had devices.\n');
+    expect((await onejob('proofs')).stdout).toBe('No proofs yet: onejob makes one after each agent that had devices.\n');
     manager.proofViews = [proof({ at: 3 }), proof({ at: 2, device: 'GPU-2' }), proof({ at: 1 })];
     const lines = (await onejob('proofs', '--json', '--limit', '2')).stdout.trimEnd().split('\n');
     expect(lines.map((line) => JSON.parse(line))).toEqual([proof({ at: 2, device: 'GPU-2' }), proof({ at: 3 })]);

@@ -39,7 +39,7 @@ export function changeLines({ act }: DeviceChange, { uuid, changed, device }: De
       return [`${uuid} is yours ${end}${busy}.`, ...other, `Give it back with "onejob gpus return ${uuid}".`];
     }
     case 'return':
-      return [changed ? `${uuid} is given back; it is looked at before a job gets it.` : `${uuid} is not reserved.`];
+      return [changed ? `${uuid} is given back; it is checked before a job gets it.` : `${uuid} is not reserved.`];
     case 'quarantine':
       return [`${uuid} is in quarantine until you type "onejob gpus clear ${uuid}"${busy}.`];
     case 'clear': {
@@ -58,7 +58,7 @@ export async function listProofs(session: Session, device: string | null, limit:
   const newest = await withDaemon(session, (client) => client.proofs({ device, limit }));
   const proofs = newest.toReversed();
   if (output.json) for (const proof of proofs) await output.value(proof);
-  else if (proofs.length === 0) await output.print('No proofs yet: there is one after each agent that had devices.');
+  else if (proofs.length === 0) await output.print('No proofs yet: onejob makes one after each agent that had devices.');
   else await output.print(...proofTable(proofs, output.colors, output.width, Date.now()));
   return exitCodes.ok;
 }
@@ -95,7 +95,7 @@ function found(proof: ProofView): string {
   if (message !== null) return printable(message);
   const silent = checks.filter(({ result }) => result === 'unchecked').map(({ check }) => check);
   const well = checks.filter(({ result }) => result === 'ok').length;
-  return printable(`${plural(well, 'check')} well${silent.length === 0 ? '' : `, not told: ${silent.join(', ')}`}`);
+  return printable(`${plural(well, 'check')} passed${silent.length === 0 ? '' : `, not reported: ${silent.join(', ')}`}`);
 }
 
 function paint(verdict: string, colors: Colors): (text: string) => string {

@@ -29,9 +29,9 @@ export async function doctorAlone(session: Session, absent: OnejobError): Promis
     ...(errors.length > 0 ? [] : [...weakenedFindings(config), ...(await runtimeFindings())]),
     {
       level: 'ok',
-      subject: 'not looked at',
-      message: 'Slots, images, caches, GPUs and CI services are looked at by a daemon.',
-      hint: 'GPUs also by "onejob gpus".',
+      subject: 'not checked',
+      message: 'Only a daemon checks slots, images, caches, GPUs and CI services.',
+      hint: 'Start one with "onejob up"; for GPUs alone, type "onejob gpus".',
     },
   ];
 

@@ -9,7 +9,7 @@ const debian = { workspace: true, image: 'debian:stable-slim' };
 describe('a command that is not found', () => {
   test('names the image', () => {
     expect(missingCommand(ended(127, 'make', 'test'), shell, debian)).toBe(
-      'exit code 127 says that a command was not found: it may be missing from the image debian:stable-slim; --image chooses another',
+      'exit code 127 means that a command was not found: it may be missing from the image debian:stable-slim; --image chooses another',
     );
     expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 0 }, { ...debian, image: null })).toMatch(/installed where/);
   });
@@ -18,7 +18,9 @@ describe('a command that is not found', () => {
     expect(missingCommand(ended(127, './probe.sh'), shell, { ...debian, workspace: false })).toMatch(
       /--no-workspace .* empty folder, so there is no \.\/probe\.sh$/,
     );
-    expect(missingCommand(ended(127, 'ci/build.sh'), shell, debian)).toMatch(/is ci\/build\.sh among the files that were sent/);
+    expect(missingCommand(ended(127, 'ci/build.sh'), shell, debian)).toMatch(
+      /check that ci\/build\.sh is among the files that were sent/,
+    );
   });
 
   test('is not guessed at once the job has said more than a shell says of it, nor for another code', () => {
@@ -36,7 +38,7 @@ describe('the end of a job', () => {
   });
 
   test('names the signal that a shell put into an exit code', () => {
-    expect(verdict(ended(139), null).line).toBe('exit code 139 says that signal 11 (SEGV) ended a command of the job');
+    expect(verdict(ended(139), null).line).toBe('exit code 139 means that signal 11 (SEGV) ended a command of the job');
     expect(resultWord(ended(139))).toBe('exit 139 (SEGV)');
     for (const code of [0, 1, 127, 128, 255]) expect(verdict(ended(code), null).line).toBeNull();
     expect(resultWord(ended(1))).toBe('exit 1');

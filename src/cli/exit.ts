@@ -35,13 +35,13 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
       return { code: 128 + (number ?? 0), line: `job ${id} was ended by ${result.signal}` };
     }
     case 'oom':
-      return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent may` };
+      return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent is allowed to` };
     case 'timeout':
       return { code: exitCodes.timeout, line: `job ${id} ran past ${limitText(limit)}` };
     case 'disk':
       return {
         code: exitCodes.outOfDisk,
-        line: `job ${id} was ended because its files took more than its pool allows (disk in the config)`,
+        line: `job ${id} was ended because its files took more disk space than its pool allows (disk in the config)`,
       };
     case 'cancelled':
       return { code: exitCodes.cancelled, line: `job ${id} was cancelled` };
@@ -50,7 +50,7 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
     case 'unstartable':
       return { code: exitCodes.notRun, line: `job ${id} could not be started: ${result.failure.message} (${result.failure.code})` };
     case 'reported':
-      return { code: exitCodes.notRun, line: `job ${id} has ended, and its CI service says: ${result.word}` };
+      return { code: exitCodes.notRun, line: `job ${id} has ended, and its CI service reports: ${result.word}` };
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
@@ -70,7 +70,7 @@ function signalOf(code: number): string | null {
 
 function signalLine(code: number): string | null {
   const signal = signalOf(code);
-  return signal === null ? null : `exit code ${code} says that signal ${code - 128} (${signal}) ended a command of the job`;
+  return signal === null ? null : `exit code ${code} means that signal ${code - 128} (${signal}) ended a command of the job`;
 }
 
 /** What a job has said so far, as far as it matters for what is said of its end. */
@@ -95,12 +95,12 @@ export function missingCommand(
   const isOwn = first.includes('/') && !first.startsWith('/');
   const where = isOwn
     ? workspace
-      ? `is ${first} among the files that were sent (what git ignores is not), and is what its first line names there?`
+      ? `check that ${first} is among the files that were sent (files that git ignores are not), and that the interpreter in its first line exists`
       : `with --no-workspace the job starts in an empty folder, so there is no ${first}`
     : image === null
-      ? 'is it installed where the job ran?'
+      ? 'check that it is installed where the job ran'
       : `it may be missing from the image ${image}; --image chooses another`;
-  return `exit code 127 says that a command was not found: ${where}`;
+  return `exit code 127 means that a command was not found: ${where}`;
 }
 
 /** A result in a word or two, for tables. */

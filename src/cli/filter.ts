@@ -16,7 +16,7 @@ import type { Session } from './session.ts';
 /** Resolves once it has ended. */
 export async function runFilter({ context, flags, version }: Session): Promise<number> {
   if (flags.stateDir === undefined) {
-    throw new OnejobError('E_USAGE', 'The filter needs --state-dir.', { hint: 'It is started by "onejob up".' });
+    throw new OnejobError('E_USAGE', 'The filter needs --state-dir.', { hint: '"onejob up" starts the filter itself.' });
   }
   const dir = subdirectory(flags.stateDir, 'filter');
   const log = createLog({ json: context.stderr.isTTY !== true, stream: context.stderr });

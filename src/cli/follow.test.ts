@@ -126,7 +126,7 @@ test('a daemon that restarts while the workspace is sent gets it again, and the 
   const run = runCli(cli.context);
   await sent.promise;
   await server.close();
-  await cli.says(/is handed in again/);
+  await cli.says(/is submitted again/);
   server = await listen();
   expect(await run, cli.stderr()).toBe(0);
   expect([cli.stdout(), begun, manager.workspaces.size]).toEqual(['ran\n', 2, 1]);
@@ -149,7 +149,7 @@ test('who gives up waiting for a daemon says for how long, and that the job was 
   );
   await expect(run).rejects.toMatchObject({
     code: 'E_DAEMON_ABSENT',
-    message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not handed in\.$/),
+    message: expect.stringMatching(/^Gave up after .*: no daemon has come back.* Job [0-9a-f]{12} was not submitted\.$/),
   });
 });
 

@@ -95,7 +95,7 @@ async function recover(session: Session, lasting: Lasting, what: string, stoppin
   const temporary = lasting.temporary && lasting.mayStart;
   if (stopping) {
     // It may wait for its jobs, and would refuse again and again until it has gone.
-    output.say('the daemon is stopping and takes nothing more; waiting for its end');
+    output.say('the daemon is stopping and accepts no new requests; waiting for it to end');
     await abortable(connection.gone, signal);
   }
   connection.close();

@@ -103,7 +103,7 @@ describe('without an answer the host is shown as it is', () => {
 
   test('a daemon without devices', async () => {
     manager.devices = () => {
-      throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it looks after none.');
+      throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.');
     };
     await expectBare(session(false));
   });

@@ -134,7 +134,7 @@ test('findings stand below, with what to do', () => {
   const finding = { level: 'error', code: 'tool-hung', subject: 'host', message: 'It hung.', hint: 'Reboot.' } as const;
   expect(page({ devices: [bad], findings: [finding], complete: false }, 160)).toEqual([
     'driver 580.95.05, CUDA up to 13.0',
-    '! Not all GPUs could be seen: those that are not listed are unknown.',
+    '! Not all GPUs could be read: the state of GPUs that are not listed is unknown.',
     expect.stringMatching(/^UUID/),
     expect.stringMatching(/failed +-$/),
     '',
@@ -182,7 +182,7 @@ describe('where a daemon leads', () => {
   const devices = [card, instance(1, card), gpu(1), gpu(2)];
   const fan = { state: 'quarantined', why: `${gpu(2).uuid} is in quarantine: fan`, hint: 'Type "onejob gpus clear".' } as const;
   const leases = [
-    view(card, { slot: null, why: 'it is in MIG mode, so that jobs get its instances' }),
+    view(card, { slot: null, why: 'it is in MIG mode, so jobs get its instances' }),
     view(instance(1, card)),
     view(gpu(1), { state: 'free', slot: null }),
     view(gpu(2), { ...fan, slot: 'lab/2' }),

@@ -27,7 +27,9 @@ export function gpuLines(inventory: Inventory, nothing: string, page: Page): str
   const { colors, width } = page;
   const lines = [...headLines(inventory)];
   if (!complete)
-    lines.push(...hang('! ', 'Not all GPUs could be seen: those that are not listed are unknown.', width).map(colors.yellow));
+    lines.push(
+      ...hang('! ', 'Not all GPUs could be read: the state of GPUs that are not listed is unknown.', width).map(colors.yellow),
+    );
   if (devices.length > 0) lines.push(...deviceLines(devices, page));
   else if (findings.every((finding) => finding.level === 'warning') && complete) lines.push(...hang('', nothing, width));
   const troubles = [...leaseFindings(page.leases), ...devices.flatMap((device) => healthFindings(device, findings)), ...findings];

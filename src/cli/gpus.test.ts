@@ -186,7 +186,7 @@ describe('--watch', () => {
   test('a terminal is drawn over', async () => {
     const { stdout } = await watched(true);
     expect(stdout.split('\u001b[H').slice(1)).toEqual([
-      expect.stringContaining('No GPUs: there is no card'),
+      expect.stringContaining('No GPUs: the PCI bus'),
       expect.stringContaining('driver 1.0'),
       expect.stringContaining('driver 2.0'),
     ]);
@@ -220,6 +220,6 @@ test('nothing found: one sentence that says what was looked for', async () => {
   );
   expect(code).toBe(0);
   expect(here.stdout()).toBe(
-    'No GPUs: there is no card of NVIDIA, AMD or Intel on the PCI bus (/sys/bus/pci/devices), and no nvidia-smi on the PATH that lists one.\n',
+    'No GPUs: the PCI bus (/sys/bus/pci/devices) has no NVIDIA, AMD or Intel card, and no nvidia-smi on the PATH lists one.\n',
   );
 });

@@ -77,7 +77,7 @@ async function show({ output }: Session, { from, watch }: GpusFlags, { inventory
 
 function nothingIn(from: string | undefined): string {
   if (from !== undefined) return `No GPUs in ${from}.`;
-  return 'No GPUs: there is no card of NVIDIA, AMD or Intel on the PCI bus (/sys/bus/pci/devices), and no nvidia-smi on the PATH that lists one.';
+  return 'No GPUs: the PCI bus (/sys/bus/pci/devices) has no NVIDIA, AMD or Intel card, and no nvidia-smi on the PATH lists one.';
 }
 
 /** What the daemon that leads here makes of each GPU. `patience`: ms a daemon may take; short, for whoever asks for GPUs may do so because nothing else answers. */

@@ -47,7 +47,7 @@ export async function showImage(session: Session, flags: ImageFlags): Promise<nu
   }
   if (flags.explain === true) await explain(session, steps);
   else if (image !== null && !inventory.complete && flags.device === undefined) {
-    output.say('not all devices could be read, and the image is for those that were; see --explain');
+    output.say('not all devices could be read; the image suits those that were; see --explain');
   }
   if (image !== null) await output.print(printable(image));
   if (problem !== null) output.say(problem);
@@ -65,7 +65,7 @@ async function thisHost({ context }: Session, { arch: asked }: ImageFlags): Prom
   const arch = asked ?? archOf(process.arch);
   if (arch === null) {
     throw new OnejobError('E_USAGE', `No image is published for the architecture of this host, ${process.arch}.`, {
-      hint: 'Choose for another one with --arch.',
+      hint: 'Choose an image for another architecture with --arch.',
     });
   }
   const { createProbe } = await import('../gpu/probe.ts');

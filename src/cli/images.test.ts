@@ -84,7 +84,7 @@ describe('through a daemon', () => {
   test('a pool that fails ends with 1 and its last lines; the others are told of', async () => {
     desk.make = async () => [outcome({ what: 'newer' }), failed];
     const said = await image('refresh');
-    expect(said).toMatchObject({ code: 1, stdout: expect.stringContaining('is new: idle agents are renewed') });
+    expect(said).toMatchObject({ code: 1, stdout: expect.stringContaining('is new: idle agents are replaced') });
     expect(said.stderr).toMatch(/pool lab: no image could be made\n.*It failed\.[\s\S]*oh no\n {2}Try again\.\n$/);
     expect(
       (await image('refresh', '--json')).stdout
@@ -114,7 +114,7 @@ describe('through a daemon', () => {
       return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)));
     };
     const said = await image('build');
-    expect([said.code, said.stderr]).toEqual([1, expect.stringContaining('The daemon ended before the images were made.')]);
+    expect([said.code, said.stderr]).toEqual([1, expect.stringContaining('The daemon ended before the images were built.')]);
   });
 
   test('list shows who uses what, for people and for programs', async () => {
@@ -131,7 +131,7 @@ describe('through a daemon', () => {
     ]);
     expect(JSON.parse((await image('list', '--json')).stdout.split('\n')[0] ?? '')).toEqual(view);
     desk.list = async () => [];
-    expect((await image('list')).stdout).toBe('No image that onejob has built is on the Engine.\n');
+    expect((await image('list')).stdout).toBe('The Engine has no image that onejob built.\n');
   });
 
   test('prune names what is gone', async () => {

@@ -31,7 +31,7 @@ export async function makeImages(session: Session, what: 'build' | 'refresh', po
     if (output.json) await output.value(outcome);
     else await show(session, outcome);
   }
-  if (outcomes.length === 0 && !output.json) await output.print('No pool has an image that is built.');
+  if (outcomes.length === 0 && !output.json) await output.print('No pool has an image that onejob builds.');
   return outcomes.some(({ what: end }) => end === 'failed') ? exitCodes.failed : exitCodes.ok;
 }
 
@@ -41,7 +41,7 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
     output.fail(new OnejobError('E_IMAGE_BUILD', problem.message, problem.hint === null ? {} : { hint: problem.hint }));
     return;
   }
-  const said = { there: 'is there', built: 'was built', newer: 'is new: idle agents are renewed, running ones go on', failed: '' };
+  const said = { there: 'exists', built: 'was built', newer: 'is new: idle agents are replaced, running ones go on', failed: '' };
   const version = agent === null ? '' : ` (agent ${agent})`;
   const text = image === null ? 'it has no image yet, or needs none' : `${image}${version} ${said[what]}`;
   await output.print(printable(`${pool}: ${text}`));
@@ -51,7 +51,7 @@ export async function listImages(session: Session, now = Date.now()): Promise<nu
   const { output } = session;
   const images = await withDesk(session, (desk, signal) => desk.list(signal));
   if (output.json) for (const image of images) await output.value(image);
-  else if (images.length === 0) await output.print('No image that onejob has built is on the Engine.');
+  else if (images.length === 0) await output.print('The Engine has no image that onejob built.');
   else {
     const [head = '', ...rest] = table([headings, ...images.map((image) => row(image, now))], output.width);
     await output.print(output.colors.dim(head), ...rest);
@@ -72,7 +72,7 @@ export async function pruneImages(session: Session): Promise<number> {
   const { output } = session;
   const removed = await withDesk(session, (desk, signal) => desk.prune(signal));
   if (output.json) await output.value({ removed });
-  else if (removed.length === 0) await output.print('Nothing to remove: every image that onejob has built is used.');
+  else if (removed.length === 0) await output.print('Nothing to remove: every image that onejob built is in use.');
   else await output.print(...removed.map((name) => `removed ${name}`));
   return exitCodes.ok;
 }
@@ -205,5 +205,5 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
 }
 
 function packageOf({ version, from, sha256 }: AgentPackageConfig) {
-  return { version: version ?? '<the newest>', from: from ?? 'the package that the service hands out', sha256 };
+  return { version: version ?? '<the newest>', from: from ?? 'the package that the service provides', sha256 };
 }

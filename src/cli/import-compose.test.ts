@@ -50,7 +50,7 @@ describe('import compose', () => {
     writeFleet(home.path, { 'hosts/bench1.yml': '' });
     const again = await onejob('import', 'compose', fixture, '--out', 'hosts', '--host', 'new=bench1');
     expect(again.code).toBe(1);
-    expect(again.stderr).toMatch(/files already: .*quark\.yml/);
+    expect(again.stderr).toMatch(/existing files: .*quark\.yml/);
     expect(again.stderr).toContain('--force');
     expect(existsSync(join(home.path, 'hosts', 'new.yml'))).toBe(false);
     expect(readFileSync(join(home.path, 'hosts', 'quark.yml'), 'utf8')).toBe('mine\n');
@@ -132,7 +132,7 @@ describe('plan --inventory', () => {
     expect(stdout).toMatch(/^a100\/1 +quark\.1 +cuda +none/m);
     expect(stdout).toMatch(/^a100\/2 +quark\.2 +cuda +MIG-d23f0824/m);
     expect(stderr).toMatch(/pool a100: .*13/);
-    expect(stderr).toMatch(/pool a100: It names MIG-6513270e-\S+, which is not there\./);
+    expect(stderr).toMatch(/pool a100: It names MIG-6513270e-\S+, which is missing\./);
     expect(stderr).not.toContain('per-device');
     const absent = await onejob('plan', '--inventory', 'absent.txt', '--config', 'hosts/quark.yml');
     expect(absent).toMatchObject({ code: 1, stderr: expect.stringContaining('absent.txt": there is no such file or folder.') });

@@ -23,7 +23,7 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
   const root = resolve(context.cwd, dir);
   if (!existsSync(root) || !statSync(root).isDirectory()) {
     throw new OnejobError('E_IMPORT', `There is no folder ${root} to read Compose files from.`, {
-      hint: 'Type onejob import compose DIR with the folder that has one folder for each agent.',
+      hint: 'Type "onejob import compose DIR", where DIR contains one folder for each agent.',
     });
   }
   const { files, hosts: found, remarks } = await importCompose(root, rules, context.environment);
@@ -45,12 +45,12 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
     const texts = hosts.map(({ name, config }) => (hosts.length === 1 ? config : `--- # ${name}.yml\n${config}`));
     await output.print(...(target === null ? [texts.join('').trimEnd()] : written.map(({ path }) => path)));
     if (written.length > 0)
-      output.say(`look at them, then on each host: "onejob config check FILE", "onejob doctor"; see docs/moving/compose.md`);
+      output.say(`review them, then type on each host: "onejob config check FILE", "onejob doctor"; see docs/moving/compose.md`);
   }
   if (hosts.length > 0) return exitCodes.ok;
   const some = `there ${files === 1 ? 'is one Compose file' : `are ${files} Compose files`} and no agent`;
   const count = files === 0 ? 'there is no Compose file' : some;
-  throw new OnejobError('E_IMPORT', `Nothing could be imported from ${root}: ${count} in it that could be read.`, {
+  throw new OnejobError('E_IMPORT', `Cannot import anything from ${root}: ${count} in it that could be read.`, {
     hint: 'It reads docker-compose.yml, docker-compose.yaml, compose.yml and compose.yaml, in folders up to six deep.',
   });
 }
@@ -59,9 +59,13 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
 function write(files: readonly { readonly path: string; readonly config: string }[], force: boolean): void {
   const there = files.map(({ path }) => path).filter((path) => existsSync(path));
   if (there.length > 0 && !force) {
-    throw new OnejobError('E_IMPORT', `There ${there.length === 1 ? 'is a file' : 'are files'} already: ${there.join(', ')}.`, {
-      hint: 'Write to another folder with --out DIR, or overwrite with --force.',
-    });
+    throw new OnejobError(
+      'E_IMPORT',
+      `Refusing to overwrite ${there.length === 1 ? 'the existing file' : 'existing files'}: ${there.join(', ')}.`,
+      {
+        hint: 'Write to another folder with --out DIR, or overwrite with --force.',
+      },
+    );
   }
   for (const { path, config } of files) {
     try {
@@ -70,7 +74,7 @@ function write(files: readonly { readonly path: string; readonly config: string 
     } catch (error) {
       const why = error instanceof Error ? error.message : String(error);
       throw new OnejobError('E_IMPORT', `Cannot write ${path}: ${why}.`, {
-        hint: 'Write to a folder of your own with --out DIR.',
+        hint: 'Choose a folder that you can write to with --out DIR.',
         cause: error,
       });
     }

@@ -89,7 +89,7 @@ export function openPerson(input: Readable, output: Writable): Person {
         });
         if (hidden) output.write('\n');
         const said = typed.trim() === '' && usual !== null ? usual : typed.trim();
-        const answer = said === '' && usual === null ? { again: 'There must be an answer.' } : await read(said);
+        const answer = said === '' && usual === null ? { again: 'An answer is required.' } : await read(said);
         if ('value' in answer) return answer.value;
         // It may hold names that came from a service.
         output.write(`  ${harmless(answer.again)}\n`);

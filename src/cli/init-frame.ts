@@ -98,13 +98,13 @@ export function openFrame(
   const settling: Settling = { service: type, person, yes: flags.yes };
 
   async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
-    if (hasToken) output.say(`the token in ${tokenFile} is used`);
+    if (hasToken) output.say(`using the token in ${tokenFile}`);
     if (hasToken || person === null) {
       const token = await tokenIn(tokenFile, read, what);
       return { token, seen: await see(token, `file ${tokenFile}`) };
     }
     for (let tries = 1; ; tries++) {
-      const token = await person.ask({ text: `${text} (it is not shown)`, usual: null, hidden: true, read });
+      const token = await person.ask({ text: `${text} (input is hidden)`, usual: null, hidden: true, read });
       try {
         return { token, seen: await see(token, 'as it was typed') };
       } catch (error) {
@@ -122,10 +122,9 @@ export function openFrame(
       usual: count === 0 ? '2' : 'per-device',
       read: readAgents,
     });
-    if (agents === 'per-device' && count === 0)
-      output.say('this host has no card for jobs now: there will be no agent until it has one');
+    if (agents === 'per-device' && count === 0) output.say('this host has no card for jobs now: no agent starts until it has one');
     const expires = await settle(settling, flags.expires, '--expires', {
-      text: 'Last day of the token, such as 2027-05-01, to be warned in time (empty: none, or unknown)',
+      text: 'Last day of the token, such as 2027-05-01, to get a warning in time (empty: none, or unknown)',
       usual: '',
       read: readDay,
     });
@@ -138,11 +137,11 @@ export function openFrame(
       services: { [name]: { type, ...keys(secret) } },
       pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
     };
-    const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" tells what holds.\n`;
+    const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" prints the values in use.\n`;
     if (!hasToken) writeFile(tokenFile, `${token}\n`);
     writeFile(config, head + stringify(file, { lineWidth: 0 }));
     const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
-    const up = 'lead this host; the first time it builds the image of the agents';
+    const up = 'run the daemon; the first time it builds the image of the agents';
     return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);
   }
 
@@ -156,6 +155,6 @@ export function openFrame(
 function missingOf({ agents, yes, tokenFile }: InitFlags, hasToken: boolean): string[] {
   return [
     ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
-    ...(agents === null && !yes ? ['--agents N (or --yes for what is usual)'] : []),
+    ...(agents === null && !yes ? ['--agents N (or --yes for the defaults)'] : []),
   ];
 }

@@ -40,7 +40,7 @@ describe('the config for the own queue', () => {
       pools: ['default'],
     });
     writeFileSync(file, 'mine');
-    expect(await init()).toMatchObject({ code: 1, stderr: expect.stringContaining('There is a file already') });
+    expect(await init()).toMatchObject({ code: 1, stderr: expect.stringContaining('Refusing to overwrite the existing file') });
     expect(readFileSync(file, 'utf8')).toBe('mine');
     expect((await init('--force')).code).toBe(0);
   });

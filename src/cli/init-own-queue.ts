@@ -16,7 +16,7 @@ export function ownQueueFile(inventory: Pick<Inventory, 'devices'>, cores: numbe
     ...(cards > 0 && { gpu: { agents: 'per-device', devices: { count: 1, ...(areSlices && { mig: true }) } } }),
   };
   const head = [
-    '# Jobs that are handed in with "onejob run". Every key: docs/configuration.md; "onejob config show" tells what holds.',
+    '# Jobs that are submitted with "onejob run". Every key: docs/configuration.md; "onejob config show" prints the values in use.',
     '# A job that asks for no devices goes to "default", "onejob run --devices 1" to "gpu". A pool may name its "image".',
   ];
   return { text: `${head.join('\n')}\n${stringify({ pools }, { lineWidth: 0 })}`, cards };
@@ -29,10 +29,10 @@ export async function initOwnQueue(session: Session, { force }: { readonly force
   if (!force) refuseToOverwrite(config, '--config');
   const inventory = await look(session);
   if (!inventory.complete)
-    output.say('not all GPUs of this host could be seen, see "onejob gpus"; the config is for those that were');
+    output.say('not all GPUs of this host could be read, see "onejob gpus"; the config covers those that were');
   const { text, cards } = ownQueueFile(inventory, availableParallelism());
   writeFile(config, text);
-  return tellWritten(session, [config], 'lead this host, in the foreground', [
+  return tellWritten(session, [config], 'run the daemon in the foreground', [
     `  onejob run${configFlag(session)} -- echo hello`,
     ...(cards > 0 ? [`  onejob run${configFlag(session)} --devices 1 -- nvidia-smi -L`] : []),
   ]);

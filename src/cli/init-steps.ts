@@ -17,7 +17,9 @@ import { countCards, shareCards } from './share-cards.ts';
 /** @throws OnejobError E_USAGE where an option's value cannot be used */
 export function taken<T>(service: string, option: string, answer: Answer<T>): T {
   if ('value' in answer) return answer.value;
-  throw new OnejobError('E_USAGE', `${option} cannot be used. ${answer.again}`, { hint: `See "onejob init ${service} --help".` });
+  throw new OnejobError('E_USAGE', `Invalid value for ${option}. ${answer.again}`, {
+    hint: `See "onejob init ${service} --help".`,
+  });
 }
 
 /** `person`: null where there is nobody to ask. `yes`: what is usual is taken where nothing was said. */
@@ -44,15 +46,15 @@ export async function tokenIn(path: string, read: (typed: string) => Answer<stri
   const found = problem === null ? read(readFileSync(path, 'utf8').trim()) : { again: `${problem}.` };
   if ('value' in found) return found.value;
   throw new OnejobError('E_SECRET', `Cannot use the token file ${path}: ${found.again}`, {
-    hint: `Put ${what} into it, and nothing else: install -m 600 /dev/stdin ${path}`,
+    hint: `Put only ${what} into it: install -m 600 /dev/stdin ${path}`,
   });
 }
 
 /** There is no terminal to ask on. `missing`: options that are needed then. @throws OnejobError E_USAGE, E_SECRET */
 export function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile: string, what: string): void {
   if (missing.length > 0) {
-    throw new OnejobError('E_USAGE', `There is no terminal to ask on, so these are needed: ${missing.join(', ')}.`, {
-      hint: 'Type them, or start it on a terminal.',
+    throw new OnejobError('E_USAGE', `There is no terminal to ask on, and these are missing: ${missing.join(', ')}.`, {
+      hint: 'Give them as options, or start onejob on a terminal.',
     });
   }
   if (hasToken) return;
@@ -69,14 +71,14 @@ export function configPlace(flags: Flags, { config, configHome, uid }: Environme
 /** @throws OnejobError E_INIT_FILE when there is a file already */
 export function refuseToOverwrite(path: string, option: string): void {
   if (!existsSync(path)) return;
-  throw new OnejobError('E_INIT_FILE', `There is a file already: ${path}.`, {
+  throw new OnejobError('E_INIT_FILE', `Refusing to overwrite the existing file ${path}.`, {
     hint: `Write another one with ${option} FILE, or overwrite it with --force.`,
   });
 }
 
 /** A file that only this user can read. @throws OnejobError E_INIT_FILE */
 export function writeFile(path: string, text: string): void {
-  const hint = 'Write to a place of your own with --config FILE and --token-file FILE, or type it as root.';
+  const hint = 'Choose writable places with --config FILE and --token-file FILE, or run the command as root.';
   writePrivate(path, text, { over: true, folders: true, refusal: { code: 'E_INIT_FILE', hint } });
 }
 
@@ -114,7 +116,7 @@ export async function tellWritten(session: Session, written: readonly [string, .
       '',
       'Next:',
       `  onejob up${named}        ${up}`,
-      `  onejob doctor${named}    see whether anything is missing`,
+      `  onejob doctor${named}    check whether anything is missing`,
       ...next,
     );
   return isSound ? exitCodes.ok : exitCodes.failed;

@@ -62,7 +62,7 @@ test('what of its artifacts was left out is said behind its log, also later', as
 
 test('a state that is none is a mistake on the command line', async () => {
   const { code, stderr } = await onejob('jobs', '--state', 'foo');
-  expect([code, stderr]).toEqual([2, expect.stringMatching(/No job is "foo"[\s\S]*States are waiting, queued, .*, lost/)]);
+  expect([code, stderr]).toEqual([2, expect.stringMatching(/Invalid --state "foo"[\s\S]*States are waiting, queued, .*, lost/)]);
   expect((await onejob('jobs', '--state', 'oom')).code).toBe(0);
 });
 

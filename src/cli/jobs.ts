@@ -48,7 +48,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
     (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
   );
   if (found.length === 0 && state !== null && !isState(state)) {
-    throw new OnejobError('E_USAGE', `No job is "${state}", which is no state that onejob knows.`, {
+    throw new OnejobError('E_USAGE', `Invalid --state "${state}": there is no such state.`, {
       hint: `States are ${[...statesBefore, ...endings].join(', ')}.`,
     });
   }
@@ -61,7 +61,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
         : 'No jobs wait or run; "onejob jobs --all" shows those that ended.',
     );
   else await output.print(...jobTable(jobs, output.colors, output.width, Date.now(), places));
-  if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists as many as you say`);
+  if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
 }
 
@@ -99,7 +99,7 @@ async function listOnly(session: Session, only: string): Promise<number> {
   });
   if (jobs.length === 0) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${only}.`, {
-      hint: `See "onejob jobs --all"; of an id at least ${leastOfId} letters are needed.`,
+      hint: `See "onejob jobs --all"; a short id needs at least ${leastOfId} letters.`,
     });
   }
   if (output.json) await output.value(jobs);
@@ -275,7 +275,8 @@ async function showKept(session: Session, target: string, flags: LogsFlags, read
     await sayEnd(session, reader, job.id, false);
     return exitCodes.ok;
   }
-  const rest = job?.state === 'queued' ? 'the job waits for one' : 'what was not read yet is shown once one runs';
+  const rest =
+    job?.state === 'queued' ? 'the job is waiting for one' : 'output that has not been read yet appears once a daemon runs';
   output.say(`no daemon is running; ${rest}; start it with "onejob up"`);
   return follow ? exitCodes.failed : exitCodes.ok;
 }
@@ -325,7 +326,7 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
   const { pool = null } = flags;
   if (ids.length > 0 === (which !== null) || (pool !== null && which === null)) {
-    throw new OnejobError('E_USAGE', 'Say which jobs are to end: their ids, or --waiting or --all, with or without --pool.', {
+    throw new OnejobError('E_USAGE', 'Missing jobs to cancel: give their ids, or --waiting or --all, with or without --pool.', {
       hint: 'See "onejob cancel --help".',
     });
   }
@@ -360,7 +361,7 @@ function toldToEnd(job: JobView): string {
   if (state === 'done') return `Job ${id} has ended (${resultWord(job)}).`;
   // It has its result, and what may still come of it are artifacts.
   return state === 'settling'
-    ? `Job ${id} has ended (${resultWord(job)}), and its artifacts are not waited for.`
+    ? `Job ${id} has ended (${resultWord(job)}), and nothing waits for its artifacts any more.`
     : `Job ${id} was told to end.`;
 }
 
@@ -413,7 +414,7 @@ async function findSource(client: JobReader, target: string, previous: boolean):
   if (previous) {
     throw new OnejobError(
       'E_USAGE',
-      `--previous asks for the agent before the present one, so it needs a slot, and ${target} is none.`,
+      `--previous shows the agent before the current one, so it needs a slot, and ${target} is not a slot.`,
       {
         hint: 'Slots are named like default/1; "onejob status" lists them.',
       },

@@ -51,7 +51,8 @@ export async function planInventory(session: Session, recording: string): Promis
     output.width,
   );
   await output.print(output.colors.dim(head), ...rest);
-  if (!inventory.complete) output.say('the recording may not hold all devices of its host, so what is missing here may be there');
+  if (!inventory.complete)
+    output.say('the recording may not contain all devices of its host, so devices that are missing here may exist there');
   for (const { level, subject, message, hint } of [...inventory.findings, ...findings]) {
     const [first = '', ...more] = wrap(
       `${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`,

@@ -14,7 +14,7 @@ export async function showPlan(session: Session): Promise<number> {
   }
   if (configChanged !== null) await output.print(...hang('! ', printable(configChanged), output.width).map(output.colors.yellow));
   if (lines.length === 0) {
-    await output.print(`Nothing to do: what exists is what the ${configChanged === null ? 'config' : 'loaded config'} asks for.`);
+    await output.print(`Nothing to do: what exists matches the ${configChanged === null ? 'config' : 'loaded config'}.`);
     return exitCodes.ok;
   }
   const rows = lines.map(({ slot, intent, because }) => [slot, intent, printable(because)]);
@@ -45,6 +45,6 @@ export async function showDoctor(session: Session): Promise<number> {
     await output.print(`${marks[level]}  ${first}`, ...[...more, ...advice].map((line) => indent + line));
   }
   const count = (level: 'error' | 'warning') => plural(findings.filter((each) => each.level === level).length, level);
-  await output.print('', `${count('error')}, ${count('warning')}, ${findings.length} looked at.`);
+  await output.print('', `${count('error')}, ${count('warning')}, ${findings.length} checked.`);
   return code;
 }

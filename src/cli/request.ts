@@ -58,10 +58,13 @@ export async function runOptions(context: CliContext, command: readonly string[]
 function variable(text: string, own: CliContext['variables']): [string, string] {
   const [, name, value] = /^([A-Za-z_][A-Za-z0-9_]*)(?:=(.*))?$/s.exec(text) ?? [];
   if (name === undefined)
-    throw usage(`--env ${text}: it does not begin with the name of a variable.`, 'Write NAME=VALUE, or NAME to pass on your own.');
+    throw usage(`--env ${text}: it does not begin with a valid variable name.`, 'Write NAME=VALUE, or NAME to pass on your own.');
   const found = value ?? own[name];
   if (found === undefined)
-    throw usage(`--env ${name}: it is not set here, so there is nothing to pass on.`, `Set it, or write ${name}=VALUE.`);
+    throw usage(
+      `--env ${name}: it is not set in this environment, so there is nothing to pass on.`,
+      `Set it, or write ${name}=VALUE.`,
+    );
   return [name, found];
 }
 
@@ -93,7 +96,7 @@ function size(text: string): number {
 function artifacts(patterns: readonly string[]): string[] {
   const why = artifactsProblem(patterns);
   if (why === null) return patterns.map(artifact);
-  throw usage(`--artifact with ${why}.`, 'Name a folder, which means all that is in it, or let one pattern stand for several.');
+  throw usage(`--artifact with ${why}.`, 'Name a folder, which means everything in it, or combine several patterns into one.');
 }
 
 function artifact(pattern: string): string {
@@ -105,7 +108,7 @@ function artifact(pattern: string): string {
 function duration(text: string): number {
   const parsed = parseDuration(text);
   if (!parsed.ok) throw usage(`--timeout ${parsed.why}.`);
-  if (parsed.value <= 0) throw usage('--timeout must be longer than nothing.');
+  if (parsed.value <= 0) throw usage('--timeout must be longer than 0.');
   return parsed.value;
 }
 

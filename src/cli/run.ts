@@ -87,7 +87,7 @@ async function submit(
   let isFirst = true;
   let isUnsure = false;
   try {
-    return await persist(session, lasting, `job ${id} is handed in again`, async ({ client }) => {
+    return await persist(session, lasting, `job ${id} is submitted again`, async ({ client }) => {
       const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
       // What was begun to be sent is not sent on.
       packed = null;
@@ -109,8 +109,8 @@ async function submit(
   } catch (error) {
     if (!(error instanceof OnejobError) || !isGone(error)) throw error;
     const known = isUnsure
-      ? `Whether job ${id} was handed in is not known: "onejob jobs ${id}" says it once a daemon runs.`
-      : `Job ${id} was not handed in.`;
+      ? `It is unknown whether job ${id} was submitted; type "onejob jobs ${id}" once a daemon runs.`
+      : `Job ${id} was not submitted.`;
     const hint = error.hint === null ? {} : { hint: error.hint };
     throw new OnejobError(error.code, `${error.message} ${known}`, { ...hint, retry: true, cause: error });
   }
@@ -157,7 +157,7 @@ async function attend(
     persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
-    () => cancel(`cancelling job ${job.id}; again to leave it to the daemon`),
+    () => cancel(`cancelling job ${job.id}; press Ctrl-C again to leave it to the daemon`),
     () => leave(session, job.id),
   );
   const stopWatching = watchQueue(session, () => lasting.connection.client, job.id);
@@ -174,7 +174,7 @@ async function attend(
       } catch (error) {
         if (!(error instanceof OutputClosed)) throw error;
         closed = true;
-        cancel(`nobody reads the output any more; cancelling job ${job.id}`);
+        cancel(`the reader of the output is gone; cancelling job ${job.id}`);
       }
     });
     stopWatching();
@@ -322,8 +322,8 @@ async function noteOf(client: Client, name: string): Promise<string | null> {
 function waitingLine(job: JobView, note: string | null): string | null {
   const why = job.reason ?? note;
   const reason = why === null ? '' : `: ${why}`;
-  if (job.state === 'reserved') return `an agent is being made for job ${job.id}${reason}`;
+  if (job.state === 'reserved') return `an agent is being prepared for job ${job.id}${reason}`;
   if (job.state !== 'queued') return null;
   const { ahead = 0 } = job;
-  return `job ${job.id} waits in pool ${job.pool}, ${ahead === 0 ? 'next in line' : `${ahead} before it`}${reason}`;
+  return `job ${job.id} is waiting in pool ${job.pool}, ${ahead === 0 ? 'next in line' : `${ahead} before it`}${reason}`;
 }

@@ -34,7 +34,7 @@ export async function readInput({ context }: Session): Promise<Buffer> {
     const bytes = Buffer.from(chunk);
     chunks.push(bytes);
     length += bytes.length;
-    if (length > mostInput) throw new OnejobError('E_USAGE', 'There is more than 4 MiB on standard input.');
+    if (length > mostInput) throw new OnejobError('E_USAGE', 'Standard input has more than 4 MiB.');
   }
   return Buffer.concat(chunks);
 }
@@ -49,7 +49,7 @@ export function encryptedIn(given: string): string {
   const found = secretsInText(text);
   if (found.length > 1) {
     throw new OnejobError('E_USAGE', `There are ${found.length} encrypted values on standard input.`, {
-      hint: 'Give one of them.',
+      hint: 'Give exactly one.',
     });
   }
   return found[0]?.text ?? text;
@@ -82,7 +82,7 @@ export async function ask(
     const [line] = lines;
     if (line === undefined || line === '') throw new OnejobError('E_USAGE', 'Nothing was typed, so nothing was done.');
     if (lines.length > 1 || reader.line !== '') {
-      throw new OnejobError('E_USAGE', 'Only one line can be typed here, and there were more.', {
+      throw new OnejobError('E_USAGE', 'Only one line can be typed here, but there were more.', {
         hint: 'Put the value into a file and give it on standard input: "onejob secret encrypt … <FILE".',
       });
     }
@@ -98,8 +98,8 @@ export async function ask(
  */
 export async function publicKeys({ context }: Session, given: string, option: string): Promise<PublicKey[]> {
   if (/^AGE-SECRET-KEY-|^-----BEGIN (?!(RSA )?PUBLIC)/.test(given.trim())) {
-    throw new OnejobError('E_USAGE', `A private key was given for ${option}, where every user of this host can see it.`, {
-      hint: "Give the public key or a file, and take the private one out of your shell's history.",
+    throw new OnejobError('E_USAGE', `A private key was given for ${option}, where every user of this host could see it.`, {
+      hint: "Give the public key or a file, and remove the private key from your shell's history.",
     });
   }
   if (/^age1|^-----BEGIN /.test(given.trim())) return parsePublicKeys(given, `The key of ${option}`);
@@ -118,8 +118,10 @@ export function keyFor(keys: readonly PublicKey[], isOldFormat: boolean): Public
   const found = keys.find((key) => key.kind === (isOldFormat ? 'rsa' : 'x25519'));
   if (found !== undefined) return found;
   throw isOldFormat
-    ? new OnejobError('E_SECRET_KEY', 'The key is no RSA key, and the old format needs one.', { hint: 'Leave --seed-format out.' })
-    : new OnejobError('E_SECRET_KEY', 'The key is an RSA key, which only the old format has.', {
+    ? new OnejobError('E_SECRET_KEY', 'The key is not an RSA key, but the old format needs one.', {
+        hint: 'Leave --seed-format out.',
+      })
+    : new OnejobError('E_SECRET_KEY', 'The key is an RSA key, which only the old format supports.', {
         hint: 'Make a new one with "onejob secret keygen", or write the old format with --seed-format.',
       });
 }
@@ -127,13 +129,13 @@ export function keyFor(keys: readonly PublicKey[], isOldFormat: boolean): Public
 /** @throws OnejobError E_USAGE */
 export function checkName(name: string): string {
   if (name.startsWith('SECRET_')) {
-    throw new OnejobError('E_USAGE', '--name begins with SECRET_, which is put before it anyway.', {
-      hint: 'Give the name that the job will see.',
+    throw new OnejobError('E_USAGE', '--name begins with SECRET_, but onejob adds that prefix itself.', {
+      hint: 'Give the name that the job sees.',
     });
   }
   if (variableName.test(name) && name.length <= longestName) return name;
-  throw new OnejobError('E_USAGE', '--name is no name of a variable.', {
-    hint: 'Letters, digits and _ make one, as in CODECOV_TOKEN.',
+  throw new OnejobError('E_USAGE', '--name is not a valid variable name.', {
+    hint: 'Use letters, digits and _, such as CODECOV_TOKEN.',
   });
 }
 
@@ -143,8 +145,8 @@ export function pipelinesOf({ organization = [], organisation = [], pipeline = [
   const hint =
     "Give them as in the address of the pipeline's page: --organization acme --pipeline solver, or --pipeline acme/solver.";
   if (pipeline.length === 0 && organizations.length > 0) {
-    throw new OnejobError('E_USAGE', 'The organisation alone does not say for which pipelines.', {
-      hint: "Name them with --pipeline; all of them are --pipeline '*'.",
+    throw new OnejobError('E_USAGE', '--pipeline is missing: the organisation alone does not say which pipelines.', {
+      hint: "Name them with --pipeline; use --pipeline '*' for all of them.",
     });
   }
   const all = pipeline.flatMap((each) => {
@@ -154,7 +156,7 @@ export function pipelinesOf({ organization = [], organisation = [], pipeline = [
   });
   const bad = all.find((each) => parsePipeline(each) === null);
   if (bad !== undefined)
-    throw new OnejobError('E_USAGE', `No pipeline can be called "${bad}": slugs are in lower case, without blanks.`, { hint });
+    throw new OnejobError('E_USAGE', `"${bad}" is not a valid pipeline: slugs are in lower case and have no blanks.`, { hint });
   return [...new Set(all)];
 }
 

@@ -24,14 +24,15 @@ export async function keygen(
   const named = resolve(context.cwd, file);
   // A link stays one: what it leads to is written.
   const path = existsSync(named) ? realpathSync(named) : named;
-  if (add && force) throw new OnejobError('E_USAGE', '--add and --force exclude each other: keys are kept, or overwritten.');
+  if (add && force)
+    throw new OnejobError('E_USAGE', '--add and --force exclude each other: --add keeps the keys, --force overwrites them.');
   const exists = existsSync(path);
   if (exists && !add && !force) {
     throw new OnejobError(
       'E_SECRET_KEY',
-      `There is a file already: ${path}. What was encrypted for its keys opens with nothing else.`,
+      `Refusing to overwrite the existing file ${path}: only its keys can decrypt what was encrypted for them.`,
       {
-        hint: 'Put a new key before those in it with --add, name another file, or overwrite it with --force.',
+        hint: 'Add a new key to it with --add, name another file, or overwrite it with --force.',
       },
     );
   }
@@ -42,7 +43,7 @@ export async function keygen(
   writePrivate(path, `${made}${before}`, {
     like: exists && add ? statSync(path) : null,
     over: exists,
-    refusal: { code: 'E_SECRET_KEY', hint: 'Name a file in a folder that you may write to.' },
+    refusal: { code: 'E_SECRET_KEY', hint: 'Name a file in a folder that you can write to.' },
   });
   const publicKey = publicOf(key);
   const repository = repositoryOf(path);
@@ -51,7 +52,7 @@ export async function keygen(
   if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
   else {
     output.say(
-      `${before === '' ? 'wrote' : 'added'} private key ${key.id} ${before === '' ? 'to' : 'in front of those in'} ${path}; this is its public half:`,
+      `${before === '' ? 'wrote' : 'added'} private key ${key.id} ${before === '' ? 'to' : 'in front of those in'} ${path}; its public key is:`,
     );
     await output.write('stdout', Buffer.from(publicKey));
   }

@@ -53,7 +53,11 @@ async function secret(input: string, ...args: string[]) {
 }
 
 test('what the first use pinned is listed, and more pipelines are allowed at once', async () => {
-  expect(await secret('', 'pins')).toEqual({ code: 0, stdout: '', stderr: 'onejob: no value of the old format was used yet\n' });
+  expect(await secret('', 'pins')).toEqual({
+    code: 0,
+    stdout: '',
+    stderr: 'onejob: no value in the old format has been used yet\n',
+  });
   expect(await book.first(fingerprint, 'acme/solver', 'TOKEN')).toEqual(['acme/solver']);
   expect(await book.first(fingerprint, 'evil/solver', 'TOKEN')).toEqual(['acme/solver']);
   expect(await secret('', 'allow', '--pipeline', 'acme/docs', fingerprint.slice(0, 8))).toMatchObject({
@@ -78,7 +82,7 @@ test('one pipeline or all of a value are forgotten', async () => {
   await secret('', 'allow', '--pipeline', 'a/b', '--pipeline', 'a/c', fingerprint);
   expect((await secret('', 'forget', '--pipeline', 'a/c', fingerprint)).stdout).toBe(`${fingerprint} is no longer for a/c.\n`);
   expect((await secret('', 'forget', fingerprint)).stdout).toBe(
-    `${fingerprint} is forgotten: the next pipeline that uses it is its owner.\n`,
+    `${fingerprint} is forgotten: the next pipeline that uses it becomes its owner.\n`,
   );
   expect((await secret('', 'forget', fingerprint)).stdout).toBe(`${fingerprint} is not pinned to anything.\n`);
   expect(await book.of(fingerprint)).toEqual([]);
@@ -89,7 +93,7 @@ test('the only pipeline of a value is not taken from it by name: the next to use
   expect(await secret('', 'forget', '--pipeline', 'acme/evil', fingerprint)).toEqual({
     code: 1,
     stdout: '',
-    stderr: expect.stringMatching(/no other may use .*acme\/evil.*\n.*onejob secret allow --pipeline/s),
+    stderr: expect.stringMatching(/no other pipeline may use .*acme\/evil.*\n.*onejob secret allow --pipeline/s),
   });
   expect(await book.of(fingerprint)).toEqual(['acme/evil']);
   expect((await secret('', 'forget', '--pipeline', 'acme/docs', fingerprint)).stdout).toBe(
@@ -105,10 +109,12 @@ test('the only pipeline of a value is not taken from it by name: the next to use
 test('a beginning must be of one that is known', async () => {
   expect(await secret('', 'allow', '--pipeline', 'a/b', fingerprint.slice(0, 9))).toMatchObject({
     code: 1,
-    stderr: expect.stringContaining('No value is pinned whose fingerprint begins with'),
+    stderr: expect.stringContaining('No pinned value has a fingerprint that begins with'),
   });
   for (const end of ['1', '2']) await book.first(other.slice(0, 31) + end, 'a/b', 'X');
-  expect((await secret('', 'forget', '00000000')).stderr).toContain('Several values are pinned that begin with 00000000.');
+  expect((await secret('', 'forget', '00000000')).stderr).toContain(
+    'Several pinned values have a fingerprint that begins with 00000000.',
+  );
 });
 
 test('the value is found in a line of the pipeline, too', async () => {
@@ -124,9 +130,9 @@ test('what makes no sense is refused', async () => {
   const key = (await ageKey()).key;
   const sealed = await seal(key, { name: 'X', pipelines: ['a/b'], value: 'hunter2' });
   for (const [input, args, text] of [
-    ['', ['allow', fingerprint], 'It is not said which pipeline'],
-    ['', ['allow', '--pipeline', 'a/b'], 'It is not said which value'],
-    ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'That is no fingerprint'],
+    ['', ['allow', fingerprint], '--pipeline is missing'],
+    ['', ['allow', '--pipeline', 'a/b'], 'The value is missing'],
+    ['', ['allow', '--pipeline', 'a/b', 'XYZ'], 'Invalid fingerprint'],
     ['', ['allow', '--pipeline', 'a/b', fingerprint, '--value-from-stdin'], 'exclude each other'],
     ['hunter2', ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'no encrypted value on standard input'],
     [
@@ -134,8 +140,8 @@ test('what makes no sense is refused', async () => {
       ['allow', '--pipeline', 'a/b', '--value-from-stdin'],
       'There are 2 encrypted values',
     ],
-    [`SECRET_A: "${sealed}"`, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'says itself which pipelines it is for'],
-    [sealed, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'says itself which pipelines it is for'],
+    [`SECRET_A: "${sealed}"`, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'itself says which pipelines it is for'],
+    [sealed, ['allow', '--pipeline', 'a/b', '--value-from-stdin'], 'itself says which pipelines it is for'],
   ] as const) {
     const said = await secret(input, ...args);
     expect(said).toMatchObject({ code: 2, stdout: '', stderr: expect.stringContaining(text) });
@@ -146,6 +152,6 @@ test('what makes no sense is refused', async () => {
 test('the beginning of a fingerprint that is too short is told so', async () => {
   expect(await secret('', 'allow', '--pipeline', 'acme/docs', fingerprint.slice(0, 5))).toMatchObject({
     code: 2,
-    stderr: expect.stringContaining('Of a fingerprint 8 digits are the least, and these are 5.'),
+    stderr: expect.stringContaining('A fingerprint needs at least 8 digits; got 5.'),
   });
 });

@@ -18,7 +18,7 @@ export async function listPins(session: Session): Promise<number> {
   const { output } = session;
   const pins = await withDaemon(session, async ({ secrets }) => secrets.pins());
   if (output.json) for (const pin of pins) await output.value(pin);
-  else if (pins.length === 0) output.say('no value of the old format was used yet');
+  else if (pins.length === 0) output.say('no value in the old format has been used yet');
   else await output.print(...pins.flatMap((pin) => pinLines(pin, Date.now())).map(printable));
   return exitCodes.ok;
 }
@@ -26,8 +26,8 @@ export async function listPins(session: Session): Promise<number> {
 export async function allow(session: Session, fingerprint: string | null, flags: PinFlags): Promise<number> {
   const pipelines = pipelinesOf(flags);
   if (pipelines.length === 0) {
-    throw new OnejobError('E_USAGE', 'It is not said which pipeline may use the value.', {
-      hint: 'Name it: --pipeline acme/solver.',
+    throw new OnejobError('E_USAGE', '--pipeline is missing: it says which pipeline may use the value.', {
+      hint: 'Name it, such as --pipeline acme/solver.',
     });
   }
   const { output } = session;
@@ -50,7 +50,7 @@ export async function forget(session: Session, fingerprint: string | null, flags
   if (output.json) await output.value({ fingerprint: asked, forgotten });
   else if (forgotten === 0)
     await output.print(`${asked} is not pinned to ${pipelines.length === 0 ? 'anything' : listPipelines(pipelines)}.`);
-  else if (pipelines.length === 0) await output.print(`${asked} is forgotten: the next pipeline that uses it is its owner.`);
+  else if (pipelines.length === 0) await output.print(`${asked} is forgotten: the next pipeline that uses it becomes its owner.`);
   else await output.print(`${asked} is no longer for ${listPipelines(pipelines)}.`);
   return exitCodes.ok;
 }
@@ -61,14 +61,14 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
   }
   if (flags.valueFromStdin !== true) {
     if (fingerprint !== null && /^[0-9a-f]{8,32}$/.test(fingerprint)) return fingerprint;
-    throw new OnejobError('E_USAGE', fingerprint === null ? 'It is not said which value.' : whyNone(fingerprint), {
+    throw new OnejobError('E_USAGE', fingerprint === null ? 'The value is missing.' : whyNone(fingerprint), {
       hint: 'Give its fingerprint from "onejob secret pins", or the encrypted value with --value-from-stdin.',
     });
   }
   const text = encryptedIn((await readInput(session)).toString('latin1'));
   const format = formatOf(text);
   if (format === 'sealed') {
-    throw new OnejobError('E_USAGE', 'The value says itself which pipelines it is for, so no other can be allowed.', {
+    throw new OnejobError('E_USAGE', 'The value itself says which pipelines it is for, so no other pipeline can be allowed.', {
       hint: 'Encrypt it again with another --pipeline.',
     });
   }
@@ -77,8 +77,8 @@ async function chosen(session: Session, fingerprint: string | null, flags: PinFl
 }
 
 function whyNone(typed: string): string {
-  if (/^[0-9a-f]{1,7}$/.test(typed)) return `Of a fingerprint 8 digits are the least, and these are ${typed.length}.`;
-  return 'That is no fingerprint: it has 8 to 32 digits, 0 to 9 and a to f.';
+  if (/^[0-9a-f]{1,7}$/.test(typed)) return `A fingerprint needs at least 8 digits; got ${typed.length}.`;
+  return 'Invalid fingerprint: it must have 8 to 32 digits, 0 to 9 and a to f.';
 }
 
 /** A value and, below, who may use it. `now`: wall clock, ms. */

@@ -42,7 +42,7 @@ describe('keygen', () => {
     const { code, stdout, stderr } = await secret('', 'keygen', 'k');
     expect([code, statSync(at('k')).mode & 0o777]).toEqual([0, 0o600]);
     expect(stdout).toMatch(/^age1[a-z0-9]{58}\n$/);
-    expect(stderr).toMatch(/^onejob: wrote private key [0-9a-f]{8} to \S+\/k; this is its public half:\n$/);
+    expect(stderr).toMatch(/^onejob: wrote private key [0-9a-f]{8} to \S+\/k; its public key is:\n$/);
     expect(stdout + stderr).not.toContain('SECRET-KEY');
     expect(readFileSync(at('k'), 'utf8')).toMatch(
       /^# onejob secret key, made .*\n# public key: age1.*\nAGE-SECRET-KEY-1[A-Z0-9]+\n$/,
@@ -167,21 +167,21 @@ describe('encrypt and decrypt', () => {
 
   const base = ['encrypt', '--key', 'k', '--name', 'TOKEN'];
   test.each([
-    ['no pipeline', base, 2, 'It is not said which pipeline the value is for.'],
+    ['no pipeline', base, 2, '--pipeline is missing: it says which pipeline the value is for.'],
     ['a pipeline without organisation', [...base, '--pipeline', 'solver'], 2, '--pipeline has no organisation.'],
-    ['an organisation alone', [...base, '--organization', 'acme'], 2, "all of them are --pipeline '*'"],
+    ['an organisation alone', [...base, '--organization', 'acme'], 2, "use --pipeline '*' for all of them"],
     ['a title instead of a slug', [...base, '--pipeline', 'Acme/My Solver'], 2, 'slugs are in lower case'],
     [
       'a name with SECRET_',
       ['encrypt', '--key', 'k', '--name', 'SECRET_X', '--pipeline', 'a/b'],
       2,
-      'Give the name that the job will see',
+      'Give the name that the job sees',
     ],
-    ['no name', ['encrypt', '--key', 'k', '--name', 'a b', '--pipeline', 'a/b'], 2, '--name is no name of a variable'],
+    ['no name', ['encrypt', '--key', 'k', '--name', 'a b', '--pipeline', 'a/b'], 2, '--name is not a valid variable name'],
     ['the wrong kind of key', [...base, '--seed-format'], 1, 'the old format needs one'],
     ['a pipeline that would mean nothing', [...base, '--seed-format', '--pipeline', 'a/b'], 2, 'The old format cannot say'],
     ['no key file', ['encrypt', '--key', 'none', '--name', 'X', '--pipeline', 'a/b'], 1, 'there is no such file'],
-    ['the value as an argument', [...base, '--pipeline', 'a/b', 'hunter2'], 2, 'comes on standard input'],
+    ['the value as an argument', [...base, '--pipeline', 'a/b', 'hunter2'], 2, 'give it on standard input'],
   ])('%s is refused, and no value is in what is said', async (_name, args, code, text) => {
     const said = await secret('hunter2', ...args);
     expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });
@@ -197,9 +197,9 @@ describe('encrypt and decrypt', () => {
 
   test.each([
     ['a NUL byte', Buffer.from('a\0b'), 1, 'NUL byte'],
-    ['what is no text', Buffer.from([0xff, 0xfe, 1]), 1, 'not text in UTF-8'],
-    ['nothing', '', 2, 'There is no value on standard input'],
-    ['only a newline', '\n', 2, 'There is no value on standard input'],
+    ['what is no text', Buffer.from([0xff, 0xfe, 1]), 1, 'not UTF-8 text'],
+    ['nothing', '', 2, 'Standard input has no value'],
+    ['only a newline', '\n', 2, 'Standard input has no value'],
     ['too much', 'x'.repeat(70_000), 1, '65536 is the most'],
   ])('%s is not encrypted', async (_name, value, code, text) => {
     const said = await secret(value, ...base, '--pipeline', 'a/b');
@@ -284,7 +284,7 @@ describe('rotate', () => {
       Buffer.from([0xff, 10]),
     ]);
     const said = await secret(before, 'rotate', '--key', 'both', '--to', to, '--pipeline', 'acme/docs');
-    expect(said).toMatchObject({ code: 0, stderr: 'onejob: 2 values encrypted anew, 0 left\n' });
+    expect(said).toMatchObject({ code: 0, stderr: 'onejob: 2 values re-encrypted, 0 left unchanged\n' });
     const [one = '', two = ''] = said.stdout.match(/oj1:[\w:-]+/g) ?? [];
     // What is not UTF-8 is not shown as it is by the test's own text; the rest is.
     expect(said.stdout.replace(one, () => old).replace(two, () => sealed)).toBe(before.toString('utf8'));
@@ -294,7 +294,7 @@ describe('rotate', () => {
     expect([again.code, again.stdout, again.stderr]).toEqual([
       0,
       said.stdout,
-      'onejob: 0 values encrypted anew, 2 for the new key already, 0 left\n',
+      'onejob: 0 values re-encrypted, 2 already for the new key, 0 left unchanged\n',
     ]);
   });
 
@@ -305,7 +305,7 @@ describe('rotate', () => {
     const said = await secret(text, 'rotate', '--key', 'k', '--to', 'new');
     expect([said.code, said.stdout]).toEqual([1, text]);
     expect(said.stderr).toMatch(
-      /^onejob: line 2: SECRET_TOKEN .*; it was left as it is\nonejob: 0 values encrypted anew, 1 left\n$/,
+      /^onejob: line 2: SECRET_TOKEN .*; left unchanged\nonejob: 0 values re-encrypted, 1 left unchanged\n$/,
     );
     const json = JSON.parse((await secret(text, 'rotate', '--key', 'k', '--to', 'new', '--json')).stdout);
     expect(json).toMatchObject({ text, replaced: 0, already: 0, left: [{ line: 2, variable: 'SECRET_TOKEN' }] });

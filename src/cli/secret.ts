@@ -41,8 +41,8 @@ export async function encrypt(session: Session, flags: EncryptFlags): Promise<nu
     });
   }
   if (!isOld && pipelines.length === 0) {
-    throw new OnejobError('E_USAGE', 'It is not said which pipeline the value is for.', {
-      hint: "Name it: --organization acme --pipeline solver. Several may be named; all of an organisation are --pipeline '*'.",
+    throw new OnejobError('E_USAGE', '--pipeline is missing: it says which pipeline the value is for.', {
+      hint: "Name it: --organization acme --pipeline solver. You can name several; use --pipeline '*' for all of an organisation.",
     });
   }
   const key = keyFor(await publicKeys(session, flags.key, '--key'), isOld);
@@ -63,13 +63,13 @@ async function readValue(session: Session, name: string, isExact: boolean): Prom
   const bytes = await readInput(session);
   const text = toText(bytes);
   if (text === null) {
-    throw new OnejobError('E_SECRET_VALUE', 'The value cannot be encrypted: it is not text in UTF-8, or holds a NUL byte.', {
-      hint: 'Encode it first, such as with base64.',
+    throw new OnejobError('E_SECRET_VALUE', 'Cannot encrypt the value: it is not UTF-8 text, or it contains a NUL byte.', {
+      hint: 'Encode it first, for example with base64.',
     });
   }
   const value = isExact ? text : text.replace(/\r?\n$/, '');
   if (value !== '') return value;
-  throw new OnejobError('E_USAGE', 'There is no value on standard input.', {
+  throw new OnejobError('E_USAGE', 'Standard input has no value.', {
     hint: 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".',
   });
 }
@@ -114,7 +114,7 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   const to = keyFor(await publicKeys(session, flags.to, '--to'), flags.seedFormat === true);
   const from = await privateKeys(session, flags.key);
   if (isTyped(session)) {
-    throw new OnejobError('E_USAGE', 'There is nothing on standard input.', {
+    throw new OnejobError('E_USAGE', 'Standard input is empty.', {
       hint: 'Give the text there: "onejob secret rotate … <pipeline.yml >new.yml".',
     });
   }
@@ -124,9 +124,9 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   if (output.json) await output.value({ text: Buffer.from(text, 'latin1').toString('utf8'), replaced, already, left });
   else {
     await output.write('stdout', Buffer.from(text, 'latin1'));
-    for (const { line, variable, why } of left) output.say(`line ${line}: ${variable ?? 'the value'} ${why}; it was left as it is`);
-    const had = already === 0 ? '' : `, ${already} for the new key already`;
-    output.say(`${replaced} ${replaced === 1 ? 'value' : 'values'} encrypted anew${had}, ${left.length} left`);
+    for (const { line, variable, why } of left) output.say(`line ${line}: ${variable ?? 'the value'} ${why}; left unchanged`);
+    const had = already === 0 ? '' : `, ${already} already for the new key`;
+    output.say(`${replaced} ${replaced === 1 ? 'value' : 'values'} re-encrypted${had}, ${left.length} left unchanged`);
   }
   return left.length === 0 ? exitCodes.ok : exitCodes.failed;
 }

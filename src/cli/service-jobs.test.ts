@@ -50,7 +50,7 @@ test('jobs lists them with their title, and with --json their link', async () =>
 test('cancel says where such a job can be cancelled', async () => {
   const { code, stderr } = await onejob('cancel', 'azure-7');
   expect(code).toBe(1);
-  expect(stderr).toContain('"azure", which alone can end it.');
+  expect(stderr).toContain('"azure", and only that service can cancel it.');
   expect(stderr).toContain('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
 });
 
@@ -86,7 +86,7 @@ describe('a job by the beginning of its id', () => {
 
   test('is meant by cancel, too', async () => {
     const { code, stderr } = await onejob('cancel', 'FFEE0000');
-    expect({ code, stderr }).toMatchObject({ code: 1, stderr: expect.stringContaining('which alone can end it.') });
+    expect({ code, stderr }).toMatchObject({ code: 1, stderr: expect.stringContaining('and only that service can cancel it') });
     expect((await onejob('cancel', '2c3b9d4c')).stderr).toContain('2 jobs begin with 2c3b9d4c');
     expect((await onejob('cancel', '0123')).stderr).toContain('There is no job 0123.');
   });
@@ -249,7 +249,7 @@ describe('down --forget', () => {
     manager.statusOverride = { pid: 999_999_999 };
     const { code, stderr } = await down('--forget');
     expect(code).toBe(1);
-    expect(stderr).toContain('it did not say what it could forget');
+    expect(stderr).toContain('the daemon did not report what it removed');
   });
 
   test('asks nothing of the kind when it is not given, and goes not with --leave', async () => {
@@ -272,7 +272,7 @@ describe('down --forget', () => {
       1,
       'No daemon runs here, so nothing was ended.\nazure: still there: onejob-placeholder-1 (no daemon runs here).\n',
     ]);
-    expect(stderr).toMatch(/start it again as it was started .*"onejob azure …".* then type "onejob down --forget"/);
+    expect(stderr).toMatch(/start one the same way as before .*"onejob azure …".* then type "onejob down --forget"/);
     expect((await onejob('down')).code).toBe(1);
   });
 });

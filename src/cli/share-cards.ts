@@ -42,21 +42,25 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   if (cards === 0 && !complete) {
     const why = findings.find(({ level }) => level === 'error')?.message ?? 'not all of them answered';
     throw new OnejobError('E_GPUS_UNSEEN', `Cannot tell which GPUs this host has: ${why}`, {
-      hint: 'See "onejob gpus". Without any GPU agents would be made that have none.',
+      hint: 'See "onejob gpus". onejob does not start agents without GPUs in this case.',
       retry: true,
     });
   }
   if (cards === 0)
-    return { devices: 0, line: `${plural(agents, 'agent')} without GPUs: this host has no card of NVIDIA that is free for jobs.` };
+    return { devices: 0, line: `${plural(agents, 'agent')} without GPUs: this host has no NVIDIA card that is free for jobs.` };
   const what = areSlices ? 'MIG instance' : 'card';
   const mig = areSlices ? ({ mig: true } as const) : {};
   const original = `The Python manager showed every agent every card.`;
   if (agents > cards) {
     const share = Math.ceil(agents / cards);
     if (share > mostShares) {
-      throw new OnejobError('E_USAGE', `-n ${agents} would put ${share} agents on each ${what}; ${mostShares} are possible.`, {
-        hint: `Type -n ${cards * mostShares} or less.`,
-      });
+      throw new OnejobError(
+        'E_USAGE',
+        `-n ${agents} would put ${share} agents on each ${what}; at most ${mostShares} are possible.`,
+        {
+          hint: `Type -n ${cards * mostShares} or less.`,
+        },
+      );
     }
     const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: up to ${share} agents share one, and each agent sees one. ${original}`;
     return { devices: { count: 1, vendor: 'nvidia', share, ...mig }, line };
@@ -65,7 +69,7 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   const each = areSlices || agents === 0 ? 1 : Math.floor(cards / agents);
   const left = cards - each * agents;
   const rest = left === 0 ? '' : `, ${left} ${left === 1 ? 'is' : 'are'} left over`;
-  const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: each agent has ${each} of its own${rest}. ${original}`;
+  const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: each agent has ${each} to itself${rest}. ${original}`;
   return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
 }
 

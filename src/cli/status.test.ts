@@ -77,7 +77,7 @@ test('what is wrong comes first, with who and until when', () => {
     '! Docker Engine cannot be reached',
     '! lab: paused by alice',
     '! lab: paused: disk: 3 % free',
-    '! lab: draining: nothing new is started until "onejob resume"',
+    '! lab: draining: nothing new starts until "onejob resume"',
     '! lab: failed 3 times, next try in 12s: no space left',
   ]);
 });
@@ -85,7 +85,7 @@ test('what is wrong comes first, with who and until when', () => {
 test('a slot that the config does not ask for any more is not one that a resume could mend', () => {
   const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true });
   expect(page({ pools: [leaving] }, null)[1]).toBe(
-    '! lab/3 (leaving): the config does not ask for it any more; it goes when its job has ended',
+    '! lab/3 (leaving): the config no longer asks for it; it goes away when its job has ended',
   );
 });
 

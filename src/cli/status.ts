@@ -55,8 +55,8 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
 
 function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
-  if (pool.leaving) problems.push('the config does not ask for it any more; it goes when its job has ended');
-  else if (pool.draining) problems.push('draining: nothing new is started until "onejob resume"');
+  if (pool.leaving) problems.push('the config no longer asks for it; it goes away when its job has ended');
+  else if (pool.draining) problems.push('draining: nothing new starts until "onejob resume"');
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed once' : `failed ${failures} times`;

@@ -18,7 +18,7 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     [
       ['azure', token, url, 'My', 'Pool'],
       "too many arguments for 'azure'. Expected 3 arguments but got 4.",
-      'Put what has blanks in quotes. See',
+      'Quote values that contain blanks. See',
     ],
     [['manager', token, url, 'My', 'Pool'], "too many arguments for 'manager'. Expected 3 arguments but got 4.", 'manager --help'],
     [['azure', '@pat', url, 'gpu', '-n', token], "the value of option '-n <n>' is invalid. It must be a whole", 'azure --help'],
@@ -34,8 +34,8 @@ describe.each([[[]], [['--json']]])('with %j', (more) => {
     [[token, url, 'gpu'], 'unknown command', 'onejob --help'],
     [[token, '--bogus'], 'unknown ', 'onejob --help'],
     [['azrue', token, url, 'gpu'], "unknown command 'azrue'", 'Did you mean azure?'],
-    [['secret', 'encrypt', '--key', 'k', '--name', 'A', token], 'The value comes on standard input', 'secret --help'],
-    [['secret', 'decrypt', '--key', 'k', token], 'never an argument', "in your shell's history"],
+    [['secret', 'encrypt', '--key', 'k', '--name', 'A', token], 'Do not pass the value as an argument', 'secret --help'],
+    [['secret', 'decrypt', '--key', 'k', token], 'Do not pass the value as an argument', "in your shell's history"],
     [['init', token], 'too many arguments', 'init --help'],
     [['completion', token], "argument 'shell' is invalid. Allowed choices are bash, zsh, fish.", 'completion --help'],
   ])('%j is refused without its values', async (args, message, hint) => {

@@ -12,11 +12,15 @@ export function usageError({ code, message }: CommanderError, args: readonly str
   const known = program.commands.some((each) => each.name() === typed) ? ` ${typed}` : '';
   const isExcess = code === 'commander.excessArguments';
   if (isExcess && typed === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
-    return new OnejobError('E_USAGE', 'The value comes on standard input, or is typed unseen; it is never an argument.', {
-      hint: 'What was typed stands in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
-    });
+    return new OnejobError(
+      'E_USAGE',
+      'Do not pass the value as an argument: give it on standard input, or type it at the hidden prompt.',
+      {
+        hint: 'The value is in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
+      },
+    );
   }
-  const blanks = isExcess ? 'Put what has blanks in quotes. ' : '';
+  const blanks = isExcess ? 'Quote values that contain blanks. ' : '';
   const said = withoutValues(code, message.replace(/^error: /, '').trim());
   return new OnejobError('E_USAGE', said, { hint: `${blanks}See "onejob${known} --help".` });
 }

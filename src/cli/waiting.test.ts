@@ -55,8 +55,8 @@ it('shows the place in the queue by asking for this one job alone', async () => 
   answer = { ...job, ahead: 0, reason: 'all agents are busy' };
   await vi.advanceTimersByTimeAsync(2_000);
   expect(seen).toEqual([
-    'job aa waits in pool default, 3 before it',
-    'job aa waits in pool default, next in line: all agents are busy',
+    'job aa is waiting in pool default, 3 before it',
+    'job aa is waiting in pool default, next in line: all agents are busy',
   ]);
   expect(asked).toEqual(['aa', 'aa']);
 });

@@ -8,7 +8,7 @@ afterAll(() => folder[Symbol.dispose]());
 const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   'broken YAML': ['pools: [1, 2', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Flow sequence/)],
   'an open quote': ['socket: "abc', expect.stringMatching(/^config\.yml:1:\d+: not valid YAML: Missing closing/)],
-  'a key twice': ['on_stop: end\non_stop: drain\n', 'config.yml:2:1: this key stands here twice; keep one of the two'],
+  'a key twice': ['on_stop: end\non_stop: drain\n', 'config.yml:2:1: this key is given twice; keep one of the two'],
   'a tab': ['pools:\n\tlab: {}\n', 'config.yml:2:1: YAML is not indented with tabs; use spaces'],
   'two documents': [
     'on_stop: end\n---\non_stop: end\n',
@@ -20,7 +20,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'a merge key': [
     'pools:\n  a: { <<: { agents: 1 } }',
-    'config.yml:2:8: pools.a.<<: YAML 1.2 has no merge keys; what pools share stands in "defaults"',
+    'config.yml:2:8: pools.a.<<: YAML 1.2 has no merge keys; put what pools share under "defaults"',
   ],
   'a key that is a list': ['? [a, b]\n: 1\n', 'config.yml:1:3: a key must be a plain word'],
   'an alias without an anchor': [
@@ -31,8 +31,8 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
     'defaults: { image: *no }\n',
     'config.yml:1:20: defaults.image: *no refers to an anchor that is not defined above it',
   ],
-  'an empty file': ['', 'config.yml: warning: is empty; all is as without a file'],
-  'only comments': ['# nothing\n', 'config.yml: warning: is empty; all is as without a file'],
+  'an empty file': ['', 'config.yml: warning: is empty; onejob runs as if there were no file'],
+  'only comments': ['# nothing\n', 'config.yml: warning: is empty; onejob runs as if there were no file'],
   'a list for the whole file': ['- pools\n', 'config.yml:1:1: expected keys such as "pools:", found a list'],
   'a word for the whole file': ['pools\n', 'config.yml:1:1: expected keys such as "pools:", found a single value'],
   'a list for pools': ['pools: [a]\n', 'config.yml:1:8: pools: expected a map, found a list'],
@@ -74,7 +74,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'an unknown key in a secret': [
     'secrets: { key: { exec: pass } }',
-    'config.yml:1:25: secrets.key.exec: unknown key; a secret is named, not written down: { file: /path } or { env: NAME }, and when it ends with expires: YYYY-MM-DD',
+    'config.yml:1:25: secrets.key.exec: unknown key; name the place of the secret, not its value: { file: /path } or { env: NAME }, and its last day with expires: YYYY-MM-DD',
   ],
   'a pool key on top': ['cpus: 2\n', 'config.yml:1:1: cpus: unknown key here; it belongs to a pool or to "defaults"'],
   'a top key in a pool': [
@@ -95,14 +95,14 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
     'services: { b: { type: buildkite, token: { file: /t }, cpus: 2 } }\n',
     'config.yml:1:56: services.b.cpus: unknown key here; it belongs to a pool or to "defaults"',
   ],
-  'a key nobody knows': ['disk: { colour: red }\n', 'config.yml:1:9: disk.colour: unknown key; known here: min_free'],
+  'a key nobody knows': ['disk: { colour: red }\n', 'config.yml:1:9: disk.colour: unknown key; expected one of: min_free'],
   'a duration without a unit': [
     'keep_jobs: 10\n',
-    'config.yml:1:12: keep_jobs: "10" has no unit; which one: "10s", "10m", "10h" or "10d"?',
+    'config.yml:1:12: keep_jobs: "10" has no unit; write "10s", "10m", "10h" or "10d"',
   ],
   'a size in letters of others': [
     'log_limit: 64m\n',
-    'config.yml:1:12: log_limit: "64m" has no unit that onejob knows; write for example "64MiB" (B, KiB, MiB, GiB, TiB)',
+    'config.yml:1:12: log_limit: "64m" has an unknown unit; write for example "64MiB" (B, KiB, MiB, GiB, TiB)',
   ],
   'a share without percent': [
     'disk: { min_free: 0.1 }\n',
@@ -143,11 +143,11 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'an unknown type of service': [
     'services: { a: { type: buildkit } }\n',
-    'config.yml:1:24: services.a.type: unknown type of service; did you mean "buildkite"?',
+    'config.yml:1:24: services.a.type: unknown service type; did you mean "buildkite"?',
   ],
   'a service without a type': [
     'services: { a: {} }\n',
-    'config.yml:1:13: services.a: has no type; known: own-queue, azure-pipelines, buildkite',
+    'config.yml:1:13: services.a: has no "type"; expected one of: own-queue, azure-pipelines, buildkite',
   ],
   'a service without what it needs': [
     'services: { a: { type: azure-pipelines } }\n',

@@ -35,7 +35,7 @@ test('a change of the file, or of one that it includes, is told with when it was
     const loaded = await load();
     folder.write(name, 'pools: { c: {} }\n');
     expect(await change(loaded)).toBe(
-      `${join(folder.path, name)} was changed after it was loaded at 12:05; what holds is as it was then.`,
+      `${join(folder.path, name)} was changed after the daemon loaded it at 12:05; the daemon still uses what it loaded.`,
     );
   }
 });
@@ -44,11 +44,11 @@ test('a file that went, and one that came', async () => {
   const loaded = await load();
   rmSync(join(folder.path, 'more.yml'));
   expect(await change(loaded)).toBe(
-    `${join(folder.path, 'more.yml')} cannot be read any more; what holds is as it was loaded at 12:05.`,
+    `Cannot read ${join(folder.path, 'more.yml')} any more; the daemon still uses the config that it loaded at 12:05.`,
   );
   const none: LoadedConfig = { path: null, files: [], at: noon };
   expect(await change(none, null)).toBeNull();
   expect(await change(none, '/etc/onejob/config.yml')).toBe(
-    '/etc/onejob/config.yml is there now; this daemon was started without a config at 12:05.',
+    '/etc/onejob/config.yml exists now, but this daemon was started without a config at 12:05.',
   );
 });

@@ -21,18 +21,18 @@ export interface LoadedConfig {
 
 /** What to do about a change. */
 export const howToApply =
-  'To apply it, type "onejob config check" and "onejob down --leave", and start the daemon again: running jobs go on meanwhile.';
+  'To apply it, type "onejob config check" and "onejob down --leave", and start the daemon again; running jobs continue meanwhile.';
 
 /** What was changed, as a sentence; null when nothing was. `found`: where a config file is now. */
 export async function configChange(loaded: LoadedConfig, found: Given | null, now: number): Promise<string | null> {
   const when = formatTime(loaded.at, now);
   if (loaded.path === null)
-    return found === null ? null : `${found.path} is there now; this daemon was started without a config at ${when}.`;
+    return found === null ? null : `${found.path} exists now, but this daemon was started without a config at ${when}.`;
   for (const { path, digest } of loaded.files) {
     const current = await readFile(path).then(digestOf, () => null);
     if (current === digest) continue;
-    if (current === null) return `${path} cannot be read any more; what holds is as it was loaded at ${when}.`;
-    return `${path} was changed after it was loaded at ${when}; what holds is as it was then.`;
+    if (current === null) return `Cannot read ${path} any more; the daemon still uses the config that it loaded at ${when}.`;
+    return `${path} was changed after the daemon loaded it at ${when}; the daemon still uses what it loaded.`;
   }
   return null;
 }

@@ -16,7 +16,7 @@ const pools = (lines: Readonly<Record<string, string>>) =>
       .join('')}`,
   );
 const over = (place: string, names: string, wanted: number, named: number) =>
-  `config.yml:${place}.devices.uuid: names devices that others keep: ${names} together want ${wanted} and name ${named}; name other devices, ask for fewer agents, or let pools share in turn with "standby: false"`;
+  `config.yml:${place}.devices.uuid: names devices that other pools keep: ${names} together want ${wanted} but name only ${named}; name other devices, ask for fewer agents, or let pools share in turn with "standby: false"`;
 
 describe('pools that keep standbys and name the same devices', () => {
   test('are told that there are too few, with both names, at the later one', async () => {
@@ -160,13 +160,13 @@ describe('on_quarantine', () => {
   });
 
   test.each([
-    ['on_quarantine: "reset --all"', 'config.yml:2:16: on_quarantine: expected a list, found a text'],
+    ['on_quarantine: "reset --all"', 'config.yml:2:16: on_quarantine: expected a list, found text'],
     ['on_quarantine: []', 'config.yml:2:16: on_quarantine: names no program; write [program, argument, …]'],
     [
       'on_quarantine: [bin/reset]',
       'on_quarantine: begins with "bin/reset", which is neither an absolute path nor a name on the PATH',
     ],
-    ['on_quarantine: [/bin/x, { a: b }]', 'on_quarantine[1]: expected a text, found a map'],
+    ['on_quarantine: [/bin/x, { a: b }]', 'on_quarantine[1]: expected text, found a map'],
     ['on_quarantin: [/bin/x]', 'on_quarantin: unknown key; did you mean "on_quarantine"?'],
     ['on_quarantine_timeout: 5m', 'warning: on_quarantine_timeout: is not used: there is no "on_quarantine"'],
     ['{ on_quarantine: [/bin/x], on_quarantine_timeout: 0s }', 'on_quarantine_timeout: must be at least 1s, found "0s"'],

@@ -6,7 +6,7 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   if (!sound(pool, 'devices', 'agents')) return;
   const { count, uuids, share, mig } = pool.devices;
   if (pool.agents === 'per-device' && count === 0) {
-    const why = '"devices" is 0: there would be no agent; write the devices, or a number of agents';
+    const why = '"devices" is 0, so there would be no agents; set "devices", or set "agents" to a number';
     inPool(pool, ['agents'], `is per-device, but ${why}`);
   }
   if (count === 'all' && pool.agents !== 1 && pool.agents !== 0) {
@@ -14,7 +14,7 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   }
   if (own(pool, 'grant') && count === 0) inPool(pool, ['grant'], 'is not used: "devices" is 0', 'warning');
   else if (own(pool, 'grant') && pool.runtime === 'process') {
-    inPool(pool, ['grant'], 'is not used: "runtime" is process, which asks no Engine for devices', 'warning');
+    inPool(pool, ['grant'], 'is not used: "runtime" is process, which does not ask an Engine for devices', 'warning');
   }
   if (typeof count === 'number' && count > 1 && mig !== null && mig !== false) {
     inPool(pool, ['devices', 'count'], `is ${count}, but "mig" is ${mig}: a process can use one MIG instance only`, 'warning');
@@ -37,7 +37,11 @@ export function checkPartition({ config, sound, inPool }: Checking): void {
     const all = [...others, name].map((one) => `pools.${one}`);
     const who = `${all.slice(0, -1).join(', ')} and ${all.at(-1)}`;
     const help = 'name other devices, ask for fewer agents, or let pools share in turn with "standby: false"';
-    inPool(pool, ['devices', 'uuid'], `names devices that others keep: ${who} together want ${wanted} and name ${named}; ${help}`);
+    inPool(
+      pool,
+      ['devices', 'uuid'],
+      `names devices that other pools keep: ${who} together want ${wanted} but name only ${named}; ${help}`,
+    );
   }
 }
 

@@ -31,10 +31,10 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
   for (const [index, mount] of pool.recipe.mounts.entries()) {
     const path: Path = index < volumes ? ['volumes', index] : ['caches', index - volumes];
     const other = paths.get(mount.container);
-    if (other !== undefined) inPool(pool, path, `uses the container path ${mount.container} again; ${other} has it already`);
+    if (other !== undefined) inPool(pool, path, `uses the container path ${mount.container}, which ${other} already uses`);
     paths.set(mount.container, formatPath(path));
     const setBy = mount.variable === null ? undefined : variables.get(mount.variable);
-    if (setBy !== undefined) inPool(pool, path, `sets the variable ${mount.variable} again; ${setBy} has it already`);
+    if (setBy !== undefined) inPool(pool, path, `sets the variable ${mount.variable}, which ${setBy} already sets`);
     if (mount.variable !== null) variables.set(mount.variable, formatPath(path));
     const why = isNamed(mount.cache) ? null : hostPathProblem(mount, config);
     if (why !== null) inPool(pool, path, why);
@@ -48,7 +48,7 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     const why = pathProblem(container);
     if (why !== null) inPool(pool, path, why);
     const other = paths.get(container);
-    if (other !== undefined) inPool(pool, path, `uses the container path ${container} again; ${other} has it already`);
+    if (other !== undefined) inPool(pool, path, `uses the container path ${container}, which ${other} already uses`);
   }
 }
 
@@ -63,7 +63,7 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host:
   const places = Array.from({ length: count }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
   const missing = places.find(isMissing);
   if (missing === undefined) return;
-  inPool(pool, path, `is ${missing}, which does not exist on this host: no agent can be made before it does`, 'warning');
+  inPool(pool, path, `is ${missing}, which does not exist on this host; no agent can start until it exists`, 'warning');
 }
 
 /** What may not be looked at may be there. */
@@ -91,7 +91,7 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
   // Who may open the socket may do everything that onejob may.
   const sockets = [config.socket, ...(readGroup() === null ? [] : [sharedSocket(config.stateDir)])];
   const socket = sockets.find((path) => shows(mount.host, path));
-  return socket === undefined ? null : `would let jobs speak to onejob, because its socket is ${socket}; choose another folder`;
+  return socket === undefined ? null : `would let jobs talk to onejob, because its socket is ${socket}; choose another folder`;
 }
 
 /**
@@ -116,7 +116,8 @@ export function mountProblemFor(
     if (shown !== null) return `it ${shown}`;
     const real = realOf(mount.host);
     const socket = sockets.find((path) => contains(real, realOf(path)));
-    if (socket !== undefined) return `it would give the job all rights over this host, by ${socket}; only a pool can have that`;
+    if (socket !== undefined)
+      return `it would give the job all rights over this host through ${socket}; only a pool may mount that`;
     return contains('/proc', real) ? 'it would show the job the processes of this host' : null;
   };
 }

@@ -14,8 +14,8 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
     const why =
       trust.network === 'none'
         ? 'the agent of an untrusted job must reach the filter on this host'
-        : 'an untrusted job would reach all that listens on this host';
-    inPool(pool, ['trust', 'network'], `is ${trust.network}, but ${why}; write internet`);
+        : 'an untrusted job could reach everything that listens on this host';
+    inPool(pool, ['trust', 'network'], `is "${trust.network}", but ${why}; use "internet"`);
   }
   if (trust.image !== null && pool.runtime === 'process') {
     inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
@@ -23,14 +23,14 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const open = openDoors(trust);
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
-    const how = `whose jobs reach all that listens on this host, and jobs that are not trusted come in by ${listed(open)}`;
-    const help = `write ${closing(open)}, or runtime: docker, or give it up with "isolation: none"`;
+    const how = `whose jobs can reach everything that listens on this host, and untrusted jobs come in through ${listed(open)}`;
+    const help = `write ${closing(open)}, or runtime: docker, or accept the risk with "isolation: none"`;
     inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
   for (const { host, cache } of recipe.mounts) {
     if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;
-    const how = `and jobs that are not trusted come in by ${listed(open)}; write ${closing(open)}`;
-    inPool(pool, ['volumes'], `hold ${host}, with which a job can do everything on this host, ${how}`);
+    const how = `and untrusted jobs come in through ${listed(open)}; write ${closing(open)}`;
+    inPool(pool, ['volumes'], `contain ${host}, which lets a job do everything on this host, ${how}`);
   }
 }
 
@@ -63,5 +63,5 @@ export function isolationProblem(
 ): string | null {
   if (service === 'own' || isolation === 'none' || capabilities.holdsSecrets) return null;
   const why = capabilities.weaker === null ? '' : ` (${capabilities.weaker.replace(/\.$/, '')})`;
-  return `runtime ${name} cannot keep credentials of service ${service} from other jobs of this host${why}; write "runtime: docker", or give it up with "isolation: none"`;
+  return `runtime ${name} cannot keep credentials of service ${service} from other jobs of this host${why}; use "runtime: docker", or accept the risk with "isolation: none"`;
 }

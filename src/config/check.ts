@@ -78,7 +78,7 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
     if (imageRecipe.base === null && imageRecipe.dockerfile === null) {
       inPool(pool, ['image'], 'has neither "base" nor "dockerfile": there is nothing to build on');
     } else if (imageRecipe.base !== null && imageRecipe.dockerfile !== null) {
-      inPool(pool, ['image', 'base'], 'and "dockerfile" are both given: a Dockerfile names its own base; remove one of the two');
+      inPool(pool, ['image', 'base'], 'conflicts with "dockerfile": a Dockerfile names its own base; remove one of the two');
     }
   }
   const image = own(pool, 'image') ? written.pools?.get(pool.name)?.image : undefined;
@@ -92,7 +92,7 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
   }
   if (sound(pool, 'shm_size', 'memory') && recipe.shmSize !== null && recipe.memory !== null && recipe.shmSize > recipe.memory) {
     const [shm, memory] = [formatSize(recipe.shmSize), formatSize(recipe.memory)];
-    inPool(pool, ['shm_size'], `is ${shm}, more than "memory" with ${memory}: a job that filled it would be ended`);
+    inPool(pool, ['shm_size'], `is ${shm}, more than "memory" (${memory}): a job that filled it would be killed`);
   }
   for (const { name, soft, hard } of recipe.ulimits) {
     if (!limits.includes(name)) inPool(pool, ['ulimits', name], `unknown limit; ${suggest(name, limits)}`);
@@ -102,9 +102,9 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
   const { env = {}, cpu_env: cpuVariable } = written.pools?.get(pool.name) ?? written.defaults;
   if (typeof cpuVariable === 'string' && sound(pool, 'cpu_env', 'env', 'cpus')) {
     if (Object.hasOwn(env, cpuVariable)) {
-      inPool(pool, ['cpu_env'], `is ${cpuVariable}, which "env" sets too: only one of them can hold; remove the other`);
+      inPool(pool, ['cpu_env'], `is ${cpuVariable}, which "env" sets too; remove one of the two`);
     } else if (recipe.cpus === null) {
-      inPool(pool, ['cpu_env'], `is ${cpuVariable}, but "cpus" is not set: there is no number to put into it; write both`);
+      inPool(pool, ['cpu_env'], `is ${cpuVariable}, but "cpus" is not set, so the variable would have no value; set both`);
     } else if (cpuVariable.startsWith('ONEJOB_')) {
       inPool(pool, ['cpu_env'], 'names that begin with ONEJOB_ are set by onejob itself');
     }
@@ -112,13 +112,18 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
   for (const [key, value] of Object.entries(env)) {
     const path = ['env', key];
     if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(key))
-      inPool(pool, path, 'is no name of a variable: letters, digits and "_", not a digit first');
+      inPool(pool, path, 'is not a valid variable name: use letters, digits and "_", and do not begin with a digit');
     else if (key.startsWith('ONEJOB_')) inPool(pool, path, 'names that begin with ONEJOB_ are set by onejob itself');
     if (/^SECRET_./.test(key) && pool.service !== 'own') {
-      const why = 'encrypted values are opened only where a pipeline brings them; take it out of this file';
-      inPool(pool, path, `goes into every job of the pool as it is: ${why}`, 'warning');
+      const why = 'onejob decrypts only values that come from a pipeline; remove it from this file';
+      inPool(pool, path, `is passed to every job of the pool still encrypted: ${why}`, 'warning');
     } else if (looksSecret(key) && value !== '') {
-      inPool(pool, path, 'looks like a secret: every job of the pool can read it, and so can who reads this file', 'warning');
+      inPool(
+        pool,
+        path,
+        'looks like a secret: every job of the pool can read it, and so can everyone who can read this file',
+        'warning',
+      );
     }
   }
 }
@@ -137,12 +142,12 @@ function checkSums({ config, host, at }: Checking): void {
     memory += slots * (recipe.memory ?? 0);
   }
   if (cpus > host.cpus) {
-    const sum = `${Number(cpus.toFixed(2))} CPUs, this host has ${host.cpus}`;
+    const sum = `${Number(cpus.toFixed(2))} CPUs, but this host has ${host.cpus}`;
     at(['pools'], `"cpus" and "agents" add up to ${sum}: jobs would slow each other down`, 'warning');
   }
   if (memory > host.memory) {
     const gib = (bytes: number) => `${(bytes / 2 ** 30).toFixed(1)}GiB`;
-    const sum = `${gib(memory)}, this host has ${gib(host.memory)}`;
+    const sum = `${gib(memory)}, but this host has ${gib(host.memory)}`;
     at(['pools'], `"memory" and "agents" add up to ${sum}: the kernel may end jobs`, 'warning');
   }
 }
@@ -190,12 +195,16 @@ function checkNames({ config, sound, inPool }: Checking): void {
         break;
       }
       if (name === untrustedFolder && pool.recipe.mounts.some(({ cache }) => isNamed(cache))) {
-        inPool(pool, ['name'], `is ${name}, which is what the folder with the caches of untrusted jobs is called; choose another`);
+        inPool(
+          pool,
+          ['name'],
+          `is ${name}, which is reserved for the folder with the caches of untrusted jobs; choose another name`,
+        );
         break;
       }
       if (other !== undefined) {
         const both = `pools.${other.name} and pools.${pool.name}`;
-        const why = `${JSON.stringify(name)}, which another one has: ${both} must differ`;
+        const why = `${JSON.stringify(name)}, which another slot already has: the names of ${both} must differ`;
         inPool(pool, ['name'], `${written} gives a slot the name ${why}`);
         break;
       }
@@ -225,12 +234,12 @@ function checkPoolService(pool: PoolConfig, checking: Checking): void {
 /** What only some services know. `defaults` may hold it for pools of others. */
 function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool }: Checking): void {
   const of =
-    pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not tell it`;
+    pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not report that`;
   if (own(pool, 'trust') && !poolKeys.includes('trust'))
-    inPool(pool, ['trust'], `is not used: it is about where jobs come from, and ${of}`, 'warning');
+    inPool(pool, ['trust'], `is not used: it depends on where jobs come from, and ${of}`, 'warning');
   for (const key of ['hooks', 'plugins'] as const) {
     if (own(pool, key) && pool[key] !== null && !poolKeys.includes(key))
-      inPool(pool, [key], `is not used: only agents of ${titlesWith(key)} know ${key}`, 'warning');
+      inPool(pool, [key], `is not used: only agents of ${titlesWith(key)} support ${key}`, 'warning');
   }
   if (own(pool, 'isolation') && pool.isolation === 'none' && pool.service === 'own') {
     inPool(pool, ['isolation'], 'is not used: the own queue has no credentials that a job could read', 'warning');

@@ -60,9 +60,9 @@ describe('memory', () => {
 
   test('a card of 24 GB is told from one of 24 GiB', () => {
     expect(why({ memoryMiB: 24_564 }, { memory: '>=24GiB' })).toBe(
-      'has 24564 MiB (23.99 GiB) of memory, asked for is ">=24GiB"; ">=24GB" would fit',
+      'has 24564 MiB (23.99 GiB) of memory, but ">=24GiB" is requested; ">=24GB" would fit',
     );
-    expect(why({ memoryMiB: 8_192 }, { memory: '>=24GiB' })).toBe('has 8192 MiB (8 GiB) of memory, asked for is ">=24GiB"');
+    expect(why({ memoryMiB: 8_192 }, { memory: '>=24GiB' })).toBe('has 8192 MiB (8 GiB) of memory, but ">=24GiB" is requested');
   });
 
   test('unknown, or not to be understood: never', () => {
@@ -102,7 +102,7 @@ describe('MIG', () => {
   test('whole cards unless it is written', () => {
     for (const mig of [null, false]) {
       expect(why({}, { mig })).toBeNull();
-      expect(why({}, { mig }, slice)).toBe('is a MIG instance, asked for are whole cards');
+      expect(why({}, { mig }, slice)).toBe('is a MIG instance, but whole cards are requested');
       expect(why({ mig: { mode: 'enabled', pending: null } }, { mig })).toContain('MIG mode');
       expect(why({ mig: null }, { mig })).toBeNull();
     }
@@ -112,7 +112,7 @@ describe('MIG', () => {
     expect(why({}, { mig: true }, slice)).toBeNull();
     expect(why({}, { mig: true })).toContain('whole card');
     expect(why({}, { mig: '1g.10gb' }, slice)).toBeNull();
-    expect(why({}, { mig: '1g.5gb' }, slice)).toBe('is a 1g.10gb, asked for is 1g.5gb');
+    expect(why({}, { mig: '1g.5gb' }, slice)).toBe('is a 1g.10gb, but 1g.5gb is requested');
     const big = { mig: { profile: '3g.39gb', gpuInstance: 1, computeInstance: 0 } };
     expect(why(big, { mig: '3g.40gb' }, slice)).toBeNull();
     expect(why({ mig: { profile: null, gpuInstance: 1, computeInstance: 0 } }, { mig: '1g.10gb' }, slice)).toContain(
@@ -130,7 +130,7 @@ describe('MIG', () => {
 });
 
 test('vendor and UUID', () => {
-  expect(why({}, { vendor: 'amd' })).toBe('is from nvidia, asked for is amd');
+  expect(why({}, { vendor: 'amd' })).toBe('is from nvidia, but amd is requested');
   expect(why({ vendor: 'amd' }, { vendor: 'amd' })).toBeNull();
   expect(why({}, { uuids: ['GPU-bbbb'] })).toBe('is not named in "uuid"');
   expect(why({}, { uuids: ['GPU-bbbb', 'GPU-AAAA'] })).toBeNull();
@@ -142,7 +142,7 @@ test('a card that drives a display, or may', () => {
   expect(why({ display: false }, { display: 'refuse' })).toBeNull();
   expect(why({ display: true }, { display: 'refuse' })).toContain('drives a display');
   expect(why({ display: false, processes: [desktop] }, { display: 'refuse' })).toContain('drives a display');
-  expect(why({ display: null }, { display: 'refuse' })).toContain('nobody can tell');
+  expect(why({ display: null }, { display: 'refuse' })).toContain('(unknown)');
 });
 
 test('whatever is written, an unknown value satisfies nothing, and nothing throws', () => {

@@ -69,26 +69,26 @@ export function whyNot(device: Device, request: DeviceRequest): string | null {
 function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | null {
   const layout = device.mig;
   if (device.kind === 'gpu') {
-    if (mig !== null && mig !== false) return 'is a whole card, asked for are MIG instances';
+    if (mig !== null && mig !== false) return 'is a whole card, but MIG instances are requested';
     const isSplit = layout !== null && 'mode' in layout && layout.mode === 'enabled';
     return isSplit ? 'is in MIG mode, so it cannot be given whole' : null;
   }
   // Whoever names an instance means it.
-  if (mig === null) return names(uuids, device.uuid) ? null : 'is a MIG instance, asked for are whole cards';
-  if (mig === false) return 'is a MIG instance, asked for are whole cards';
+  if (mig === null) return names(uuids, device.uuid) ? null : 'is a MIG instance, but whole cards are requested';
+  if (mig === false) return 'is a MIG instance, but whole cards are requested';
   if (mig === true) return null;
   const profile = layout !== null && 'profile' in layout ? layout.profile : null;
-  if (profile === null) return `is a MIG instance of unknown profile, asked for is ${mig}`;
-  return satisfiesProfile(profile, mig) ? null : `is a ${profile}, asked for is ${mig}`;
+  if (profile === null) return `is a MIG instance of unknown profile, but ${mig} is requested`;
+  return satisfiesProfile(profile, mig) ? null : `is a ${profile}, but ${mig} is requested`;
 }
 
 function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {
   const { uuids } = request;
   // A card's UUID stands for its instances too, where instances are asked for.
   if (uuids.length > 0 && !names(uuids, uuid) && !(parent !== null && names(uuids, parent))) return 'is not named in "uuid"';
-  if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, asked for is ${request.vendor}`;
+  if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, but ${request.vendor} is requested`;
   if (request.model === null || matchesModel(model, request.model)) return null;
-  return `is a ${model}, asked for is ${JSON.stringify(request.model)}`;
+  return `is a ${model}, but ${JSON.stringify(request.model)} is requested`;
 }
 
 function names(uuids: readonly string[], uuid: string): boolean {
@@ -114,10 +114,10 @@ function words(text: string): string[] {
 function whyNotMemory({ memoryMiB }: Device, asked: string | null): string | null {
   if (asked === null) return null;
   const parsed = memoryCondition(asked);
-  if (!parsed.ok) return `cannot be compared with the memory asked for: ${parsed.why}`;
-  if (memoryMiB === null) return `has unknown memory, asked for is ${JSON.stringify(asked)}`;
+  if (!parsed.ok) return `cannot be compared with the requested memory: ${parsed.why}`;
+  if (memoryMiB === null) return `has unknown memory, but ${JSON.stringify(asked)} is requested`;
   if (parsed.value(memoryMiB * 2 ** 20)) return null;
-  const has = `has ${memoryMiB} MiB (${Number((memoryMiB / 1024).toFixed(2))} GiB) of memory, asked for is ${JSON.stringify(asked)}`;
+  const has = `has ${memoryMiB} MiB (${Number((memoryMiB / 1024).toFixed(2))} GiB) of memory, but ${JSON.stringify(asked)} is requested`;
   // Cards are sold by the decimal number: one of 24 GB has a little less than 24 GiB.
   const decimal = asked.replace(/([KMGT])iB/, '$1B');
   const sold = decimal === asked ? null : memoryCondition(decimal);
@@ -127,15 +127,15 @@ function whyNotMemory({ memoryMiB }: Device, asked: string | null): string | nul
 function whyNotCompute({ computeCapability }: Device, asked: string | null): string | null {
   if (asked === null) return null;
   const parsed = computeCondition(asked);
-  if (!parsed.ok) return `cannot be compared with the compute capability asked for: ${parsed.why}`;
+  if (!parsed.ok) return `cannot be compared with the requested compute capability: ${parsed.why}`;
   const has = computeCapability === null ? null : computeNumber(computeCapability);
-  if (has === null) return `has an unknown compute capability, asked for is ${JSON.stringify(asked)}`;
-  return parsed.value(has) ? null : `has compute capability ${computeCapability}, asked for is ${JSON.stringify(asked)}`;
+  if (has === null) return `has an unknown compute capability, but ${JSON.stringify(asked)} is requested`;
+  return parsed.value(has) ? null : `has compute capability ${computeCapability}, but ${JSON.stringify(asked)} is requested`;
 }
 
 function whyNotDisplay({ display, processes }: Device, asked: DeviceRequest['display']): string | null {
   if (asked === 'allow') return null;
   const draws = processes?.some(({ type }) => type === 'G' || type === 'C+G') ?? false;
   if (display === true || draws) return 'drives a display, which "display: refuse" excludes';
-  return display === null ? 'may drive a display: nobody can tell, and "display: refuse" excludes it' : null;
+  return display === null ? 'may drive a display (unknown), which "display: refuse" excludes' : null;
 }

@@ -50,7 +50,7 @@ describe('a pool that can have what it asks for', () => {
   test('shares where it says so', () => {
     expect(said({ x: { agents: 4, share: 4 } }, host(t4(0)))).toEqual([]);
     expect(said({ x: { agents: 5, share: 4 } }, host(t4(0)))).toEqual([
-      'warning pool x: It asks for devices for 5 agents, 4 agents to each, and gets 4: 1 device of this host fits.',
+      'warning pool x: It asks for devices for 5 agents, 4 agents to each, but gets 4: 1 device of this host fits.',
     ]);
   });
 });
@@ -59,22 +59,22 @@ describe('pools that ask for more than there is', () => {
   test('are both named, with what each has', () => {
     const pools = { train: { agents: 3 }, test: { agents: 2, model: 'A100' } };
     expect(said(pools, host(a100(0), a100(1), t4(0), t4(1)))).toEqual([
-      'error pool test: It asks for devices for 2 agents, and gets none: 2 devices of this host fit, and of these pool train has 2.',
+      'error pool test: It asks for devices for 2 agents, but gets none: 2 devices of this host fit, of which pool train has 2.',
     ]);
     expect(hints(pools, host(a100(0), a100(1), t4(0), t4(1)))[0]).toContain('"standby: false"');
     expect(said({ train: { agents: 1 }, pairs: { agents: 2, count: 2 } }, host(t4(0), t4(1), t4(2), t4(3)))).toEqual([
-      'warning pool pairs: It asks for devices for 2 agents, 2 each, and gets 1: 4 devices of this host fit, and of these pool train has 1.',
+      'warning pool pairs: It asks for devices for 2 agents, 2 each, but gets 1: 4 devices of this host fit, of which pool train has 1.',
     ]);
   });
 
   test('alone, a pool is told what to write', () => {
     const pools = { x: { agents: 3 } };
     expect(said(pools, host(t4(0)))).toEqual([
-      'warning pool x: It asks for devices for 3 agents, and gets 1: 1 device of this host fits.',
+      'warning pool x: It asks for devices for 3 agents, but gets 1: 1 device of this host fits.',
     ]);
     expect(hints(pools, host(t4(0)))).toEqual(['Ask for fewer agents, or write "agents: per-device".']);
     expect(said({ x: { count: 2 } }, host(t4(0)))).toEqual([
-      'error pool x: Each of its agents needs 2 devices, and 1 of this host fits.',
+      'error pool x: Each of its agents needs 2 devices, but 1 of this host fits.',
     ]);
     expect(said({ x: { count: 2, standby: false } }, host(t4(0)))).toHaveLength(1);
   });
@@ -82,7 +82,7 @@ describe('pools that ask for more than there is', () => {
   test('one that is to have an agent per device hears when nothing is left for it', () => {
     const pools = { first: { agents: 2 }, rest: { agents: 'per-device' as const } };
     expect(said(pools, host(t4(0), t4(1)))).toEqual([
-      'error pool rest: It is to have an agent for each device, and gets none: 2 devices of this host fit, and of these pool first has 2.',
+      'error pool rest: It asks for one agent per device, but gets none: 2 devices of this host fit, of which pool first has 2.',
     ]);
     expect(said(pools, host(t4(0), t4(1), t4(2)))).toEqual([]);
   });
@@ -94,9 +94,9 @@ describe('a condition', () => {
     const ada = card('NVIDIA RTX 5000 Ada Generation', '8.9', { uuid: 'GPU-ada' });
     const pools = { x: { agents: 'per-device' as const, model: 'RTX 5000' } };
     expect(said(pools, host(quadro, ada))).toEqual([
-      'warning pool x: "model: RTX 5000" is in the names of different cards, Quadro RTX 5000 and NVIDIA RTX 5000 Ada Generation: its agents are not alike.',
+      'warning pool x: "model: RTX 5000" matches different cards, Quadro RTX 5000 and NVIDIA RTX 5000 Ada Generation, so its agents differ.',
     ]);
-    expect(hints(pools, host(quadro, ada))).toEqual(['Write more of the name, such as "model: Quadro RTX 5000".']);
+    expect(hints(pools, host(quadro, ada))).toEqual(['Give more of the name, such as "model: Quadro RTX 5000".']);
     expect(said({ x: { ...pools.x, compute: '>=8.0' } }, host(quadro, ada))).toEqual([]);
     expect(said({ x: { agents: 'per-device' } }, host(quadro, ada))).toEqual([]);
   });
@@ -105,25 +105,25 @@ describe('a condition', () => {
     [
       'memory',
       { model: 'A100', memory: '>=80GiB' },
-      'NVIDIA A100-SXM4-40GB (GPU-a0), has 40960 MiB (40 GiB) of memory, asked for is ">=80GiB".',
+      'NVIDIA A100-SXM4-40GB (GPU-a0), has 40960 MiB (40 GiB) of memory, but ">=80GiB" is requested.',
     ],
-    ['model', { model: 'H100' }, 'NVIDIA A100-SXM4-40GB (GPU-a0), is a NVIDIA A100-SXM4-40GB, asked for is "H100".'],
+    ['model', { model: 'H100' }, 'NVIDIA A100-SXM4-40GB (GPU-a0), is a NVIDIA A100-SXM4-40GB, but "H100" is requested.'],
     [
       'the one that misses least',
       { model: 'T4', compute: '>=8.0' },
-      'Tesla T4 (GPU-t0), has compute capability 7.5, asked for is ">=8.0".',
+      'Tesla T4 (GPU-t0), has compute capability 7.5, but ">=8.0" is requested.',
     ],
-    ['all that is missed', { vendor: 'amd', memory: '>=1TiB' }, '(GPU-a0), is from nvidia, asked for is amd and has 40960 MiB'],
+    ['all that is missed', { vendor: 'amd', memory: '>=1TiB' }, '(GPU-a0), is from nvidia, but amd is requested and has 40960 MiB'],
   ])('that nothing satisfies is said with the nearest device: %s', (_, asked, ending) => {
     const [line, ...more] = said({ x: asked }, host(a100(0), t4(0)));
     expect(more).toEqual([]);
-    expect(line).toContain('error pool x: No device of this host is one that it asks for; the nearest, ');
+    expect(line).toContain('error pool x: No device of this host matches what it asks for; the nearest, ');
     expect(line).toContain(ending);
   });
 
   test('on UUIDs of devices that are not there names these', () => {
     expect(said({ x: { uuids: ['GPU-gone', 'GPU-lost'] } }, host(t4(0)))).toEqual([
-      'error pool x: None of the devices that it names is there: GPU-gone and GPU-lost.',
+      'error pool x: None of the devices that it names exists on this host: GPU-gone and GPU-lost.',
     ]);
   });
 
@@ -138,24 +138,24 @@ describe('a condition', () => {
 describe('MIG', () => {
   test('wanted while no card is in MIG mode: how to get there', () => {
     expect(said({ x: { mig: '1g.5gb' } }, host(a100(0)))).toEqual([
-      'error pool x: It asks for MIG instances, and no card of this host is in MIG mode.',
+      'error pool x: It asks for MIG instances, but no card of this host is in MIG mode.',
     ]);
     expect(hints({ x: { mig: '1g.5gb' } }, host(a100(0)))[0]).toBe(
-      'Type "sudo nvidia-smi -i GPU-a0 -mig 1" while nothing uses it, then make instances: "sudo nvidia-smi mig -i 0 -cgi 1g.5gb -C".',
+      'Type "sudo nvidia-smi -i GPU-a0 -mig 1" while nothing uses it, then create instances: "sudo nvidia-smi mig -i 0 -cgi 1g.5gb -C".',
     );
     expect(hints({ x: { mig: true } }, host(t4(0)))[0]).toContain('leave "mig" out');
   });
 
   test('on, and no instance made', () => {
     expect(said({ x: { mig: true } }, host(split(0)))).toEqual([
-      'error pool x: It asks for MIG instances, and there is none on the cards in MIG mode.',
+      'error pool x: It asks for MIG instances, but the cards in MIG mode have none.',
     ]);
     expect(hints({ x: { mig: true } }, host(split(0)))[0]).toContain('mig -i 0 -cgi PROFILE -C');
   });
 
   test('on for all cards, while whole ones are wanted', () => {
     expect(said({ x: {} }, host(split(0), slice(1)))).toEqual([
-      'error pool x: It asks for whole cards, and every card of this host is in MIG mode.',
+      'error pool x: It asks for whole cards, but every card of this host is in MIG mode.',
     ]);
     expect(hints({ x: {} }, host(split(0), slice(1)))[0]).toMatch(/Write "mig: true".*nvidia-smi -i GPU-a0 -mig 0/);
     expect(said({ x: {} }, host(split(0), slice(1), t4(0)))).toEqual([]);
@@ -163,13 +163,13 @@ describe('MIG', () => {
 
   test('of another profile', () => {
     expect(said({ x: { mig: '3g.20gb' } }, host(split(0), slice(1), slice(2)))).toEqual([
-      'error pool x: No device of this host is one that it asks for; the nearest, NVIDIA A100-SXM4-40GB (MIG-1), is a 1g.5gb, asked for is 3g.20gb.',
+      'error pool x: No device of this host matches what it asks for; the nearest, NVIDIA A100-SXM4-40GB (MIG-1), is a 1g.5gb, but 3g.20gb is requested.',
     ]);
   });
 });
 
 test('a host without devices, and one of AMD', () => {
-  expect(said({ x: {} }, host())).toEqual(['error pool x: It asks for devices, and this host has none.']);
+  expect(said({ x: {} }, host())).toEqual(['error pool x: It asks for devices, but this host has none.']);
   expect(said({ x: { vendor: 'amd' } }, host(card('MI300X', null, { vendor: 'amd', uuid: 'amd-1' })))).toEqual([]);
 });
 

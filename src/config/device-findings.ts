@@ -42,8 +42,8 @@ function ambiguous(pool: Asking, devices: readonly Device[]): Finding[] {
   const models = [...new Set(devices.filter((device) => fits(device, pool.devices)).map((device) => device.model))];
   const [first] = models;
   if (model === null || first === undefined || models.length < 2) return [];
-  const message = `"model: ${model}" is in the names of different cards, ${list(models)}: its agents are not alike.`;
-  return [finding(pool, 'warning', message, `Write more of the name, such as "model: ${first}".`)];
+  const message = `"model: ${model}" matches different cards, ${list(models)}, so its agents differ.`;
+  return [finding(pool, 'warning', message, `Give more of the name, such as "model: ${first}".`)];
 }
 
 function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device[], shared: Allocation): Finding[] {
@@ -53,9 +53,9 @@ function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device
   const found = tooLittle(pool, pools, fitting, shared);
   const gone = uuids.filter((uuid) => !devices.some((device) => isCalled(device, uuid)));
   if (gone.length === 0) return found;
-  const message = `It names ${list(gone)}, which ${gone.length === 1 ? 'is' : 'are'} not there.`;
+  const message = `It names ${list(gone)}, which ${gone.length === 1 ? 'is' : 'are'} missing.`;
   const level = found.some((one) => one.level === 'error') ? 'error' : 'warning';
-  return [finding(pool, level, message, 'Mend "uuid" in "devices"; "onejob gpus" lists what there is.'), ...found];
+  return [finding(pool, level, message, 'Fix "uuid" in "devices"; "onejob gpus" lists the devices of this host.'), ...found];
 }
 
 function isCalled({ uuid, parent }: Device, name: string): boolean {
@@ -65,7 +65,7 @@ function isCalled({ uuid, parent }: Device, name: string): boolean {
 function tooLittle(pool: Asking, pools: readonly Asking[], fitting: readonly Device[], shared: Allocation): Finding[] {
   const { count } = pool.devices;
   if (count !== 'all' && count > fitting.length) {
-    const message = `Each of its agents needs ${count} devices, and ${fitting.length} of this host ${fitting.length === 1 ? 'fits' : 'fit'}.`;
+    const message = `Each of its agents needs ${count} devices, but ${fitting.length} of this host ${fitting.length === 1 ? 'fits' : 'fit'}.`;
     return [finding(pool, 'error', message, 'Ask for fewer devices, or loosen the conditions in "devices".')];
   }
   return pool.standby ? tooFew(pool, pools, fitting, shared) : [];
@@ -87,11 +87,11 @@ function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device
   const sharing = share > 1 ? `, ${share} agents to each` : '';
   const asks =
     missed === undefined
-      ? 'It is to have an agent for each device'
+      ? 'It asks for one agent per device'
       : `It asks for devices for ${missed.wanted === 1 ? 'one agent' : `${missed.wanted} agents`}`;
   const there = `${fitting.length} ${fitting.length === 1 ? 'device' : 'devices'} of this host ${fitting.length === 1 ? 'fits' : 'fit'}`;
-  const others = holders.length === 0 ? '' : `, and of these ${list(holders)}`;
-  const message = `${asks}${each}${sharing}, and ${got === 0 ? 'gets none' : `gets ${got}`}: ${there}${others}.`;
+  const others = holders.length === 0 ? '' : `, of which ${list(holders)}`;
+  const message = `${asks}${each}${sharing}, but ${got === 0 ? 'gets none' : `gets ${got}`}: ${there}${others}.`;
   const hint =
     holders.length === 0 && pool.devices.uuids.length > 0
       ? 'Ask for as many agents as there are devices in "uuid", or name more of them.'
@@ -104,27 +104,27 @@ function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device
 function none(pool: Asking, devices: readonly Device[]): Finding {
   const error = (message: string, hint: string | null) => finding(pool, 'error', message, hint);
   const { uuids, mig } = pool.devices;
-  const see = '"onejob gpus" lists what there is.';
-  if (devices.length === 0) return error('It asks for devices, and this host has none.', see);
+  const see = '"onejob gpus" lists the devices of this host.';
+  if (devices.length === 0) return error('It asks for devices, but this host has none.', see);
   if (uuids.length > 0 && !devices.some((device) => uuids.some((uuid) => isCalled(device, uuid)))) {
-    return error(`None of the devices that it names is there: ${list(uuids)}.`, see);
+    return error(`None of the devices that it names exists on this host: ${list(uuids)}.`, see);
   }
   const cards = devices.filter((device) => device.kind === 'gpu');
   const instances = devices.filter((device) => device.kind === 'mig');
   const wantsMig = mig !== null && mig !== false;
   if (wantsMig && instances.length === 0) return withoutInstances(error, cards, mig);
   if (!wantsMig && cards.length > 0 && cards.every(isInMigMode)) {
-    const message = 'It asks for whole cards, and every card of this host is in MIG mode.';
+    const message = 'It asks for whole cards, but every card of this host is in MIG mode.';
     const off = `or switch MIG off while nothing uses the card: "sudo nvidia-smi -i ${cards[0]?.uuid} -mig 0".`;
-    return error(message, `Write "mig: true" in "devices" to have instances of them, ${off}`);
+    return error(message, `Write "mig: true" in "devices" to use MIG instances, ${off}`);
   }
   const [nearest] = devices
     .map((device) => ({ device, misses: missesOf(device, pool.devices) }))
     .sort((a, b) => weigh(a.misses) - weigh(b.misses));
-  if (nearest === undefined) return error('No device of this host is one that it asks for.', see);
+  if (nearest === undefined) return error('No device of this host matches what it asks for.', see);
   const { device, misses } = nearest;
   const whys = misses.map(({ why }) => why).join(' and ');
-  return error(`No device of this host is one that it asks for; the nearest, ${device.model} (${device.uuid}), ${whys}.`, see);
+  return error(`No device of this host matches what it asks for; the nearest, ${device.model} (${device.uuid}), ${whys}.`, see);
 }
 
 function withoutInstances(
@@ -136,12 +136,15 @@ function withoutInstances(
   const make = (card: Device) => `"sudo nvidia-smi mig -i ${card.index ?? card.uuid} -cgi ${wanted} -C"`;
   const on = cards.find(isInMigMode);
   if (on !== undefined) {
-    return error('It asks for MIG instances, and there is none on the cards in MIG mode.', `Make them: ${make(on)}.`);
+    return error('It asks for MIG instances, but the cards in MIG mode have none.', `Create them: ${make(on)}.`);
   }
   const able = cards.find((card) => card.mig !== null);
-  const message = 'It asks for MIG instances, and no card of this host is in MIG mode.';
-  if (able === undefined) return error(message, 'None of them can be, as far as their driver says: leave "mig" out.');
-  return error(message, `Type "sudo nvidia-smi -i ${able.uuid} -mig 1" while nothing uses it, then make instances: ${make(able)}.`);
+  const message = 'It asks for MIG instances, but no card of this host is in MIG mode.';
+  if (able === undefined) return error(message, 'According to its driver, no card supports it: leave "mig" out.');
+  return error(
+    message,
+    `Type "sudo nvidia-smi -i ${able.uuid} -mig 1" while nothing uses it, then create instances: ${make(able)}.`,
+  );
 }
 
 function isInMigMode({ mig }: Device): boolean {

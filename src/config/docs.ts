@@ -10,12 +10,12 @@ const head = `# Configuration
 <!-- Printed by "npm run docs" from src/config/schema.ts: change it there. -->
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
-\`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one holds. Without a file there is the own queue with
-one pool, \`default\`, of two agents, in Docker where it can be used and else as processes of this host.
+\`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one is used. Without a file there is the own queue with
+one pool, \`default\`, of two agents, in Docker if it is usable, otherwise as processes of this host.
 
-- What is not written has its default; environment variables win over the file, flags over both.
-- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints what holds, and why.
-- Unknown keys are problems, not remarks.
+- Keys that are not set have their defaults; environment variables override the file, and flags override both.
+- \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints the values in use and where they come from.
+- Unknown keys are errors, not warnings.
 - The daemon reads it once, when it starts: [changing the config](changing-the-config.md).
 
 \`\`\`yaml
@@ -27,7 +27,7 @@ pools:
     memory: 8GiB
 \`\`\`
 
-A host with 18 agents stands in [examples/eighteen-agents.yml](examples/eighteen-agents.yml). To look at it on a machine
+An example of a host with 18 agents is [examples/eighteen-agents.yml](examples/eighteen-agents.yml). To check it on a machine
 without its secret files: \`onejob config check --no-secrets docs/examples/eighteen-agents.yml\`.
 
 ## Values
@@ -38,7 +38,7 @@ without its secret files: \`onejob config check --no-secrets docs/examples/eight
 | size | \`512MiB\`, \`24GiB\` (B, KiB, MiB, GiB, TiB; kB, MB, GB, TB count in thousands); never without a unit |
 | percentage | \`10%\` |
 | path | absolute |
-| secret | \`{ file: /path }\` or \`{ env: NAME }\`, with \`expires: 2027-05-01\` to be warned in time; never the value itself |
+| secret | \`{ file: /path }\` or \`{ env: NAME }\`, with \`expires: 2027-05-01\` to get a warning in time; never the value itself |
 | condition | \`">=40GiB"\`, with \`>=\`, \`<=\`, \`>\`, \`<\` or \`=\`; without one it means \`>=\` |
 
 ## Environment and flags
@@ -59,12 +59,12 @@ export function configurationPage(): string {
   for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =
-      needs === '' ? 'The own queue, under a name of its own. It has no other keys.' : `Beside \`type\` it needs ${needs}.`;
+      needs === '' ? 'The own queue, under another name. It has no other keys.' : `In addition to \`type\`, it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
     for (const [name, inner] of Object.entries(maps))
       parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, {}, 3));
   }
-  const merging = 'Maps in `defaults` and in a pool merge key by key; all else is replaced.';
+  const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
   parts.push(section('A pool, and `defaults`', merging, poolFile, poolDefaults));
   for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
   return parts.join('\n');

@@ -63,7 +63,7 @@ it('config check counts', async () => {
   const checked = await folder.load(file);
   const { ok, text } = configCheck(checked);
   expect(ok).toBe(true);
-  expect(text.replaceAll(`${folder.path}/`, '').trim().split('\n')).toEqual(['config.yml is right: 1 pool, 1 agent']);
+  expect(text.replaceAll(`${folder.path}/`, '').trim().split('\n')).toEqual(['config.yml is valid: 1 pool, 1 agent']);
 });
 
 it('config check lists problems, and counts them', async () => {

@@ -86,7 +86,7 @@ export function configCheck(checked: Checked): { readonly ok: boolean; readonly 
   const agents = config.pools.reduce((sum, pool) => sum + (pool.agents === 'per-device' ? 0 : pool.agents), 0);
   const more = perDevice.length === 0 ? '' : `, and one per device in ${perDevice.join(', ')}`;
   const what = `${count(config.pools.length, 'pool')}, ${count(agents, 'agent')}${more}`;
-  const says = file === null ? 'There is no config file; this holds' : `${file} is right`;
+  const says = file === null ? 'There is no config file; the defaults apply' : `${file} is valid`;
   lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
   return { ok: true, text: `${lines.join('\n')}\n` };
 }

@@ -58,7 +58,7 @@ export async function secretFindings(
     secretsOf(config).map(async ([subject, secret]): Promise<Finding[]> => {
       const { problem, warnings } = await checkSecret(secret, now, variables);
       const wrong = [...(problem === null ? [] : [problem]), ...warnings];
-      if (wrong.length === 0) return [{ level: 'ok', subject, message: `It is there: ${describeSecret(secret)}.`, hint: null }];
+      if (wrong.length === 0) return [{ level: 'ok', subject, message: `It is present: ${describeSecret(secret)}.`, hint: null }];
       return wrong.map((text) => finding(subject, text));
     }),
   );
@@ -88,8 +88,8 @@ export function weakenedFindings({ pools, services }: Pick<Config, 'pools' | 'se
     given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => ({
       level: 'warning' as const,
       subject: `pool ${pool.name}`,
-      message: `It has "${key}": ${what}.`,
-      hint: `Remove "${key}" where jobs can do without; else give it to a pool of its own with a queue of its own.`,
+      message: `It sets "${key}": ${what}.`,
+      hint: `Remove "${key}" if jobs can do without it; otherwise set it only in a separate pool with its own queue.`,
     })),
   );
 }
@@ -100,7 +100,7 @@ function given({ recipe, isolation, service }: PoolConfig, whose: string): (read
     ['unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`, privileged],
     ['unsafe: { pid_host: true }', `${whose} see the processes of this host, other jobs and their environment among them`, pidHost],
     ['unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`, seccompUnconfined],
-    ['network: host', `${whose} reach all that listens on this host`, recipe.network === 'host'],
+    ['network: host', `${whose} can reach everything that listens on this host`, recipe.network === 'host'],
     [
       'isolation: none',
       `credentials of service ${service} may be read by other jobs of this host`,

@@ -7,16 +7,16 @@ import { scratch } from '../../test/support/scratch.ts';
 import { whyNoStranger } from './host-places.ts';
 
 it.each([
-  ['/var/run/docker.sock', 'it gives way to /run/docker.sock|it gives way to /var/run/docker.sock'],
-  ['/', 'it gives way to'],
+  ['/var/run/docker.sock', 'it gives access to /run/docker.sock|it gives access to /var/run/docker.sock'],
+  ['/', 'it gives access to'],
   ['/run/user/1000/docker.sock', 'it lies in /run'],
   ['/proc/1', 'it lies in /proc'],
   ['/var/lib/docker/volumes', 'it lies in /var/lib/docker'],
   ['/var/lib', 'it holds /var/lib/docker'],
   ['/root', 'it is a home'],
   ['/home/ci', 'it is a home'],
-  ['/srv/ci/.ssh/id_ed25519', 'it is where programs keep keys'],
-  ['/home/ci/.docker', 'it is where programs keep keys'],
+  ['/srv/ci/.ssh/id_ed25519', 'programs keep keys there'],
+  ['/home/ci/.docker', 'programs keep keys there'],
 ])('%s: %s', (path, why) => expect(whyNoStranger(path)).toMatch(new RegExp(`^(${why})`)));
 
 it.each(['/srv/data', '/home/ci/data', '/root/data', '/etc/ssl', '/opt/.sshd', '/runner', '/procedures'])(

@@ -23,12 +23,12 @@ const most = { names: 2_000, folders: 100 } as const;
 /** Why a stranger may not be shown it, as the rest of a sentence; null when they may. */
 export function whyNoStranger(host: string): string | null {
   const socket = engineSocketIn(host);
-  if (socket !== null) return `it gives way to ${socket}`;
+  if (socket !== null) return `it gives access to ${socket}`;
   for (const path of new Set([host, realOf(host)])) {
     const folder = folders.find((each) => path === each || path.startsWith(`${each}/`) || each.startsWith(`${path}/`));
     if (folder !== undefined) return `it ${path.startsWith(folder) ? 'lies in' : 'holds'} ${folder}`;
-    if (homes.test(path)) return `it is a home`;
-    if (keyNames.test(path)) return 'it is where programs keep keys';
+    if (homes.test(path)) return `it is a home directory`;
+    if (keyNames.test(path)) return 'programs keep keys there';
   }
   return whySocket(realOf(host));
 }
@@ -48,7 +48,7 @@ function whySocket(path: string): string | null {
     return null;
   } catch (error) {
     // Who is root in a sandbox could look where this process cannot.
-    return `it cannot be looked at (${toFailure(error).message})`;
+    return `it cannot be checked (${toFailure(error).message})`;
   }
 }
 

@@ -82,7 +82,7 @@ function knownAt(path: Path): string[] {
 }
 
 function unknownKey(name: string, known: readonly string[], path: Path): string {
-  if (name === '<<') return 'YAML 1.2 has no merge keys; what pools share stands in "defaults"';
+  if (name === '<<') return 'YAML 1.2 has no merge keys; put what pools share under "defaults"';
   const near = nearest(name, known);
   if (near !== null) return `unknown key; did you mean "${near}"?`;
   const isPoolKey = Object.hasOwn(poolFile.shape, name);
@@ -108,11 +108,11 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
   const { type: written, ...rest } = found;
   const type = types.find((one) => one === written);
   if (type === undefined) {
-    if (written === undefined) report(path, `has no type; known: ${types.join(', ')}`, 'key');
+    if (written === undefined) report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
     else
       report(
         [...path, 'type'],
-        typeof written === 'string' ? `unknown type of service; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`,
+        typeof written === 'string' ? `unknown service type; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`,
       );
     return null;
   }

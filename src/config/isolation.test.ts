@@ -11,7 +11,7 @@ it('a CI service gets no sandbox that cannot hold its credentials apart, unless 
   const pool = { service: 'julia', isolation: 'full' } as const;
   expect(isolationProblem(pool, runtime(true, null))).toBeNull();
   const why = isolationProblem(pool, runtime(false, 'jobs can see each other.'));
-  expect(why).toMatch(/process cannot keep credentials of service julia .* \(jobs can see each other\); write "runtime: docker"/);
+  expect(why).toMatch(/process cannot keep credentials of service julia .* \(jobs can see each other\); use "runtime: docker"/);
   expect(why).toContain('"isolation: none"');
   expect(isolationProblem({ ...pool, isolation: 'none' }, runtime(false, null))).toBeNull();
   expect(isolationProblem({ ...pool, service: 'own' }, runtime(false, null))).toBeNull();

@@ -114,23 +114,20 @@ describe('across keys, both are named', () => {
     ['{ agents: per-device }', 'pools.a.agents: is per-device, but "devices" is 0'],
     ['{ agents: 2, devices: all }', 'pools.a.agents: is 2, but "devices" is all'],
     ['{ agents: 2, devices: { uuid: GPU-1234 } }', 'pools.a.devices.uuid: names one device, but "agents" and "count" ask for 2'],
-    ['{ memory: 1GiB, shm_size: 2GiB }', 'pools.a.shm_size: is 2GiB, more than "memory" with 1GiB'],
+    ['{ memory: 1GiB, shm_size: 2GiB }', 'pools.a.shm_size: is 2GiB, more than "memory" (1GiB)'],
     ['{ image: { packages: [git] } }', 'pools.a.image: has neither "base" nor "dockerfile"'],
-    ['{ image: { base: x, dockerfile: /x } }', 'pools.a.image.base: and "dockerfile" are both given'],
+    ['{ image: { base: x, dockerfile: /x } }', 'pools.a.image.base: conflicts with "dockerfile"'],
     ['{ name: x, agents: 2 }', 'pools.a.name: "x" gives all slots of the pool the same name, but "agents" is 2'],
-    ['{ volumes: ["/a:/x", "/b:/x"] }', 'pools.a.volumes[1]: uses the container path /x again; volumes[0] has it already'],
-    ['{ volumes: ["/a:/x:V"], caches: ["/b:/y:V"] }', 'pools.a.caches[0]: sets the variable V again; volumes[0] has it already'],
-    ['{ volumes: ["/a:/x:V"], env: { V: 1 } }', 'pools.a.volumes[0]: sets the variable V again; env.V has it already'],
-    [
-      '{ volumes: ["/a:/x"], tmpfs: { /x: 1MiB } }',
-      'pools.a.tmpfs./x: uses the container path /x again; volumes[0] has it already',
-    ],
+    ['{ volumes: ["/a:/x", "/b:/x"] }', 'pools.a.volumes[1]: uses the container path /x, which volumes[0] already uses'],
+    ['{ volumes: ["/a:/x:V"], caches: ["/b:/y:V"] }', 'pools.a.caches[0]: sets the variable V, which volumes[0] already sets'],
+    ['{ volumes: ["/a:/x:V"], env: { V: 1 } }', 'pools.a.volumes[0]: sets the variable V, which env.V already sets'],
+    ['{ volumes: ["/a:/x"], tmpfs: { /x: 1MiB } }', 'pools.a.tmpfs./x: uses the container path /x, which volumes[0] already uses'],
     ['{ volumes: ["/state:/x"] }', 'pools.a.volumes[0]: shows jobs the state of onejob, because "state_dir" is /state/here'],
     ['{ volumes: ["/keys:/x"] }', 'pools.a.volumes[0]: would show jobs the secret file of services.s.token, /keys/token'],
     ['{ ulimits: { nofile: { soft: 2, hard: 1 } } }', 'pools.a.ulimits.nofile: "soft" is above "hard"'],
     ['{ ulimits: { nofiles: 1 } }', 'pools.a.ulimits.nofiles: unknown limit; did you mean "nofile"?'],
     ['{ env: { ONEJOB_X: 1 } }', 'pools.a.env.ONEJOB_X: names that begin with ONEJOB_ are set by onejob itself'],
-    ['{ env: { a-b: 1 } }', 'pools.a.env.a-b: is no name of a variable'],
+    ['{ env: { a-b: 1 } }', 'pools.a.env.a-b: is not a valid variable name'],
     ['{ queue: q }', 'warning: pools.a.queue: is not used: "service" is the own queue'],
     ['{ runtime: process, image: x }', 'warning: pools.a.image: is not used: "runtime" is process'],
     ['{ env: { NPM_TOKEN: x } }', 'warning: pools.a.env.NPM_TOKEN: looks like a secret'],
@@ -146,8 +143,8 @@ describe('across keys, both are named', () => {
 
   describe('what only this host can tell', () => {
     const warned: readonly (readonly [string, string])[] = [
-      ['{ agents: 33, cpus: 2 }', 'warning: pools: "cpus" and "agents" add up to 66 CPUs, this host has 64'],
-      ['{ agents: 3, memory: 512GiB }', 'warning: pools: "memory" and "agents" add up to 1536.0GiB, this host has 1024.0GiB'],
+      ['{ agents: 33, cpus: 2 }', 'warning: pools: "cpus" and "agents" add up to 66 CPUs, but this host has 64'],
+      ['{ agents: 3, memory: 512GiB }', 'warning: pools: "memory" and "agents" add up to 1536.0GiB, but this host has 1024.0GiB'],
       ['{ volumes: ["/no/such:/x"] }', 'warning: pools.a.volumes[0]: is /no/such, which does not exist on this host'],
       ['{ caches: ["/no/{name}:/x"], agents: 2, name: "x.{1..}" }', 'warning: pools.a.caches[0]: is /no/x.1, which does not exist'],
       ['{ hooks: /no/hooks }', 'warning: pools.a.hooks: is /no/hooks, which does not exist'],
@@ -174,7 +171,7 @@ describe('across keys, both are named', () => {
   it('two pools whose slots would have the same name', async () => {
     const lines = await folder.check('pools:\n  a: { name: "x.{1..}", agents: 3 }\n  b: { name: x.3 }\n');
     expect(lines).toEqual([
-      'config.yml:3:14: pools.b.name: "x.3" gives a slot the name "x.3", which another one has: pools.a and pools.b must differ',
+      'config.yml:3:14: pools.b.name: "x.3" gives a slot the name "x.3", which another slot already has: the names of pools.a and pools.b must differ',
     ]);
   });
 
@@ -217,7 +214,7 @@ describe('include', () => {
     const lines = await folder.check('include: [b.yml]\n');
     expect(lines.join('\n')).not.toMatch(/hash|hush|lab/);
     expect(lines[0]).toBe(
-      'b.yml:1:1: is wrong here; what is there is not shown, because this file belongs to another user than the one that includes it',
+      'b.yml:1:1: is invalid here; its text is not shown, because this file belongs to a different user than the file that includes it',
     );
     chownSync(join(folder.path, 'config.yml'), 4_000, 4_000);
     expect((await folder.check('include: [b.yml]\n')).join('\n')).toContain('hush');

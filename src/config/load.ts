@@ -132,7 +132,7 @@ async function readWritten(found: Given) {
   const { interpret } = await import('./interpret.ts');
   const { written, problems } = interpret(combined);
   if (combined.empty)
-    problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; all is as without a file' });
+    problems.push({ ...place(found.path), level: 'warning', key: '', message: 'is empty; onejob runs as if there were no file' });
   return { written, problems: [...combined.problems, ...problems], writing: combined };
 }
 
@@ -143,7 +143,7 @@ const notReadable = 'cannot be read by this user';
 function withoutText(problem: Problem, foreign: ReadonlySet<string>): Problem {
   if (problem.line === null || !foreign.has(problem.source)) return problem;
   const message =
-    'is wrong here; what is there is not shown, because this file belongs to another user than the one that includes it';
+    'is invalid here; its text is not shown, because this file belongs to a different user than the file that includes it';
   return { ...problem, key: '', message };
 }
 
@@ -159,7 +159,7 @@ export function configError(errors: readonly Problem[]): OnejobError {
   const list = errors.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
   return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, {
     hint: errors.every(({ line }) => line === null)
-      ? 'Mend what is listed.'
-      : 'Mend what is listed, then look with "onejob config check".',
+      ? 'Fix the problems that are listed.'
+      : 'Fix the problems that are listed, then type "onejob config check".',
   });
 }

@@ -45,7 +45,7 @@ it('a socket path over 100 bytes is refused, with how long it is and who gave it
   expect(socketProblem({ path: `/${'a'.repeat(99)}`, from: written('').from })).toBeNull();
   expect(socketProblem({ path, from: { source: 'ONEJOB_STATE_DIR', line: null, column: null } })).toMatchObject({
     source: 'ONEJOB_STATE_DIR',
-    message: `the path of the socket has 101 bytes, 100 are possible: ${path}; give a shorter one with --socket`,
+    message: `the socket path ${path} has 101 bytes, but at most 100 are possible; give a shorter one with --socket`,
   });
 });
 

@@ -77,7 +77,7 @@ export function choosePaths(
 export function socketProblem(socket: Given): Problem | null {
   const bytes = Buffer.byteLength(socket.path);
   if (bytes <= longestSocketPath) return null;
-  const message = `the path of the socket has ${bytes} bytes, ${longestSocketPath} are possible: ${socket.path}; give a shorter one with --socket`;
+  const message = `the socket path ${socket.path} has ${bytes} bytes, but at most ${longestSocketPath} are possible; give a shorter one with --socket`;
   return { ...socket.from, level: 'error', key: 'socket', message };
 }
 

@@ -34,7 +34,7 @@ const rule = oneOf(rules);
 /** `run` was a word for forks once: who wrote it must hear that it would have given them secrets. */
 const forkRule = either(
   (found) => found === 'run',
-  value<(typeof rules)[number]>(() => no('"run" would hand secrets to whoever opens a pull request; write "run-without-secrets"')),
+  value<(typeof rules)[number]>(() => no('"run" would give secrets to anyone who opens a pull request; use "run-without-secrets"')),
   rule,
 );
 
@@ -46,7 +46,7 @@ function pattern(what: string, slashes: number) {
     if (found.startsWith('!'))
       return no(`${JSON.stringify(found)} begins with "!"; a pattern says what is trusted, not what is not`);
     const problem = globProblem(found);
-    if (problem !== null) return no(`${JSON.stringify(found)} is no pattern that is known: ${problem}`);
+    if (problem !== null) return no(`${JSON.stringify(found)} is not a valid pattern: ${problem}`);
     if (found.split('/').length - 1 > slashes) return no(`${JSON.stringify(found)} is not ${what}: it has too many slashes`);
     return yes(found);
   });
@@ -68,7 +68,7 @@ const repositoryPattern = value((found) => {
     .replace(/(\.git)?\/*$/, '');
   if (plain !== found) {
     // Of another user than `git` a server may have other repositories.
-    const any = plain.includes('@') ? '' : ', whichever way it is fetched';
+    const any = plain.includes('@') ? '' : ', whatever protocol fetches it';
     return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}${any}`);
   }
   return found.includes('/') || found === '**'
@@ -79,7 +79,7 @@ const repositoryPattern = value((found) => {
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/jobs/trust.ts`. */
 export const trustKeys = z.strictObject({
   forks: key(forkRule, '`refuse` or `run-without-secrets`', {
-    description: 'What happens to pull requests from another repository, and to those of which nobody says where they are from.',
+    description: 'What happens to pull requests from another repository, and to those whose origin is unknown.',
     example: 'refuse',
   }),
   pipelines: key(z.array(pattern('a pattern such as "app-*" or "acme/app"', 1)), 'list of patterns', {
@@ -90,41 +90,41 @@ export const trustKeys = z.strictObject({
   }),
   branches: key(z.array(pattern('a pattern such as "release/*"', 64)), 'list of patterns', {
     description:
-      "Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` is all below `release/`. Forks' branches have no say.",
+      'Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` matches everything below `release/`. Branches of forks do not count.',
     example: '[main, "release/**"]',
     shown: 'any',
   }),
   tags: key(z.array(pattern('a pattern such as "v*"', 64)), 'list of patterns', {
     description:
-      "Tags whose builds are trusted, whatever `branches` says. Without it no build of a tag is: who may push tags may name one like a protected branch. Forks' tags have no say.",
+      'Tags whose builds are trusted, whatever `branches` says. Without this key no build of a tag is trusted: anyone who may push tags can give one the name of a protected branch. Tags of forks do not count.',
     example: '["v*"]',
     shown: 'none',
   }),
   sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), {
     description:
-      'What may have made the build of a trusted job. Who makes one on the website (`ui`) or by the API (`api`) names branch and commit by hand, without the right to push.',
+      'What may have created the build of a trusted job. Anyone who creates one on the website (`ui`) or with the API (`api`) chooses branch and commit by hand, without the right to push.',
     example: '[webhook, schedule]',
     shown: 'any',
   }),
   repositories: key(z.array(repositoryPattern), 'list of patterns', {
     description:
-      'Repositories whose jobs are trusted, as `HOST/PATH`, whichever way they are fetched; `USER@HOST/PATH` where SSH logs in as another user than `git`. Without it a pipeline is believed which repository is its own.',
+      'Repositories whose jobs are trusted, as `HOST/PATH`, whatever protocol fetches them; `USER@HOST/PATH` if SSH logs in as a user other than `git`. Without this key onejob trusts what a pipeline says about its own repository.',
     example: '["github.com/acme/*"]',
     shown: 'any',
   }),
   triggered: key(oneOf(['as-others', 'trust']), {
     description:
-      'Builds that another build triggered (a `trigger` step). The service does not say whether that was one of a fork, which chooses branch, commit and environment of what it triggers: `as-others` treats them as `others` says, `trust` by the other rules alone.',
+      'Builds that another build triggered (a `trigger` step). The service does not report whether that build came from a fork, which chooses branch, commit and environment of what it triggers. `as-others` treats them as `others` says; `trust` applies only the other rules.',
     example: 'trust',
   }),
   others: key(rule, {
     description:
-      'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not name, and to those that `triggered` is about.',
+      'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not match, and to those that `triggered` covers.',
     example: 'refuse',
   }),
   caches: key(oneOf(['none', 'private']), {
     description:
-      'Caches of untrusted jobs. `private`: those that have a name, with a folder of their own for each repository; jobs of the same fork share them. All of them together have one `cache_limit`.',
+      'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together.',
     example: 'private',
   }),
   image: key(text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image', {
@@ -134,7 +134,7 @@ export const trustKeys = z.strictObject({
   }),
   network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), {
     description:
-      "Network of untrusted jobs, as `network` of the pool, whatever that is. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
+      "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
     example: 'untrusted-lab',
   }),
 });
@@ -149,15 +149,15 @@ const atLeastSize = value((found) => {
 const uuid = text('the UUID of a device such as "GPU-…" or "MIG-…"', /^[A-Za-z0-9][A-Za-z0-9/_.:-]{3,127}$/);
 
 export const deviceKeys = z.strictObject({
-  count: key(integer(1, 512, 'all'), { description: 'How many.', example: '2', shown: '1' }),
-  model: key(text('a model', oneLine), { description: 'Words that the name of the device holds.', example: 'A100' }),
-  vendor: key(oneOf(['nvidia', 'amd', 'intel']), { description: 'Who made it.', example: 'nvidia' }),
+  count: key(integer(1, 512, 'all'), { description: 'How many devices.', example: '2', shown: '1' }),
+  model: key(text('a model', oneLine), { description: 'Words that the name of the device contains.', example: 'A100' }),
+  vendor: key(oneOf(['nvidia', 'amd', 'intel']), { description: 'The vendor of the device.', example: 'nvidia' }),
   memory: key(atLeastSize, 'condition', {
-    description: 'How much memory it has; a size alone means at least.',
+    description: 'How much memory it has; a size alone is a minimum.',
     example: '">=40GiB"',
   }),
   compute: key(text('a condition such as ">=8.0"', /^(>=|<=|>|<|=)?\s*\d+(\.\d+)?$/), 'condition', {
-    description: 'Its compute capability; a number alone means at least.',
+    description: 'Its compute capability; a number alone is a minimum.',
     example: '">=8.0"',
   }),
   mig: key(
@@ -170,7 +170,7 @@ export const deviceKeys = z.strictObject({
     { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
   ),
   uuid: key(either(Array.isArray, z.array(uuid), uuid), 'text or list', {
-    description: 'Only these. The first agent of the pool gets the first of them, and so on.',
+    description: 'Only these devices. The first agent of the pool gets the first of them, and so on.',
     example: '[GPU-8a6b1a3c-0e6b-4c80-8e0a-0d0a8f6e2a11]',
   }),
   share: key(integer(1, 64), {
@@ -184,11 +184,11 @@ export const deviceKeys = z.strictObject({
     shown: 'allow',
   }),
   capabilities: key(z.array(oneOf(['graphics', 'video', 'display'])), 'list of `graphics`, `video` and `display`', {
-    description: "What NVIDIA's driver may be used for beside computing and nvidia-smi.",
+    description: "What NVIDIA's driver may be used for, in addition to computing and nvidia-smi.",
     example: '[graphics, video]',
   }),
   numa: key(yesNo, {
-    description: 'Agents only run on CPUs of the NUMA nodes that their devices hang on, where the host tells these.',
+    description: 'Agents run only on CPUs of the NUMA nodes that their devices belong to, if the host reports these.',
     example: 'true',
     shown: 'false',
   }),
@@ -196,24 +196,24 @@ export const deviceKeys = z.strictObject({
 
 export const imageKeys = z.strictObject({
   base: key(text('an image, or "auto"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image or `auto`', {
-    description: 'What to build on.',
+    description: 'The image to build on.',
     example: '"ubuntu:24.04"',
   }),
   packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), {
-    description: "Packages of the image's distribution, put on top of it.",
+    description: "Packages of the image's distribution to install on top of it.",
     example: '[git, curl]',
   }),
   dockerfile: key(absolute, {
-    description: 'A Dockerfile that is built first. No other file of its folder is sent with it.',
+    description: 'A Dockerfile to build first. No other file of its folder is sent with it.',
     example: '/etc/onejob/Dockerfile',
   }),
   flavour: key(oneOf(['base', 'runtime', 'devel']), {
-    description: 'How much of the GPU tools `auto` brings.',
+    description: 'How many of the GPU tools `auto` includes.',
     example: 'runtime',
     shown: 'devel',
   }),
   distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), {
-    description: 'Which distribution `auto` takes an image of.',
+    description: 'The distribution of the image that `auto` takes.',
     example: 'ubuntu22.04',
     shown: "Ubuntu's newest that fits",
   }),
@@ -221,13 +221,15 @@ export const imageKeys = z.strictObject({
 
 const environment = z.record(
   z.string(),
-  value((found) => (typeof found === 'string' ? (found.includes('\0') ? no('holds a NUL') : yes(found)) : no('expected a text'))),
+  value((found) =>
+    typeof found === 'string' ? (found.includes('\0') ? no('contains a NUL character') : yes(found)) : no('expected text'),
+  ),
 );
 
 const inImage = titlesOf(({ agent }) => agent !== null);
 
 export const unsafeKeys = z.strictObject({
-  privileged: key(yesNo, { description: 'All rights over the host.', example: 'true', shown: 'false' }),
+  privileged: key(yesNo, { description: 'The job gets all rights over the host.', example: 'true', shown: 'false' }),
   pid_host: key(yesNo, { description: 'Jobs see all processes of the host.', example: 'true', shown: 'false' }),
   seccomp_unconfined: key(yesNo, { description: 'No filter on system calls.', example: 'true', shown: 'false' }),
 });
@@ -240,8 +242,8 @@ const agentName = value((found) => {
 
 const tags = either(
   isMap,
-  z.record(z.string(), either(Array.isArray, z.array(text('a text', oneLine)), text('a text or a list of texts', oneLine))),
-  text('a map, or a text such as "gpu=a100,os=linux"', oneLine),
+  z.record(z.string(), either(Array.isArray, z.array(text('text', oneLine)), text('text or a list of text values', oneLine))),
+  text('a map, or text such as "gpu=a100,os=linux"', oneLine),
 );
 
 const devices = either(
@@ -272,7 +274,7 @@ const tmpfs = z.record(
 const capabilities = z.array(
   value((found) => {
     const name = typeof found === 'string' ? found.toUpperCase().replace(/^CAP_/, '') : '';
-    if (name === 'ALL') return no('"ALL" is not possible; unsafe: { privileged: true } says so openly');
+    if (name === 'ALL') return no('"ALL" is not possible; use unsafe: { privileged: true } instead');
     return /^[A-Z_]{3,32}$/.test(name) ? yes(name) : no('expected the name of a capability such as "SYS_PTRACE"');
   }),
 );
@@ -284,41 +286,41 @@ export const poolFile = z.strictObject({
   }),
   queue: key(text('the name of a queue', oneLine), {
     description:
-      'What jobs ask for at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue ask for the pool by its name.',
+      'The queue that jobs name at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue name the pool.',
     example: 'cuda',
     shown: "the pool's name",
   }),
   name: key(agentName, 'template', {
     description:
-      "Name of the agents; the same for all agents of a slot. Knows `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
+      "Name of the agents; the same for all agents of a slot. Placeholders: `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
     example: '"gpuci.{1..}"',
   }),
   agents: key(integer(0, 512, 'per-device'), {
     description:
-      'Number of slots, so of agents that can work at the same time. `per-device`: as many as the host has devices that fit.',
+      'Number of slots: how many agents can work at the same time. `per-device`: one for each device of the host that fits.',
     example: '4',
   }),
   priority: key(integer(-1000, 1000), {
-    description: 'Agents with a higher priority are given jobs first, where the CI service knows priorities.',
+    description: 'Agents with a higher priority get jobs first, if the CI service supports priorities.',
     example: '4',
   }),
   tags: key(tags, 'map or text', {
-    description: "What the agents say they can do: a map (a list gives a tag several values), or the service's own text.",
+    description: "What the agents report that they can do: a map (a list gives a tag several values), or the service's own text.",
     example: '{ gpu: a100, cap: [sm_80, recent] }',
   }),
   runtime: key(oneOf(['best', 'docker', 'process']), {
     description:
-      'What makes the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker where an Engine answers and the default image can be had, else processes of this host; `onejob status` says which and why. A daemon that `up` started looks again every 30 s, and such a pool moves to Docker once it can be used; it never moves back.',
+      'What runs the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker if an Engine answers and the default image is available, otherwise processes of this host; `onejob status` says which and why. A daemon that `up` started checks again every 30 s, and such a pool moves to Docker once Docker is usable; it never moves back.',
     example: 'docker',
     shown: `\`${poolDefaults.runtime}\`; \`docker\` with ${inImage}`,
   }),
   devices: key(devices, 'number, `all` or map', {
-    description: 'Devices that each agent gets for itself. 0: none. Pools take devices in the order of the file.',
+    description: 'Devices that each agent gets exclusively. 0: none. Pools take devices in the order of the file.',
     example: '{ count: 1, memory: ">=40GiB" }',
   }),
   grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), {
     description:
-      'How the Engine is asked for devices of NVIDIA: by a device request, by CDI, or by the runtime `nvidia`. `auto`: as follows from what it reports; `onejob doctor` says which and why.',
+      'How to ask the Engine for NVIDIA devices: by a device request, by CDI, or by the runtime `nvidia`. `auto`: depends on what the Engine reports; `onejob doctor` says which and why.',
     example: 'cdi',
   }),
   image: key(
@@ -336,9 +338,9 @@ export const poolFile = z.strictObject({
     description: 'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them.',
     example: 'false',
   }),
-  standby_max_age: key(duration(60_000, '1m'), { description: 'A waiting sandbox that is older is made anew.', example: '12h' }),
+  standby_max_age: key(duration(60_000, '1m'), { description: 'A waiting sandbox that is older is replaced.', example: '12h' }),
   stop_grace: key(duration(), {
-    description: 'How long a job that was told to end (TERM) may take before it is killed.',
+    description: 'How long a job may take to end after TERM before it is killed.',
     example: '2m',
     shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with ${inImage}`,
   }),
@@ -354,21 +356,21 @@ export const poolFile = z.strictObject({
   }),
   caches: key(z.array(volume('cache')), 'list of `NAME:CONTAINER` or `HOST:CONTAINER`, each with `[:VARIABLE][:ro|rw]`', {
     description:
-      'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent, and also `onejob down`. With a name in the place of the host path onejob keeps the folder itself, one for each slot, up to `cache_limit`; a host path must be there (`mkdir -p`). Untrusted jobs have none of them, see `trust`.',
+      'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent and `onejob down`. With a name in place of the host path, onejob keeps the folder itself, one for each slot, up to `cache_limit`; a host path must exist (`mkdir -p`). Untrusted jobs get none of them, see `trust`.',
     example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
   }),
   cache_limit: key(size(2 ** 20, '1MiB'), {
     description:
-      'What each named cache of a slot may hold. Beyond it, the files that were not used for longest are removed between two agents.',
+      'How large each named cache of a slot may grow. Beyond it, the least recently used files are removed between two agents.',
     example: '20GiB',
   }),
   cpus: key(orNone(numeric(0.01, 4096)), { description: 'CPUs that each agent may use.', example: '4' }),
   cpu_env: key(variable, 'name of a variable, or `none`', {
-    description: 'A variable of the environment of every job that says how many `cpus` it has: rounded down, at least 1.',
+    description: 'An environment variable that tells every job how many `cpus` it has: rounded down, at least 1.',
     example: 'JULIA_CPU_THREADS',
   }),
   memory: key(orNone(size(6 * 2 ** 20, '6MiB')), {
-    description: 'Memory that each agent may use; beyond it the job is ended.',
+    description: 'Memory that each agent may use; beyond it the job is killed.',
     example: '24GiB',
   }),
   pids: key(orNone(integer(32, 4_194_304)), {
@@ -377,13 +379,13 @@ export const poolFile = z.strictObject({
   }),
   disk: key(orNone(size(2 ** 20, '1MiB')), {
     description:
-      'What the files of a job may take on disk, without caches and volumes. It is looked at, not held: a job that is found above it is ended. Files that are deleted and still open do not count.',
+      'Disk space that the files of a job may take, without caches and volumes. onejob measures it now and then instead of reserving it: a job that is found above it is ended. Files that are deleted but still open do not count.',
     example: '100GiB',
   }),
   shm_size: key(orNone(size()), { description: 'Size of `/dev/shm`.', example: '8GiB', shown: "the runtime's own" }),
   ulimits: key(z.record(z.string(), ulimit), {
     description:
-      'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without one for `core` no core dumps are written.',
+      'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without a limit for `core`, no core dumps are written.',
     example: '{ nofile: 65536, memlock: unlimited }',
   }),
   network: key(text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), {
@@ -393,14 +395,14 @@ export const poolFile = z.strictObject({
   }),
   user: key(user, 'text', {
     description:
-      'User that jobs run as, with a group after a colon. By number it is the same user as on the host: who has that number there can read the memory and environment of jobs.',
+      'User that jobs run as, with a group after a colon. A number means the same user as on the host: the user with that number there can read the memory and environment of jobs.',
     example: '"1000:1000"',
     shown: "the image's own",
   }),
   read_only: key(yesNo, { description: 'Root file system read-only; the workspace and `tmpfs` stay writable.', example: 'true' }),
   tmpfs: key(tmpfs, { description: 'Folders in memory: container path to size, or to mount options.', example: '{ /tmp: 64MiB }' }),
   cap_add: key(capabilities, {
-    description: "Capabilities beside Docker's default, which onejob gives without NET_RAW and MKNOD.",
+    description: "Capabilities in addition to Docker's default, from which onejob drops NET_RAW and MKNOD.",
     example: '[SYS_PTRACE]',
   }),
   oom_score_adj: key(integer(-1000, 1000), {
@@ -408,11 +410,11 @@ export const poolFile = z.strictObject({
     example: '500',
   }),
   isolation: key(oneOf(['full', 'none']), {
-    description: 'Credentials of a CI service enter only a sandbox that keeps them from jobs of others. `none` gives that up.',
+    description: 'Credentials of a CI service enter only a sandbox that hides them from jobs of others. `none` turns that off.',
     example: 'none',
   }),
   trust: key(trustKeys, {
-    description: `What jobs may do by where they come from, where the CI service tells it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
+    description: `What jobs may do depending on where they come from, if the CI service reports it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
     example: '{ forks: refuse, branches: [main, "release/*"] }',
   }),
   hooks: key(orNone(absolute), {
@@ -424,7 +426,7 @@ export const poolFile = z.strictObject({
     example: '/etc/onejob/plugins',
   }),
   unsafe: key(unsafeKeys, {
-    description: 'What weakens the sandbox, spelled out. `onejob doctor` names each pool that has some of it.',
+    description: 'Settings that weaken the sandbox. `onejob doctor` names each pool that uses one.',
     example: '{ seccomp_unconfined: true }',
   }),
 });

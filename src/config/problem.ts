@@ -79,5 +79,5 @@ function mistakes(a: string, b: string): number {
 /** ` ; did you mean "agents"?`, or the words that are known when none is near. */
 export function suggest(word: string, known: readonly string[]): string {
   const near = nearest(word, known);
-  return near === null ? `known here: ${known.join(', ')}` : `did you mean "${near}"?`;
+  return near === null ? `expected one of: ${known.join(', ')}` : `did you mean "${near}"?`;
 }

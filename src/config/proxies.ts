@@ -65,7 +65,8 @@ export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): P
 function parsed(written: string): ProxyServer {
   const url = URL.parse(written);
   const isOne = url !== null && (url.protocol === 'http:' || url.protocol === 'https:');
-  if (!isOne) return { server: null, authorization: null, shown: 'of the environment, which is no http:// or https:// address' };
+  if (!isOne)
+    return { server: null, authorization: null, shown: 'of the environment, which is not an http:// or https:// address' };
   const isSecure = url.protocol === 'https:';
   const port = url.port === '' ? (isSecure ? 443 : 80) : Number(url.port);
   return {

@@ -24,8 +24,8 @@ import {
 
 const argument = value((found) => {
   const written = typeof found === 'number' ? String(found) : found;
-  if (typeof written !== 'string') return no(`expected a text, found ${describeKind(found)}`);
-  return written.includes('\0') ? no('holds a NUL') : yes(written);
+  if (typeof written !== 'string') return no(`expected text, found ${describeKind(found)}`);
+  return written.includes('\0') ? no('contains a NUL character') : yes(written);
 });
 
 /** A program and its arguments: no shell ever sees them. */
@@ -52,14 +52,14 @@ export function nameProblem(name: string): string | null {
 const secretsKeys = z.strictObject({
   key: key(secretReference, 'secret', {
     description:
-      'Private keys that open the encrypted secrets of jobs, one file for all of them. It never enters a sandbox; a secret is opened for trusted jobs only.',
+      'Private keys that decrypt the secrets of jobs, all in one file. The file never enters a sandbox; secrets are decrypted for trusted jobs only.',
     example: '{ file: /etc/onejob/secrets.key }',
   }),
 });
 
 const diskKeys = z.strictObject({
   min_free: key(share, {
-    description: 'Share of the disk that must be free; below it no job is started, and the reason is shown.',
+    description: 'Share of the disk that must be free; below it no job starts, and the reason is shown.',
     example: '10%',
   }),
 });
@@ -82,7 +82,7 @@ export const topFile = z.strictObject({
     'path or list',
     {
       description:
-        'Files that are read too, relative to this one. They cannot include others. What stands in this file wins. Of one that belongs to another user, errors tell only the lines.',
+        'More files to read, relative to this one. They cannot include others. Values in this file take precedence. For a file that belongs to another user, errors give only the lines.',
       example: '[pools/lab.yml]',
     },
   ),
@@ -91,32 +91,32 @@ export const topFile = z.strictObject({
     example: '{ julia: { type: buildkite, token: { file: /etc/onejob/buildkite.token } } }',
   }),
   secrets: key(secretsKeys, {
-    description: 'How secrets of jobs are opened.',
+    description: 'How secrets of jobs are decrypted.',
     example: '{ key: { file: /etc/onejob/secrets.key } }',
   }),
   defaults: key(z.unknown(), 'map', {
-    description: 'Takes any key of a pool, for all pools. Maps merge key by key with those of a pool; all else is replaced.',
+    description: 'Any key of a pool, for all pools. Maps merge key by key with those of a pool; other values are replaced.',
     example: '{ cpus: 4 }',
   }),
   pools: key(z.record(z.string(), z.unknown()), {
-    description: 'Pools of equal slots, by name. Without it there is one, `default`, with two agents.',
+    description: 'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents.',
     example: '{ lab: { agents: 4 } }',
     shown: '`default`, two agents',
   }),
   state_dir: key(absolute, {
-    description: 'Where onejob keeps its state. On a local file system.',
+    description: 'Where onejob keeps its state; it must be on a local file system.',
     example: '/var/lib/onejob',
     shown: '`/var/lib/onejob` for root, else `$XDG_STATE_HOME/onejob`',
   }),
   socket: key(absolute, {
-    description: 'Where the manager listens; 100 bytes at most.',
+    description: 'The socket that the manager listens on; its path has at most 100 bytes.',
     example: '/run/onejob/onejob.sock',
     shown:
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
   }),
   log_limit: key(size(1024, '1KiB'), {
     description:
-      'Output kept of each agent: all up to this, of more the beginning and the end, with at least the last 1 MiB of each stream. On disk it takes up to twice as much, and 4 MiB; less is kept of output in pieces of a few bytes. The job goes on when it writes more.',
+      'How much output is kept per agent. Of more output, only the beginning and the end are kept, with at least the last 1 MiB of each stream. On disk it takes up to twice as much plus 4 MiB; less is kept of output in pieces of a few bytes. The job continues when it writes more.',
     example: '64MiB',
   }),
   disk: key(diskKeys, { description: 'The disk that holds the sandboxes.', example: '{ min_free: 10% }' }),
@@ -131,7 +131,7 @@ export const topFile = z.strictObject({
   }),
   on_quarantine: key(command, 'list', {
     description:
-      'A command that is run for each device that is put in quarantine, without a shell and one at a time, with `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON` in its environment. When it ends with 0, the device is looked at again at once. See [gpus.md](gpus.md#repair).',
+      'A command to run for each device that is put in quarantine, without a shell and one at a time. Its environment has `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON`. When it exits with 0, the device is checked again at once. See [gpus.md](gpus.md#repair).',
     example: '[/usr/local/sbin/reset-gpu, --quiet]',
   }),
   on_quarantine_timeout: key(duration(1000, '1s'), {

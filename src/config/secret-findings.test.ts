@@ -17,7 +17,7 @@ async function findings(token: string, variables: Record<string, string> = {}) {
 it('a secret that is there and has its time is told with the day it ends', async () => {
   const file = folder.write('pat', 'hunter2');
   expect(await findings(`{ file: ${file}, expires: 2030-02-28 }`)).toEqual([
-    { level: 'ok', subject: 'services.s.token', message: `It is there: file ${file}, expires 2030-02-28.`, hint: null },
+    { level: 'ok', subject: 'services.s.token', message: `It is present: file ${file}, expires 2030-02-28.`, hint: null },
   ]);
 });
 

@@ -119,7 +119,7 @@ export function parseSource(file: string, text: string): Source {
       const at = [...path, name];
       // Setting it on any JavaScript object would change what that object is.
       if (name === '__proto__') {
-        report(start(key), at, 'unknown key; nothing can be called so');
+        report(start(key), at, 'unknown key; this name is not possible');
         continue;
       }
       places.set(JSON.stringify(at), { key: start(key), value: start(value) ?? start(key) });
@@ -157,7 +157,7 @@ function isText(path: Path): boolean {
 function explainYaml(code: string, message: string): string {
   switch (code) {
     case 'DUPLICATE_KEY':
-      return 'this key stands here twice; keep one of the two';
+      return 'this key is given twice; keep one of the two';
     case 'TAB_AS_INDENT':
       return 'YAML is not indented with tabs; use spaces';
     case 'MULTIPLE_DOCS':

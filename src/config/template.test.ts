@@ -15,12 +15,12 @@ it.each([
 it('{1..} counts from 1', () => expect(expandName('{1..}', { ...parts, n: 1 })).toBe('1'));
 
 it.each([
-  ['{nn}', '{nn} is not known'],
-  ['{}', '{} is not known'],
-  ['{..}', '{..} is not known'],
-  ['a{n', 'a brace without its partner'],
-  ['a b', 'must not hold " "'],
-  ['a/b', 'must not hold "/"'],
+  ['{nn}', 'unknown placeholder {nn}'],
+  ['{}', 'unknown placeholder {}'],
+  ['{..}', 'unknown placeholder {..}'],
+  ['a{n', 'an unmatched brace'],
+  ['a b', 'must not contain " "'],
+  ['a/b', 'must not contain "/"'],
   ['-a', 'must begin with a letter or a digit'],
 ])('%s cannot be used', (template, why) => expect(templateProblem(template)).toContain(why));
 

@@ -17,10 +17,11 @@ export function expandName(template: string, parts: { readonly host: string; rea
 export function templateProblem(template: string): string | null {
   const left = template.replaceAll(/\{(host|pool|n|\d{1,6}\.\.)\}/g, '');
   const strange = /\{[^{}]*\}/.exec(left)?.[0];
-  if (strange !== undefined) return `${strange} is not known; a name knows {host}, {pool}, {n} and {K..} such as {1..}`;
-  if (/[{}]/.test(left)) return 'has a brace without its partner';
+  if (strange !== undefined)
+    return `has the unknown placeholder ${strange}; a name can use {host}, {pool}, {n} and {K..} such as {1..}`;
+  if (/[{}]/.test(left)) return 'has an unmatched brace';
   const bad = /[^A-Za-z0-9_.-]/.exec(left)?.[0];
-  if (bad !== undefined) return `must not hold ${JSON.stringify(bad)}; letters, digits, ".", "_" and "-" are possible`;
+  if (bad !== undefined) return `must not contain ${JSON.stringify(bad)}; use letters, digits, ".", "_" and "-"`;
   if (/^[._-]/.test(left) && !template.startsWith('{')) return 'must begin with a letter or a digit';
   return null;
 }

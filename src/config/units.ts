@@ -25,7 +25,7 @@ export function parseDuration(text: string): Parsed<number> {
   const compact = text.replaceAll(' ', '');
   if (/^-/.test(compact)) return no(`${JSON.stringify(text)} is negative`);
   if (/^\d+(\.\d+)?$/.test(compact)) {
-    return no(`${JSON.stringify(text)} has no unit; which one: "${compact}s", "${compact}m", "${compact}h" or "${compact}d"?`);
+    return no(`${JSON.stringify(text)} has no unit; write "${compact}s", "${compact}m", "${compact}h" or "${compact}d"`);
   }
   if (!/^(\d+(\.\d+)?(ms|s|m|h|d))+$/.test(compact)) {
     return no(`${JSON.stringify(text)} is not a duration; write for example "90s", "10m" or "1h30m" (ms, s, m, h, d)`);
@@ -48,7 +48,7 @@ export function parseSize(text: string): Parsed<number> {
   const factor = sizeUnits[unit];
   if (factor === undefined) {
     const letter = /^([kmgt])(i?b)?$/i.exec(unit)?.[1]?.toUpperCase() ?? 'M';
-    const problem = unit === '' ? 'has no unit' : `has no unit that onejob knows`;
+    const problem = unit === '' ? 'has no unit' : `has an unknown unit`;
     return no(`${JSON.stringify(text)} ${problem}; write for example "${number}${letter}iB" (B, KiB, MiB, GiB, TiB)`);
   }
   const bytes = Math.round(Number(number) * factor);

@@ -181,13 +181,14 @@ export const secretReference = z.unknown().transform((found, context): SecretRef
     context.addIssue({ code: 'custom', message, path });
     return z.NEVER;
   };
-  const how = 'a secret is named, not written down: { file: /path } or { env: NAME }';
+  const how = 'name the place of the secret, not its value: { file: /path } or { env: NAME }';
   if (!isMap(found)) return fail(`${how}; found ${describeKind(found)}`);
   const known = ['file', 'env', 'expires'];
   const strange = Object.keys(found).find((name) => !known.includes(name));
-  if (strange !== undefined) return fail(`unknown key; ${how}, and when it ends with expires: YYYY-MM-DD`, [strange]);
+  if (strange !== undefined) return fail(`unknown key; ${how}, and its last day with expires: YYYY-MM-DD`, [strange]);
   const { file, env, expires = null } = found;
-  if ((file === undefined) === (env === undefined)) return fail(file === undefined ? how : `both file and env are given; ${how}`);
+  if ((file === undefined) === (env === undefined))
+    return fail(file === undefined ? how : `give either file or env, not both; ${how}`);
   const end = expires === null ? null : lastMoment(expires);
   if (end !== null && Number.isNaN(end)) return fail('expected a day such as 2027-05-01', ['expires']);
   if (file !== undefined) {
@@ -220,7 +221,7 @@ export const ulimit = either(
 export function volume(as: 'volume' | 'cache') {
   return value<Mount>((found) => {
     if (typeof found === 'string') return parseVolume(found, as);
-    return no(`expected HOST:CONTAINER[:VARIABLE][:ro|rw] as a text, found ${describeKind(found)}`);
+    return no(`expected HOST:CONTAINER[:VARIABLE][:ro|rw] as text, found ${describeKind(found)}`);
   });
 }
 
@@ -245,7 +246,7 @@ export function describeKind(found: unknown): string {
     case 'object':
       return 'a map';
     case 'string':
-      return 'a text';
+      return 'text';
     case 'number':
       return 'a number';
     case 'boolean':

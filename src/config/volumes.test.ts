@@ -31,8 +31,8 @@ describe('volumes', () => {
     ['/a:/b:ro:DATA', 'too many parts'],
     ['/a:/b:A:B:rw', 'too many parts'],
     ['/a:/b:DATA:rx', 'too many parts'],
-    ['/a/../etc:/b', 'must not hold ".."'],
-    ['/a:/b/..', 'must not hold ".."'],
+    ['/a/../etc:/b', 'must not contain ".."'],
+    ['/a:/b/..', 'must not contain ".."'],
     ['/a\n:/b', 'control character'],
     ['/a:/', 'belongs to the sandbox itself'],
     ['/a:/proc/', 'belongs to the sandbox itself'],
@@ -70,7 +70,7 @@ describe('volumes', () => {
   });
 
   it('a name among the volumes is told where it belongs', () => {
-    expect(parseVolume('depot:/b')).toMatchObject({ why: expect.stringMatching(/must be absolute.*written in "caches"/) });
+    expect(parseVolume('depot:/b')).toMatchObject({ why: expect.stringMatching(/must be absolute.*in "caches"/) });
   });
 
   it('what is parsed and written again means the same', () => {

@@ -30,7 +30,7 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   const mount: Mount = { host, container, readOnly, variable, cache: as === 'cache' ? { name } : null };
   const why = mountPathProblem(mount);
   if (why !== null && as === 'volume' && cacheName.test(host) && !pathProblem(container))
-    return no(`${why}; a folder that onejob keeps under a name is written in "caches"`);
+    return no(`${why}; list folders that onejob keeps under a name in "caches"`);
   return why === null ? { ok: true, value: tidyMount(mount) } : no(why);
 }
 
@@ -46,7 +46,7 @@ export function mountPathProblem({ host, container, variable, cache }: Mount): s
   }
   const target = tidy(container);
   if (taken.has(target)) return `the container path ${target} belongs to the sandbox itself; choose another`;
-  return target === '/dev/shm' ? 'the size of /dev/shm is set with shm_size' : null;
+  return target === '/dev/shm' ? 'set the size of /dev/shm with shm_size' : null;
 }
 
 /** The same mount, its paths in the one way of writing them that can be compared. */
@@ -70,8 +70,8 @@ export function pathProblem(path: string): string | null {
   if (path === '') return 'is empty';
   if (path.startsWith('~')) return `must be absolute; "~" is not expanded, write the whole path instead of ${JSON.stringify(path)}`;
   if (!path.startsWith('/')) return `must be absolute, found ${JSON.stringify(path)}`;
-  if ([...path].some((char) => char < ' ' || char === '\u007f')) return 'holds a control character';
-  if (path.split('/').includes('..')) return `must not hold "..", found ${JSON.stringify(path)}`;
+  if ([...path].some((char) => char < ' ' || char === '\u007f')) return 'contains a control character';
+  if (path.split('/').includes('..')) return `must not contain "..", found ${JSON.stringify(path)}`;
   return null;
 }
 

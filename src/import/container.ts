@@ -35,7 +35,7 @@ export function readImage({ file: compose, written: { image: finished, build }, 
   const inline = textOf(written.dockerfile_inline);
   const text = inline ?? read(file);
   if (text === null) {
-    const guess = 'what its image is built on is not known either: "base" is a guess, ubuntu:24.04';
+    const guess = 'the base of its image is not known either: "base" is a guess, ubuntu:24.04';
     const what = argument === null ? guess : `"base" is ${argument}`;
     warn(['build'], `${file} was not found, so its packages are not known; ${what}`);
     const image = { base: argument ?? 'ubuntu:24.04', packages: ['git', 'curl'] };
@@ -48,8 +48,7 @@ export function readImage({ file: compose, written: { image: finished, build }, 
     else warn(['build', 'dockerfile_inline'], `"dockerfile_inline": ${message}`);
   });
   const base = from ?? argument;
-  if (base === null)
-    warn(['build'], `what ${file} builds on depends on something that is not known: "base" is a guess, ubuntu:24.04`);
+  if (base === null) warn(['build'], `the base image of ${file} depends on something unknown: "base" is a guess, ubuntu:24.04`);
   return {
     // What the agent needs of an image: bash comes with every base, git does not.
     image: { base: base ?? 'ubuntu:24.04', packages: packages.includes('git') ? packages : ['git', ...packages] },
@@ -146,7 +145,7 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
     const mount = mountOf(item);
     if (mount === null) {
       const what = JSON.stringify(isMap(item) ? (item.type ?? item) : item);
-      warn(path, `this volume is not carried over: ${what} is no folder of the host`);
+      warn(path, `this volume is not carried over: ${what} is not a folder of the host`);
       continue;
     }
     const { source, target, readOnly } = mount;
@@ -154,19 +153,20 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
     const isNamed = bound === null && !/^[./~]/.test(source);
     const isRelative = bound === null && !source.startsWith('/');
     if (/\/(docker|podman|containerd)\.sock$/.test(source))
-      warn(path, `${source} is not carried over: with the Engine's socket a job is root of the host`);
+      warn(path, `${source} is not carried over: with the Engine's socket, a job is root on the host`);
     else if (isNamed && readOnly) {
-      const what = 'what is in it is with the Engine; write a folder of the host';
+      const what = 'the Engine keeps its content; use a folder of the host';
       warn(path, `the volume "${source}" is not carried over: ${what}`);
     } else if (isNamed) {
       caches.push(`${nameFrom(source, 32, /[^A-Za-z0-9_-]/g) || 'cache'}:${target}`);
-      note(path, `the volume "${source}" becomes a cache that onejob keeps, which begins empty`);
+      note(path, `the volume "${source}" becomes a cache that onejob keeps; it starts empty`);
     } else if (source.startsWith('~')) {
-      const what = 'whose home that is depends on who starts it; write the whole path into "caches" or "volumes"';
+      const what = 'the home directory depends on the user who starts it; write the whole path in "caches" or "volumes"';
       warn(path, `${source} is not carried over: ${what}`);
     } else {
       const host = bound ?? (isRelative ? posix.resolve(root, posix.dirname(file), source) : source);
-      if (isRelative) note(path, `${source} is meant from this folder, so it became ${host}: see that it is so on its host`);
+      if (isRelative)
+        note(path, `${source} is relative to this folder, so it became ${host}: check that this is right on its host`);
       const general = withName(host, name);
       const isHome = /^\/(root|home\/[^/]+)\/?$/.test(target);
       const isCache = !readOnly && (isHome || general !== host);
@@ -214,9 +214,9 @@ mem_reservation networks group_add pids_limit`.split(/\s+/),
 
 /** Why other keys are not carried over. */
 const reasons: ReadonlyMap<string, string> = new Map([
-  ['depends_on', 'an agent waits for no other service'],
-  ['healthcheck', 'onejob watches agents itself'],
-  ['ports', 'nothing of an agent can be reached from outside'],
+  ['depends_on', 'an agent does not wait for other services'],
+  ['healthcheck', 'onejob monitors agents itself'],
+  ['ports', 'agents have no ports that can be reached from outside'],
   ['cpuset', 'CPUs are limited by number ("cpus"); "numa: true" in "devices" keeps agents near their cards'],
   ['cap_drop', 'beyond NET_RAW and MKNOD, which agents never have'],
   ['secrets', 'secrets reach jobs through "onejob secret"'],
@@ -229,24 +229,24 @@ export function readLimits({ written, warn, note }: Service) {
     if (quiet.has(key) || key.startsWith('x-') || value === null || value === undefined) continue;
     warn([key], `"${key}" is not carried over: ${reasons.get(key) ?? 'there is no such key here'}`);
   }
-  if (pairsOf(written.labels).length > 0) note(['labels'], 'labels are not carried over: containers have those of onejob');
-  if (listOf(written.profiles).length > 0) note(['profiles'], 'it is carried over whatever profile it needs');
+  if (pairsOf(written.labels).length > 0) note(['labels'], 'labels are not carried over: containers get the labels of onejob');
+  if (listOf(written.profiles).length > 0) note(['profiles'], 'it is carried over regardless of its profiles');
   if (listOf(written.group_add).length > 0)
-    note(['group_add'], 'groups of GPU nodes are given by onejob; others are not carried over');
+    note(['group_add'], 'onejob sets the groups of GPU nodes; other groups are not carried over');
   const added = textsOf(written.cap_add).map((name) => name.toUpperCase().replace(/^CAP_/, ''));
-  if (added.includes('ALL')) warn(['cap_add'], '"cap_add: ALL" is not carried over; unsafe: { privileged: true } says so openly');
+  if (added.includes('ALL')) warn(['cap_add'], '"cap_add: ALL" is not carried over; use unsafe: { privileged: true } instead');
   const own = "agents get a bridge of onejob's own";
   const mode = textOf(written.network_mode);
   if (mode !== null && !['host', 'bridge', 'default'].includes(mode))
     warn(['network_mode'], `"network_mode: ${mode}" is not carried over: ${own}`);
   const networks = isMap(written.networks) ? Object.keys(written.networks) : listOf(written.networks);
   if (networks.some((name) => name !== 'default'))
-    warn(['networks'], `networks are not carried over: ${own}; "network" takes the name of another`);
+    warn(['networks'], `networks are not carried over: ${own}; set "network" to use another`);
 
   const limits = inside(written.deploy, 'resources', 'limits');
   const size = (key: string, value: unknown): string | null => {
     const found = sizeOf(value);
-    if (found === null && value !== undefined) warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is no size`);
+    if (found === null && value !== undefined) warn([key], `"${key}" is not carried over: ${JSON.stringify(value)} is not a size`);
     return found;
   };
   const cpus = numberOf(written.cpus ?? inside(limits, 'cpus')) ?? 0;
@@ -277,7 +277,7 @@ function ulimits(written: Readonly<Record<string, unknown>>, warn: Service['warn
   const found: Record<string, Plain> = {};
   for (const [name, value] of Object.entries(written)) {
     const [soft, hard] = isMap(value) ? [one(value.soft), one(value.hard)] : [one(value), one(value)];
-    if (soft === null || hard === null) warn(['ulimits', name], `the limit "${name}" is not carried over: it is no number`);
+    if (soft === null || hard === null) warn(['ulimits', name], `the limit "${name}" is not carried over: it is not a number`);
     else found[name] = soft === hard ? soft : { soft, hard };
   }
   return found;
@@ -297,7 +297,7 @@ function unsafe({ written, warn, note }: Pick<Service, 'written' | 'warn' | 'not
   }
   const names = Object.keys(kept).map((one) => `"${one}"`);
   const key = kept.privileged === true ? 'privileged' : kept.pid_host === true ? 'pid' : 'security_opt';
-  const how = 'is kept, spelled out in "unsafe": it lets a job see or change what is not its own; try without it';
+  const how = 'is kept, spelled out in "unsafe": it lets a job see or change things outside its sandbox; try without it';
   if (names.length > 0) note([key], `${names.join(', ')} ${how}`);
   return kept;
 }

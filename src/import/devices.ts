@@ -30,7 +30,7 @@ export function readDevices({ written, warn, note }: Service, env: ReadonlyMap<s
   const asked = reserved(written) ?? fromCdi(nodes.map(({ whole }) => whole));
   for (const { path, source, whole } of nodes) {
     if (!/^\/dev\/(nvidia|kfd$|dri)/.test(source) && !/^[a-z.]+\/gpu=/.test(whole))
-      warn(path, `${source} is not carried over: onejob gives no other device nodes than those of GPUs`);
+      warn(path, `${source} is not carried over: onejob provides device nodes only for GPUs`);
   }
   if (isNvidia && firstDri !== undefined)
     note(firstDri.path, 'an NVIDIA card brings its own nodes; if jobs draw, add "capabilities: [graphics]" to "devices"');
@@ -55,7 +55,7 @@ export function readDevices({ written, warn, note }: Service, env: ReadonlyMap<s
   }
   if (isAmd || asked?.vendor === 'amd') return chosenBy('amd') ?? asked ?? renderNodes('amd', dri);
   if (firstDri === undefined) return asked ?? noDevices;
-  note(firstDri.path, '/dev/dri alone is taken for a GPU of Intel; if it is another, change "vendor" in "devices"');
+  note(firstDri.path, '/dev/dri alone is treated as an Intel GPU; if it has another vendor, change "vendor" in "devices"');
   return chosenBy('intel') ?? renderNodes('intel', dri);
 }
 
@@ -126,7 +126,7 @@ function capabilitiesOf(written: string | undefined, warn: Service['warn']): str
   const known = ['graphics', 'video', 'display'];
   const odd = words.filter((word) => !['', 'all', 'compute', 'utility', ...known].includes(word));
   if (odd.length > 0) {
-    const what = `NVIDIA_DRIVER_CAPABILITIES: ${odd.join(', ')} is not carried over; known are ${known.join(', ')}`;
+    const what = `NVIDIA_DRIVER_CAPABILITIES: ${odd.join(', ')} is not carried over; supported are ${known.join(', ')}`;
     warn(['environment', 'NVIDIA_DRIVER_CAPABILITIES'], what);
   }
   return known.filter((word) => words.includes('all') || words.includes(word));

@@ -102,6 +102,6 @@ describe('hosts', () => {
     expect(groups).toContain('west: bench1 radeon1.example.org radeon2.example.org');
     expect(refused).toEqual([]);
     expect(warnings).toContainEqual(expect.stringMatching(/radeon2.*claimed twice|claimed twice.*radeon1/));
-    expect(warnings).toContain('--host: east=nothing-* fits no agent');
+    expect(warnings).toContain('--host: east=nothing-* matches no agent');
   });
 });

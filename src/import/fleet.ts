@@ -45,13 +45,14 @@ export function readFleet(root: string) {
     const [main, ...unread] = composeNames.filter((name) => present.includes(name));
     const upper = present.find((name) => /^(docker-)?compose\.override\.ya?ml$/.test(name));
     unread.push(...present.filter((name) => /^(docker-)?compose\..+\.ya?ml$/.test(name) && name !== upper));
-    for (const name of unread) warn(posix.join(folder, name), null, 'was not read: Compose takes another file of its folder');
+    for (const name of unread) warn(posix.join(folder, name), null, 'was not read: Compose uses another file of its folder');
     const compose = main === undefined ? null : open(posix.join(folder, main));
     if (compose === null) continue;
     const { file, value, heading, line } = compose;
     const override = upper === undefined ? null : open(posix.join(folder, upper));
     const known = readDotEnv(read(posix.join(folder, '.env')) ?? '');
-    if (value.include !== undefined) warn(file, line(['include']), '"include" is not followed: give the folders of those files');
+    if (value.include !== undefined)
+      warn(file, line(['include']), '"include" is not followed: import the folders of those files too');
     const keys = new Set([...Object.keys(compose.services), ...Object.keys(override?.services ?? {})]);
     if (keys.size === 0) warn(file, line(['services']), 'has no service');
     for (const key of agentsIn(compose, [...keys])) {
@@ -95,7 +96,7 @@ export function readFleet(root: string) {
     if (explained.some((one) => one === path || one.startsWith(`${path}/`))) continue;
     const shown = `${names.slice(0, 4).join(', ')}${names.length > 4 ? ', …' : ''}`;
     const what = names.length === 0 ? 'is empty' : `has no Compose file (but ${shown})`;
-    warn(path, null, `${what}: if an agent runs from there, it was not carried over`);
+    warn(path, null, `${what}: an agent that runs from there was not carried over`);
   }
   return {
     agents: agents.toSorted((one, other) => byNumber(one.file, other.file) || one.line - other.line),
@@ -156,7 +157,7 @@ function attempt<T>(act: () => T): T | null {
  */
 function readCompose(file: string, text: string | null, warn: Warn): ComposeFile | null {
   const no = (line: number | null, why: string): null => {
-    warn(file, line, `${why}: nothing of it was carried over`);
+    warn(file, line, `${why}: nothing from it was carried over`);
     return null;
   };
   if (text === null) return no(null, 'cannot be read');
@@ -170,11 +171,11 @@ function readCompose(file: string, text: string | null, warn: Warn): ComposeFile
     }
     const value: unknown = document.toJS({ maxAliasCount: 1000 });
     if (value === null || value === undefined) return no(null, 'is empty');
-    if (!isMap(value)) return no(1, 'is not a Compose file: there is no map in it');
+    if (!isMap(value)) return no(1, 'is not a Compose file: it contains no map');
     if (attempt(() => JSON.stringify(value)) === null) return no(1, 'contains itself');
     const { services } = value;
-    if (services === undefined) return no(1, 'is not a Compose file that is known: it has no "services"');
-    if (!isMap(services)) return no(1, '"services" is no map');
+    if (services === undefined) return no(1, 'is not a known Compose format: it has no "services"');
+    if (!isMap(services)) return no(1, '"services" is not a map');
     const first = isYamlMap(contents) ? contents.items[0]?.key : null;
     const heading = (commentBefore ?? (isScalar(first) ? first.commentBefore : null) ?? '')
       .replaceAll(/^[^\S\n]+|[^\S\n]+$/gm, '')
@@ -224,7 +225,7 @@ function serviceOf(compose: ComposeFile, key: string, open: Open, warn: Warn, de
   const { file: here, services, line } = compose;
   const service = services[key];
   if (!isMap(service)) {
-    warn(here, line(['services', key]), `the service "${key}" is no map: it was not carried over`);
+    warn(here, line(['services', key]), `the service "${key}" is not a map: it was not carried over`);
     return null;
   }
   const { extends: _, ...own } = service;
@@ -237,7 +238,7 @@ function serviceOf(compose: ComposeFile, key: string, open: Open, warn: Warn, de
   if (lower !== null)
     return overlay(file === here ? lower : moved(lower, posix.relative(posix.dirname(here), posix.dirname(file))), own);
   const what = `"${base.service}"${base.file === null ? '' : ` of ${base.file}`}`;
-  warn(here, line(['services', key, 'extends']), `${what}, which it extends, was not found: what stands there is missing`);
+  warn(here, line(['services', key, 'extends']), `${what}, which it extends, was not found: its settings are missing`);
   return own;
 }
 

@@ -65,7 +65,7 @@ function uniqueNames(agents: readonly Agent[], say: Say): Agent[] {
     const unique = { ...agent, name };
     for (const one of slotNamesOf(name, agent.times)) taken.set(one, unique);
     if (other !== undefined)
-      say('warning', agent, `the name ${agent.name} is that of ${other.file}:${other.line} too: this one becomes ${name}`);
+      say('warning', agent, `${other.file}:${other.line} also has the name ${agent.name}: this one becomes ${name}`);
     return unique;
   });
 }
@@ -201,19 +201,18 @@ function sayDevices(agent: Agent, say: Say): void {
     say('note', agent, `${what}: ${any}; "onejob gpus" lists UUIDs for "uuid"`);
   }
   if (by === 'uuid' && names.length > 1 && names.some((uuid) => /^MIG-/i.test(uuid)))
-    say('warning', agent, 'it names several MIG instances, and a process can use one of them only');
+    say('warning', agent, 'it names several MIG instances, but a process can use only one');
 }
 
 /** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
 function sayTrust(agents: readonly Agent[], say: Say): void {
   const [first] = agents;
   if (first === undefined) return;
-  const how = 'run without secrets; "trust.tags" and "trust.triggered: trust" name those that are to have them';
+  const how = 'run without secrets; "trust.tags" and "trust.triggered: trust" name the builds that get secrets';
   say('note', first, `builds of tags, and builds that another build triggered, ${how}`);
   say('note', first, 'jobs of forks, and others without secrets, have "network: internet": neither this host nor private networks');
   const cached = agents.find(({ keys: { caches } }) => caches !== undefined);
-  const named =
-    '"trust: { caches: private }" gives them folders of their own for caches with a name, as "depot:/root/.julia" has one';
+  const named = '"trust: { caches: private }" gives them separate folders for caches with a name, as "depot:/root/.julia" has one';
   if (cached !== undefined) say('note', cached, `jobs without secrets have no "caches": ${named}`);
 }
 

@@ -58,14 +58,14 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
         const shown = by === 'uuid' ? names : by === 'count' ? [`${count} of ${vendor}`] : claimsOf(devices);
         const other = taken.get(name) ?? host.name;
         if (other !== host.name)
-          say('warning', { file, line }, `the name ${name} is that of an agent of ${other} too: the service shows both as one`);
+          say('warning', { file, line }, `an agent of ${other} also has the name ${name}: the service shows both as one`);
         taken.set(name, host.name);
         return { name, file, line, pool, devices: shown };
       }),
     );
     hosts.push({ name: host.name, because: host.because, agents, config: configText(shared(config), headOf(host)) });
   }
-  for (const { name, glob } of idle) say('warning', { file: '--host', line: null }, `${name}=${glob} fits no agent`);
+  for (const { name, glob } of idle) say('warning', { file: '--host', line: null }, `${name}=${glob} matches no agent`);
   const unique = new Map(remarks.map((one) => [JSON.stringify(one), one]));
   const ordered = [...unique.values()].sort((one, other) => byNumber(one.file, other.file) || (one.line ?? 0) - (other.line ?? 0));
   return { files: fleet.files, hosts, remarks: ordered };
@@ -81,11 +81,9 @@ function headOf({ name, agents }: Host): string[] {
   return [
     `${name}: ${count}, from Compose files by "onejob import compose".`,
     ...sharedHeading(agents),
-    `Before "onejob up": put the token, alone, into the file below (mode 600), and remove it from ${old}.`,
-    ...(hasFolders
-      ? ['Make the folders of "caches" that are not there yet (mkdir -p): onejob makes only those that have a name.']
-      : []),
-    ...(hasKeys ? ['Put the private key for encrypted variables beside it (mode 600), and remove it from the image.'] : []),
+    `Before "onejob up": put only the token into the file below (mode 600), and remove it from ${old}.`,
+    ...(hasFolders ? ['Create the missing folders of "caches" (mkdir -p): onejob creates only those that have a name.'] : []),
+    ...(hasKeys ? ['Put the private key for encrypted variables next to it (mode 600), and remove it from the image.'] : []),
   ];
 }
 

@@ -49,9 +49,9 @@ export function readService(service: Service, heading: string): Agent | null {
     note(['hostname'], `jobs see the agent's name as the name of their host, not ${hostname}`);
   const tokenFile = tokenFileOf(envFiles, folder);
   if (tokenFile !== null) {
-    const what = `what else is in ${tokenFile} is not carried over, as nobody looked into it`;
+    const what = `what else is in ${tokenFile} is not carried over, because onejob did not read it`;
     note(['env_file'], `the token goes into a file that only root reads (see the config); ${what}`);
-  } else if (!flags.hasToken) note([], 'where it has its token from does not show; the config names a file for it');
+  } else if (!flags.hasToken) note([], 'the source of its token is unknown; the config names a file for it');
   const most = devices.by === 'uuid' || devices.by === 'index' ? 64 : 512;
   const copies = Math.round(numberOf(written.scale) ?? numberOf(inside(written.deploy, 'replicas')) ?? 1);
   const asked = Math.min(most, Math.max(1, copies) * flags.spawn);
@@ -104,11 +104,11 @@ function hostFolder(path: string, hostOf: ReadonlyMap<string, string>): string |
 }
 
 function instead(flag: Folder, hasSecretsKey: boolean): string {
-  if (flag === 'plugins') return 'write a folder of the host into "plugins" if they are to be there';
+  if (flag === 'plugins') return 'to keep them, set "plugins" to a folder of the host';
   const secrets = hasSecretsKey
-    ? 'encrypted variables are opened by onejob itself ("secrets" in the config); '
-    : 'if they open encrypted variables (SECRET_…), write "secrets" into the config, without which onejob refuses such jobs; ';
-  return `${secrets}for other hooks write a folder of the host into "hooks"`;
+    ? 'onejob itself decrypts encrypted variables ("secrets" in the config); '
+    : 'if they decrypt variables (SECRET_…), set "secrets" in the config, without which onejob refuses such jobs; ';
+  return `${secrets}for other hooks, set "hooks" to a folder of the host`;
 }
 
 // The command line of `buildkite-agent start`, and the same said with variables. Names of flags and variables:
@@ -226,8 +226,8 @@ function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: st
   if (second !== undefined) warn(second.path, `only the queue "${queue?.value}" is carried over: an agent belongs to one`);
   const token = last('token');
   if (token !== undefined && token.value !== '' && !/^(file|fd):/.test(token.value)) {
-    const what = 'put it into the file that the config names, and make a new one where others could read this';
-    warn(token.path, `the token itself stands here: ${what}`);
+    const what = 'put it into the file that the config names, and create a new token if others could read this one';
+    warn(token.path, `the token itself is written here: ${what}`);
   }
   const folders = new Map<Folder, string>();
   const variables: Record<string, string> = {};
@@ -235,8 +235,8 @@ function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: st
     if (name === 'hooks-path') folders.set('hooks', value);
     else if (name === 'plugins-path') folders.set('plugins', value);
     else if (name === 'build-path') note(path, '--build-path is not carried over: a checkout lives as long as its job');
-    else if (name === 'config') warn(path, `--config is not carried over: nobody looked into ${value}`);
-    else if (name.startsWith('tags-from')) warn(path, `--${name} is not carried over: write the tags into "tags"`);
+    else if (name === 'config') warn(path, `--config is not carried over: onejob did not read ${value}`);
+    else if (name.startsWith('tags-from')) warn(path, `--${name} is not carried over: list the tags in "tags"`);
     else if (
       !['name', 'tags', 'meta-data', 'queue', 'priority', 'spawn', 'endpoint', 'token'].includes(name) &&
       !needless.has(name)
@@ -286,7 +286,7 @@ function priorityOf(flag: Flag | undefined, warn: Service['warn']): number | nul
   if (flag === undefined || written === '') return null;
   const number = Number(written);
   if (/^-?\d{1,4}$/.test(written) && Math.abs(number) <= 1000) return number;
-  warn(flag.path, `the priority "${flag.value}" is not carried over: it is no whole number from -1000 to 1000`);
+  warn(flag.path, `the priority "${flag.value}" is not carried over: it is not a whole number from -1000 to 1000`);
   return null;
 }
 
@@ -313,11 +313,11 @@ function readEnvironment({ written, warn }: Service) {
     if (flag !== undefined) flags.push({ name: flag === 'meta-data' ? 'tags' : flag, value, path });
     else if (isOfDevices || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
     else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
-      warn(path, `${JSON.stringify(key)} is not carried over: it is no name of a variable`);
+      warn(path, `${JSON.stringify(key)} is not carried over: it is not a valid variable name`);
     // Encrypted values may begin with a slash, as paths do.
     else if (soundsSecret(key) && value !== '' && (key.startsWith('SECRET_') || !value.startsWith('/')))
-      no('it sounds like a secret, and those stand in no config; see "onejob secret"');
-    else if (looksSecret(value)) no('its value looks like a secret, and those stand in no config; see "onejob secret"');
+      no('its name looks like a secret, and a config must not contain secrets; see "onejob secret"');
+    else if (looksSecret(value)) no('its value looks like a secret, and a config must not contain secrets; see "onejob secret"');
     // Digits without quotes are easier to read, and mean the same.
     else env[key] = /^(0|[1-9]\d{0,8})$/.test(value) ? Number(value) : value.includes('\0') ? '' : value;
   }

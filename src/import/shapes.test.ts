@@ -161,7 +161,7 @@ services:
     expect(count('builds of tags, and builds that another build triggered, run without secrets')).toBe(1);
     expect(count('have "network: internet"')).toBe(1);
     expect(count('jobs without secrets have no "caches"')).toBe(1);
-    expect(count('if they open encrypted variables (SECRET_…), write "secrets" into the config')).toBe(2);
+    expect(count('if they decrypt variables (SECRET_…), set "secrets" in the config')).toBe(2);
     expect(found.warnings.join('\n')).toContain('"base" is a guess, ubuntu:24.04');
   });
 
@@ -298,7 +298,7 @@ describe('pools', () => {
       ['c.3', 0],
     ]);
     expect(found.warnings).toEqual([
-      'c.2/compose.yml:2: the name c.1 is that of c.1/compose.yml:2 too: this one becomes c.1-2',
+      'c.2/compose.yml:2: c.1/compose.yml:2 also has the name c.1: this one becomes c.1-2',
       expect.stringMatching(
         /^c\.3\/compose\.yml:2: gpu-0001 of host c is claimed twice, here and by c\.1 \(c\.1\/compose\.yml:2\)/i,
       ),
@@ -415,10 +415,10 @@ test('what cannot be read is said with its place, and the others go on', async (
     'a.1/compose.yml:8 /var/run/doc',
     'a.1/compose.yml:8 the volume "',
     expect.stringMatching(/^a\.2\/compose\.yml:\d is not YAML/),
-    'a.3 is empty: if',
+    'a.3 is empty: an',
     'a.4 has no Compo',
     'a.5/compose.yml is empty: no',
-    'a.6/compose.yml:1 is not a Com',
+    'a.6/compose.yml:1 is not a kno',
     'a.7/compose.yml:4 is not YAML:',
   ]);
 });

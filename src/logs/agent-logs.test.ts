@@ -53,7 +53,7 @@ test('a file that ends in the middle is read as far as it goes, and says so', as
   truncateSync(path, 512 * 4 + 1_000);
   const { text, notes } = await read();
   expect(text).toBe(`==> a.log <==\nwhole\n\n==> b.log <==\n${'x'.repeat(1_000)}\n`);
-  expect(notes).toEqual(['there was more than is kept of these logs\n']);
+  expect(notes).toEqual(['these logs were too long to keep completely\n']);
 });
 
 test.each([0, 100, 511])('one that ends after %d bytes has nothing to show, and says so', async (length) => {

@@ -34,9 +34,8 @@ export async function* readAgentLogs(path: string, signal: AbortSignal): AsyncGe
     for (const bytes of chunks) yield { stream: 'stdout', bytes };
     if (chunks.length > 0 && chunks.at(-1)?.at(-1) !== newline) yield output('\n');
   }
-  if (!isWhole) yield { stream: 'note', bytes: Buffer.from('there was more than is kept of these logs\n') };
-  else if (entries.length === 0)
-    yield { stream: 'note', bytes: Buffer.from('the agent kept logs, and there is nothing in them\n') };
+  if (!isWhole) yield { stream: 'note', bytes: Buffer.from('these logs were too long to keep completely\n') };
+  else if (entries.length === 0) yield { stream: 'note', bytes: Buffer.from('the agent kept logs, but they are empty\n') };
 }
 
 const newline = 10;

@@ -71,7 +71,7 @@ test('one that stands still is given up, and the log says that its end is missin
   await give(null);
   let text = '';
   for await (const { bytes } of readLog(path)) text += Buffer.from(bytes).toString();
-  expect(text).toBe('first\nthe end of the output is missing here: it could not be read\n');
+  expect(text).toBe('first\nthe end of the output is missing here: reading it failed\n');
 });
 
 test('what a released agent writes on its standard error is told line by line, whole and before its log is complete', async () => {

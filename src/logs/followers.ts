@@ -78,7 +78,7 @@ export class LogFollowers {
     }
     signal.throwIfAborted();
     if (late && !reached() && !ended) {
-      throw new OnejobError('E_GATE_SILENT', `The gate of agent ${agent} did not say "${state}" within ${ms / 1000} s.`, {
+      throw new OnejobError('E_GATE_SILENT', `The gate of agent ${agent} did not report "${state}" within ${ms / 1000} s.`, {
         retry: true,
       });
     }
@@ -110,7 +110,7 @@ export class LogFollowers {
     const keeper = this.#keepers.get(agent);
     if (keeper?.file.hasOutput !== true || keeper.file.closed) return;
     try {
-      keeper.file.note('the end of the output is missing here: it could not be read');
+      keeper.file.note('the end of the output is missing here: reading it failed');
     } catch (error) {
       this.#options.failed(agent, error);
     }

@@ -21,7 +21,7 @@ import type { ForgetParts } from './loop/shutdown.ts';
  */
 export function poolFindings(reconciler: Reconciler, fault: string | null = null): FindingView[] {
   const host = reconciler.pause.details.map((held) =>
-    warning('this host', `Nothing new is started: ${held.replace(/\.$/, '')}.`, null),
+    warning('this host', `Nothing new starts: ${held.replace(/\.$/, '')}.`, null),
   );
   return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
 }
@@ -54,12 +54,12 @@ function findingsOf(
   const subject = `pool ${name}`;
   const people = pause.details.filter((held) => held !== fault);
   const found = people.map((held) => {
-    if (!held.startsWith('by ')) return warning(subject, `Nothing new is started: ${held.replace(/\.$/, '')}.`, null);
+    if (!held.startsWith('by ')) return warning(subject, `Nothing new starts: ${held.replace(/\.$/, '')}.`, null);
     const reason = held.replace(/^by /, '');
     return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`);
   });
   // What left the config only empties itself, and nobody can resume it.
-  if (draining && !leaving) found.push(warning(subject, 'It drains: nothing new is started.', `Type "onejob resume ${name}".`));
+  if (draining && !leaving) found.push(warning(subject, 'It is draining: nothing new starts.', `Type "onejob resume ${name}".`));
   if (backoff !== null && awaitsImage !== null) found.push(imageFinding(name, awaitsImage, backoff.last.message));
   else if (backoff !== null) {
     const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
@@ -76,7 +76,7 @@ export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch
   const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
   if (found.length > 0 || book.inventory === null) return found;
   const count = book.inventory.devices.length;
-  return [{ level: 'ok', subject: 'GPUs', message: `${count} looked after, none of them out of use.`, hint: null }];
+  return [{ level: 'ok', subject: 'GPUs', message: `${count} in use by onejob, none out of service.`, hint: null }];
 }
 
 function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): FindingView[] {
@@ -89,7 +89,7 @@ function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): Findi
     }
     case 'quarantined': {
       const holder = slot === null ? '' : ` Slot ${slot} has no other.`;
-      const again = retryAt === null ? '' : ' It is tried again by itself.';
+      const again = retryAt === null ? '' : ' onejob tries again automatically.';
       return [{ level: 'error', subject: uuid, message: `${message}${holder}${again}`, hint }];
     }
     case 'unknown':
@@ -106,8 +106,8 @@ function sentence(text: string): string {
 }
 
 function shortFinding({ pool, wanted, got }: DeviceRegistry['partition']['short'][number]): FindingView {
-  const message = `It is to have ${wanted} agents, and this host has devices for ${got} that fit and are free.`;
-  return warning(`pool ${pool}`, message, `See "onejob gpus", and write "agents: ${got}" or other "devices" into the config.`);
+  const message = `It wants ${wanted} agents, but this host has free devices that fit for ${got}.`;
+  return warning(`pool ${pool}`, message, `See "onejob gpus", and set "agents: ${got}" or other "devices" in the config.`);
 }
 
 function warning(subject: string, message: string, hint: string | null): FindingView {
@@ -142,8 +142,8 @@ async function checked(
   } catch (error) {
     signal.throwIfAborted();
     if (limit.passed) {
-      const message = `It has not answered within ${patience / 1000} s, so nothing more is known of it.`;
-      return [{ level: 'error', subject, message, hint: 'See whether this host reaches it, and ask again.' }];
+      const message = `It has not answered within ${patience / 1000} s, so its state is unknown.`;
+      return [{ level: 'error', subject, message, hint: 'Check that this host can reach it, and try again.' }];
     }
     const hint = error instanceof OnejobError ? error.hint : null;
     const message = error instanceof OnejobError ? error.message : toFailure(error).message;
@@ -165,8 +165,8 @@ function orphaned({ services, registrations }: ServiceFindingsParts): FindingVie
       {
         level: 'warning',
         subject: `service ${name}`,
-        message: `${what} left at it, and no pool of the config uses it any more: ${names.slice(0, named).join(', ')}${more}.`,
-        hint: 'Remove them in its pages, or give it a pool again and end with "onejob down --forget".',
+        message: `${what} left at this service, but no pool of the config uses it any more: ${names.slice(0, named).join(', ')}${more}.`,
+        hint: 'Remove them on its website, or use it in a pool again and stop with "onejob down --forget".',
       },
     ];
   });

@@ -112,7 +112,7 @@ export function createLogs(parts: LogParts) {
     const found = entries[previous ? 1 : 0];
     if (found !== undefined) return found.agent;
     const which = previous ? 'previous ' : '';
-    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} had no ${which}agent yet.`, { hint: 'See "onejob status".' });
+    throw new OnejobError('E_AGENT_UNKNOWN', `Slot ${key} has had no ${which}agent yet.`, { hint: 'See "onejob status".' });
   }
 
   function agentBehind(source: LogSource): AgentId {
@@ -120,7 +120,7 @@ export function createLogs(parts: LogParts) {
     if ('slot' in source) return agentIn(source.slot, source.previous);
     const agent = agentsOf(jobOf(source.job)).at(-1);
     if (agent !== undefined) return agent;
-    throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no logs of one.`, { retry: true });
+    throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no agent logs.`, { retry: true });
   }
 
   /** Resolves when the job has changed, or may have: nobody tells of a job that a CI service keeps. */
@@ -160,12 +160,12 @@ export function createLogs(parts: LogParts) {
         return;
       }
       if (reconciler.placeOf(agent) !== undefined) {
-        throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} still runs; its own logs are copied when it ends.`, {
+        throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} is still running; its own logs are copied when it ends.`, {
           hint: `Its output so far: "onejob logs ${agent}".`,
           retry: true,
         });
       }
-      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} has left no logs of its own.`, {
+      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} left no logs of its own.`, {
         hint: `Its output: "onejob logs ${agent}".`,
       });
     },

@@ -39,7 +39,7 @@ function starting(ending = false, more: object = {}) {
   return { manager: createManager(parts), start, clock };
 }
 
-const starts = { level: 'warning', subject: 'this host', message: 'Nothing new is started: onejob is starting.', hint: null };
+const starts = { level: 'warning', subject: 'this host', message: 'Nothing new starts: onejob is starting.', hint: null };
 
 test('doctor waits for the start that is under way, instead of warning of it', async () => {
   const { manager, start, clock } = starting();

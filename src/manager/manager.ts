@@ -162,8 +162,8 @@ export function createManager(parts: ManagerParts): Manager {
 }
 
 function stopping(): OnejobError {
-  return new OnejobError('E_DAEMON_STOPPING', 'This onejob is stopping and takes nothing more.', {
-    hint: 'Try again once it runs again.',
+  return new OnejobError('E_DAEMON_STOPPING', 'This onejob is stopping and accepts no new requests.', {
+    hint: 'Try again when it is running again.',
     retry: true,
   });
 }

@@ -67,7 +67,7 @@ test('registrations at a service that no pool uses are named', async () => {
   open = { b: ['own'], old: ['p1'], older: ['1', '2', '3', '4', '5', '6', '7'] };
   const found = await ask({ b: async () => [] });
   expect(found.map(({ level, subject, message }) => `${level} ${subject}: ${message}`)).toEqual([
-    'warning service old: One registration is left at it, and no pool of the config uses it any more: p1.',
-    'warning service older: 7 registrations are left at it, and no pool of the config uses it any more: 1, 2, 3, 4, 5 and 2 more.',
+    'warning service old: One registration is left at this service, but no pool of the config uses it any more: p1.',
+    'warning service older: 7 registrations are left at this service, but no pool of the config uses it any more: 1, 2, 3, 4, 5 and 2 more.',
   ]);
 });

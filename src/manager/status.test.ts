@@ -205,7 +205,7 @@ describe('why a job waits', () => {
     const config = devicePool('lab', { agents: 'per-device' });
     host[Symbol.dispose]();
     host = new DeviceHost({ pools: [config] });
-    expect(why(config)).toBe('the GPUs of this host have not been looked at yet');
+    expect(why(config)).toBe('the GPUs of this host have not been checked yet');
     host.sees([]);
     expect(why(config)).toBe('no device is free for it');
   });
@@ -224,7 +224,7 @@ describe('doctor', () => {
   test('all well', () => {
     expect(findings()).toEqual([]);
     host.sees([gpu(0), gpu(1)]);
-    expect(findings()).toEqual([{ level: 'ok', subject: 'GPUs', message: '2 looked after, none of them out of use.', hint: null }]);
+    expect(findings()).toEqual([{ level: 'ok', subject: 'GPUs', message: '2 in use by onejob, none out of service.', hint: null }]);
   });
 
   test('a person who has a device is no finding', () => {
@@ -257,8 +257,8 @@ describe('doctor', () => {
       {
         level: 'warning',
         subject: 'pool lab',
-        message: 'It is to have 2 agents, and this host has devices for 1 that fit and are free.',
-        hint: 'See "onejob gpus", and write "agents: 1" or other "devices" into the config.',
+        message: 'It wants 2 agents, but this host has free devices that fit for 1.',
+        hint: 'See "onejob gpus", and set "agents: 1" or other "devices" in the config.',
       },
     ]);
   });
@@ -271,7 +271,7 @@ describe('doctor', () => {
       {
         level: 'warning',
         subject: 'GPU-0000',
-        message: 'The state of GPU-0000 is unknown: the last look at it failed.',
+        message: 'The state of GPU-0000 is unknown: the last check failed.',
         hint: null,
       },
     ]);
@@ -316,7 +316,7 @@ describe('a pool whose agents must be online to be given a job', () => {
     const ending: Intent = { kind: 'retire', agent: 'a1' };
     expect(line(early(idle, ending))).toMatchObject({
       intent: 'end the idle agent',
-      because: 'it is no longer what the config asks for, or too old',
+      because: 'it no longer matches the config, or is too old',
     });
     const paused = early(idle, ending);
     paused.pool.pause.hold('alice', 'by alice', { closes: true });

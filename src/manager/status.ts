@@ -70,7 +70,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   return devicesReason(reconciler, pool) ?? problems[0] ?? null;
 }
 
-const leaves = 'the config does not ask for it any more';
+const leaves = 'the config no longer asks for it';
 
 /** `waits for image "x:1" on docker: ` where that is what a pool's failures come from; else empty. */
 function waitsFor({ awaitsImage }: Pool): string {
@@ -120,8 +120,8 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
     case 'discard': {
       const devices = pool.devices.of(slot.key);
-      if (devices !== null && sameDevices(devices, slot.devices)) return 'it is no longer what the config asks for, or too old';
-      return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
+      if (devices !== null && sameDevices(devices, slot.devices)) return 'it no longer matches the config, or is too old';
+      return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
     }
     case 'assign':
       return 'the slot is free and work waits';
@@ -131,8 +131,8 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
       if (reconciler.stopping) return 'onejob is stopping';
       if (pool.pause.closes) return pausedText(pool.pause.details);
       if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
-        return pool.devices.heldBack(slot.key) ?? 'its devices are no longer its own';
-      return 'it is no longer what the config asks for, or too old';
+        return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
+      return 'it no longer matches the config, or is too old';
   }
 }
 

@@ -49,7 +49,7 @@ function refuseForeignFile(path: string): void {
     const head = Buffer.alloc(16);
     const length = readSync(fd, head, 0, 16, 0);
     if (length > 0 && head.toString('latin1') !== 'SQLite format 3\0') {
-      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is no SQLite database.`, {
+      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is not an SQLite database.`, {
         hint: `Nothing was changed. Move ${path} aside, or give another --state-dir.`,
       });
     }
@@ -137,7 +137,7 @@ function migrate(db: DatabaseSync, path: string): void {
   if (version > migrations.length) {
     throw new OnejobError(
       'E_STATE_NEWER',
-      `Cannot open ${path}: it was written by a newer onejob (state version ${version}, this one knows ${migrations.length}).`,
+      `Cannot open ${path}: a newer onejob wrote it (state version ${version}; this onejob supports ${migrations.length}).`,
       { hint: 'Install the newer onejob again, or give another --state-dir.' },
     );
   }
@@ -173,7 +173,7 @@ export function understand<T>({ path }: Reader, what: string, read: () => T): T 
   } catch (error) {
     const why = error instanceof Error ? error.message : error;
     throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${why}.`, {
-      hint: 'Was it written by a newer onejob? Nothing was changed.',
+      hint: 'A newer onejob may have written it. Nothing was changed.',
       cause: error,
     });
   }

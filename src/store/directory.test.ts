@@ -31,7 +31,7 @@ describe('the state directory', () => {
   it('is refused, and left as it is, when it holds other things', () => {
     chmodSync(dir.path, 0o755);
     writeFileSync(join(dir.path, 'thesis.tex'), '');
-    expect(() => prepareDirectory(dir.path)).toThrow(/holds files that are not onejob's/);
+    expect(() => prepareDirectory(dir.path)).toThrow(/contains files that are not onejob's/);
     expect(mode(dir.path)).toBe(0o755);
     expect(readdirSync(dir.path)).toEqual(['thesis.tex']);
   });

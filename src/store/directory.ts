@@ -74,19 +74,19 @@ export function prepareDirectory(dir: string): string {
   const found = look(dir);
   if (!found.isDirectory()) throw notOurs(dir, 'it is not a directory');
   const me = process.geteuid?.() ?? 0;
-  if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, and onejob runs as user ${me}`);
+  if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, but onejob runs as user ${me}`);
   const real = realpathSync(dir);
   const filesystem = networkFileSystem(statfsSync(real).type, () =>
     mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8')),
   );
   if (filesystem !== null) {
-    throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it lies on a network file system (${filesystem}).`, {
+    throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it is on a network file system (${filesystem}).`, {
       hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with --state-dir or ONEJOB_STATE_DIR.',
     });
   }
   if ((found.mode & 0o777) !== 0o700) {
     const entries = readdirSync(real);
-    if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, "it holds files that are not onejob's");
+    if (entries.length > 0 && !entries.includes(databaseName)) throw notOurs(dir, "it contains files that are not onejob's");
     chmodSync(real, 0o700);
   }
   return real;

@@ -19,16 +19,16 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
     return fault('E_STATE_FULL', `no space left (${said})`, hint);
   }
   if (primary === sqlite.readonly || primary === sqlite.ioerr || code === 'EROFS' || code === 'EIO') {
-    const hint = `See whether the disk that holds ${path} is full, read-only or failing ("df", "dmesg").`;
-    return fault('E_STATE_FULL', `the disk does not take it (${said})`, hint);
+    const hint = `Check whether the disk that holds ${path} is full, read-only or failing ("df", "dmesg").`;
+    return fault('E_STATE_FULL', `the disk rejected the write (${said})`, hint);
   }
   if (primary === sqlite.busy || primary === sqlite.locked) {
-    const hint = `Close whatever else has ${path} open, such as a sqlite3 shell.`;
+    const hint = `Close other programs that have ${path} open, such as a sqlite3 shell.`;
     return fault('E_STATE_BUSY', `another program holds it locked (${said})`, hint);
   }
   if (primary === sqlite.corrupt || primary === sqlite.notadb) {
-    const hint = `Nothing was changed. Move ${path} aside, or look into it with "sqlite3 ${path} .recover".`;
-    return fault('E_STATE_CORRUPT', `it is no sound SQLite database (${said})`, hint, false);
+    const hint = `Nothing was changed. Move ${path} aside, or try to recover it with "sqlite3 ${path} .recover".`;
+    return fault('E_STATE_CORRUPT', `it is not a valid SQLite database (${said})`, hint, false);
   }
   if (primary === sqlite.cantopen || code === 'EACCES' || code === 'EPERM') {
     const hint = 'Run onejob as the user that owns the state directory, or give another one with --state-dir.';

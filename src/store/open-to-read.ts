@@ -68,7 +68,7 @@ function checkVersion(version: number, path: string): void {
         ] as const);
   throw new OnejobError(
     code,
-    `Cannot read ${path}: ${what} onejob wrote it (state version ${version}, this one knows ${migrations.length}).`,
+    `Cannot read ${path}: ${what} onejob wrote it (state version ${version}; this onejob supports ${migrations.length}).`,
     { hint },
   );
 }

@@ -84,7 +84,7 @@ async function runGit(folder: string): Promise<Buffer | null> {
   const said = typeof code === 'string' ? error.message : stderr.trim() || `exit code ${code}`;
   if (said.startsWith('fatal: not a git repository (or any')) return null;
   throw new OnejobError('E_WORKSPACE_READ', `Cannot list the git work tree ${folder} with "git ${args.join(' ')}": ${said}.`, {
-    hint: 'Make that command work there, give another folder with --workspace, or use --no-workspace.',
+    hint: 'Fix what makes that command fail there, give another folder with --workspace, or use --no-workspace.',
   });
 }
 
@@ -119,7 +119,7 @@ function ignoreLines(top: string): string[] {
   try {
     return readFileSync(path, 'utf8').split('\n');
   } catch (error) {
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${message(error)}.`, { hint: 'Mend or remove that file.' });
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${message(error)}.`, { hint: 'Fix or remove that file.' });
   }
 }
 

@@ -146,7 +146,9 @@ describe('a plain folder', () => {
     truncateSync(join(top, 'data/model.bin'), 3 * 2 ** 30);
     await expect(packWorkspace(top)).rejects.toMatchObject({
       code: 'E_WORKSPACE_TOO_LARGE',
-      message: expect.stringMatching(/3\.0 GiB in 2 files, and at most 2\.0 GiB are sent\. Largest: data\/model\.bin \(3\.0 GiB\)/),
+      message: expect.stringMatching(
+        /3\.0 GiB in 2 files, but at most 2\.0 GiB can be sent\. Largest: data\/model\.bin \(3\.0 GiB\)/,
+      ),
       hint: expect.stringContaining('.onejobignore'),
     });
   });
@@ -185,7 +187,7 @@ describe('a folder that changes while it is read', () => {
       ['e-becomes-link', 0],
     ]);
     expect(warnings).toEqual([
-      'Skipped a-vanishes: it vanished while the workspace was sent.',
+      'Skipped a-vanishes: it disappeared while the workspace was sent.',
       expect.stringMatching(/^b-shrinks shrank while it was sent/),
       expect.stringMatching(/^c-grows grew while it was sent/),
     ]);

@@ -92,7 +92,7 @@ async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (li
     } catch (error) {
       const { code } = error as { code?: unknown };
       if (typeof code !== 'string' || !skippable.has(code)) throw error;
-      warn(code === 'ENOENT' ? `Skipped ${path}: it vanished while the workspace was sent.` : `Skipped ${path}: ${code}.`);
+      warn(code === 'ENOENT' ? `Skipped ${path}: it disappeared while the workspace was sent.` : `Skipped ${path}: ${code}.`);
     }
   }
   tar.finalize();
@@ -159,7 +159,7 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
       warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
       for (; left > 0; left -= Math.min(small, left)) await write(Buffer.alloc(Math.min(small, left)));
     } else if (!tar.destroyed && (await file.stat()).size > stats.size) {
-      warn(`${path} grew while it was sent: only its first ${stats.size} bytes were.`);
+      warn(`${path} grew while it was sent: only its first ${stats.size} bytes were sent.`);
     }
     sink.end(null);
     await closed;
@@ -188,9 +188,9 @@ function tooLarge(top: string, bytes: number, limit: number, entries: readonly E
   const named = largest.map(({ path, size }) => `${path} (${inWords(size)})`).join(', ');
   return new OnejobError(
     'E_WORKSPACE_TOO_LARGE',
-    `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, and at most ${inWords(limit)} are sent. Largest: ${named}.`,
+    `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, but at most ${inWords(limit)} can be sent. Largest: ${named}.`,
     {
-      hint: `Name what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`,
+      hint: `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`,
     },
   );
 }

@@ -41,7 +41,7 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
       const parts = safeParts(header.name);
       const why =
         parts === null
-          ? 'its name leads out of the folder'
+          ? 'its name points outside the folder'
           : parts.length === 0
             ? null
             : await write(progress, parts, header, entry);
@@ -94,7 +94,7 @@ async function write(
   if (header.type === 'directory') return null;
   const name = parts.join('/');
   const path = join(top, name);
-  if (lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return 'a directory of that name is there';
+  if (lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return 'a directory with that name exists';
   // Made beside and renamed: what was there is replaced as a whole, and a link is replaced, not followed.
   const fresh = join(top, ...parts.slice(0, -1), `.onejob-${randomBytes(6).toString('hex')}`);
   try {
@@ -154,7 +154,7 @@ function makeFolders({ top, folders }: Progress, parts: readonly string[]): stri
     if (folders.has(path)) continue;
     const there = lstatSync(path, { throwIfNoEntry: false });
     if (there === undefined) mkdirSync(path);
-    else if (there.isSymbolicLink()) return `${part} is a link, and nothing is written through links`;
+    else if (there.isSymbolicLink()) return `${part} is a link, and onejob never writes through links`;
     else if (!there.isDirectory()) return `${part} is not a directory`;
     folders.add(path);
   }

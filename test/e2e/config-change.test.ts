@@ -6,14 +6,14 @@ test('a config that changed is told by status, plan and doctor; a hangup ends th
   await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
   const daemon = await here.up();
   await expect.poll(async () => (await here.api.plan()).length).toBe(0);
-  expect((await here.cli(['plan']).ended).stdout).toBe('Nothing to do: what exists is what the config asks for.\n');
+  expect((await here.cli(['plan']).ended).stdout).toBe('Nothing to do: what exists matches the config.\n');
   here.configure('pools: { default: { agents: 2, runtime: process } }');
   const changed =
-    /^! \S+config\.yml was changed after it was loaded at [\d:]+; what holds is as it was then\. To apply it, type .*"onejob down --leave"/m;
+    /^! \S+config\.yml was changed after the daemon loaded it at [\d:]+; the daemon still uses what it loaded\. To apply it, type .*"onejob down --leave"/m;
   expect((await here.cli(['status']).ended).stdout).toMatch(changed);
   const plan = (await here.cli(['plan']).ended).stdout;
   expect(plan).toMatch(changed);
-  expect(plan).toContain('Nothing to do: what exists is what the loaded config asks for.');
+  expect(plan).toContain('Nothing to do: what exists matches the loaded config.');
   expect((await here.cli(['doctor']).ended).stdout).toMatch(/^warning +config: \S+config\.yml was changed after/m);
 
   daemon.child.signal('SIGHUP');

@@ -23,5 +23,5 @@ test('a pool that backs off, is paused or drains is a warning with what to do', 
   const words = stdout.replace(/\s+/g, ' ');
   expect(words).toMatch(/warning pool broken: It failed (once|\d+ times in a row) and waits before it tries again: Cannot mount/);
   expect(words).toContain('warning pool default: It is paused by alice. -> Type "onejob resume default --reason alice"');
-  expect(words).toContain('warning pool default: It drains: nothing new is started. -> Type "onejob resume default"');
+  expect(words).toContain('warning pool default: It is draining: nothing new starts. -> Type "onejob resume default"');
 });

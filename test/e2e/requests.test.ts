@@ -21,12 +21,12 @@ test('a job cannot have onejob’s state, its socket or the Engine’s as a volu
   for (const [host, why] of [
     [stateDir, /state of onejob/],
     [link, /state of onejob/],
-    [`${dir.path}/data/../link`, /must not hold/],
+    [`${dir.path}/data/../link`, /must not contain/],
     ['/', /state of onejob/],
     [here.api.socket, /onejob/],
     ['/var/run/docker.sock', /all rights over this host/],
     // It holds onejob's shared sockets and the Engine's.
-    ['/run', /speak to onejob|all rights over this host/],
+    ['/run', /talk to onejob|all rights over this host/],
   ] as const) {
     await expect(ask(host), host).rejects.toMatchObject({ code: 'E_JOB_REQUEST', message: expect.stringMatching(why) });
   }

@@ -46,7 +46,7 @@ describe.skipIf(lacks('dockerd', 'root'))('image: auto', () => {
     const doctor = (await here.cli(['doctor']).ended).stdout.replace(/\s+/g, ' ');
     expect(doctor).toContain(`ok pool cpu: Its image is ${plain} (image: auto).`);
     expect(doctor).toContain(`ok pool gpu: Its image is ${recent} (image: auto).`);
-    expect(doctor).toContain('error pool none: No image can be chosen for it: no device of this host is one that it asks for.');
+    expect(doctor).toContain('error pool none: Cannot choose an image for it: no device of this host matches what it asks for.');
 
     // An older driver has an older image, which is not there yet: the pool says so and starts once it is.
     await expect.poll(() => standbyOf(here, 'gpu/1')).not.toBeNull();

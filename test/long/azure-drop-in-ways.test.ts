@@ -125,7 +125,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox', 'root'))('cards of onejob 
     await using here = await onejob({ env: there.env, engine: engine.socket });
     const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '2', '--name', 'box']);
     expect(child.stderr).toContain(
-      '2 agents on 4 cards: each agent has 2 of its own. The Python manager showed every agent every card.',
+      '2 agents on 4 cards: each agent has 2 to itself. The Python manager showed every agent every card.',
     );
     await untilIdle(bench, 2, 180_000);
     const { owner } = await here.api.status();

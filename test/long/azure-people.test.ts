@@ -23,7 +23,10 @@ test('a job from its waiting to its agent’s own logs, and a host that is taken
   await expect.poll(async () => (await text('jobs')).stdout).toMatch(/azure-\d+ +ci +waiting .*two/);
   const listed = (await text('jobs')).stdout;
   const id = /^(azure-\d+) +ci +running/m.exec(listed)?.[1] ?? 'none';
-  expect(await text('cancel', id)).toMatchObject({ code: 1, stderr: expect.stringContaining('which alone can end it') });
+  expect(await text('cancel', id)).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('and only that service can cancel it'),
+  });
   expect(await text('logs', '--agent', id)).toMatchObject({ code: 1, stderr: expect.stringContaining('copied when it ends') });
 
   const followed = here.cli(['logs', '-f', id]).ended;

@@ -201,7 +201,7 @@ describe.each(members)('on $name', ({ missing, pool, name }) => {
     door.open();
     const ended = await run.ended;
     expect(ended).toMatchObject({ code: 0, stdout: `a-large\ny-stays\n${300 * 2 ** 20}\n` });
-    expect(ended.stderr).toMatch(/^onejob: Skipped z-vanishes: it vanished while the workspace was sent\.$/m);
+    expect(ended.stderr).toMatch(/^onejob: Skipped z-vanishes: it disappeared while the workspace was sent\.$/m);
   });
 
   it('a wall clock that jumps moves no deadline, and no output is lost', async () => {

@@ -44,7 +44,7 @@ test('before the first start nothing is wrong, and services are left to the daem
   await using here = await onejob({ config: bench.config({ pool: 'env: { BUILDKITE_SKIP_CHECKOUT: "true" }' }) });
   const { code, stdout } = await here.cli(['doctor']).ended;
   expect(code, stdout).toBe(0);
-  expect(stdout.replace(/\s+/g, ' ')).toContain('CI services are looked at by a daemon');
+  expect(stdout.replace(/\s+/g, ' ')).toContain('Only a daemon checks slots, images, caches, GPUs and CI services');
 });
 
 test('jobs of the queue are counted; a token that may not count costs the counts alone', async ({ skip }) => {

@@ -179,8 +179,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     await using day = await secretDay();
     const { bench, here } = day;
     for (const [network, why] of [
-      ['none', 'the agent of an untrusted job must reach the filter on this host; write internet'],
-      ['host', 'an untrusted job would reach all that listens on this host; write internet'],
+      ['none', 'the agent of an untrusted job must reach the filter on this host; use "internet"'],
+      ['host', 'an untrusted job could reach everything that listens on this host; use "internet"'],
     ]) {
       here.configure(bench.config({ pool: `trust: { network: ${network} }` }));
       const { code, stdout, stderr } = await here.cli(['config', 'check'], { env: { ONEJOB_CONFIG: `${here.dir}/config.yml` } })

@@ -130,7 +130,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     const runs = [1, 2, 3].map((n) => shell(here, `echo ran ${n}`));
     // Its own recipe is not to blame either.
     runs.push(here.run('--no-workspace', '--image', images.entrypoint, '--', 'echo', 'ran 4'));
-    await Promise.all(runs.map((run) => run.says(/waits in pool default.*(nothing listens there|no such socket|hung up)/)));
+    await Promise.all(runs.map((run) => run.says(/is waiting in pool default.*(nothing listens there|no such socket|hung up)/)));
     expect((await here.cli(['status']).ended).stdout).toMatch(/^! .*(nothing listens there|no such socket|hung up)/m);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(/nothing listens there|no such socket|hung up/);
     // Long enough for several tries.
@@ -174,7 +174,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('the Engine goes away', {
     await expect.poll(async () => (await here.api.status()).problems.length, patient).toBe(1);
     const ended = await first.stop();
     expect(ended.code).toBe(0);
-    expect(ended.stdout + ended.stderr).toMatch(/leaving what cannot be reached/);
+    expect(ended.stdout + ended.stderr).toMatch(/leaving agents that cannot be reached/);
     await engine.start();
     const second = await here.up();
     const { code, stderr } = await run.ended;

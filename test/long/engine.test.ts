@@ -37,7 +37,7 @@ describe('no Docker for us', () => {
       here.env.DOCKER_HOST = `unix://${socket}`;
       await here.up();
       const run = here.run('--no-workspace', '--pool', 'default', '--', 'echo', 'at last');
-      await run.says(/waits in pool default.*no such socket/);
+      await run.says(/is waiting in pool default.*no such socket/);
       expect((await here.run('--no-workspace', '--pool', 'other', '--', 'echo', 'fine').ended).stdout).toBe('fine\n');
       expect((await here.cli(['status']).ended).stdout).toMatch(/^! .*no such socket/m);
       expect((await here.cli(['jobs']).ended).stdout).toMatch(/no such socket/);
@@ -68,7 +68,7 @@ describe('no Docker for us', () => {
     const doctor = await asSomebody(here, 'doctor').ended;
     expect(doctor.stdout + doctor.stderr).toMatch(/may not open that socket[\s\S]*usermod -aG docker/);
     const run = asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'let in');
-    await run.says(/waits in pool default.*may not open that socket.*usermod -aG docker/);
+    await run.says(/is waiting in pool default.*may not open that socket.*usermod -aG docker/);
     // Groups are taken on at login; a socket open to everybody is the same to whoever tries.
     chmodSync(socket.path, 0o666);
     expect(await run.ended).toMatchObject({ code: 0, stdout: 'let in\n' });
@@ -115,7 +115,7 @@ describe.skipIf(lacks('docker', 'busybox'))('an Engine that others use too', () 
     await here.up();
     const run = here.run('--no-workspace', '--', 'echo', 'ran');
     const reason = /below disk\.min_free of 100 %/;
-    await run.says(new RegExp(`waits in pool default.*paused: .*${reason.source}`));
+    await run.says(new RegExp(`is waiting in pool default.*paused: .*${reason.source}`));
     expect((await here.cli(['status']).ended).stdout).toMatch(reason);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(reason);
     expect(run.stdout).toBe('');

@@ -56,9 +56,9 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     expect(words).toContain('warning container toolkit: It has version 1.14.3; below 1.17.8');
     expect(words).toContain('nvidia-container-cli finds driver 570.133.20, and the one that is loaded is 580.105.08');
     expect(words).toContain(
-      'error pool test: It asks for devices for one agent, and gets none: 2 devices of this host fit, and of these pool train has 2.',
+      'error pool test: It asks for devices for one agent, but gets none: 2 devices of this host fit, of which pool train has 2.',
     );
-    expect(words).toMatch(/error pool large: No device of this host is one that it asks for; the nearest, NVIDIA H100 80GB HBM3/);
+    expect(words).toMatch(/error pool large: No device of this host matches what it asks for; the nearest, NVIDIA H100 80GB HBM3/);
     expect(words.match(/pool test: /g)).toHaveLength(1);
     expect(code).toBe(1);
     // The same when it started.

@@ -216,7 +216,9 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a bad day', () => {
     const next = await hold(here, 'gpu');
     await expect.poll(async () => (await here.api.job(next.id)).state).toBe('running');
     expect(await running(here, next)).toEqual([uuidOf(1)]);
-    await expect.poll(async () => (await device(here, uuidOf(0)))?.why).toMatch(/stopped before it was shown to be clean/);
+    await expect
+      .poll(async () => (await device(here, uuidOf(0)))?.why)
+      .toMatch(/stopped before it verified that the device is clean/);
     await person[Symbol.asyncDispose]();
     host.change(0, { usedMiB: card(0).usedMiB, processes: [] });
     await expect.poll(async () => (await device(here, uuidOf(0)))?.state, { timeout: 20_000 }).toBe('free');

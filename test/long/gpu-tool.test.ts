@@ -71,7 +71,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
     const next = await hold(here, 'idle');
     expect(await here.api.job(next.id)).toMatchObject({
       state: 'queued',
-      reason: expect.stringMatching(/unknown: the last look at it failed/),
+      reason: expect.stringMatching(/unknown: the last check failed/),
     });
     expect((await device(here, uuidOf(0)))?.why).toMatch(/unknown/);
     // Its standby stays, since nothing is known to be wrong.
@@ -145,7 +145,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
     const daemon = await here.up();
     expect((await see(here, 'cpu')).cards).toEqual([]);
     const job = await hold(here, 'gpu');
-    expect(await here.api.job(job.id)).toMatchObject({ state: 'queued', reason: expect.stringMatching(/not been looked at/) });
+    expect(await here.api.job(job.id)).toMatchObject({ state: 'queued', reason: expect.stringMatching(/not been checked/) });
     await here.api.cancel(job.id);
     await daemon.stop();
     expect(performance.now() - begun).toBeLessThan(15_000);

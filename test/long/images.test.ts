@@ -115,9 +115,9 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     }
     const waiting = here.run('--no-workspace', '--pool', 'denied', '--', 'echo', 'ran');
     // Also where nobody sees a line that is redrawn, a wait without end says why, once.
-    await waiting.says(/onejob: job \w+ waits in pool denied.*refused/);
+    await waiting.says(/onejob: job \w+ is waiting in pool denied.*refused/);
     const seen = inTerminal(here, ['run', '--no-workspace', '--pool', 'noshell', '--', 'true']);
-    await seen.says(/waits in pool noshell, next in line: .*"sh"/);
+    await seen.says(/is waiting in pool noshell, next in line: .*"sh"/);
 
     expect(await here.run('--no-workspace', '--pool', 'good', '--', 'echo', 'fine').ended).toMatchObject({
       code: 0,
@@ -140,7 +140,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     waiting.signal('SIGINT');
     seen.type(ctrlC);
     for (const run of [waiting, seen]) expect((await run.ended).code).toBe(130);
-    expect(waiting.stderr.match(/waits in pool/g)).toHaveLength(1);
+    expect(waiting.stderr.match(/is waiting in pool/g)).toHaveLength(1);
     expect((await daemon.stop()).code).toBe(0);
   });
 
@@ -151,7 +151,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     await here.up();
     const ended = await here.run('--no-workspace', '--', 'sh', '-c', 'echo begun; exec tail /dev/zero').ended;
     expect(ended).toMatchObject({ code: 137, stdout: 'begun\n' });
-    expect(ended.stderr).toMatch(/onejob: job \w+ was killed because it used more memory than its agent may/);
+    expect(ended.stderr).toMatch(/onejob: job \w+ was killed because it used more memory than its agent is allowed to/);
     const own = await here.run('--no-workspace', '--', 'sh', '-c', 'kill -9 $$').ended;
     expect(own.code).toBe(137);
     expect(own.stderr).not.toMatch(/memory/);

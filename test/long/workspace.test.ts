@@ -190,7 +190,7 @@ test.skipIf(lacks('bubblewrap'))('a workspace over the limit is refused before i
   for (const name of ['one', 'two']) truncateSync(join(folder, 'data', name), 1200 * 2 ** 20);
   const ended = await here.cli(['run', '--', 'true'], { cwd: folder }).ended;
   expect(ended.code).toBe(125);
-  expect(ended.stderr).toMatch(/has 2\.3 GiB in 3 files, and at most 2(\.0)? GiB.*data\/(one|two) \(1\.2 GiB\)/);
+  expect(ended.stderr).toMatch(/has 2\.3 GiB in 3 files, but at most 2(\.0)? GiB.*data\/(one|two) \(1\.2 GiB\)/);
   expect(ended.stderr).toContain('.onejobignore');
   expect(await here.api.jobs({ all: true, pool: null })).toEqual([]);
   expect(readdirSync(join(here.stateDir, 'workspaces'))).toEqual([]);

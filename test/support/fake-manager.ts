@@ -236,7 +236,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     async *agentLogs(source) {
       const id = 'job' in source ? source.job : 'agent' in source ? source.agent : source.slot;
       const pieces = manager.ownLogs.get(id);
-      if (pieces === undefined) throw new OnejobError('E_LOG_UNKNOWN', `Agent ${id} has left no logs of its own.`);
+      if (pieces === undefined) throw new OnejobError('E_LOG_UNKNOWN', `Agent ${id} left no logs of its own.`);
       yield* pieces;
     },
     devices: () => manager.deviceViews,

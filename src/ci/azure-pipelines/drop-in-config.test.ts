@@ -44,12 +44,12 @@ const cards = (n: number, more: Partial<Device> = {}): Inventory => ({
 
 describe('agents and cards', () => {
   it.each([
-    [2, 2, { count: 1, vendor: 'nvidia' }, '2 agents on 2 cards: each agent has 1 of its own.'],
-    [2, 8, { count: 4, vendor: 'nvidia' }, '2 agents on 8 cards: each agent has 4 of its own.'],
-    [3, 8, { count: 2, vendor: 'nvidia' }, '3 agents on 8 cards: each agent has 2 of its own, 2 are left over.'],
+    [2, 2, { count: 1, vendor: 'nvidia' }, '2 agents on 2 cards: each agent has 1 to itself.'],
+    [2, 8, { count: 4, vendor: 'nvidia' }, '2 agents on 8 cards: each agent has 4 to itself.'],
+    [3, 8, { count: 2, vendor: 'nvidia' }, '3 agents on 8 cards: each agent has 2 to itself, 2 are left over.'],
     [3, 2, { count: 1, vendor: 'nvidia', share: 2 }, '3 agents on 2 cards: up to 2 agents share one, and each agent sees one.'],
     [5, 1, { count: 1, vendor: 'nvidia', share: 5 }, '5 agents on 1 card: up to 5 agents share one'],
-    [2, 0, 0, '2 agents without GPUs: this host has no card of NVIDIA'],
+    [2, 0, 0, '2 agents without GPUs: this host has no NVIDIA card'],
     [0, 4, { count: 1, vendor: 'nvidia' }, '0 agents on 4 cards'],
   ])('%i agents and %i cards', (agents, count, devices, line) => {
     const shared = shareCards(agents, cards(count));

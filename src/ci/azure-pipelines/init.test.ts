@@ -92,7 +92,7 @@ describe('without a terminal', () => {
   it('per-device is taken on a host without cards, too, and what that means is said', async () => {
     writeFileSync(at('azure.pat'), azure.pat, { mode: 0o600 });
     const { code, stderr } = await init(all(['--agents', 'per-device']));
-    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('no agent until it has one') });
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('no agent starts until it has one') });
     expect((await load()).pools[0]).toMatchObject({ agents: 'per-device', devices: { count: 1 } });
   });
 
@@ -135,9 +135,9 @@ describe('without a terminal', () => {
     ['a token file that is not there', null, [], 1, /The token file \S+pat does not exist\..*\n.*install -D -m 600/],
     ['a token file with more than a token', 'to ken', [], 1, /it is no personal access token/],
     ['a pool that is not there', '', ['--pool', 'nope'], 1, /no agent pool "nope". It has: Default, gpu, lab\./],
-    ['an address that is none', '', ['--url', 'acme'], 2, /--url cannot be used. Expected a web address/],
-    ['no number of agents', '', ['--agents', 'many'], 2, /--agents cannot be used. Write a number from 1 to 512/],
-    ['no day', '', ['--expires', '2027-02-30'], 2, /--expires cannot be used. Write a day/],
+    ['an address that is none', '', ['--url', 'acme'], 2, /Invalid value for --url. Expected a web address/],
+    ['no number of agents', '', ['--agents', 'many'], 2, /Invalid value for --agents. Write a number from 1 to 512/],
+    ['no day', '', ['--expires', '2027-02-30'], 2, /Invalid value for --expires. Write a day/],
   ])('%s is told, and nothing is written', async (_, token, more, code, message) => {
     if (token !== null) writeFileSync(at('pat'), token || azure.pat, { mode: 0o600 });
     const ran = await init(all(['--token-file', 'pat', '--agents', '1', ...more]));
@@ -152,7 +152,7 @@ describe('without a terminal', () => {
     const refused = await init(all(['--token-file', 'pat', '--yes']));
     expect(refused).toMatchObject({
       code: 1,
-      stderr: expect.stringMatching(/There is a file already: \S+config\.yml.*\n.*--force/),
+      stderr: expect.stringMatching(/Refusing to overwrite the existing file \S+config\.yml.*\n.*--force/),
     });
     expect(readFileSync(at('config.yml'), 'utf8')).toBe('pools: {}\n');
     expect(await init(all(['--token-file', 'pat', '--yes', '--force']))).toMatchObject({ code: 0 });

@@ -94,13 +94,13 @@ describe('keys of a service that do not go together, or are not what they should
     ['endpoint: agent.buildkite.com', 'services.s.endpoint: expected a web address such as'],
     ['endpoint: "https://me:hunter2@x/v3"', 'services.s.endpoint: holds a user or a password'],
     ['endpoint: "http://bk.lab/v3"', 'warning: services.s.endpoint: is not encrypted: the token travels in clear to bk.lab'],
-    ['metrics_token: hunter2', 'services.s.metrics_token: a secret is named, not written down'],
+    ['metrics_token: hunter2', 'services.s.metrics_token: name the place of the secret, not its value'],
     ['agent: { version: latest }', 'services.s.agent.version: "latest" is not a version such as "3.137.0"'],
     ['agent: { form: image }', 'services.s.agent.form: unknown key; did you mean "from"?'],
     ['agent: { from: "http://x/a.tar.gz" }', 'services.s.agent.from: "http://x/a.tar.gz" is not an https address'],
     ['agent: { from: "https://x/a.tar.gz" }', 'services.s.agent.from: does not say in its name which version it is'],
     ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256" beside it'],
-    ['agent: { from: /a/../b }', 'services.s.agent.from: must not hold ".."'],
+    ['agent: { from: /a/../b }', 'services.s.agent.from: must not contain ".."'],
     [`agent: { from: image, sha256: ${'ab'.repeat(32)} }`, 'warning: services.s.agent.sha256: is not used: "from" is image'],
   ])('%s', async (keys, line) => {
     const lines = await folder.check(service(keys));
@@ -223,7 +223,7 @@ describe('a number of threads in the environment', () => {
     ['cpus: 2, cpu_env: T, env: { T: 4 }', 'pools.a.cpu_env: is T, which "env" sets too'],
     ['cpus: 2, cpu_env: 2T', 'pools.a.cpu_env: "2T" is not the name of a variable'],
     ['cpus: 2, cpu_env: ONEJOB_X', 'pools.a.cpu_env: names that begin with ONEJOB_ are set by onejob itself'],
-    ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T again; cpu_env has it already'],
+    ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T, which cpu_env already sets'],
   ])('%s is none', async (keys, line) => {
     expect(await folder.check(`pools: { a: { ${keys} } }\n`)).toEqual([expect.stringContaining(line)]);
   });
@@ -255,7 +255,7 @@ describe('caches by name', () => {
 
   it('no slot is called as the folder of untrusted jobs is', async () => {
     expect(await folder.check('pools: { a: { name: untrusted, caches: ["depot:/d"] } }\n')).toEqual([
-      expect.stringContaining('pools.a.name: is untrusted, which is what the folder with the caches of untrusted jobs is called'),
+      expect.stringContaining('pools.a.name: is untrusted, which is reserved for the folder with the caches of untrusted jobs'),
     ]);
     expect(await folder.check('pools: { a: { name: untrusted } }\n')).toEqual([]);
   });
@@ -300,7 +300,9 @@ describe('its secrets', () => {
 
   it('an encrypted value in the environment of a pool is warned of', async () => {
     const lines = await folder.check(service('') + pool('env: { SECRET_A: "x;y" }'));
-    expect(lines).toEqual([expect.stringMatching(/warning: pools\.\w+\.env\.SECRET_A: goes into every job of the pool as it is/)]);
+    expect(lines).toEqual([
+      expect.stringMatching(/warning: pools\.\w+\.env\.SECRET_A: is passed to every job of the pool still encrypted/),
+    ]);
   });
 
   it('a key that nothing could need, and one that others can read, are warnings', async () => {

@@ -139,7 +139,10 @@ describe('without a terminal', () => {
   it('a config that is there stays, unless --force is said', async () => {
     token();
     writeFileSync(at('config.yml'), 'pools: {}\n');
-    expect(await init([...given, '--yes'])).toMatchObject({ code: 1, stderr: expect.stringContaining('There is a file already') });
+    expect(await init([...given, '--yes'])).toMatchObject({
+      code: 1,
+      stderr: expect.stringContaining('Refusing to overwrite the existing file'),
+    });
     expect(readFileSync(at('config.yml'), 'utf8')).toBe('pools: {}\n');
     expect(await init([...given, '--yes', '--force'])).toMatchObject({ code: 0 });
   });

@@ -553,9 +553,9 @@ describe('artifacts', () => {
       never,
       hurry.signal,
     );
-    hurry.abort('onejob was stopped while it read them');
+    hurry.abort('onejob was stopped while it was reading them');
     await settling;
-    expect(queue.job(id)?.reason).toContain('onejob was stopped while it read them');
+    expect(queue.job(id)?.reason).toContain('onejob was stopped while it was reading them');
   });
 
   it('are given up by the manager that finds them begun three times', async () => {

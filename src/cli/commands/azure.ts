@@ -27,21 +27,21 @@ export function addAzureCommands(program: Command, act: Act): void {
 
 function define(command: Command, act: Act): void {
   command
-    .description('agents for a pool of Azure Pipelines, with the arguments of the Python manager')
+    .description('run agents for an agent pool of Azure Pipelines, with the arguments of the Python manager')
     .usage('[options] <PAT|@FILE|-> <URL> <POOL>')
-    .argument('<pat>', 'personal access token; @FILE: it is in that file; -: in AZP_TOKEN_FILE or AZP_TOKEN')
-    .argument('<url>', 'address of the organisation, such as https://dev.azure.com/acme')
+    .argument('<pat>', 'personal access token; @FILE: read it from that file; -: from AZP_TOKEN_FILE or AZP_TOKEN')
+    .argument('<url>', 'URL of the organisation, such as https://dev.azure.com/acme')
     .argument('<pool>', 'the agent pool there')
     .option('-n <n>', 'number of agents', integer(1, 512), usualAgents)
-    .option('--name <name>', "agents are called NAME_0, NAME_1, … (default: the host's name)")
+    .option('--name <name>', "name the agents NAME_0, NAME_1, … (default: the host's name)")
     .option('-d, --docker <image>', 'image of the agents (default: one that onejob builds to suit the cards)')
     .option(
       '--volume <host:container:var...>',
-      'show a folder of this host to all jobs, read-only, its place in the variable; may be repeated',
+      'mount a folder of this host into all jobs, read-only, with its path in the variable; may be repeated',
     )
-    .option('--poll-time <s>', 'how often the service is asked, at least every 2 s (default: 10)', integer(0, aDay))
-    .option('--timeout <s>', 'changes nothing; taken because the Python manager took it', integer(0, aDay))
-    .option('--print-config', 'print the config file that says the same, and end')
+    .option('--poll-time <s>', 'how often to ask the service, 2 s or more (default: 10)', integer(0, aDay))
+    .option('--timeout <s>', 'no effect; accepted because the Python manager accepted it', integer(0, aDay))
+    .option('--print-config', 'print the equivalent config file, and exit')
     .addHelpText(
       'after',
       `
@@ -51,12 +51,12 @@ Examples:
   onejob azure @pat https://dev.azure.com/acme gpu --volume /data/a:/a:DATA_A /data/b:/b:DATA_B
   onejob azure @pat https://dev.azure.com/acme gpu --print-config >config.yml
 
-It stays in the foreground; Ctrl-C ends its agents and takes them off the service. One entry that is never online stays
-there, so that jobs wait for the next start: "onejob down --forget" in another terminal ends all and takes it off too.
+It stays in the foreground; Ctrl-C ends its agents and removes them from the service. One entry that is never online stays
+there, so that jobs wait for the next start: "onejob down --forget" in another terminal ends everything and removes it too.
 The token stays with onejob: no agent
-sees it, unless an image of your own (-d) has its own way to sign in. With more agents than cards, cards are shared; else
-each agent has its own.
-Exit codes: 0 it was stopped; 1 it could not run; 2 wrong usage.`,
+sees it, unless an image of your own (-d) signs in by itself. With more agents than cards, agents share cards; otherwise
+each agent has its own cards.
+Exit codes: 0 stopped; 1 could not run; 2 wrong usage.`,
     );
   does(
     command,

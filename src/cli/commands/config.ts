@@ -7,21 +7,21 @@ import type { GlobalFlags, Session } from '../session.ts';
 import { type Act, does, failed, global } from './options.ts';
 
 export function addConfigCommands(program: Command, act: Act): void {
-  const config = program.command('config').description('look at the config');
+  const config = program.command('config').description('check and show the config');
   const reads = <F extends GlobalFlags>(command: Command, work: (session: Session, flags: F) => Promise<number>) =>
     global(
       command
-        .argument('[file]', 'default: the one a daemon would read')
+        .argument('[file]', 'default: the config that a daemon would read')
         .action((file: string | undefined, flags: F) =>
           act((session) => work(session, flags), failed)(file === undefined ? flags : { ...flags, config: file }),
         ),
     );
   const check = config
     .command('check')
-    .description('say everything that is wrong with it; exit code 1 when something is')
-    .option('--no-secrets', 'for the config of another host: look neither for its secrets nor at what this host has');
+    .description('report every problem in the config; exit code 1 if there are errors')
+    .option('--no-secrets', 'for the config of another host: check neither its secrets nor what this host has');
   reads<GlobalFlags & CheckFlags>(check, async (session, flags) => (await import('../config.ts')).checkConfigFile(session, flags));
-  const show = config.command('show').description('the whole of it as it is in effect, and where each value comes from');
+  const show = config.command('show').description('print the whole config in effect, and where each value comes from');
   reads(show, async (session) => (await import('../config.ts')).showConfig(session));
 
   const completion = program
@@ -37,7 +37,7 @@ export function addConfigCommands(program: Command, act: Act): void {
   // Hidden, since only completion scripts call it.
   const complete = program
     .command('complete', { hidden: true })
-    .description('names for completion, of the daemon that is there')
+    .description('print names for completion, from the running daemon')
     .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs']));
   does(complete, act, failed, async (session, what: Completed[]) => (await import('../completion.ts')).complete(session, what));
 }

@@ -8,7 +8,7 @@ import { type Act, does, failed, global, wrongOrFailed } from './options.ts';
 export function addDaemonCommands(program: Command, act: Act): void {
   const up = program
     .command('up')
-    .description('lead this host: the daemon, in the foreground')
+    .description('run the daemon of this host in the foreground')
     .addOption(new Option('--temporary').hideHelp());
   does(up, act, failed, async (session, { temporary = false }: { temporary?: boolean }) =>
     (await import('../up.ts')).up(session, { temporary }),
@@ -18,15 +18,15 @@ export function addDaemonCommands(program: Command, act: Act): void {
     .command('down')
     .description('stop the daemon, and the running jobs with it')
     .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
-    .addOption(new Option('--now', 'end running jobs without their time of grace').conflicts(['drain', 'leave']))
+    .addOption(new Option('--now', 'end running jobs without their grace period').conflicts(['drain', 'leave']))
     .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
-    .addOption(new Option('--forget', 'also remove what stays at CI services otherwise').conflicts('leave'))
+    .addOption(new Option('--forget', 'also remove the entries that otherwise stay at CI services').conflicts('leave'))
     .addHelpText(
       'after',
       `
-Without --forget the placeholders stay that keep jobs of CI services waiting while there is no agent; without one, such jobs
-fail when they are queued. Remove them when this host is not to serve them any more.
-Exit codes: 0; 1 when no daemon runs here, or --forget could not remove them all; 2 wrong usage.`,
+Without --forget, placeholders stay at CI services and keep jobs waiting while there is no agent; without a placeholder, jobs
+fail when they are queued. Remove placeholders when this host will no longer serve those services.
+Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of them; 2 wrong usage.`,
     );
   does(down, act, failed, async (session, flags: { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
     const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
@@ -36,23 +36,20 @@ Exit codes: 0; 1 when no daemon runs here, or --forget could not remove them all
 
   const status = program
     .command('status')
-    .description('what every slot is doing, problems first')
-    .option('-w, --watch', 'again every second')
-    .option('--wide', 'cut nothing, and show where jobs can be looked at')
+    .description('show what every slot is doing, problems first')
+    .option('-w, --watch', 'refresh every second')
+    .option('--wide', 'truncate nothing, and show links to jobs')
     .addHelpText(
       'after',
-      '\nExit codes: 0; 1 when a device is missing that was leased once, or in quarantine, or there is no daemon; 2 wrong usage.',
+      '\nExit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, or there is no daemon; 2 wrong usage.',
     );
   does(status, act, failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
 
   const plan = program
     .command('plan')
-    .description('what the config that the daemon has read asks for, against what exists')
-    .argument('[file]', 'with --inventory: the config (default: the one a daemon would read)')
-    .option(
-      '--inventory <file|dir>',
-      'which agents it would have, with which devices, on a host that was recorded; needs no daemon',
-    )
+    .description('compare the config that the daemon loaded with what exists')
+    .argument('[file]', 'with --inventory: the config (default: the config that a daemon would read)')
+    .option('--inventory <file|dir>', 'show which agents and devices a recorded host would have; needs no daemon')
     .addHelpText(
       'after',
       `
@@ -69,8 +66,8 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
         async (session) => {
           if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
           if (file === undefined) return (await import('../plan.ts')).showPlan(session);
-          throw new OnejobError('E_USAGE', 'A daemon plans with the config that it has read, not with a file that is named here.', {
-            hint: `See "onejob config check ${file}", or add --inventory for a host that was recorded.`,
+          throw new OnejobError('E_USAGE', 'Cannot plan with FILE: a daemon plans with the config that it loaded.', {
+            hint: `See "onejob config check ${file}", or add --inventory to plan for a recorded host.`,
           });
         },
         inventory === undefined ? wrongOrFailed : failed,
@@ -78,13 +75,13 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     });
   global(plan);
 
-  const doctor = program.command('doctor').description('look for what is wrong here, and say what to do');
+  const doctor = program.command('doctor').description('find problems of this host, and say what to do');
   does(doctor, act, failed, async (session) => (await import('../plan.ts')).showDoctor(session));
 
   for (const [what, description] of [
-    ['pause', 'start nothing new until "resume", also after a restart; what runs goes on'],
-    ['resume', 'end a pause by this reason, and a drain; 1 while another reason holds'],
-    ['drain', 'finish what runs, then stay empty until "resume", also after a restart'],
+    ['pause', 'start nothing new until "resume", also after a restart; running jobs continue'],
+    ['resume', 'end the pause with this reason, and a drain; exit code 1 while another reason remains'],
+    ['drain', 'finish running jobs, then stay empty until "resume", also after a restart'],
   ] as const) {
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
     if (what !== 'drain')
@@ -98,6 +95,6 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
   // Hidden, since only the daemon starts it.
   const filter = program
     .command('filter', { hidden: true })
-    .description('carry calls of untrusted jobs to their service; started by the daemon');
+    .description('pass calls of untrusted jobs to their service; started by the daemon');
   does(filter, act, failed, async (session) => (await import('../filter.ts')).runFilter(session));
 }

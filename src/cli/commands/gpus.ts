@@ -15,9 +15,9 @@ const named = ['<gpu>', 'its UUID or the beginning of it, or the index or PCI ad
 export function addGpuCommands(program: Command, act: Act): void {
   const gpus = program
     .command('gpus')
-    .description('the GPUs of this host, who holds them, and what is wrong with them')
-    .option('-w, --watch', 'again whenever something changed; in a pipe one JSON object per change')
-    .option('--every <time>', 'how often --watch looks (default: 5s)', interval)
+    .description('list the GPUs of this host, who holds them, and their problems')
+    .option('-w, --watch', 'print again whenever something changes; in a pipe, one JSON object per change')
+    .option('--every <time>', 'how often --watch checks (default: 5s)', interval)
     .option('--from <file|dir>', 'read recordings of nvidia-smi, amd-smi, rocm-smi or xpu-smi instead of this host')
     .addHelpText(
       'after',
@@ -28,8 +28,8 @@ Examples:
   nvidia-smi -q -x >host.xml; nvidia-smi -L >host.txt
   onejob gpus --from .                          the same from recordings, as for a bug report
 
-It asks the host itself, so it needs no daemon.
-Exit codes: 0 all seen and nothing wrong; 1 a finding is an error, or not all GPUs could be seen; 2 wrong usage.`,
+It reads the host directly and needs no daemon.
+Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all GPUs could be read; 2 wrong usage.`,
     );
   does(gpus, act, failed, async (session, flags: GpusFlags) => (await import('../gpus.ts')).showGpus(session, flags));
   addDeviceCommands(program, gpus, act);
@@ -48,8 +48,8 @@ function addDeviceCommands(program: Command, gpus: Command, act: Act): void {
 
   const reserve = gpus
     .command('reserve')
-    .description('take a device for yourself; the job that runs on it ends first')
-    .option('--for <time>', 'give it back by itself after this time, such as 4h or 2d', duration)
+    .description('reserve a device for yourself; the job that runs on it ends first')
+    .option('--for <time>', 'give it back automatically after this time, such as 4h or 2d', duration)
     .addHelpText(
       'after',
       `
@@ -58,7 +58,7 @@ Examples:
   onejob gpus reserve GPU-8f6a          the beginning of its UUID is enough
   onejob gpus return GPU-8f6a
 
-A card in MIG mode is taken with all its instances. Reserving it again changes for how long.`,
+A card in MIG mode is reserved with all its instances. Reserving it again changes the time.`,
     );
   change<{ for?: number }>(reserve, async (flags, session) => ({
     act: 'reserve',
@@ -66,13 +66,13 @@ A card in MIG mode is taken with all its instances. Reserving it again changes f
     by: await person(session),
   }));
 
-  const giveBack = gpus.command('return').description('give a reserved device back; it is looked at before a job gets it');
+  const giveBack = gpus.command('return').description('give a reserved device back; it is checked before a job gets it');
   change(giveBack, async () => ({ act: 'return' }));
 
   const quarantine = gpus
     .command('quarantine')
     .description('take a device out of use until "gpus clear"; the job that runs on it ends first')
-    .option('--reason <text>', 'what is wrong with it, for those who look');
+    .option('--reason <text>', 'what is wrong with it, shown in status and "gpus"');
   change<{ reason?: string }>(quarantine, async (flags, session) => ({
     act: 'quarantine',
     reason: flags.reason || `put there by ${(await person(session)) ?? 'somebody'}`,
@@ -81,14 +81,14 @@ A card in MIG mode is taken with all its instances. Reserving it again changes f
   const clear = gpus.command('clear').description('take a device out of quarantine');
   change(clear, async () => ({ act: 'clear' }));
 
-  const forget = gpus.command('forget').description('no longer miss a device that will not come back');
+  const forget = gpus.command('forget').description('forget a missing device that will not come back');
   change(forget, async () => ({ act: 'forget' }));
 
   const proofs = program
     .command('proofs')
-    .description('how devices were found after each agent, the newest last')
+    .description('list the checks of devices after each agent, the newest last')
     .argument('[device]', 'its UUID or the beginning of it, or the index or PCI address of a GPU; default: all')
-    .option('--limit <n>', `only the newest; ${proofsListed} unless said`, integer(1, proofsAtMost));
+    .option('--limit <n>', `only the newest (default: ${proofsListed})`, integer(1, proofsAtMost));
   does(proofs, act, failed, async (session, device: string | undefined, { limit = proofsListed }: { limit?: number }) =>
     (await import('../devices.ts')).listProofs(session, device ?? null, limit),
   );
@@ -96,7 +96,7 @@ A card in MIG mode is taken with all its instances. Reserving it again changes f
 
 function duration(text: string): number {
   const ms = anyDuration(text);
-  if (ms <= 0) throw new InvalidArgumentError('It must be longer than nothing.');
+  if (ms <= 0) throw new InvalidArgumentError('It must be longer than 0.');
   return ms;
 }
 

@@ -5,18 +5,20 @@ import type { Session } from '../session.ts';
 import { type Act, collect, does, failed, wrongOrFailed } from './options.ts';
 
 export function addImageCommands(program: Command, act: Act): void {
-  const image = program.command('image').description('the images that agents are made from');
+  const image = program.command('image').description('manage the images of agents');
 
   const choose = image
     .command('choose')
     .description('print the image that "image: auto" takes, for this host or a recorded one')
-    .option('--explain', 'say step by step why, on standard error')
-    .option('--from <file|dir>', 'a recording of what nvidia-smi printed, instead of this host')
-    .option('--device <uuid>', 'for an agent with this device only; may be repeated (default: all that are there)', collect)
-    .addOption(new Option('--flavour <flavour>', 'how much of CUDA it has').choices(['base', 'runtime', 'devel']).default('devel'))
-    .option('--distribution <name>', 'such as ubuntu22.04 (default: the best one there is)')
+    .option('--explain', 'explain each step on standard error')
+    .option('--from <file|dir>', 'use a recording of nvidia-smi output instead of this host')
+    .option('--device <uuid>', 'for an agent with only this device; may be repeated (default: all devices)', collect)
+    .addOption(
+      new Option('--flavour <flavour>', 'how much of CUDA the image has').choices(['base', 'runtime', 'devel']).default('devel'),
+    )
+    .option('--distribution <name>', 'such as ubuntu22.04 (default: the best available)')
     .addOption(new Option('--arch <arch>', 'for another architecture').choices(['amd64', 'arm64']))
-    .option('--tables <file>', 'newer tables of images and drivers than those that are built in')
+    .option('--tables <file>', 'tables of images and drivers that are newer than the built-in ones')
     .addHelpText(
       'after',
       `
@@ -26,7 +28,7 @@ Examples:
   onejob image choose --from nvidia-smi.xml --device GPU-5d5e2a5c-7f2b-9e0c-4b7f-0d3a5f1c2e11
 
 A recording is what "nvidia-smi -q -x" printed, or a folder with that and "nvidia-smi -L".
-Exit codes: 0 and the image alone on standard output; 1 when none fits, with the reason; 2 wrong usage.`,
+Exit codes: 0 with only the image on standard output; 1 if no image fits, with the reason; 2 wrong usage.`,
     );
   does(choose, act, wrongOrFailed, async (session: Session, flags: ImageFlags) =>
     (await import('../image.ts')).showImage(session, flags),
@@ -34,9 +36,9 @@ Exit codes: 0 and the image alone on standard output; 1 when none fits, with the
 
   const build = image
     .command('build')
-    .description('build what "up" would build at first need; what is there stays')
-    .argument('[pool...]', 'default: all whose image is built')
-    .option('--print', 'show the Dockerfiles instead, and how each is built by hand')
+    .description('build the images that "up" would build when needed; existing images stay')
+    .argument('[pool...]', 'default: all pools whose image onejob builds')
+    .option('--print', 'print the Dockerfiles instead, and how to build each by hand')
     .addHelpText(
       'after',
       `
@@ -53,22 +55,22 @@ Works with and without a daemon. ${codes}`,
 
   const list = image
     .command('list')
-    .description('the images that onejob has built here, and who uses them')
+    .description('list the images that onejob built here, and what uses them')
     .addHelpText('after', '\nExample:\n  onejob image list --json | jq -r .reference');
   does(list, act, failed, async (session) => (await import('../images.ts')).listImages(session));
 
   const refresh = image
     .command('refresh')
-    .description('look for a newer agent and base now, and build what is new')
-    .argument('[pool...]', 'default: all whose image is built')
+    .description('check for a newer agent and base now, and build what is new')
+    .argument('[pool...]', 'default: all pools whose image onejob builds')
     .addHelpText(
       'after',
       `
 Example:
   onejob image refresh lab
 
-The daemon looks for a newer agent once a day by itself. Agents that stand by or are idle are renewed slot by slot; a running
-job is never touched. A base is fetched anew only with "pull: always". ${codes}`,
+The daemon checks for a newer agent once a day. Standby and idle agents are replaced slot by slot; a running
+job is never touched. A base is pulled again only with "pull: always". ${codes}`,
     );
   does(refresh, act, wrongOrFailed, async (session: Session, pools: string[]) =>
     (await import('../images.ts')).makeImages(session, 'refresh', pools),
@@ -76,9 +78,9 @@ job is never touched. A base is fetched anew only with "pull: always". ${codes}`
 
   const prune = image
     .command('prune')
-    .description('remove images that onejob has built and that no pool and no container uses')
-    .addHelpText('after', '\nImages that onejob has not built are never removed.\n\nExample:\n  onejob image prune');
+    .description('remove images that onejob built and that no pool and no container uses')
+    .addHelpText('after', '\nImages that onejob did not build are never removed.\n\nExample:\n  onejob image prune');
   does(prune, act, failed, async (session) => (await import('../images.ts')).pruneImages(session));
 }
 
-const codes = 'Exit codes: 0; 1 when an image could not be made, with the last lines of the build; 2 wrong usage.';
+const codes = 'Exit codes: 0; 1 if an image could not be built, with the last lines of the build; 2 wrong usage.';

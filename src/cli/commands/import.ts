@@ -5,28 +5,28 @@ import type { ImportFlags } from '../import-compose.ts';
 import { type Act, global, wrongOrFailed } from './options.ts';
 
 export function addImportCommands(program: Command, act: Act): void {
-  const all = program.command('import').description('make configs of what ran your agents before');
+  const all = program.command('import').description('create configs from the setup that ran your agents before');
 
   const compose = all
     .command('compose')
-    .description('a folder of Compose files, one for each Buildkite agent: one config per host')
+    .description('read a folder of Compose files, one for each Buildkite agent, and write one config per host')
     .argument('<dir>', 'the folder, with one folder for each agent somewhere in it')
     .option('--host <name=glob>', 'agents of this host, by folder, agent or host name; may be repeated', hostRule)
-    .option('--out <dir>', 'write HOST.yml there, instead of printing all')
+    .option('--out <dir>', 'write HOST.yml files there instead of printing everything')
     .option('--force', 'overwrite files in --out')
     .addHelpText(
       'after',
       `
 Examples:
-  onejob import compose fleet                          look at what comes out
+  onejob import compose fleet                          show the result
   onejob import compose fleet --out hosts              hosts/HOST.yml for each host
   onejob import compose fleet --host 'lab=rtx-*' --host 'lab=a100-*' --out hosts
   nvidia-smi -L >gpuci.txt                             on the host; then, on a laptop:
   onejob plan --inventory gpuci.txt --config hosts/gpuci.yml
 
-Agents that differ by number, device and name become one pool. What could not be carried over is said line by line on
-standard error, as is which agents were taken for those of one host and why. No token is read or copied.
-Exit codes: 0, also when something was not carried over; 1 nothing could be read, or not be written; 2 wrong usage.`,
+Agents that differ only by number, device and name become one pool. Standard error lists line by line what could not be
+carried over, and which agents were assigned to one host and why. No token is read or copied.
+Exit codes: 0, also when something was not carried over; 1 nothing could be read, or writing failed; 2 wrong usage.`,
     )
     .action((dir: string, flags: ImportFlags) =>
       act(async (session) => (await import('../import-compose.ts')).importComposeFolder(session, dir, flags), wrongOrFailed)(flags),

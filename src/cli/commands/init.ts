@@ -10,13 +10,13 @@ import { type Act, does, failed, wrongOrFailed } from './options.ts';
 export function addInitCommands(program: Command, act: Act): void {
   const init = program
     .command('init')
-    .description('write a first config, for the own queue or a CI service; alone it says for which')
+    .description('write a first config, for the own queue or a CI service; without a name, list both')
     .enablePositionalOptions();
   does(init, act, failed, listServices);
 
   const ownQueue = init
     .command('own-queue')
-    .description('look at the cards of this host, and write a config for jobs of "onejob run"')
+    .description('read the cards of this host, and write a config for jobs of "onejob run"')
     .option('--force', 'overwrite the config')
     .addHelpText('after', `\nExample:\n  onejob init own-queue\n\n${ending}`);
   does(ownQueue, act, wrongOrFailed, async (session: Session, { force = false }: { force?: boolean }) =>
@@ -36,12 +36,12 @@ function addSteps(
   const command = init.command(type).description(`ask for ${asks}, check them, write config and token file`);
   for (const [flags, about] of options) command.option(flags, about);
   command
-    .option('--token-file <file>', `where ${token.what} is, or is to be written (default: ${token.file} beside the config)`)
+    .option('--token-file <file>', `where ${token.what} is, or will be written (default: ${token.file} next to the config)`)
     .option('--agents <n>', 'number of agents, or per-device')
     .option('--expires <day>', 'last day of the token, such as 2027-05-01')
-    .option('-y, --yes', 'take what is usual where nothing was said, and ask for no consent')
+    .option('-y, --yes', 'use defaults for everything not given, and do not ask for confirmation')
     .option('--force', `overwrite the config, and on a terminal its token file${alsoForced}`)
-    .option('--no-check', 'do not ask the service whether all of it is right')
+    .option('--no-check', 'do not check the answers with the service')
     .addHelpText(
       'after',
       `
@@ -71,12 +71,12 @@ async function listServices({ output }: Session): Promise<number> {
   const steps = serviceTypes.flatMap(({ type, init }) =>
     init === null ? [] : [[type, `asks for ${init.asks}, checks them, and writes config and token file`]],
   );
-  const known = [...steps, ['own-queue', 'looks at the cards of this host, and writes a config for jobs of "onejob run"']];
+  const known = [...steps, ['own-queue', 'reads the cards of this host, and writes a config for jobs of "onejob run"']];
   const rows = known.map(([name, does]) => `  onejob init ${name}    ${does}`);
   if (output.json) await output.value(known.map(([name]) => name));
-  else await output.print('onejob can set itself up for:', ...rows, '', 'Without a config "onejob run -- COMMAND" works, too.');
+  else await output.print('onejob can write a config for:', ...rows, '', '"onejob run -- COMMAND" also works without a config.');
   return exitCodes.ok;
 }
 
-const ending = `The config is written to --config FILE, else to where a daemon looks for it.
+const ending = `The config is written to --config FILE, or to the place where a daemon looks for it.
 Exit codes: 0 written; 1 not written, or it has problems; 2 wrong usage; 130 after Ctrl-C.`;

@@ -10,23 +10,26 @@ export function addJobCommands(program: Command, act: Act): void {
 
   const jobs = program
     .command('jobs')
-    .description('list jobs that wait or run')
-    .argument('[job]', 'only this one, over or not; the first letters of its id are enough, four at least')
-    .option('-a, --all', 'also those that ended')
-    .option('--limit <n>', 'only the newest; with --all 1000 unless said', integer(1, 999_999))
-    .option('--pool <name>', 'only those of this pool')
-    .option('--user <name>', 'only those that this user says to have handed in')
-    .option('--state <state>', 'only those in it: queued, running and so on, or of those that ended ok, failed, lost and so on')
-    .option('--wide', 'also in which slot a job is, and with which devices');
+    .description('list jobs that are waiting or running')
+    .argument('[job]', 'only this job, ended or not; the first letters of its id are enough, at least four')
+    .option('-a, --all', 'also jobs that ended')
+    .option('--limit <n>', 'only the newest (default with --all: 1000)', integer(1, 999_999))
+    .option('--pool <name>', 'only jobs of this pool')
+    .option('--user <name>', 'only jobs that were submitted under this user name')
+    .option(
+      '--state <state>',
+      'only jobs in this state: queued, running and so on, or, of jobs that ended, ok, failed, lost and so on',
+    )
+    .option('--wide', 'also show the slot and the devices of each job');
   does(jobs, act, wrongOrFailed, async (session: Session, job: string | undefined, flags: ListFlags) =>
     (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
   );
 
   const prune = jobs
     .command('prune')
-    .description('forget jobs that ended, with their logs and artifacts, before "keep_jobs" does')
-    .option('--older-than <time>', 'only those that ended so long ago', '1d')
-    .option('--dry-run', 'only say how many there are, and how much they take')
+    .description('delete jobs that ended, with their logs and artifacts, before "keep_jobs" does')
+    .option('--older-than <time>', 'only jobs that ended at least this long ago', '1d')
+    .option('--dry-run', 'only print how many there are, and how much space they take')
     .addHelpText(
       'after',
       `
@@ -43,16 +46,15 @@ Examples:
 
   const logs = program
     .command('logs')
-    .description('show the output of a job, of an agent, or of whoever works in a slot')
-    .addOption(new Option('--agent', "the agent's own logs instead; of some services once it has ended").conflicts('follow'))
-    .argument(
-      '<job|agent|slot>',
-      "an id, or the first letters of a job's, four at least; the name of an agent; a slot such as default/1",
+    .description('show the output of a job, an agent, or the current agent of a slot')
+    .addOption(
+      new Option('--agent', "show the agent's own logs instead; for some services, only after it has ended").conflicts('follow'),
     )
-    .option('-f, --follow', 'go on until it has ended')
-    .option('-n, --tail <lines>', 'only the last lines of what there is so far', integer(0, 1_000_000))
-    .option('-p, --previous', 'of a slot: the agent before the present one')
-    .option('--raw', 'on a terminal: all that was printed, not only text and colours')
+    .argument('<job|agent|slot>', 'a job id or its first letters, at least four; an agent name; or a slot such as default/1')
+    .option('-f, --follow', 'follow the output until it ends')
+    .option('-n, --tail <lines>', 'only the last lines of the output so far', integer(0, 1_000_000))
+    .option('-p, --previous', 'for a slot: the agent before the current one')
+    .option('--raw', 'on a terminal: everything that was printed, not only text and colours')
     .addHelpText(
       'after',
       `
@@ -66,11 +68,11 @@ Examples:
 
   const cancel = program
     .command('cancel')
-    .description('tell jobs to end; one that waits never begins; not for jobs that a CI service keeps')
-    .argument('[job...]', 'their ids, or the first letters of them, four at least')
-    .addOption(new Option('--waiting', 'all that wait').conflicts('all'))
-    .option('--all', 'all that are not over')
-    .option('--pool <name>', 'with --waiting or --all: only those of this pool');
+    .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
+    .argument('[job...]', 'their ids, or the first letters of them, at least four')
+    .addOption(new Option('--waiting', 'all waiting jobs').conflicts('all'))
+    .option('--all', 'all jobs that have not ended')
+    .option('--pool <name>', 'with --waiting or --all: only jobs of this pool');
   does(cancel, act, wrongOrFailed, async (session: Session, ids: string[], flags: CancelFlags) =>
     (await import('../jobs.ts')).cancelJobs(session, ids, flags),
   );
@@ -79,31 +81,33 @@ Examples:
 function addRun(program: Command, act: Act): void {
   const run = program
     .command('run')
-    .description('run a command in a fresh agent, show its output, end with its exit code')
+    .description('run a command in a fresh agent, show its output, exit with its exit code')
     .usage('[options] [--] COMMAND [ARG...]')
     .argument('<command...>')
     .passThroughOptions()
-    .option('--pool <name>', 'the pool to run in (default: the one called default, else the first without devices)')
+    .option('--pool <name>', 'the pool to run in (default: the pool named default, otherwise the first without devices)')
     .option('--image <image>', "image of the agent, instead of the pool's")
-    .option('--name <name>', 'what lists call it')
-    .option('--memory <size>', "memory it may use, such as 8GiB, up to the pool's")
-    .option('--cpus <n>', "CPUs it may use, such as 1.5, up to the pool's", number(0.01, 4096))
+    .option('--name <name>', 'name of the job in lists')
+    .option('--memory <size>', "memory limit, such as 8GiB, up to the pool's")
+    .option('--cpus <n>', "CPU limit, such as 1.5, up to the pool's", number(0.01, 4096))
     .option('--devices <n>', 'how many devices it needs', integer(0, 1024))
     .option('-e, --env <name[=value]>', 'set a variable, or pass on your own; may be repeated', collect)
     .option(
       '-v, --volume <host:container[:variable][:ro|rw]>',
-      'show a folder of this host to the job, read-only unless :rw; may be repeated',
+      'mount a folder of this host into the job, read-only unless :rw; may be repeated',
       collect,
     )
     .option('--priority <n>', 'higher goes first', integer(-1000, 1000))
     .option('--timeout <time>', 'end it after this time, such as 90s, 10m or 1h30m')
-    .option('--retries <n>', 'start over this often when the agent is lost under it', integer(0, 100))
-    .option('--artifact <glob>', 'bring files of the workspace back afterwards; may be repeated', collect)
+    .option('--retries <n>', 'how often to start again if the agent is lost', integer(0, 100))
+    .option('--artifact <glob>', 'copy files of the workspace back afterwards; may be repeated', collect)
     .addOption(
-      new Option('--workspace <dir>', 'folder the job finds as its workspace (default: the current one)').conflicts('noWorkspace'),
+      new Option('--workspace <dir>', 'folder to send as the workspace of the job (default: the current folder)').conflicts(
+        'noWorkspace',
+      ),
     )
-    .option('--no-workspace', 'start in an empty one')
-    .option('-d, --detach', 'print the job id and do not wait')
+    .option('--no-workspace', 'start in an empty folder')
+    .option('-d, --detach', 'print the job id, and do not wait')
     .addHelpText(
       'after',
       `
@@ -113,7 +117,7 @@ Examples:
   onejob run --no-workspace --timeout 10m -e MODE=fast -- sh -c 'sleep 3; echo "$MODE"'
 
 Ctrl-C cancels the job; a second one leaves it to the daemon.
-Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not be run, or was lost;
+Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not run, or was lost;
 130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`,
     );
   does(run, act, notRun, async (session: Session, command: string[], flags: RunFlags): Promise<number> => {

@@ -38,9 +38,9 @@ export function global(command: Command): Command {
   return command
     .optionsGroup('Options of every command:')
     .addHelpOption(new Option('-h, --help', 'show this help'))
-    .addOption(new Option('--json', 'speak JSON, one value per line'))
-    .addOption(new Option('--state-dir <dir>', 'use the daemon that keeps its state there (ONEJOB_STATE_DIR)'))
-    .addOption(new Option('--socket <path>', 'use the daemon that listens there (ONEJOB_SOCKET)'))
+    .addOption(new Option('--json', 'print JSON, one value per line'))
+    .addOption(new Option('--state-dir <dir>', 'use the daemon with this state directory (ONEJOB_STATE_DIR)'))
+    .addOption(new Option('--socket <path>', 'use the daemon that listens on this socket (ONEJOB_SOCKET)'))
     .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
 }
 

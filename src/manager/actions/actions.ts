@@ -248,7 +248,7 @@ export function createExecutors(parts: ActParts): Executors {
         parts.note(key, null);
         return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job, limit: pool.limitOf(slot) }];
       } catch (error) {
-        if (!signal.aborted) parts.note(key, `ends once it is sure that it has no job: ${toFailure(error).message}`);
+        if (!signal.aborted) parts.note(key, `ends once onejob is sure that it has no job: ${toFailure(error).message}`);
         throw error;
       }
 
@@ -305,7 +305,7 @@ export function createExecutors(parts: ActParts): Executors {
 /** What a job asks for itself is given or refused, never left out in silence; a pool's image only says what images it would use. */
 function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
   return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
-    hint: 'Leave --image out to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
+    hint: 'Omit --image to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
   });
 }
 

@@ -94,7 +94,7 @@ it('asks once for each fingerprint and script, however many want to know', async
 
 it.each([
   ['exit 3', 'ended with exit code 3'],
-  ['kill -9 $$', 'did not come to its end'],
+  ['kill -9 $$', 'did not finish'],
 ])('takes no half answer, and asks again: %s', async (script, message) => {
   const asker = open();
   const failing = ask(asker, script);

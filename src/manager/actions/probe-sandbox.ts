@@ -54,7 +54,7 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
   /**
    * The script's standard output; once for each fingerprint, and again after it failed. Who no longer wants it spoils it for nobody
    * else; after the last one the sandbox is removed before this ends.
-   * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not come to its end
+   * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not finish
    */
   async function ask(question: Question, signal: AbortSignal): Promise<string> {
     signal.throwIfAborted();
@@ -143,11 +143,11 @@ async function said(runtime: Runtime, agent: AgentId, script: string, signal: Ab
   const end = text.lastIndexOf(`\n${agent} `);
   const code = end === -1 ? null : text.slice(end + agent.length + 2).trim();
   if (code === '0') return text.slice(0, end);
-  throw unfinished(code === null ? 'did not come to its end' : `ended with exit code ${code}`);
+  throw unfinished(code === null ? 'did not finish' : `ended with exit code ${code}`);
 }
 
 function unfinished(how: string): OnejobError {
-  return new OnejobError('E_GATE_ENDED', `Cannot look into the sandbox: the script for that ${how}.`, { retry: true });
+  return new OnejobError('E_GATE_ENDED', `Cannot inspect the sandbox: the script for that ${how}.`, { retry: true });
 }
 
 interface TrialParts {
@@ -190,8 +190,8 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, as
 
 async function mustBeThere(runtime: Runtime, recipe: Recipe, signal: AbortSignal): Promise<void> {
   if ((await runtime.fingerprint(recipe, signal)) !== null) return;
-  throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not here yet.`, {
-    hint: `It is fetched for the first agent; ask again then, or type "docker pull ${recipe.image}" now.`,
+  throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not on this host yet.`, {
+    hint: `It is pulled for the first agent; try again then, or type "docker pull ${recipe.image}" now.`,
   });
 }
 

@@ -82,14 +82,14 @@ async function ensureFolder(path: string, cache: string): Promise<void> {
     if (!(error instanceof Error && 'code' in error && error.code === 'EEXIST')) throw blocked(path, cache, error);
     const found = await lstat(path).catch(() => null);
     // It would lead to wherever it was made to point, and jobs with it.
-    if (found?.isDirectory() !== true) throw blocked(path, cache, new Error('a link or a file is there'));
+    if (found?.isDirectory() !== true) throw blocked(path, cache, new Error('it is a link or a file'));
   }
 }
 
 function blocked(path: string, cache: string, cause: unknown): OnejobError {
   const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_STATE_DIR', `Cannot keep the cache ${cache}: ${path} is no folder of onejob's (${why}).`, {
-    hint: 'Move away what is there, and look whether the disk has room. To keep caches on another disk, mount it there.',
+  return new OnejobError('E_STATE_DIR', `Cannot keep the cache ${cache}: ${path} is not a folder that onejob can use (${why}).`, {
+    hint: 'Move away what is there, and check that the disk has free space. To keep caches on another disk, mount it there.',
     retry: true,
     cause,
   });

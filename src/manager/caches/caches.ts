@@ -143,7 +143,7 @@ export function createCaches(parts: CachesParts) {
     isTrashFull = false;
     const { stuck: left } = await clear(trash, signal);
     if (left.size > 0 && stuck.size === 0)
-      log.warn('cannot remove all of what caches gave up', { why: [...left.keys()].join(', ') });
+      log.warn('failed to remove everything that was trimmed from caches', { why: [...left.keys()].join(', ') });
     stuck = left;
   };
   const work = async (): Promise<void> => {
@@ -160,7 +160,7 @@ export function createCaches(parts: CachesParts) {
   const wake = (): Promise<void> => {
     working ??= work()
       .catch((error: unknown) => {
-        if (!abort.signal.aborted) log.warn('caches not looked after', { reason: toFailure(error).message });
+        if (!abort.signal.aborted) log.warn('failed to trim caches', { reason: toFailure(error).message });
         for (const path of waiting.keys()) overdue.add(path);
         waiting.clear();
       })
@@ -237,22 +237,19 @@ export function createCaches(parts: CachesParts) {
           ? ` ${human(last.bytes)} of ${titleOf(last.place)} were removed ${ago(clock.wall() - last.at)}.`
           : '';
       const over = own.filter(({ size }) => size.bytes > limit);
-      const message = `Its named caches ${counted}; each may have ${human(limit)}.${trimmed}`;
+      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed}`;
       const base: Finding = { level: 'ok', subject: `pool ${pool}`, message, hint: null };
       if (over.length === 0) return [base];
       const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
       const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
-      const why = reason === undefined ? 'that is removed once its agent has ended' : `nothing can be removed: ${reason}`;
-      const hint = reason === undefined ? null : 'Look at what lies there, also with "lsattr".';
-      return [base, { level: 'warning', subject: `pool ${pool}`, message: `More than that has ${names}; ${why}.`, hint }];
+      const why = reason === undefined ? 'onejob trims a cache once its agent has ended' : `nothing can be removed: ${reason}`;
+      const hint = reason === undefined ? null : 'Check the files there, also with "lsattr".';
+      return [base, { level: 'warning', subject: `pool ${pool}`, message: `These exceed it: ${names}; ${why}.`, hint }];
     });
     if (stuck.size === 0) return found;
     const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
-    const message = `What caches gave up could not all be removed from ${trash} (${why}).`;
-    return [
-      ...found,
-      { level: 'warning', subject: 'caches', message, hint: `Look at it with "lsattr -R ${trash}", and remove it.` },
-    ];
+    const message = `Failed to remove everything that was trimmed from caches from ${trash} (${why}).`;
+    return [...found, { level: 'warning', subject: 'caches', message, hint: `Check it with "lsattr -R ${trash}", and remove it.` }];
   };
 
   return {
@@ -318,7 +315,7 @@ export function createCaches(parts: CachesParts) {
       while (working !== null) await working;
     },
     async close(): Promise<void> {
-      abort.abort(new Error('onejob stops'));
+      abort.abort(new Error('onejob is stopping'));
       await working;
     },
   };

@@ -44,7 +44,7 @@ export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchPa
           .catch(() => null)) ?? null;
       due.set(agent, clock.now() + Math.max(between, (clock.now() - begun) / share));
       if (used === null || used <= limit || signal.aborted) continue;
-      log.warn('a job is ended, its files take too much', { slot: key, agent, bytes: used, limit });
+      log.warn('ending a job whose files take too much disk space', { slot: key, agent, bytes: used, limit });
       reconciler.post(key, { kind: 'stop', agent, why: 'disk', grace });
     }
   };

@@ -22,8 +22,8 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
   disk.free = 500 * 2 ** 20;
   expect(room.noRoom()).toBe(null);
   now += 100;
-  expect(room.noRoom()).toMatch(/^output is not kept from here on: the disk that holds .* has 500 MiB left$/);
-  expect(room.problem()).toContain('has 500 MiB left: output of jobs is not kept until there are 512 MiB.');
+  expect(room.noRoom()).toMatch(/^no output is kept from here on: the disk that holds .* has 500 MiB left$/);
+  expect(room.problem()).toContain('has 500 MiB left; onejob keeps no job output until 512 MiB are free.');
   mkdirSync(join(dir.path, 'artifacts'));
   mkdirSync(join(dir.path, 'logs'));
   writeFileSync(join(dir.path, 'artifacts/j1.tar'), Buffer.alloc(3 * 2 ** 20));
@@ -31,12 +31,12 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
   expect(await room.findings()).toMatchObject([
     {
       level: 'error',
-      message: expect.stringContaining('The largest in it: artifacts 3 MiB, logs 2 MiB.'),
+      message: expect.stringContaining('The largest items in it: artifacts 3 MiB, logs 2 MiB.'),
       hint: expect.stringContaining('"onejob jobs prune"'),
     },
   ]);
   Object.assign(disk, { size: 2 ** 20, free: 50_000 });
-  expect(room.problem()).toContain('until there are 51 KiB');
+  expect(room.problem()).toContain('until 51 KiB are free');
 });
 
 test.skipIf(lacks('mount', 'root'))('a chatty job leaves room on a small disk, and is kept again once there is some', async () => {
@@ -70,7 +70,7 @@ test.skipIf(lacks('mount', 'root'))('a chatty job leaves room on a small disk, a
     }
     const missing = 1_000 * bytes.length + 5 - kept;
     expect(notes).toEqual([
-      expect.stringMatching(/^output is not kept from here on: the disk that holds /),
+      expect.stringMatching(/^no output is kept from here on: the disk that holds /),
       `output is not kept here: ${missing.toLocaleString('en-US')} bytes of stdout after its first ${(kept - 5).toLocaleString('en-US')} bytes\n`,
     ]);
     expect(end).toBe('last\n');

@@ -35,7 +35,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
   const problem = (): string | null => {
     const found = short();
     if (found === null) return null;
-    return `The disk that holds ${dir} has ${inWords(found.free)} left: output of jobs is not kept until there are ${inWords(found.reserve)}.`;
+    return `The disk that holds ${dir} has ${inWords(found.free)} left; onejob keeps no job output until ${inWords(found.reserve)} are free.`;
   };
   return {
     /** Why no output may be kept now, as a line for a log; null while there is room. */
@@ -44,7 +44,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       if (seen === null || at - seen.at >= lookEvery) {
         const found = short();
         const line =
-          found === null ? null : `output is not kept from here on: the disk that holds ${dir} has ${inWords(found.free)} left`;
+          found === null ? null : `no output is kept from here on: the disk that holds ${dir} has ${inWords(found.free)} left`;
         seen = { at, line };
       }
       return seen.line;
@@ -62,8 +62,8 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       );
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
       const list = largest.map(({ name, size }) => `${name} ${inWords(size)}`).join(', ');
-      const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" tells what else is on that disk.`;
-      return [{ level: 'error', subject: 'state disk', message: `${message} The largest in it: ${list}.`, hint }];
+      const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
+      return [{ level: 'error', subject: 'state disk', message: `${message} The largest items in it: ${list}.`, hint }];
     },
   };
 }

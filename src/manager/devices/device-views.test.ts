@@ -81,7 +81,7 @@ describe('devices as they are', () => {
     const card = gpu(0, { mig: { mode: 'enabled', pending: null } });
     host.sees([card, instance(1, card), instance(2, card)]);
     expect(states()).toEqual({ 'GPU-0000': 'leased', 'MIG-0001': 'leased lab/1', 'MIG-0002': 'leased lab/2' });
-    expect(view('GPU-0000')).toMatchObject({ why: 'it is in MIG mode, so that jobs get its instances' });
+    expect(view('GPU-0000')).toMatchObject({ why: 'it is in MIG mode, so jobs get its instances' });
     host.wall += hour;
     host.now = 10_000;
     host.boot();
@@ -105,7 +105,7 @@ describe('devices as they are', () => {
     host.sees([gpu(1)], false);
     expect(view('GPU-0000')).toMatchObject({
       state: 'unknown',
-      why: 'the state of GPU-0000 is unknown: the last look at it failed',
+      why: 'the state of GPU-0000 is unknown: the last check failed',
     });
     expect(missingDevices(host.book)).toEqual([]);
     expect(poolDevices(host.book, devicePool('lab'))).toBeNull();
@@ -169,7 +169,7 @@ describe('what a person wants', () => {
       expect.objectContaining({
         code: 'E_DEVICE_IN_USE',
         message: 'Cannot reserve GPU-0000: GPU-0000 is reserved by alice until 16:00.',
-        hint: 'Ask them, or type "onejob gpus return GPU-0000".',
+        hint: 'Ask the holder, or type "onejob gpus return GPU-0000".',
       }),
     );
     expect(() => reserve('MIG-0001', 'bob')).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
@@ -234,7 +234,7 @@ test('where no pool has devices every request says so', () => {
     () => none.proofs({ device: null, limit: 1 }),
   ]) {
     expect(act).toThrow(
-      expect.objectContaining({ code: 'E_DEVICE_UNKNOWN', message: 'No pool of this daemon has devices, so it looks after none.' }),
+      expect.objectContaining({ code: 'E_DEVICE_UNKNOWN', message: 'No pool of this daemon has devices, so it manages none.' }),
     );
   }
 });

@@ -56,11 +56,11 @@ function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
     if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: book.whyNot(parent), of: parent };
   }
   if (state === 'missing') return { state, why: book.known.missingText(uuid), of: uuid };
-  if (state === 'unknown') return { state, why: `the state of ${uuid} is unknown: the last look at it failed`, of: uuid };
+  if (state === 'unknown') return { state, why: `the state of ${uuid} is unknown: the last check failed`, of: uuid };
   if (state === 'free' && isSplit(book.device(uuid))) {
     const parts = book.inventory?.devices.filter((one) => one.parent === uuid && book.slotOf(one.uuid) !== null) ?? [];
     const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
-    return { state: split, why: 'it is in MIG mode, so that jobs get its instances', of: uuid };
+    return { state: split, why: 'it is in MIG mode, so jobs get its instances', of: uuid };
   }
   return { state, why: book.whyNot(uuid), of: uuid };
 }
@@ -167,8 +167,8 @@ export type FleetParts = Pick<DeviceManager, 'book' | 'quarantine' | 'reservatio
 export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
   const known = (): FleetParts => {
     if (fleet !== null) return fleet;
-    throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it looks after none.', {
-      hint: 'Write "devices" in a pool of the config and start the daemon anew. "onejob gpus" shows what this host has.',
+    throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.', {
+      hint: 'Set "devices" in a pool of the config and restart the daemon. "onejob gpus" lists the devices of this host.',
     });
   };
   return {
@@ -218,9 +218,9 @@ function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: Devic
   for (const one of [uuid, ...(parent === null ? [] : [parent])]) {
     const reserved = book.known.get(one)?.reserved ?? null;
     if (reserved === null || reserved.by === by || (reserved.until !== null && reserved.until <= wall)) continue;
-    refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask them, or type "onejob gpus return ${one}".`);
+    refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask the holder, or type "onejob gpus return ${one}".`);
   }
-  if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is not there', '"onejob gpus" shows what is there.');
+  if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is missing', '"onejob gpus" lists the devices of this host.');
   if (book.stateOf(uuid) === 'elsewhere') {
     refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
   }

@@ -92,7 +92,7 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     try {
       await look(shared, abort.signal);
     } catch (error) {
-      if (!abort.signal.aborted) log.warn('GPUs not looked at', { reason: toFailure(error).message });
+      if (!abort.signal.aborted) log.warn('failed to check GPUs', { reason: toFailure(error).message });
     }
     if (abort.signal.aborted) return;
     cancel = clock.after(isWaiting ? lookSoon : lookEvery, () => void start());

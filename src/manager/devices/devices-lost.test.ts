@@ -38,11 +38,11 @@ test('a slot without a device says why, and whether all of them could be seen', 
   const slots = new DeviceHost({ agents: 2 });
   try {
     const why = () => slots.book.slotDevices.heldBack('lab/2');
-    expect(why()).toBe('the GPUs of this host have not been looked at yet');
+    expect(why()).toBe('the GPUs of this host have not been checked yet');
     slots.sees([gpu(0)]);
     expect(why()).toBe('no device is free for it');
     slots.sees([gpu(0)], false);
-    expect(why()).toBe('no device is free for it, and not all could be seen');
+    expect(why()).toBe('no device is free for it, but not all could be read');
   } finally {
     slots[Symbol.dispose]();
   }

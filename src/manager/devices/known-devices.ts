@@ -138,7 +138,7 @@ export class KnownDevices {
     if (known?.reserved == null) return null;
     const { by, until } = known.reserved;
     const wall = this.#parts.clock.wall();
-    if (until !== null && until <= wall) return `${uuid} was given back, and is looked at before a job gets it`;
+    if (until !== null && until <= wall) return `${uuid} was given back, and is checked before a job gets it`;
     const end = until === null ? '' : ` until ${formatTime(until, wall)}`;
     return `${uuid} is reserved${by === null ? '' : ` by ${by}`}${end}`;
   }

@@ -60,10 +60,10 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
     const known = book.known.get(uuid);
     if (known === undefined || known.quarantine !== null) return;
     const wall = clock.wall();
-    const reason = 'onejob was stopped before it was shown to be clean';
+    const reason = 'onejob was stopped before it verified that the device is clean';
     const about = { reason, remedy: 'look', hint: null, evidence: null, failures: 0 } as const;
     book.change({ ...known, quarantine: { ...about, since: wall, boot: bootId, retryAt: wall } });
-    log.info('device not proved', { device: uuid, reason });
+    log.info('device not verified', { device: uuid, reason });
   }
 
   /** A person's word, which only a person takes back. */
@@ -121,7 +121,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
   async function retry(uuid: DeviceId): Promise<void> {
     const { signal } = abort;
     const found = await again(uuid, signal).catch((error: unknown) => {
-      if (!signal.aborted) log.warn('device not looked at', { device: uuid, reason: toFailure(error).message });
+      if (!signal.aborted) log.warn('failed to check device', { device: uuid, reason: toFailure(error).message });
       return null;
     });
     const known = book.known.get(uuid);

@@ -141,8 +141,8 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return uuids.map((uuid) => {
       const found = device(uuid);
       if (found !== null) return found;
-      throw new OnejobError('E_DEVICE_LOST', `The device ${uuid} is leased, and was not there at the last look.`, {
-        hint: '"onejob gpus" shows what is there.',
+      throw new OnejobError('E_DEVICE_LOST', `The device ${uuid} is leased, but was missing at the last check.`, {
+        hint: '"onejob gpus" lists the devices of this host.',
         retry: true,
       });
     });
@@ -183,14 +183,14 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   /** One that will not come back is missed no longer. @throws OnejobError E_DEVICE_IN_USE for one that is there, or still in a slot */
   function forget({ uuid }: KnownDevice): void {
     if (device(uuid) !== null) {
-      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: it is there.`, {
+      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: it is present.`, {
         hint: `To keep jobs from it, type "onejob gpus quarantine ${uuid}".`,
       });
     }
     const busy = slots().find((slot) => !isEmpty(slot) && slot.devices.includes(uuid));
     if (busy !== undefined) {
-      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: something is still in its slot ${busy.key}.`, {
-        hint: 'Wait for the end of its job, or type "onejob cancel" for it; then try again.',
+      throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: its slot ${busy.key} is still in use.`, {
+        hint: 'Wait until its job ends, or type "onejob cancel" for it; then try again.',
       });
     }
     known.remove(uuid);
@@ -260,8 +260,8 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
 
   function heldBack(slot: AllocatedSlot | undefined): string | null {
     if (slot === undefined) {
-      if (inventoryNow === null) return 'the GPUs of this host have not been looked at yet';
-      return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, and not all could be seen';
+      if (inventoryNow === null) return 'the GPUs of this host have not been checked yet';
+      return inventoryNow.complete ? 'no device is free for it' : 'no device is free for it, but not all could be read';
     }
     const [missing] = slot.missing;
     if (missing !== undefined) {
@@ -272,7 +272,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
       const why = whyNot(uuid) ?? (parent === null ? null : known.whyNot(parent));
       if (why !== null) return why;
     }
-    return slot.outdated ? 'what it holds is no longer what it is to have' : null;
+    return slot.outdated ? 'its devices no longer match what it should have' : null;
   }
 
   return {
@@ -298,7 +298,7 @@ function held(devices: readonly DeviceId[] | undefined): readonly DeviceId[] | n
 }
 
 function unknownText(uuid: DeviceId): string {
-  return `the state of ${uuid} is unknown: the last look at it failed`;
+  return `the state of ${uuid} is unknown: the last check failed`;
 }
 
 /** What one slot was dealt. */

@@ -90,7 +90,7 @@ describe('the command', () => {
       'head -c 100000 /dev/zero | tr "\\0" x; echo; echo cannot reset >&2; exit 3',
     );
     repair.put(broken('GPU-1'));
-    await line('not repaired');
+    await line('repair failed');
     expect(lines[1]).toMatchObject({ device: 'GPU-1', reason: 'it ended with 3' });
     expect(String(lines[1]?.output).length).toBeLessThanOrEqual(8 * 1024);
     expect(lines[1]?.output).toMatch(/cannot reset$/);
@@ -104,8 +104,8 @@ describe('the command', () => {
     const { repair, lines, line } = repairWith(script);
     repair.put(broken('GPU-1'));
     repair.put(broken('GPU-2'));
-    await line('not repaired', 2);
-    expect(lines.filter(({ event }) => event === 'not repaired').map(({ reason }) => reason)).toEqual([
+    await line('repair failed', 2);
+    expect(lines.filter(({ event }) => event === 'repair failed').map(({ reason }) => reason)).toEqual([
       expect.stringMatching(why),
       expect.stringMatching(why),
     ]);
@@ -115,7 +115,7 @@ describe('the command', () => {
     const { repair, lines, line, program } = repairWith(null);
     writeFileSync(program, 'no program');
     repair.put(broken('GPU-1'));
-    await line('not repaired');
+    await line('repair failed');
     expect(lines[1]?.reason).toMatch(/cannot be started: .*EACCES/);
   });
 });
@@ -145,7 +145,7 @@ describe('one at a time', () => {
     await expect.poll(() => existsSync(join(at, 'pid')) && readFileSync(join(at, 'pid'), 'utf8')).toMatch(/^\d+\n$/);
     fire(60_000);
     await line('repaired');
-    expect(lines.find(({ event }) => event === 'not repaired')).toMatchObject({
+    expect(lines.find(({ event }) => event === 'repair failed')).toMatchObject({
       device: 'GPU-1',
       reason: 'it took longer than 1m and was killed',
     });

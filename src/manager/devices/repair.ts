@@ -74,7 +74,7 @@ export function createRepair({ command, log, clock, again, path }: RepairParts) 
     if (end.why === null) {
       log.info('repaired', about);
       again(uuid);
-    } else log.warn('not repaired', { ...about, reason: end.why });
+    } else log.warn('repair failed', { ...about, reason: end.why });
   }
 
   return { put, close };
@@ -121,7 +121,7 @@ async function ended(
   child.once('error', (error) => resolve(notStarted(program, error)));
   child.once('exit', (code, by) => {
     if (isKilled) return;
-    const why = code === 0 ? null : by === null ? `it ended with ${code}` : `it was ended by ${by}`;
+    const why = code === 0 ? null : by === null ? `it exited with ${code}` : `it was ended by ${by}`;
     // What it left in the background may hold the pipes open for ever.
     const leave = (): void => {
       killGroup(child.pid);

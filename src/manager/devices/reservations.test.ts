@@ -112,7 +112,7 @@ describe('giving back', () => {
     reserve(null);
     host.verdict = () => unknown;
     await giveBack();
-    expect(host.book.whyNot('GPU-0000')).toBe('GPU-0000 was given back, and is looked at before a job gets it');
+    expect(host.book.whyNot('GPU-0000')).toBe('GPU-0000 was given back, and is checked before a job gets it');
     expect(host.book.slotOf('GPU-0000')).toBeNull();
     host.verdict = () => clean;
     await host.advance(5_000);

@@ -84,7 +84,7 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
       await end(uuid);
     } catch (error) {
       if (abort.signal.aborted) return;
-      log.warn('reservation not ended', { device: uuid, reason: toFailure(error).message });
+      log.warn('failed to end reservation', { device: uuid, reason: toFailure(error).message });
       armIn(uuid, lookAgain);
     }
   }

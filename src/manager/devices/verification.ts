@@ -53,7 +53,7 @@ export function createVerifier(parts: ProverParts) {
       const verdict = judged(slot, uuid, look, clock.now());
       const why = verdict.kind === 'clean' ? (watch.fault ?? book.known.whyNot(uuid)) : verdict.message;
       if (why === null) continue;
-      log.warn('not released', { slot: slot.key, agent, device: uuid, reason: why });
+      log.warn('job not released', { slot: slot.key, agent, device: uuid, reason: why });
       if (verdict.kind === 'dirty') quarantine.put(uuid, verdict, look.kernel.mark);
       return false;
     }

@@ -42,7 +42,7 @@ describe('a pool with devices', () => {
     const auto = images(pool('gpu', {}));
     expect([auto.of('gpu'), auto.findings('gpu')]).toEqual([null, []]);
     expect(() => auto.need('gpu')).toThrow(
-      expect.objectContaining({ code: 'E_IMAGE_CHOICE', retry: true, message: expect.stringContaining('not been looked at yet') }),
+      expect.objectContaining({ code: 'E_IMAGE_CHOICE', retry: true, message: expect.stringContaining('not been checked yet') }),
     );
   });
 
@@ -79,7 +79,7 @@ describe('a pool with devices', () => {
     [
       'no device that fits',
       host('580.95.05', '13.0', v100),
-      /^No image can be chosen for pool gpu: no device of this host is one that it asks for\.$/,
+      /^Cannot choose an image for pool gpu: no device of this host matches what it asks for\.$/,
     ],
     ['a look that saw too little', { ...host('580.95.05', '13.0'), complete: false }, /as far as they could be read\.$/],
     ['a driver that is too old', host('390.157', '9.1', h100), /pool gpu: Driver 390\.157 can run CUDA 9\.1/],

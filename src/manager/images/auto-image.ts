@@ -58,10 +58,10 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
 
   /** The same, for a sandbox that is to be made. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
   function need(pool: string): string {
-    const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been looked at yet.' };
+    const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been checked yet.' };
     if ('image' in chosen) return chosen.image;
-    throw new OnejobError('E_IMAGE_CHOICE', `No image can be chosen for pool ${pool}: ${lowerFirst(chosen.problem)}`, {
-      hint: '"onejob image choose --explain" shows how one is chosen.',
+    throw new OnejobError('E_IMAGE_CHOICE', `Cannot choose an image for pool ${pool}: ${lowerFirst(chosen.problem)}`, {
+      hint: 'Type "onejob image choose --explain" to see how onejob chooses an image.',
       retry: of(pool) === null,
     });
   }
@@ -86,7 +86,7 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     if (chosen === null) return [];
     if ('image' in chosen) return [{ level: 'ok', subject, message: `Its image is ${chosen.image} (image: auto).`, hint: null }];
     const hint = 'Type "onejob image choose --explain" for the reasoning.';
-    return [{ level: 'error', subject, message: `No image can be chosen for it: ${lowerFirst(chosen.problem)}`, hint }];
+    return [{ level: 'error', subject, message: `Cannot choose an image for it: ${lowerFirst(chosen.problem)}`, hint }];
   }
 
   function choose({ devices: request, imageRecipe, service }: AutoPool, inventory: Inventory): ImageOf {
@@ -95,7 +95,7 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     const devices = request.count === 0 ? [] : inventory.devices.filter((device) => fits(device, request)).map(({ uuid }) => uuid);
     if (request.count !== 0 && devices.length === 0) {
       const seen = inventory.complete ? '' : ', as far as they could be read';
-      return { problem: `No device of this host is one that it asks for${seen}.` };
+      return { problem: `No device of this host matches what it asks for${seen}.` };
     }
     const { flavour, distribution } = imageRecipe;
     const { image, problem } = chooseImage({

@@ -108,7 +108,7 @@ describe('an adopted standby with devices', () => {
     const it = loop({ standby: 'of mine:1 550.54.14' });
     await it.refresh();
     it.plan();
-    expect([it.standby()?.kind, it.pool.pause.details]).toEqual(['standby', ['the GPUs of this host have not been looked at yet']]);
+    expect([it.standby()?.kind, it.pool.pause.details]).toEqual(['standby', ['the GPUs of this host have not been checked yet']]);
     it.fingerprints.looked(old);
     await it.settle();
     expect([it.standby(), it.pool.pause.any]).toMatchObject([{ kind: 'standby', agent: 'adopted' }, false]);

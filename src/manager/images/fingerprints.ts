@@ -36,7 +36,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
   function start(): void {
     images.changed = (name, before) => renewed(name, before !== null);
     for (const pool of reconciler.pools) {
-      if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been looked at yet');
+      if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been checked yet');
       else tell(pool);
     }
   }
@@ -150,7 +150,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     const chosen = images.of(pool);
     if (chosen === null || !runtime.capabilities.images) return;
     if ('image' in chosen) log.info('image chosen', { pool, image: chosen.image });
-    else log.warn('no image', { pool, reason: chosen.problem });
+    else log.warn('no image fits', { pool, reason: chosen.problem });
   }
 
   /** null while no image is chosen for it, or none built. */

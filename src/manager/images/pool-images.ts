@@ -152,8 +152,8 @@ export class PoolImages {
     const message = built === undefined ? 'Its image is built when it is first needed.' : `Its image is ${built.reference}, ${on}.`;
     const problem = this.#problems.get(name);
     const stale: Finding = {
-      ...{ level: 'warning', subject, message: `No newer image could be made: ${problem}` },
-      hint: 'Agents go on with the one there is; try "onejob image refresh".',
+      ...{ level: 'warning', subject, message: `Failed to build a newer image: ${problem}` },
+      hint: 'Agents continue to use the current image; try "onejob image refresh".',
     };
     return [{ level: 'ok', subject, message, hint: null }, ...(problem === undefined ? [] : [stale])];
   }
@@ -253,7 +253,7 @@ export class PoolImages {
   #chosen(name: string): string {
     const { auto } = this.#parts;
     if (auto !== null) return auto.need(name);
-    throw new OnejobError('E_IMAGE_CHOICE', `No image can be chosen for pool ${name} here.`);
+    throw new OnejobError('E_IMAGE_CHOICE', `Cannot choose an image for pool ${name} on this host.`);
   }
 
   /** Whether nothing has to be put on what it names or what is chosen for it. */
@@ -304,7 +304,7 @@ export function renewImages(images: PoolImages, { clock, log }: { readonly clock
   const { signal } = closing;
   const look = () => renew(images, log, signal);
   const failed = (error: unknown): void => {
-    if (!signal.aborted) log.warn('images not looked at', { reason: toFailure(error).message });
+    if (!signal.aborted) log.warn('failed to check images', { reason: toFailure(error).message });
   };
   let cancel = clock.after(firstLook, () => {
     void look().catch(failed);
@@ -321,7 +321,7 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
   if (used.length === 0) return;
   const done = await images.refresh(used, () => {}, signal);
   for (const { pool, problem } of done) {
-    if (problem !== null) log.warn('image not renewed', { pool, reason: toFailure(problem).message });
+    if (problem !== null) log.warn('failed to renew image', { pool, reason: toFailure(problem).message });
   }
   const builder = await images.open();
   // Those of the same recipes; what else is there may be another config's.

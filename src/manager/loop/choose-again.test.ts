@@ -47,7 +47,7 @@ test('pools that left their runtime open move once Docker can be used; no other 
   pools[0]?.failed({ code: 'E_TEST', message: 'x', retry: false }, 'prepare', 0, 0);
   await look();
   expect(pools.map(({ runtime }) => runtime)).toEqual([docker, host, host]);
-  expect([pools[0]?.backoff, added, said]).toEqual([null, [docker], ['runtime not looked at', 'runtime chosen']]);
+  expect([pools[0]?.backoff, added, said]).toEqual([null, [docker], ['failed to check runtimes', 'runtime chosen']]);
   await look();
   expect([looks, added]).toEqual([3, [docker]]);
   end();

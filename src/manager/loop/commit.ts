@@ -88,13 +88,13 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
 
   function whenRefused(message: string): void {
     refused(message);
-    if (problem !== message) log.error('state not written', { reason: message });
+    if (problem !== message) log.error('failed to write state', { reason: message });
     problem = message;
     retryTimer = clock.after(retryAfter, () => {
       retryTimer = null;
       retry();
       if (retryTimer !== null) return;
-      log.info('state is written again');
+      log.info('state can be written again');
       recovered();
     });
   }
@@ -134,7 +134,7 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
   }
 
   function whenFailed(error: unknown): void {
-    log.error('state not written', { reason: toFailure(error).message });
+    log.error('failed to write state', { reason: toFailure(error).message });
     arm(retryAfter);
   }
 

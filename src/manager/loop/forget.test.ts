@@ -62,14 +62,14 @@ test('an agent that the service does not give up yet is not said to be gone', as
   registered('azure', 'p1');
   registered('azure', 'a1', false);
   expect(await forget([service('azure')])).toEqual([
-    { service: 'azure', removed: ['name-p1'], left: ['name-a1'], problem: 'the service does not give them up yet' },
+    { service: 'azure', removed: ['name-p1'], left: ['name-a1'], problem: 'the service has not removed them yet' },
   ]);
 });
 
 test('a service that left the config is named with what it still has', async () => {
   registered('old', 'p1');
   expect(await forget([])).toEqual([
-    { service: 'old', removed: [], left: ['name-p1'], problem: 'no pool of the config uses "old" any more' },
+    { service: 'old', removed: [], left: ['name-p1'], problem: 'no pool of the config uses the service "old" any more' },
   ]);
 });
 

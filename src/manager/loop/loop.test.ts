@@ -104,6 +104,6 @@ test('what the last sweep could not remove is told, and does not keep a daemon f
   };
   await here.loop.observer.sweep({ name: 'docker', list: async () => [], sweep } as never);
   expect(here.warn.mock.calls).toEqual([
-    ['not everything could be removed', { runtime: 'docker', reason: 'Cannot remove network "n". Restart the Engine.' }],
+    ['failed to remove everything', { runtime: 'docker', reason: 'Cannot remove network "n". Restart the Engine.' }],
   ]);
 });

@@ -106,7 +106,7 @@ export function createObserver(parts: ObserveParts) {
       for (const sandbox of seen) if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
       await runtime.sweep(signal);
     } catch (error) {
-      log.warn('not everything could be removed', { runtime: runtime.name, reason: toFailure(error).message });
+      log.warn('failed to remove everything', { runtime: runtime.name, reason: toFailure(error).message });
     }
   }
 
@@ -141,7 +141,7 @@ export function createObserver(parts: ObserveParts) {
       // The marker may be read of output that a full disk does not take yet.
       const begun = keeper.state === 'released';
       const end: Exit =
-        whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so nobody can say whether it began' };
+        whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so it is unknown whether it began' };
       reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
     } finally {
       judging.delete(agent);
@@ -195,7 +195,7 @@ export function createObserver(parts: ObserveParts) {
   async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
     log.warn('removing an orphan', { runtime: runtime.name, agent, slot });
     await runtime.remove(agent).catch((error: unknown) => {
-      log.warn('orphan not removed', { agent, reason: toFailure(error).message });
+      log.warn('failed to remove an orphan', { agent, reason: toFailure(error).message });
     });
   }
 
@@ -203,7 +203,7 @@ export function createObserver(parts: ObserveParts) {
     let disk = await runtime.disk(signal);
     if (disk !== null && disk.free < minFree && runtime.capabilities.images) {
       await makeRoom(signal).catch((error: unknown) => {
-        log.warn('no room made', { runtime: runtime.name, reason: toFailure(error).message });
+        log.warn('failed to free disk space', { runtime: runtime.name, reason: toFailure(error).message });
       });
       disk = await runtime.disk(signal);
     }
@@ -319,7 +319,9 @@ export function keepChoosing({ clock, log, runtimes, reconciler, observer }: Cho
     log.info('runtime chosen', { reason: runtimes.reason });
     await observer.add(runtimes.best);
   };
-  const stop = every(clock, chooseEvery, look, (error) => log.warn('runtime not looked at', { reason: toFailure(error).message }));
+  const stop = every(clock, chooseEvery, look, (error) =>
+    log.warn('failed to check runtimes', { reason: toFailure(error).message }),
+  );
   return () => {
     isOver = true;
     stop();

@@ -37,7 +37,7 @@ export function restoreSlots(parts: PopulateParts): void {
     });
     const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed, tellsOffers: keepStandby });
     if (!keepStandby && (service.capabilities.binds === 'early' || service.capabilities.standsForSlots))
-      pool.pause.hold('temporary', `no daemon runs; its agents are made by "onejob up"`);
+      pool.pause.hold('temporary', `no permanent daemon is running; "onejob up" starts its agents`);
     const unsafe = isolationProblem(config, runtime);
     if (unsafe !== null) pool.pause.hold('isolation', unsafe, { closes: true });
     reconciler.add(pool, slots);
@@ -88,6 +88,6 @@ export function rebased(slot: Slot, now: number): Slot {
 function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
   const service = services.get(pool.service);
   if (service === undefined)
-    throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which is not there.`);
+    throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which does not exist.`);
   return service;
 }

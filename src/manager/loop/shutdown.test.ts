@@ -99,7 +99,7 @@ test('agents that cannot be ended keep what they need, and that is said', async 
   clock.advance(5_000);
   expect(await shutdown.forgotten).toEqual([expect.objectContaining({ left: ['p1'], problem: expect.stringContaining('left') })]);
   await turn();
-  expect([told.at(-1), finished()]).toEqual(['forget agents were left, and need it', 'leave']);
+  expect([told.at(-1), finished()]).toEqual(['forget agents were left running and need it', 'leave']);
 });
 
 test('who does not want to wait for a service leaves at the third signal', async () => {
@@ -178,7 +178,7 @@ test('a manager that is not temporary says nothing of ending: what it is given, 
 test('what is kept of ended jobs is waited for as long as jobs and a little more, and not at all at the second signal', async () => {
   const { shutdown, clock, holds, hurried } = stopping();
   holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
-  const why = ['onejob was stopped while it read them'];
+  const why = ['onejob was stopped while it was reading them'];
   shutdown.signal('drain');
   clock.advance(3_600_000);
   expect(hurried).toEqual([]);

@@ -97,7 +97,7 @@ export function createShutdown(parts: ShutdownParts) {
   function hurryAfter(grace: number | null): void {
     const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
     hurrying?.();
-    const now = () => hurry('onejob was stopped while it read them');
+    const now = () => hurry('onejob was stopped while it was reading them');
     if (grace === 0) now();
     else hurrying = clock.after(longest + keeping, now);
   }
@@ -135,7 +135,7 @@ export function createShutdown(parts: ShutdownParts) {
     }
     log.info("leaving other services' agents", {
       agents: foreign.flatMap(agentsOf),
-      reason: 'they are not of this daemon, which is temporary; "onejob up" takes them over',
+      reason: 'they do not belong to this daemon, which is temporary; "onejob up" takes them over',
     });
     decided = 'leave';
     leavesForeign = true;
@@ -160,7 +160,7 @@ export function createShutdown(parts: ShutdownParts) {
       look();
       return;
     }
-    log.warn('leaving what cannot be reached', { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
+    log.warn('leaving agents that cannot be reached', { agents: held.flatMap(agentsOf), reason: why[0] ?? null });
     end('leave');
   }
 
@@ -174,7 +174,7 @@ export function createShutdown(parts: ShutdownParts) {
       if (how === 'leave' || !wantsForgetting) finishing.resolve(how);
       return;
     }
-    const instead = how === 'leave' ? 'agents were left, and need it' : null;
+    const instead = how === 'leave' ? 'agents were left running and need it' : null;
     void forget(instead).then((forgotten) => {
       forgetting.resolve(forgotten);
       finishing.resolve(how);
@@ -199,10 +199,10 @@ export function tellStop(slots: readonly Slot[], how: 'end' | 'drain' | 'leave',
   if (!first || running.length === 0) return;
   const jobs = running.length;
   const next = 'a second Ctrl-C kills them';
-  if (how === 'leave') log.info('leaving jobs that run', { jobs, hint: 'the next daemon takes them over' });
-  else if (how === 'drain') log.info('waiting for jobs that run', { jobs, hint: next });
+  if (how === 'leave') log.info('leaving running jobs', { jobs, hint: 'the next daemon takes them over' });
+  else if (how === 'drain') log.info('waiting for running jobs', { jobs, hint: next });
   else
-    log.info('ending jobs that run', { jobs, within: formatDuration(Math.max(...running.map(({ grace }) => grace))), hint: next });
+    log.info('ending running jobs', { jobs, within: formatDuration(Math.max(...running.map(({ grace }) => grace))), hint: next });
 }
 
 /**
@@ -251,10 +251,11 @@ export async function forgetServices(
     const before = registrations.open(name).map((one) => one.name);
     const service = services.find((one) => one.name === name);
     const failure =
-      instead ?? (service === undefined ? `no pool of the config uses "${name}" any more` : await attempt(service, clock));
+      instead ??
+      (service === undefined ? `no pool of the config uses the service "${name}" any more` : await attempt(service, clock));
     const left = registrations.open(name).map((one) => one.name);
     const removed = before.filter((one) => !left.includes(one));
-    const problem = left.length === 0 ? null : (failure ?? 'the service does not give them up yet');
+    const problem = left.length === 0 ? null : (failure ?? 'the service has not removed them yet');
     if (problem !== null) log.warn('registrations are left at the CI service', { service: name, left, reason: problem });
     else if (removed.length > 0) log.info('registrations forgotten', { service: name, removed });
     return { service: name, removed, left, problem };
@@ -267,7 +268,7 @@ export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registration
   for (const service of registrations.services()) {
     const left = registrations.open(service).filter(({ placeholder }) => !placeholder);
     if (left.length > 0)
-      log.warn('entries of agents are left at the CI service, which the next manager removes', {
+      log.warn('entries of agents are left at the CI service; the next manager removes them', {
         service,
         left: left.map(({ name }) => name),
       });

@@ -17,9 +17,9 @@ function told(slots: readonly Slot[], how: 'end' | 'drain' | 'leave', first = tr
 
 test('who presses Ctrl-C is told how many jobs end, how long that may take, and what a second one does', () => {
   expect(told([slot('j1'), slot('j2', 60_000), free], 'end')).toEqual([
-    'ending jobs that run {"jobs":2,"within":"1m","hint":"a second Ctrl-C kills them"}',
+    'ending running jobs {"jobs":2,"within":"1m","hint":"a second Ctrl-C kills them"}',
   ]);
-  expect(told([slot('j1')], 'drain')).toEqual(['waiting for jobs that run {"jobs":1,"hint":"a second Ctrl-C kills them"}']);
+  expect(told([slot('j1')], 'drain')).toEqual(['waiting for running jobs {"jobs":1,"hint":"a second Ctrl-C kills them"}']);
   expect(told([slot('j1')], 'leave')[0]).toContain('the next daemon takes them over');
 });
 

@@ -59,7 +59,7 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
       case 'silent':
         void lastWords(agent).then(
           (words) => {
-            const message = words === '' ? event.failure.message : `${event.failure.message} It said last:\n${words}`;
+            const message = words === '' ? event.failure.message : `${event.failure.message} Its last output:\n${words}`;
             reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, countsAgainst: 'pool' });
           },
           () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, countsAgainst: 'pool' }),

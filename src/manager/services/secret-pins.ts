@@ -22,9 +22,11 @@ export function createSecretPins({ store, clock }: Parts): SecretPins {
     if (found.length === 1 && only !== undefined) return only;
     if (text.length === whole) return text;
     const why =
-      only === undefined ? 'No value is pinned whose fingerprint begins with' : 'Several values are pinned that begin with';
+      only === undefined
+        ? 'No pinned value has a fingerprint that begins with'
+        : 'Several pinned values have a fingerprint that begins with';
     throw new OnejobError('E_SECRET_UNKNOWN', `${why} ${text}.`, {
-      hint: 'Take the whole fingerprint from the job\'s message, or from "onejob secret pins".',
+      hint: 'Give the whole fingerprint, from the job\'s message, or from "onejob secret pins".',
     });
   };
   return {
@@ -51,9 +53,9 @@ export function createSecretPins({ store, clock }: Parts): SecretPins {
 }
 
 function last(fingerprint: string, pipeline: string): OnejobError {
-  const message = `Cannot take ${fingerprint} from ${pipeline}: no other may use it, so the next would be its owner, ${pipeline} as well.`;
+  const message = `Cannot remove ${pipeline} from ${fingerprint}: no other pipeline may use it, so the next pipeline that uses it would become its owner, even ${pipeline} again.`;
   return new OnejobError('E_SECRET_LAST', message, {
-    hint: `Say first whose it is: "onejob secret allow --pipeline ORGANISATION/PIPELINE ${fingerprint}". Without --pipeline "forget" makes it nobody's.`,
+    hint: `First set another owner: "onejob secret allow --pipeline ORGANISATION/PIPELINE ${fingerprint}". Without --pipeline, "forget" leaves it without an owner.`,
   });
 }
 

@@ -64,7 +64,7 @@ test('one that waits is in the service’s only pool, and says why it waits', ()
 
 test('one whose agent is gone runs on only in the books of its service, and that is said', () => {
   live = [serviceJob('azure-5', { agent: 'a5' })];
-  expect(jobs.job('azure-5')?.reason).toMatch(/^its agent is gone; the service reports it as abandoned/);
+  expect(jobs.job('azure-5')?.reason).toMatch(/^its agent is gone; the service reports the job as abandoned/);
   busy.set('a5', 'azure-5');
   expect(jobs.job('azure-5')?.reason).toBeNull();
 });
@@ -122,7 +122,7 @@ test('it cannot be cancelled here, and the error has the link to where it can', 
     return job === null ? null : notHere(job).hint;
   };
   expect(hintOf('azure-7')).toBe('Cancel it there: https://dev.azure.com/acme/app/_build/results?buildId=7');
-  expect(hintOf('azure-8')).toBe('Cancel it in the pages of that service.');
+  expect(hintOf('azure-8')).toBe('Cancel it on the website of that service.');
 });
 
 test('the newest is the last, and one whose time nobody knows is as new as can be', () => {

@@ -38,7 +38,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
     if (job.note !== null) return job.note;
     if (job.state === 'waiting') return pool === '' ? null : reasonFor(pool);
     if (isOver || job.agent === null || hasSlot(job.agent)) return null;
-    return 'its agent is gone; the service reports it as abandoned once its lock has run out, mostly within ten minutes';
+    return 'its agent is gone; the service reports the job as abandoned when its lock expires, usually within ten minutes';
   };
 
   const view = (job: ServiceJob, isLive: boolean): JobView => {
@@ -83,7 +83,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
       for (;;) {
         signal.throwIfAborted();
         const job = lookup(id);
-        if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id} any more.`);
+        if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `Job ${id} no longer exists.`);
         if (job.state === 'done') return job;
         await sleep(clock, lookEvery, signal);
       }
@@ -110,9 +110,9 @@ export function notHere({ id, service, about }: JobView): OnejobError {
   const link = about?.link ?? null;
   return new OnejobError(
     'E_JOB_ELSEWHERE',
-    `Cannot cancel ${id}: it is a job of the CI service "${service}", which alone can end it.`,
+    `Cannot cancel ${id}: it is a job of the CI service "${service}", and only that service can cancel it.`,
     {
-      hint: link === null ? 'Cancel it in the pages of that service.' : `Cancel it there: ${link}`,
+      hint: link === null ? 'Cancel it on the website of that service.' : `Cancel it there: ${link}`,
     },
   );
 }
