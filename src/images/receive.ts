@@ -70,7 +70,7 @@ export async function receiveText(url: URL, options: ReceiveOptions): Promise<st
 
 /** Why nothing is fetched from there, as the end of a sentence. On the way to an address of this host nobody can give another file. */
 export async function addressProblem(address: string): Promise<string | null> {
-  if (!URL.canParse(address)) return 'that is no address';
+  if (!URL.canParse(address)) return 'the address is invalid';
   const { protocol, hostname } = new URL(address);
   if (protocol === 'https:' || (protocol === 'http:' && (await isOwnAddress(hostname.replace(/^\[|\]$/g, ''))))) return null;
   return 'only https is safe to fetch it with';

@@ -35,7 +35,7 @@ export function checkValue(value: string): void {
     throw new OnejobError('E_SECRET_VALUE', `The value cannot be encrypted: ${why}.`, { hint });
   };
   if (value.includes('\0'))
-    refuse('it holds a NUL byte, which no environment variable can', 'Encode it first, such as with base64.');
+    refuse('it contains a NUL byte, which no environment variable can', 'Encode it first, such as with base64.');
   if (!value.isWellFormed()) refuse('it is not valid Unicode', 'Encode it first, such as with base64.');
   const bytes = Buffer.byteLength(value);
   if (bytes > longestValue)

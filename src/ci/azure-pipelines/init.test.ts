@@ -133,7 +133,7 @@ describe('without a terminal', () => {
       /the token from file \S+pat[\s\S]*Start onejob again with it\./,
     ],
     ['a token file that is not there', null, [], 1, /The token file \S+pat does not exist\..*\n.*install -D -m 600/],
-    ['a token file with more than a token', 'to ken', [], 1, /it is no personal access token/],
+    ['a token file with more than a token', 'to ken', [], 1, /personal access token is malformed/],
     ['a pool that is not there', '', ['--pool', 'nope'], 1, /no agent pool "nope". It has: Default, gpu, lab\./],
     ['an address that is none', '', ['--url', 'acme'], 2, /--url cannot be used. Expected a web address/],
     ['no number of agents', '', ['--agents', 'many'], 2, /--agents cannot be used. Write a number from 1 to 512/],
