@@ -56,7 +56,7 @@ test('a pool without one runs as processes where the default image cannot be had
   expect([runtimes.best.name, runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
   expect(runtimes.reason).toMatch(/^process, because .*"debian:stable-slim"/);
   expect(runtimes.findings()).toMatchObject([
-    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes of this host: process, because /) },
+    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes on this host: process, because /) },
   ]);
 });
 

@@ -22,7 +22,7 @@ describe('no Docker for us', () => {
     await using here = await onejob({ env: { DOCKER_HOST: 'unix:///nonexistent/docker.sock' } });
     const ended = await here.run('--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended).toMatchObject({ code: 0, stdout: 'ran\n' });
-    const why = ended.stderr.split('\n').filter((line) => line.includes('no such socket'));
+    const why = ended.stderr.split('\n').filter((line) => line.includes('the socket does not exist'));
     expect(why).toHaveLength(1);
     expect(why[0]).toMatch(/^onejob: process, because .*unix:\/\/\/nonexistent\/docker\.sock.*DOCKER_HOST/);
   });

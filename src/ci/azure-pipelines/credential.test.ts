@@ -111,7 +111,9 @@ describe('a refused one', () => {
       code: 'E_CI_CREDENTIAL',
       retry: false,
       message: `Cannot sign in to https://dev.azure.com/acme: it does not accept the token from file ${'path' in file ? file.path : ''} (203 with a sign-in page); according to the config it expired on 2029-06-01.`,
-      hint: expect.stringMatching(/Agent Pools \(Read & manage\)\. Put it into file .*; it is read again by itself\. .*90 days/),
+      hint: expect.stringMatching(
+        /Agent Pools \(Read & manage\)\. Put it into file .*; onejob reads it again automatically\. .*90 days/,
+      ),
     });
   });
 });

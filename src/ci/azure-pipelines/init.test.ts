@@ -130,7 +130,7 @@ describe('without a terminal', () => {
       'wrong'.repeat(10),
       [],
       1,
-      /the token from file \S+pat[\s\S]*Start onejob again with it\./,
+      /the token from file \S+pat[\s\S]*Restart onejob with it\./,
     ],
     ['a token file that is not there', null, [], 1, /The token file \S+pat does not exist\..*\n.*install -D -m 600/],
     ['a token file with more than a token', 'to ken', [], 1, /personal access token is malformed/],

@@ -152,8 +152,8 @@ describe('from the release', () => {
     ['half a package', (body) => (_, reply) => void reply.end(body.subarray(0, body.length / 2)), {}, /it is incomplete/],
     ['cut off', () => (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/],
     ['not there', () => (_, reply) => void reply.writeHead(404).end(), {}, /it answered 404/],
-    ['a server that says nothing', () => () => {}, {}, /nothing came for 0\.1 s/, 100],
-    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/, 100],
+    ['a server that says nothing', () => () => {}, {}, /no data arrived for 0\.1 s/, 100],
+    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /no data arrived for 0\.1 s/, 100],
   ])('%s: says so and leaves nothing', async (_, answer, config, why, patience = patient) => {
     const { url } = await server(answer(await packed(program('3.137.0'))));
     const agent = agentOf({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience });

@@ -157,7 +157,9 @@ describe('what a sandbox is granted', () => {
 
   test('is refused where the node of a device cannot be told', () => {
     const told = () => grantDevices(host, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
-    expect(told).toThrow('Cannot start agent x: it was leased GPU-j, and nobody knows which nodes of /no/such are GPU-j.');
+    expect(told).toThrow(
+      'Cannot start agent x: it was leased GPU-j, and onejob does not know which nodes of /no/such belong to GPU-j.',
+    );
     expect(() => grantDevices(host, { name: 'x', devices: [slice(0, 1)] })).toThrow('there is no /no/such/nvidiactl');
   });
 
