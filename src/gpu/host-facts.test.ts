@@ -121,7 +121,7 @@ EOF`;
   test('a cli that hangs holds nobody up', async () => {
     using here = host({ limit: 200 });
     here.tools.put('nvidia-container-cli', hangs);
-    expect((await here.facts()).cli).toEqual({ driver: null, failure: 'it did not end in its time' });
+    expect((await here.facts()).cli).toEqual({ driver: null, failure: 'it timed out' });
   });
 });
 

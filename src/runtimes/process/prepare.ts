@@ -51,7 +51,7 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, inside a read-only folder of the host`);
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
-  const message = `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`;
+  const message = `Cannot mount ${missing.host} at ${missing.container}: the file or folder does not exist on this host.`;
   throw new OnejobError('E_MOUNT_MISSING', message, {
     hint: `Create it, or fix the path under "${missing.cache === null ? 'volumes' : 'caches'}".`,
   });
