@@ -209,7 +209,7 @@ describe('from a file', () => {
     ['another version', program('3.136.2'), /it reports version 3\.136\.2/],
     ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
     ['no program', 'just a text', /it is not an executable: it begins with "just a text"/],
-    ['nothing', '', /it is no program/],
+    ['nothing', '', /it is not an executable/],
     ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with 0 and said "hello"/],
     ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
     ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/, 300],

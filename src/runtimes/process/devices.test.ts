@@ -125,7 +125,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
       expect(runtime.capabilities.weaker).toContain('every GPU');
       expect((await runtime.check(never)).find(({ subject }) => subject === 'devices')).toMatchObject({
         level: 'warning',
-        message: expect.stringContaining('no barrier'),
+        message: expect.stringContaining('do not restrict them'),
       });
       expect(await run([], 'echo "<$CUDA_VISIBLE_DEVICES>"')).toBe('<>\n');
     });

@@ -227,7 +227,7 @@ it.each([
 });
 
 it.each<[string, AgentProgramState, RegExp]>([
-  ['being fetched', { kind: 'preparing' }, /warning .*being fetched/],
+  ['being fetched', { kind: 'preparing' }, /warning .*is downloading/],
   [
     'not to be had',
     { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: false } },
@@ -305,7 +305,7 @@ it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can w
   const closed = lines(await check({ pools: `{ p: { ${keys}, trust: { forks: refuse, others: refuse } } }` }), 'warning').join(
     '\n',
   );
-  expect(closed).not.toContain('untrusted ones');
+  expect(closed).not.toContain('accepts untrusted jobs');
 });
 
 it('a folder of hooks that is not there is an error', async () => {
@@ -321,7 +321,7 @@ it('names the kinds of keys there are, never a key', async () => {
   expect(found).toContain('In pool p builds of tags get no secrets; list in "trust.tags" the tags that do.');
   const narrow = '{ p: { service: bk, image: "x:1", trust: { branches: [main], tags: ["v*"], network: default } } }';
   const other = lines(await check({ pools: narrow, keys: () => parseKeys(text) })).join('\n');
-  expect(other).not.toMatch(/builds of tags|whoever can push/);
+  expect(other).not.toMatch(/builds of tags|anyone who can push/);
   expect(other).toContain('"trust.sources" can limit that to webhooks.');
   for (const line of text.split('\n').filter((one) => one.length > 30 && !one.startsWith('#'))) expect(found).not.toContain(line);
 });
