@@ -110,7 +110,7 @@ EOF`;
       'echo "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch" >&2; exit 1',
       { driver: null, failure: 'initialization error: nvml error: driver/library version mismatch' },
     ],
-    ['dies in silence', 'kill -9 $$', { driver: null, failure: 'it ended with 137' }],
+    ['dies in silence', 'kill -9 $$', { driver: null, failure: 'it ended with exit code 137' }],
     ['prints without end', 'yes', { driver: null, failure: expect.any(String) }],
   ])('a cli that %s', async (_, body, expected) => {
     using here = host();

@@ -121,7 +121,7 @@ async function ended(
   child.once('error', (error) => resolve(notStarted(program, error)));
   child.once('exit', (code, by) => {
     if (isKilled) return;
-    const why = code === 0 ? null : by === null ? `it ended with exit code ${code}` : `it was ended by ${by}`;
+    const why = code === 0 ? null : by === null ? `it ended with ${code}` : `it was ended by ${by}`;
     // What it left in the background may hold the pipes open for ever.
     const leave = (): void => {
       killGroup(child.pid);

@@ -310,7 +310,7 @@ it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can w
 
 it('a folder of hooks that is not there is an error', async () => {
   const found = await check({ pools: `{ p: { service: bk, queue: default, image: "x:1", hooks: ${dir.path}/none } }` });
-  expect(lines(found, 'error')).toEqual([expect.stringContaining('/none ("hooks") is not there')]);
+  expect(lines(found, 'error')).toEqual([expect.stringContaining('/none ("hooks") does not exist')]);
 });
 
 it('names the kinds of keys there are, never a key', async () => {
