@@ -259,7 +259,7 @@ export interface JobSource {
 
 /** What to say of an agent that ended by itself and never had a job, where its service knows nothing better. */
 export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
-  const said = lastWords === '' ? '' : ` It said last:\n${lastWords}`;
+  const said = lastWords === '' ? '' : ` Its last output was:\n${lastWords}`;
   return { code: 'E_AGENT_ENDED', message: `The agent ended ${howEnded(exit)} and had no job.${said}`, retry: true };
 }
 
@@ -270,9 +270,9 @@ function howEnded(exit: Exit): string {
     case 'signal':
       return `by ${exit.signal}`;
     case 'oom':
-      return 'for lack of memory';
+      return 'because it ran out of memory';
     case 'lost':
-      return 'for reasons of the host';
+      return 'because of a problem on this host';
   }
 }
 
@@ -282,8 +282,8 @@ function howEnded(exit: Exit): string {
  */
 export function absentService(name: string): CiService {
   const absent = (): OnejobError =>
-    new OnejobError('E_CI_UNREACHABLE', `The CI service "${name}" is not in the config any more, so nobody can ask it.`, {
-      hint: 'Put it back until its agents are gone, or end them with "onejob down".',
+    new OnejobError('E_CI_UNREACHABLE', `The CI service "${name}" is no longer in the config, so onejob cannot ask it.`, {
+      hint: 'Put the service back until its agents are gone, or end them with "onejob down".',
       retry: true,
     });
   return {

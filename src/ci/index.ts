@@ -57,7 +57,7 @@ export function createCiServices(parts: CiParts): CiServices {
         if (!signal.aborted) endFilter(store.dir);
       } catch (error) {
         // The next manager looks again.
-        if (!signal.aborted) parts.log.warn('cannot end a filter that nobody needs', { reason: toFailure(error).message });
+        if (!signal.aborted) parts.log.warn('cannot end an unused filter', { reason: toFailure(error).message });
       }
     },
   };

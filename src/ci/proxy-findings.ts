@@ -9,6 +9,6 @@ export function proxyFindings(service: string, address: string, proxies: Proxies
   const subject = `service ${service}`;
   if (proxy.server !== null)
     return [{ level: 'ok', subject, message: `${address} is reached through the proxy ${proxy.shown}.`, hint: null }];
-  const message = 'What HTTPS_PROXY names is no http:// or https:// address, and nothing is sent past it.';
+  const message = 'HTTPS_PROXY is not an http:// or https:// address, so onejob sends nothing: it never bypasses a proxy.';
   return [{ level: 'error', subject, message, hint: 'Write the whole address, such as HTTPS_PROXY=http://proxy.example:3128.' }];
 }

@@ -110,7 +110,7 @@ test('without --from this host is asked', async () => {
 test('a recording of a tool that failed is not a host without a GPU', async () => {
   const { code, stdout, stderr } = await choose(['--from', join(recordings, 'errors', 'version-mismatch-550.txt')]);
   expect({ code, stdout }).toEqual({ code: 1, stdout: '' });
-  expect(stderr).toMatch(/not known which GPUs there are/);
+  expect(stderr).toMatch(/Cannot determine which GPUs this host has/);
 });
 
 test('devices that could not be read are spoken of, and the others served', async () => {

@@ -135,7 +135,7 @@ describe('plan --inventory', () => {
     expect(stderr).toMatch(/pool a100: It names MIG-6513270e-\S+, which is missing\./);
     expect(stderr).not.toContain('per-device');
     const absent = await onejob('plan', '--inventory', 'absent.txt', '--config', 'hosts/quark.yml');
-    expect(absent).toMatchObject({ code: 1, stderr: expect.stringContaining('absent.txt": there is no such file or folder.') });
+    expect(absent).toMatchObject({ code: 1, stderr: expect.stringContaining('absent.txt": the file or folder does not exist.') });
     expect(absent.stderr).not.toContain('ENOENT');
   });
 

@@ -54,7 +54,7 @@ test('why a job could not be started, too', async () => {
 });
 
 test('what of its artifacts was left out is said behind its log, also later', async () => {
-  const reason = 'Its artifacts could not be kept: it was cancelled while they were read.';
+  const reason = 'Failed to keep its artifacts: the job was cancelled while onejob read them.';
   manager.elsewhere = [{ ...job, result: { kind: 'code', code: 6 }, reason }];
   manager.agentOutput.set('a1', 'done\n');
   expect(await onejob('logs', job.id)).toEqual({ code: 0, stdout: 'done\n', stderr: `onejob: ${reason}\n` });

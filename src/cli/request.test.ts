@@ -8,6 +8,6 @@ test('more patterns of artifacts than a job may have are refused where they are 
   expect((await ask(100)).request.artifacts).toHaveLength(100);
   await expect(ask(101)).rejects.toMatchObject({
     code: 'E_USAGE',
-    message: expect.stringContaining('101 patterns: a job may have 100'),
+    message: expect.stringContaining('101 patterns: a job may have at most 100'),
   });
 });

@@ -200,7 +200,7 @@ describe('encrypt and decrypt', () => {
     ['what is no text', Buffer.from([0xff, 0xfe, 1]), 1, 'not UTF-8 text'],
     ['nothing', '', 2, 'Standard input has no value'],
     ['only a newline', '\n', 2, 'Standard input has no value'],
-    ['too much', 'x'.repeat(70_000), 1, '65536 is the most'],
+    ['too much', 'x'.repeat(70_000), 1, 'the maximum is 65536'],
   ])('%s is not encrypted', async (_name, value, code, text) => {
     const said = await secret(value, ...base, '--pipeline', 'a/b');
     expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });
@@ -213,7 +213,7 @@ describe('encrypt and decrypt', () => {
     expect(said).toMatchObject({
       code: 1,
       stdout: '',
-      stderr: expect.stringMatching(/The value was made for key \w{8}, and here is \w{8}\.\n.*The keys here are/),
+      stderr: expect.stringMatching(/The value was made for key \w{8}, and this host has \w{8}\.\n.*The keys here are/),
     });
     const two = `${await encrypt('a', '--yaml')}${await encrypt('b', '--yaml')}`;
     expect((await secret(two, 'decrypt', '--key', 'k')).stderr).toContain('There are 2 encrypted values');
@@ -316,7 +316,7 @@ describe('rotate', () => {
     const old = await out('hunter2', 'encrypt', '--key', 'old', '--name', 'A', '--seed-format');
     await out('', 'keygen', 'new');
     const rotate = ['rotate', '--key', 'old', '--to', 'new', '--pipeline', 'acme/docs'];
-    expect(await secret(old, ...rotate)).toMatchObject({ code: 1, stderr: expect.stringContaining('say it with --name') });
+    expect(await secret(old, ...rotate)).toMatchObject({ code: 1, stderr: expect.stringContaining('name it with --name') });
     expect(await out(old, ...rotate, '--name', 'A')).toMatch(/^oj1:\S+\n$/);
     expect(await out(old, 'rotate', '--key', 'old', '--to', 'old', '--seed-format')).toMatch(/^[^;\s]+;[^;\s]+\n$/);
   });

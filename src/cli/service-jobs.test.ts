@@ -55,7 +55,7 @@ test('cancel says where such a job can be cancelled', async () => {
 });
 
 test('logs of a job that never had an agent say why, with and without --follow', async () => {
-  const reason = 'onejob refused this job: its branch wip is none that "trust.branches" names.';
+  const reason = 'onejob refused this job: its branch wip does not match "trust.branches".';
   manager.elsewhere = [{ ...job, agent: null, state: 'done', result: { kind: 'reported', word: 'refused' }, reason }];
   for (const more of [[], ['--follow']])
     expect(await onejob('logs', 'azure-7', ...more)).toEqual({

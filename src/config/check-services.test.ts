@@ -68,7 +68,7 @@ it("a version that only the package's name tells is known", async () => {
 describe('keys of a service that do not go together, or are not what they should be', () => {
   const url = 'url: "https://dev.azure.com/acme"';
   it.each([
-    [`${usual}, ${principal}`, 'services.s.principal: and "token" are both given: onejob signs in with one of them only'],
+    [`${usual}, ${principal}`, 'services.s.principal: and "token" are both set: onejob signs in with only one of them'],
     [url, 'services.s: "token" or "principal" is missing'],
     [`${url}, principal: { tenant: t }`, 'services.s.principal: "client" is missing'],
     [`${url}, principal: { tenant: t }`, 'services.s.principal: "secret" is missing'],
@@ -80,15 +80,18 @@ describe('keys of a service that do not go together, or are not what they should
     [`${usual}, agent: { versoin: 1.2.3 }`, 'services.s.agent.versoin: unknown key; did you mean "version"?'],
     [`${usual}, agent: { version: 5 }`, 'services.s.agent.version: "5" is not a version such as "5.278.0"'],
     [`${usual}, agent: { from: "http://x/a.tar.gz" }`, 'services.s.agent.from: "http://x/a.tar.gz" is not an https address'],
-    [`${usual}, agent: { from: /srv/agent.tar.gz }`, 'services.s.agent.from: does not say in its name which version it is'],
+    [`${usual}, agent: { from: /srv/agent.tar.gz }`, 'services.s.agent.from: does not contain the version in its name'],
     [`${usual}, agent: { from: /srv/agent.zip }`, 'services.s.agent.from: expected an https address'],
     [`${usual}, agent: { sha256: abc }`, 'services.s.agent.sha256: expected a SHA-256 checksum'],
-    [`${usual}, agent: { sha256: ${'ab'.repeat(32)} }`, 'services.s.agent.sha256: is of one package, but "version" is latest'],
-    [`${usual}, agent: { from: "https://mirror/a-1.2.3.tar.gz" }`, 'warning: services.s.agent.from: has no "sha256" beside it'],
+    [
+      `${usual}, agent: { sha256: ${'ab'.repeat(32)} }`,
+      'services.s.agent.sha256: is the checksum of one package, but "version" is latest',
+    ],
+    [`${usual}, agent: { from: "https://mirror/a-1.2.3.tar.gz" }`, 'warning: services.s.agent.from: has no "sha256": '],
     [`${usual}, poll: 1s`, 'services.s.poll: must be at least 2s'],
     [
       `${usual}, poll: 1m, boot_timeout: 90s`,
-      'services.s.boot_timeout: is 1m30s, but "poll" is 1m: an agent would be ended before',
+      'services.s.boot_timeout: is 1m30s, but "poll" is 1m: onejob would end an agent before',
     ],
     [`${usual}, registration: auto`, 'services.s.registration: '],
     [`${usual}, registration: in-agent`, 'warning: services.s.registration: is in-agent: the credential enters every sandbox'],
@@ -98,9 +101,12 @@ describe('keys of a service that do not go together, or are not what they should
     ],
     [
       'url: "http://tfs.lab/c", token: { env: T }',
-      'warning: services.s.url: is not encrypted: the token travels in clear to tfs.lab; write https',
+      'warning: services.s.url: is not encrypted: onejob would send the token in clear text to tfs.lab; write https',
     ],
-    [`url: "https://tfs.lab/c", ${principal}`, 'warning: services.s.principal: may not work: an Azure DevOps Server'],
+    [
+      `url: "https://tfs.lab/c", ${principal}`,
+      'warning: services.s.principal: may not work: "url" seems to be an Azure DevOps Server',
+    ],
     [
       'url: "https://dev.azure.com/acme/project/_settings/agentqueues", token: { env: T }',
       'services.s.url: is more than the address of the organisation; keep "https://dev.azure.com/acme"',
@@ -114,14 +120,14 @@ describe('keys of a service that do not go together, or are not what they should
 
 describe('pools that its agents could not work in', () => {
   it.each([
-    ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose agent stands in an image'],
+    ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose agent is part of an image'],
     ['read_only: true', 'pools.lab.read_only: is true, but "service" is s, whose agent writes into its own folder'],
     ['network: none', 'pools.lab.network: is none, but "service" is s, which an agent must reach'],
     [
       'standby: false, devices: 1',
-      'pools.lab.standby: is false, but "devices" are asked for and "service" is s, whose agents wait on their devices for a job',
+      'pools.lab.standby: is false, but "devices" are asked for and "service" is s, whose agents hold their devices while they wait for a job',
     ],
-    ['timeout: 2h', 'warning: pools.lab.timeout: is not used: "service" is s, where a pipeline says how long its job may run'],
+    ['timeout: 2h', 'warning: pools.lab.timeout: is not used: "service" is s, where a pipeline sets how long its job may run'],
   ])('%s', async (keys, line) => {
     expect(await folder.check(service(usual) + pool(keys))).toEqual([expect.stringContaining(line)]);
     expect(await folder.check(`pools: { lab: { ${keys} } }\n`)).toEqual([]);

@@ -65,7 +65,7 @@ export async function secretFindings(
   return found.flat();
 }
 
-/** `expires on 2030-01-31, in a day; make a new one in time`: what is wrong, and after the semicolon what to do. */
+/** `expires on 2030-01-31, in a day; create a new one in time`: what is wrong, and after the semicolon what to do. */
 function finding(subject: string, text: string): Finding {
   const [what = '', todo] = text.split('; ');
   const about = /^(expire|is )/.test(what) ? 'It' : 'Its';

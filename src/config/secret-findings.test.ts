@@ -22,8 +22,8 @@ it('a secret that is there and has its time is told with the day it ends', async
 });
 
 it.each([
-  ['2030-01-31', 'It expires on 2030-01-31, in 11 days.', 'Make a new one in time.'],
-  ['2030-01-19', 'It expired on 2030-01-19.', 'Make a new one and change the date.'],
+  ['2030-01-31', 'It expires on 2030-01-31, in 11 days.', 'Create a new one in time.'],
+  ['2030-01-19', 'It expired on 2030-01-19.', 'Create a new one and change the date.'],
 ])('one that ends on %s is a warning', async (expires, message, hint) => {
   expect(await findings(`{ file: ${folder.write('pat', 'hunter2')}, expires: ${expires} }`)).toEqual([
     { level: 'warning', subject: 'services.s.token', message, hint },

@@ -169,7 +169,7 @@ function counted(stream: Readable, seen: () => void): Readable {
 function unreadable(doing: string, cause: unknown): OnejobError {
   if (cause instanceof OnejobError) return cause;
   const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_FILES', `Cannot ${doing}: reading them failed (${why}).`, { retry: true, cause });
+  return new OnejobError('E_FILES', `Cannot ${doing}: failed to read them (${why}).`, { retry: true, cause });
 }
 
 /** Kept open between calls. */

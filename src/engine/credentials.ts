@@ -44,8 +44,8 @@ export async function registryAuth(
   const { data: config } = dockerConfig.safeParse(jsonOf(written));
   if (config === undefined) {
     // No cause: a JSON error quotes the text, which may hold a password.
-    throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not what Docker writes.`, {
-      hint: 'Mend or remove that file.',
+    throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not in Docker's format.`, {
+      hint: 'Fix or remove that file.',
     });
   }
   const server = registry === 'docker.io' ? hub : registry;
@@ -84,7 +84,7 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
   const hasEnded = code === null || typeof code === 'number';
   if (hasEnded && code !== 0 && /credentials not found/i.test(said)) return null;
   const failure = hasEnded ? `Error: it ended with exit code ${code}` : String(error);
-  const why = missing ? 'it is not on PATH' : code === 0 ? 'its answer makes no sense' : failure;
+  const why = missing ? 'it is not on PATH' : code === 0 ? 'it printed an invalid response' : failure;
   throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {
     hint: `Try: echo ${server} | ${program} get`,
     retry: !missing,

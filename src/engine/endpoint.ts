@@ -47,7 +47,7 @@ async function currentContext(folder: string): Promise<string | null> {
     const config = z.object({ currentContext: z.string().optional() }).parse(JSON.parse(text));
     return config.currentContext || null;
   } catch (cause) {
-    throw unusable(`Docker's own configuration ${path} could not be read as JSON`, 'Mend or remove that file.', cause);
+    throw unusable(`Docker's own configuration ${path} could not be read as JSON`, 'Fix or remove that file.', cause);
   }
 }
 
@@ -60,8 +60,8 @@ async function fromContext(folder: string, name: string): Promise<Endpoint> {
     meta = contextMeta.parse(JSON.parse(await readFile(path, 'utf8')));
   } catch (cause) {
     throw unusable(
-      `The Docker context "${name}" was not found under ${folder}, or holds no Docker address`,
-      'Type "docker context ls" to see what there is, and "docker context use default" to go back.',
+      `The Docker context "${name}" was not found under ${folder}, or contains no Docker address`,
+      'Type "docker context ls" to list the contexts, and "docker context use default" to go back to the default.',
       cause,
     );
   }
@@ -91,7 +91,7 @@ function parseHost(written: string, from: string, tls: Tls | null): Endpoint {
   }
   const url = URL.parse(written.includes('://') ? written.replace(/^tcp:/, 'http:') : `http://${written}`);
   if (url === null || url.hostname === '' || !['http:', 'https:'].includes(url.protocol)) {
-    throw unusable(`${from} is "${written}", which onejob cannot reach; it knows unix:// and tcp://`, hint);
+    throw unusable(`${from} is "${written}", which onejob does not support; it supports unix:// and tcp://`, hint);
   }
   const port = url.port === '' ? (tls === null ? 2375 : 2376) : Number(url.port);
   return { kind: 'tcp', host: url.hostname.replace(/^\[|\]$/g, ''), port, tls, from };
@@ -102,15 +102,15 @@ async function readTls(folder: string, verify: boolean): Promise<Tls> {
   const [ca, cert, key] = await Promise.all([read('ca.pem'), read('cert.pem'), read('key.pem')]);
   if (verify && ca === null) {
     throw unusable(
-      `TLS is asked for, but ${join(folder, 'ca.pem')} cannot be read`,
-      'Set DOCKER_CERT_PATH to the folder that holds ca.pem.',
+      `TLS is requested, but ${join(folder, 'ca.pem')} cannot be read`,
+      'Set DOCKER_CERT_PATH to the folder that contains ca.pem.',
     );
   }
   return { ca, cert, key, verify };
 }
 
 function unusable(what: string, hint: string, cause?: unknown): OnejobError {
-  return new OnejobError('E_ENGINE_ADDRESS', `Cannot tell which Docker Engine to use: ${what}.`, { hint, cause });
+  return new OnejobError('E_ENGINE_ADDRESS', `Cannot determine which Docker Engine to use: ${what}.`, { hint, cause });
 }
 
 async function exists(path: string): Promise<boolean> {

@@ -99,8 +99,8 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     limits,
     close,
 
-    version: (signal?: AbortSignal) => look(versionAnswer, '/version', 'ask for the version', { signal }),
-    info: (signal?: AbortSignal) => look(infoAnswer, '/info', 'ask about the Engine', { signal }),
+    version: (signal?: AbortSignal) => look(versionAnswer, '/version', 'get the version', { signal }),
+    info: (signal?: AbortSignal) => look(infoAnswer, '/info', 'get information about the Engine', { signal }),
 
     /** @throws foreign errors too: what a refusal means depends on the recipe. Has no signal, see `prepare`. */
     create: async (name: string, body: object): Promise<string> => {
@@ -114,7 +114,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
     /** null when there is no such container. */
     inspect: (id: string, signal?: AbortSignal) =>
-      find(containerAnswer, `/containers/${id}/json`, `look at container ${short(id)}`, signal),
+      find(containerAnswer, `/containers/${id}/json`, `inspect container ${short(id)}`, signal),
     /** Containers with all of `labels`, ended ones too. */
     containers: (labels: readonly string[], signal?: AbortSignal) =>
       look(listAnswer, '/containers/json', 'list containers', { query: { all: true, filters: { label: labels } }, signal }),
@@ -145,14 +145,14 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
 
     /** null when it is not on the Engine. */
     image: async (reference: string, signal?: AbortSignal) => {
-      const found = await find(imageAnswer, `/images/${reference}/json`, `look at image "${reference}"`, signal);
+      const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
       return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
     },
     /** The pull's progress as JSON lines. @throws foreign errors too. */
     pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
       const call = { method: 'POST', path: '/images/create', query, auth, limit: 'idle', signal, stream: true } as const;
       const answer = await raw({ ...call, doing: `pull ${query.fromImage}:${query.tag}` });
-      if (!(answer instanceof Readable)) throw new TypeError('a pull answered without a stream');
+      if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a pull without a stream');
       return answer;
     },
     /** Asks the registry for the image's description. @throws foreign errors too. */
@@ -162,7 +162,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
 
     /** null when there is none. */
-    network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `look at network "${name}"`, signal),
+    network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `inspect network "${name}"`, signal),
     /** One of that name being there already is no error. */
     createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
       const doing = `create network "${body.Name}"`;
@@ -177,7 +177,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     },
     /** Takes a container off a network; by its name, as it may be gone. One that is not on it is no error. */
     disconnect: async (id: string, name: string): Promise<void> => {
-      const doing = `take container "${name}" off network ${short(id)}`;
+      const doing = `disconnect container "${name}" from network ${short(id)}`;
       const body = { Container: name, Force: true };
       await ask({ method: 'POST', path: `/networks/${id}/disconnect`, body, doing, limit: 'soon', nothing: [403, 404, 409] });
     },

@@ -35,12 +35,12 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   // An archive that the Engine cannot unpack now it cannot unpack later either: tried for ever, it would hold up its pool.
   if (/^Error processing tar file/.test(said)) {
     return new OnejobError('E_FILES', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
-      hint: 'Look in the workspace for the file that it names.',
+      hint: 'Check the file that the message names in the workspace.',
       cause: error,
     });
   }
   return new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
-    hint: 'Type "onejob doctor" for what is known about the Engine.',
+    hint: 'Type "onejob doctor" to check the Engine.',
     retry: status >= 500 || status === 409,
     cause: error,
   });
@@ -52,7 +52,7 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   const url = endpointUrl(endpoint);
   const what = `Cannot ${doing} with the Docker Engine at ${url} (from ${endpoint.from})`;
   if (code === 'EACCES' || code === 'EPERM') {
-    return new OnejobError('E_ENGINE_PERMISSION', `${what}: you may not open that socket (${code}).`, {
+    return new OnejobError('E_ENGINE_PERMISSION', `${what}: you do not have permission to open that socket (${code}).`, {
       hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
       retry: false,
       cause: error,
@@ -61,16 +61,16 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   const start = 'Start it, e.g. "sudo systemctl start docker"';
   const [why, hint] =
     code === 'ENOENT'
-      ? ['there is no such socket', `${start}, or set DOCKER_HOST.`]
+      ? ['the socket does not exist', `${start}, or set DOCKER_HOST.`]
       : code === 'ECONNREFUSED'
         ? ['nothing listens there', `${start}.`]
-        : [messageOf(error), 'See whether "docker version" answers.'];
+        : [messageOf(error), 'Check whether "docker version" answers.'];
   return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 
 /** An Engine that took one call and stayed silent, while it answers others. `limit` in ms. */
 export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
-  return isSilent(doing, endpoint, `did not answer within ${limit / 1000} s, though it answers other calls`);
+  return isSilent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
 }
 
 /** Something that may take any time, but stood still. `limit` in ms. */
@@ -81,12 +81,12 @@ export function stalled(doing: string, endpoint: Endpoint, limit: number): Onejo
 /** An Engine that takes connections and answers nothing at all. `limit` in ms. */
 export function mute(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
-  return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'See whether "docker version" answers.', retry: true });
+  return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'Check whether "docker version" answers.', retry: true });
 }
 
 function isSilent(doing: string, endpoint: Endpoint, what: string): OnejobError {
   return new OnejobError('E_ENGINE_SILENT', `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} ${what}.`, {
-    hint: 'Look for a volume, a registry or a disk that does not answer.',
+    hint: 'Check for a volume, a registry or a disk that does not respond.',
     retry: true,
   });
 }

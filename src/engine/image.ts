@@ -35,8 +35,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   /** null when the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
     if (!isReference(reference)) {
-      throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" cannot be the name of an image.`, {
-        hint: 'Write it as registry/name:tag, the name in lower case.',
+      throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, {
+        hint: 'Write it as registry/name:tag, with the name in lower case.',
       });
     }
     const known = seen.get(reference);
@@ -61,8 +61,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {
-        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot make a container: the pool names no image.', {
-          hint: 'Write image: in the pool, e.g. "debian:stable-slim".',
+        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', {
+          hint: 'Set "image" in the pool, e.g. "debian:stable-slim".',
         });
       }
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
@@ -72,7 +72,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       await pull(reference, progress, signal);
       const pulled = await look(reference, signal);
       if (pulled !== null) return pulled;
-      throw new OnejobError('E_PULL_FAILED', `Image "${reference}" was pulled, but the Engine does not have it.`, { retry: true });
+      throw new OnejobError('E_PULL_FAILED', `The Engine pulled image "${reference}", but does not have it.`, { retry: true });
     },
 
     /** Why a recipe's image could not be had right now; null when it can, or the recipe names none. Fetches nothing. */
@@ -93,8 +93,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
 }
 
 function notFetched(reference: string): OnejobError {
-  return new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and pull: never forbids to fetch it.`, {
-    hint: `Type "docker pull ${reference}", or write pull: missing.`,
+  return new OnejobError('E_IMAGE_NOT_FOUND', `Image "${reference}" is not on the Engine, and "pull: never" forbids pulling it.`, {
+    hint: `Type "docker pull ${reference}", or write "pull: missing".`,
   });
 }
 
@@ -172,7 +172,7 @@ function pullFailure(reference: string, error: unknown, engine: Engine): OnejobE
     const hint = `Check the name, or type "${login}" as the user onejob runs as.`;
     return new OnejobError('E_IMAGE_DENIED', `${what}: ${registry} refused (${said}).`, { hint, cause: error });
   }
-  const options = { hint: `See whether "docker pull ${reference}" works.`, retry: true, cause: error };
+  const options = { hint: `Check whether "docker pull ${reference}" works.`, retry: true, cause: error };
   if (!unreached.test(said)) return new OnejobError('E_PULL_FAILED', `${what}: ${said}.`, options);
   return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
 }

@@ -20,18 +20,21 @@ export interface Asking {
 /** Why a reply is no whole answer; null when it is one. */
 export function failureOf(reply: ToolReply): GpuFinding | null {
   const call = [reply.tool, ...reply.args].join(' ');
-  const look = 'Type it and look at what it prints.';
+  const look = 'Run it and check what it prints.';
   const failure = (code: string, message: string, hint = look) => finding('error', code, 'host', message, hint);
-  if (reply.hung) return failure('tool-hung', `"${call}" did not end in its time, so the GPUs are unknown.`, hungHint(reply.tool));
-  if (reply.cut) return failure('output-too-large', `"${call}" printed more than 16 MiB and was ended.`);
+  if (reply.hung) return failure('tool-hung', `"${call}" timed out, so the state of the GPUs is unknown.`, hungHint(reply.tool));
+  if (reply.cut) return failure('output-too-large', `"${call}" printed more than 16 MiB, so onejob ended it.`);
   if (reply.code === 0) return null;
   const said = reply.output.split('\n').findLast((line) => line.trim() !== '');
-  return failure('tool-failed', `"${call}" ended with ${reply.code ?? 'no code'}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`);
+  return failure(
+    'tool-failed',
+    `"${call}" ended with ${reply.code === null ? 'no exit code' : `exit code ${reply.code}`}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`,
+  );
 }
 
 /** What helps against a tool that hangs. */
 export function hungHint(tool: string): string {
-  return `Look with "ps -C ${tool} -o pid,stat,wchan" and "dmesg | tail": a process in state D can only be ended by a reboot.`;
+  return `Check with "ps -C ${tool} -o pid,stat,wchan" and "dmesg | tail": only a reboot ends a process in state D.`;
 }
 
 /** `device` with its render node, where only the kernel said it. */
@@ -45,14 +48,14 @@ export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): G
   if (driver !== null && own.includes(driver)) return null;
   const warning = (code: string, message: string, hint: string | null) => finding('warning', code, pciId, message, hint);
   if (driver === 'nouveau') {
-    const message = `The NVIDIA card at ${pciId} is held by nouveau, with which nothing can be computed.`;
-    return warning('nouveau-loaded', message, "Install NVIDIA's driver, which keeps nouveau from loading, and reboot.");
+    const message = `The NVIDIA card at ${pciId} is held by nouveau, which cannot run compute jobs.`;
+    return warning('nouveau-loaded', message, "Install NVIDIA's driver, which prevents nouveau from loading, and reboot.");
   }
   if (driver === null)
-    return warning('no-driver', `The card at ${pciId} has no driver.`, `Type "modprobe ${own[0] ?? ''}", or look for it in dmesg.`);
+    return warning('no-driver', `The card at ${pciId} has no driver.`, `Type "modprobe ${own[0] ?? ''}", or search dmesg for it.`);
   return warning(
     'held-by-another-driver',
-    `The card at ${pciId} is held by ${driver}, as one that is given to a virtual machine.`,
+    `The card at ${pciId} is held by ${driver}, like a card that is passed to a virtual machine.`,
     null,
   );
 }

@@ -59,7 +59,7 @@ describe('the driver', () => {
   test('not installed, although a card is there', () => {
     const absent = broken('', 127);
     expect(lines({ ...gone, hasTool: false, secureBoot: false }, absent)).toEqual([
-      "error driver: No driver has the NVIDIA card at 0000:01:00.0: NVIDIA's driver is not installed.",
+      "error driver: No driver is loaded for the NVIDIA card at 0000:01:00.0: NVIDIA's driver is not installed.",
     ]);
     const hint = (distribution: string[]) => doctor({ ...gone, hasTool: false, distribution }, absent)[0]?.hint;
     expect(hint(['ubuntu', 'debian'])).toContain('"sudo ubuntu-drivers install --gpgpu"');
@@ -71,8 +71,8 @@ describe('the driver', () => {
     const unloaded = broken(nvidia('errors/driver-not-loaded.txt'), 9);
     const found = doctor({ ...gone, secureBoot: true }, unloaded);
     expect(found.map(({ message }) => message)).toEqual([
-      "No driver has the NVIDIA card at 0000:01:00.0: NVIDIA's driver is installed, but its module is not loaded into this kernel.",
-      'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses one whose key it does not know.',
+      "No driver is loaded for the NVIDIA card at 0000:01:00.0: NVIDIA's driver is installed, but its module is not loaded into this kernel.",
+      'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses a module whose key it does not know.',
     ]);
     expect(found.map(({ hint }) => hint)).toEqual([
       expect.stringMatching(
@@ -154,7 +154,7 @@ describe('the container toolkit', () => {
       }),
     ]);
     expect(lines({ cli: { driver: '570.133.20', failure: null } })).toEqual([
-      'error container toolkit: nvidia-container-cli finds driver 570.133.20, and the one that is loaded is 580.95.05: containers would get libraries that do not fit.',
+      'error container toolkit: nvidia-container-cli finds driver 570.133.20, but the loaded driver is 580.95.05: containers would get libraries that do not match.',
     ]);
     expect(lines({ cli: { driver: null, failure: null } })).toEqual([]);
   });
@@ -193,7 +193,7 @@ describe('cards', () => {
     const pending = hostWith('580.95.05', '13.0', a100({ mig: { mode: 'disabled', pending: 'enabled' }, index: 3 }));
     const hints = (inventory: Inventory) => doctor({}, inventory).map(({ hint }) => hint);
     expect(hints({ ...pending, findings: [{ ...finding, code: 'mig-pending' }] })).toEqual([
-      'While nothing uses it type "sudo nvidia-smi --gpu-reset -i GPU-a", or "sudo nvidia-smi -i GPU-a -mig 0" to leave it as it is.',
+      'While nothing uses it, type "sudo nvidia-smi --gpu-reset -i GPU-a", or "sudo nvidia-smi -i GPU-a -mig 0" to leave it as it is.',
     ]);
     expect(hints({ ...pending, findings: [{ ...finding, code: 'mig-empty' }] })[0]).toContain(
       '"sudo nvidia-smi mig -i 3 -cgi PROFILE -C"',
@@ -204,7 +204,7 @@ describe('cards', () => {
     const fabricManager = { active: true, version: '580.95.05' };
     expect(lines({ switches: 6, fabricManager })).toEqual([]);
     expect(lines({ switches: 6, fabricManager: { ...fabricManager, version: '580.82.07' } })).toEqual([
-      expect.stringContaining('its fabric manager is 580.82.07 while the driver is 580.95.05'),
+      expect.stringContaining('its fabric manager has version 580.82.07 while the driver has 580.95.05'),
     ]);
     expect(doctor({ switches: 6, fabricManager: { active: false, version: null } })).toEqual([
       expect.objectContaining({ level: 'error', hint: expect.stringContaining('nvidia-fabricmanager-580') }),
@@ -225,7 +225,7 @@ describe('cards', () => {
         subject: 'pool new',
         message:
           'Its image "nvidia/cuda:13.3.1-devel-ubuntu24.04" has CUDA 13.3, which needs driver 580 or newer; this host has 550.54.14.',
-        hint: 'Type "onejob image choose --explain" for one that can be used, or write "image: auto".',
+        hint: 'Type "onejob image choose --explain" to find a suitable image, or write "image: auto".',
       },
     ]);
     expect(lines({ images, arch: null, module: '550.54.14', cli: null }, aged)).toEqual([]);

@@ -63,11 +63,11 @@ function shown({ level, code, subject, message, hint }: GpuFinding, inventory: I
 function mendMig(code: string, { uuid, index, mig }: Device): string | null {
   if (code === 'mig-empty') {
     const make = `"sudo nvidia-smi mig -i ${index ?? uuid} -cgi PROFILE -C"`;
-    return `Make instances with ${make} ("nvidia-smi mig -lgip" lists the profiles; they do not outlive a reboot), or type "sudo nvidia-smi -i ${uuid} -mig 0".`;
+    return `Create instances with ${make} ("nvidia-smi mig -lgip" lists the profiles; they do not outlive a reboot), or type "sudo nvidia-smi -i ${uuid} -mig 0".`;
   }
   if (code !== 'mig-pending') return null;
   const back = mig !== null && 'mode' in mig && mig.mode === 'enabled' ? 1 : 0;
-  return `While nothing uses it type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${back}" to leave it as it is.`;
+  return `While nothing uses it, type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${back}" to leave it as it is.`;
 }
 
 /** A finding, and the codes of those in the inventory that it says better. */
@@ -85,7 +85,7 @@ function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[]
   const found: Covering[] = [];
   if (held.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
     const which = held.length === 0 ? '' : `, which holds ${places(held.map(({ pciId }) => pciId))}`;
-    const message = `The module nouveau is loaded${which}: with it nothing can be computed, and NVIDIA's driver cannot have the card.`;
+    const message = `The module nouveau is loaded${which}: nouveau cannot run compute jobs, and prevents NVIDIA's driver from using the card.`;
     const hint = mendDriver('nouveau-loaded', facts);
     found.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
   } else if (bare.length > 0 && !isLoaded && !devices.some(({ vendor }) => vendor === 'nvidia')) {
@@ -93,12 +93,12 @@ function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[]
       ? `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is installed, but its module is not loaded into this kernel.`
       : `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is not installed.`;
     const hint = mendDriver(facts.hasTool ? 'driver-not-loaded' : 'tool-missing', facts);
-    found.push({ level: 'error', subject: 'driver', message: `No driver has ${message}`, hint, covers: missing });
+    found.push({ level: 'error', subject: 'driver', message: `No driver is loaded for ${message}`, hint, covers: missing });
   }
   // With a module that is loaded the firmware was content.
   if (secureBoot === true && !isLoaded && nvidia.length > 0) {
     const message =
-      'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses one whose key it does not know.';
+      'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses a module whose key it does not know.';
     found.push({ level: 'error', subject: 'secure boot', message, hint: enrol(facts), covers: [] });
   }
   return found;
@@ -120,17 +120,17 @@ function mendDriver(code: string, { distribution }: Pick<GpuHostFacts, 'distribu
     case 'driver-not-loaded': {
       const headers = isDebian ? 'apt-get install linux-headers-$(uname -r)' : 'dnf install kernel-devel-$(uname -r)';
       const build =
-        isDebian || isFedora ? ` After an upgrade of the kernel first "sudo ${headers}" and "sudo dkms autoinstall".` : '';
-      return `Type "sudo modprobe nvidia", and look into dmesg if it fails.${build}`;
+        isDebian || isFedora ? ` After a kernel upgrade, first type "sudo ${headers}" and "sudo dkms autoinstall".` : '';
+      return `Type "sudo modprobe nvidia", and check dmesg if it fails.${build}`;
     }
     case 'tool-missing': {
       if (distribution.includes('ubuntu')) return 'Type "sudo ubuntu-drivers install --gpgpu" and reboot.';
       const packages = 'linux-headers-$(uname -r) nvidia-driver nvidia-smi';
       if (isDebian) return `Type "sudo apt-get install ${packages}" and reboot; they are in contrib and non-free.`;
-      return "Install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ says how for each distribution.";
+      return "Install NVIDIA's driver: https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/ explains how for each distribution.";
     }
     case 'library-mismatch':
-      return 'Type "sudo reboot" once the running jobs have ended: they go on, but new containers cannot use a GPU.';
+      return 'Type "sudo reboot" after the running jobs have ended: they continue, but new containers cannot use a GPU.';
     default:
       return null;
   }
@@ -139,19 +139,19 @@ function mendDriver(code: string, { distribution }: Pick<GpuHostFacts, 'distribu
 /** Where DKMS keeps the key that it signs with. */
 function enrol({ distribution }: GpuHostFacts): string {
   const key = distribution.includes('ubuntu') ? '/var/lib/shim-signed/mok/MOK.der' : '/var/lib/dkms/mok.pub';
-  return `Type "sudo mokutil --import ${key}", reboot, and confirm the key at the console ("Enroll MOK"); or switch Secure Boot off in the firmware.`;
+  return `Type "sudo mokutil --import ${key}", reboot, and confirm the key at the console ("Enroll MOK"); or turn off Secure Boot in the firmware.`;
 }
 
 function persistenceFindings({ devices }: Inventory, { persistenced }: DoctorFacts): Finding[] {
   const off = devices.filter((device) => device.kind === 'gpu' && device.persistence === false);
   if (off.length === 0) return [];
   const cards = off.length === 1 ? `${off[0]?.uuid}` : `${off.length} GPUs`;
-  const message = `Persistence mode is off for ${cards}: without a client the driver lets go of the card, each look wakes it again (seconds), and settings are lost.`;
+  const message = `Persistence mode is off for ${cards}: without a client the driver releases the card, each query wakes it again (which takes seconds), and settings are lost.`;
   // Ubuntu starts the daemon in a way that leaves the mode as it is.
   const hint =
     persistenced === true
-      ? 'Type "sudo nvidia-smi -pm 1"; for after a reboot, take "--no-persistence-mode" out of the unit: "sudo systemctl edit --full nvidia-persistenced".'
-      : 'Type "sudo systemctl enable --now nvidia-persistenced", or "sudo nvidia-smi -pm 1" after each boot where there is no such unit.';
+      ? 'Type "sudo nvidia-smi -pm 1"; to keep it after a reboot, remove "--no-persistence-mode" from the unit: "sudo systemctl edit --full nvidia-persistenced".'
+      : 'Type "sudo systemctl enable --now nvidia-persistenced", or, if there is no such unit, "sudo nvidia-smi -pm 1" after each boot.';
   return [{ level: 'warning', subject: 'GPUs', message, hint }];
 }
 
@@ -161,15 +161,15 @@ function fabricFindings({ driver }: Inventory, { switches, fabricManager, module
   const wanted = module ?? driver;
   const about = { level: 'error', subject: 'fabric manager' } as const;
   const there = `This board has ${switches === 1 ? 'an NVSwitch' : `${switches} NVSwitches`}`;
-  const consequence = 'CUDA ends with error 802 although nvidia-smi looks well';
+  const consequence = 'CUDA fails with error 802 although nvidia-smi looks fine';
   const branch = wanted?.split('.')[0] ?? 'BRANCH';
   if (version !== null && wanted !== null && version !== wanted) {
-    const message = `${there}, and its fabric manager is ${version} while the driver is ${wanted}: they must be the same, or ${consequence}.`;
-    return [{ ...about, message, hint: `Install nvidia-fabricmanager of version ${wanted} and restart it.` }];
+    const message = `${there}, and its fabric manager has version ${version} while the driver has ${wanted}: the versions must be the same, or ${consequence}.`;
+    return [{ ...about, message, hint: `Install version ${wanted} of nvidia-fabricmanager and restart it.` }];
   }
   if (active !== false) return [];
-  const hint = `Type "sudo systemctl enable --now nvidia-fabricmanager"; where there is no such unit, install nvidia-fabricmanager-${branch} (nvidia-fabricmanager from branch 590 on) first.`;
-  return [{ ...about, message: `${there}, and nvidia-fabricmanager does not run: ${consequence}.`, hint }];
+  const hint = `Type "sudo systemctl enable --now nvidia-fabricmanager"; if there is no such unit, first install nvidia-fabricmanager-${branch} (nvidia-fabricmanager from branch 590 on).`;
+  return [{ ...about, message: `${there}, and nvidia-fabricmanager is not running: ${consequence}.`, hint }];
 }
 
 /**
@@ -197,13 +197,13 @@ function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribut
     const configure = 'sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker';
     const hint =
       install === null
-        ? `Install it as ${guide} says, then type: ${configure}`
-        : `Type: ${install} && ${configure} (where its packages are: ${guide})`;
+        ? `Install it as described at ${guide}, then type: ${configure}`
+        : `Type: ${install} && ${configure} (for the package sources see ${guide})`;
     return [{ level: 'error', subject, message, hint }];
   }
   const { version } = toolkit;
   if (version === null || compareVersions(version, toolkitFloor) < 0) {
-    const what = version === null ? 'is so old that it does not say its version' : `has version ${version}`;
+    const what = version === null ? 'is so old that it does not report its version' : `has version ${version}`;
     const message = `It ${what}; below ${toolkitFloor} an image can break out of its container and become root on this host (CVE-2024-0132, CVE-2025-23359, CVE-2025-23266).`;
     const upgrade = installer(distribution, 'upgrade');
     const hint = upgrade === null ? 'Install a newer nvidia-container-toolkit.' : `Type "${upgrade}".`;
@@ -219,7 +219,7 @@ function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribut
   }
   const driver = module ?? leadingVersion(inventory.driver);
   if (cli.driver !== null && driver !== null && compareVersions(cli.driver, driver) !== 0) {
-    const message = `nvidia-container-cli finds driver ${cli.driver}, and the one that is loaded is ${driver}: containers would get libraries that do not fit.`;
+    const message = `nvidia-container-cli finds driver ${cli.driver}, but the loaded driver is ${driver}: containers would get libraries that do not match.`;
     found.push({ level, subject, message, hint: 'Type "sudo ldconfig"; if that does not help, reboot.' });
   }
   return found;
@@ -229,8 +229,8 @@ function mendCli(failure: string): string {
   if (/mismatch/i.test(failure)) return 'Type "sudo reboot".';
   if (/not loaded/i.test(failure)) return 'Type "sudo modprobe nvidia".';
   if (/cannot open shared object|load library/i.test(failure))
-    return 'Type "sudo ldconfig"; if that does not help, install the libraries of the driver again.';
-  return 'Type "sudo nvidia-container-cli -k -d /dev/tty info" and look at what it says.';
+    return 'Type "sudo ldconfig"; if that does not help, reinstall the libraries of the driver.';
+  return 'Type "sudo nvidia-container-cli -k -d /dev/tty info" and check what it prints.';
 }
 
 /** A command; null on a distribution that is not known. */
@@ -253,11 +253,11 @@ function cgroupFindings({ devices }: Inventory, { engine, toolkit }: DoctorFacts
     (engine.way === 'runtime' && older(version, runtimeByCdi));
   if (!byHook) return [];
   const message =
-    'The Engine keeps control groups by systemd and gives GPUs by a hook: each "systemctl daemon-reload" takes the GPUs from running containers.';
+    'The Engine manages control groups through systemd and grants GPUs through a hook: each "systemctl daemon-reload" removes the GPUs from running containers.';
   const cdi = 'sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml';
   const turnOn = older(leadingVersion(engine.version), '25')
-    ? 'write { "exec-opts": ["native.cgroupdriver=cgroupfs"] } into /etc/docker/daemon.json (or move to Docker Engine 25 or newer, which can grant by CDI)'
-    : `grant by CDI: type "${cdi}" and write { "features": { "cdi": true } } into /etc/docker/daemon.json`;
+    ? 'write { "exec-opts": ["native.cgroupdriver=cgroupfs"] } into /etc/docker/daemon.json (or upgrade to Docker Engine 25 or newer, which can grant GPUs through CDI)'
+    : `grant GPUs through CDI: type "${cdi}" and write { "features": { "cdi": true } } into /etc/docker/daemon.json`;
   const hint = `To keep them, ${turnOn}; then "sudo systemctl restart docker".`;
   return [{ level: 'warning', subject: 'docker', message, hint }];
 }
@@ -269,7 +269,7 @@ function upgradeFindings({ devices }: Inventory, { apt }: DoctorFacts): Finding[
   if (apt === null || !apt.unattended || apt.open.length === 0 || !devices.some(({ vendor }) => vendor === 'nvidia')) return [];
   const [first = '', ...more] = apt.open;
   const which = more.length === 0 ? first : `${first} and ${more.length} more packages`;
-  const message = `Unattended upgrades may exchange the driver (${which}) while it is loaded: from then on no container gets a GPU until a reboot.`;
+  const message = `Unattended upgrades may replace the driver (${which}) while it is loaded: after that, no container gets a GPU until a reboot.`;
   const line = `Unattended-Upgrade::Package-Blacklist { ".*nvidia"; "libcuda1"; "cuda-drivers"; };`;
   return [{ level: 'warning', subject: 'driver', message, hint: `Type: echo '${line}' | sudo tee ${aptFile}` }];
 }
@@ -279,7 +279,7 @@ function imageFindings(inventory: Inventory, { images, arch }: DoctorFacts): Fin
   return images.flatMap(({ pool, image, devices }): Finding[] => {
     const why = whyNotImage(image, inventory, devices, arch);
     if (why === null) return [];
-    const hint = 'Type "onejob image choose --explain" for one that can be used, or write "image: auto".';
+    const hint = 'Type "onejob image choose --explain" to find a suitable image, or write "image: auto".';
     return [{ level: 'error', subject: `pool ${pool}`, message: `Its image "${image}" ${why}.`, hint }];
   });
 }

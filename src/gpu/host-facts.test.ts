@@ -110,7 +110,7 @@ EOF`;
       'echo "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch" >&2; exit 1',
       { driver: null, failure: 'initialization error: nvml error: driver/library version mismatch' },
     ],
-    ['dies in silence', 'kill -9 $$', { driver: null, failure: 'it ended with 137' }],
+    ['dies in silence', 'kill -9 $$', { driver: null, failure: 'it ended with exit code 137' }],
     ['prints without end', 'yes', { driver: null, failure: expect.any(String) }],
   ])('a cli that %s', async (_, body, expected) => {
     using here = host();
@@ -121,7 +121,7 @@ EOF`;
   test('a cli that hangs holds nobody up', async () => {
     using here = host({ limit: 200 });
     here.tools.put('nvidia-container-cli', hangs);
-    expect((await here.facts()).cli).toEqual({ driver: null, failure: 'it did not end in its time' });
+    expect((await here.facts()).cli).toEqual({ driver: null, failure: 'it timed out' });
   });
 });
 

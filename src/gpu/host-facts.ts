@@ -151,14 +151,14 @@ async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): P
 async function readCli(run: Run): Promise<ContainerCli | null> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
-  if (reply.hung) return { driver: null, failure: 'it did not end in its time' };
+  if (reply.hung) return { driver: null, failure: 'it timed out' };
   const driver = /^NVRM version:\s*(\d{1,4}(?:\.\d{1,4}){1,3})\s*$/m.exec(reply.output)?.[1] ?? null;
   if (reply.code === 0) return { driver, failure: null };
   // "nvidia-container-cli: initialization error: nvml error: driver/library version mismatch".
   const lines = reply.output.split('\n').map((line) => line.trim());
   const said = lines.findLast((line) => /error|failed/i.test(line)) ?? lines.findLast((line) => line !== '') ?? '';
   const failure = said.replace(/^nvidia-container-cli: /, '').replace(/\.$/, '');
-  return { driver, failure: failure.slice(0, 200) || `it ended with ${reply.code}` };
+  return { driver, failure: failure.slice(0, 200) || `it ended with exit code ${reply.code}` };
 }
 
 /** null where nobody can say: without systemd, or where it does not answer. */

@@ -24,7 +24,7 @@ export interface KernelLook {
 /** Of a log nobody looked at. */
 export const noKernelLook: KernelLook = {
   readable: false,
-  why: 'The kernel log was not looked at.',
+  why: 'onejob did not read the kernel log.',
   events: [],
   lost: false,
   mark: { seq: null, at: null },
@@ -152,7 +152,7 @@ function readSome(fd: number, into: Buffer): number | 'end' | 'overwritten' {
 }
 
 function unreadable(sentence: string): GpuFinding {
-  const message = `${sentence} Errors that the driver reports only there (Xid) are not seen.`;
+  const message = `${sentence} onejob does not see errors that the driver reports only there (Xid).`;
   const hint = 'Run onejob as root, or add AmbientCapabilities=CAP_SYSLOG to its unit.';
   return finding('warning', 'kernel-log-unreadable', 'host', message, hint);
 }

@@ -192,7 +192,7 @@ describe('a folder in which anybody may put anything', () => {
   test('a folder that is a link is not followed', () => {
     mkdirSync(join(here.path, 'target'));
     symlinkSync(join(here.path, 'target'), dir());
-    expect(locks('one').take('GPU-1')).toContain('is no folder');
+    expect(locks('one').take('GPU-1')).toContain('is not a folder');
     expect(readdirSync(join(here.path, 'target'))).toEqual([]);
   });
 });

@@ -107,7 +107,7 @@ export function createLocks(options: LockOptions): DeviceLocks {
         const there = read(path);
         if (other !== undefined || there === null || !isMine(there)) {
           if (made) remove(path);
-          return other === undefined ? `its lock ${path} cannot be written (something else is there)` : heldBy(other);
+          return other === undefined ? `its lock ${path} cannot be written (something else is at that path)` : heldBy(other);
         }
         mine.add(uuid);
       } catch (error) {
@@ -209,7 +209,7 @@ function understood(text: string): LockHolder | null {
 
 function heldBy({ holder, path, uid }: Found): string {
   const who = uid === process.getuid?.() ? '' : ` of user ${uid}`;
-  if (holder === null) return `another onejob${who} has it (its lock ${path} cannot be understood)`;
+  if (holder === null) return `another onejob${who} has it (its lock ${path} is invalid)`;
   return `another onejob${who} has it (pid ${holder.pid}, state in ${holder.stateDir}; its lock is ${path})`;
 }
 
@@ -248,7 +248,7 @@ function remove(path: string): boolean {
 function open(dir: string, root: boolean): void {
   mkdirSync(dir, { recursive: true, mode: 0o755 });
   const found = lstatSync(dir);
-  if (!found.isDirectory()) throw new Error(`${dir} is no folder`);
+  if (!found.isDirectory()) throw new Error(`${dir} is not a folder`);
   const isOwn = found.uid === process.getuid?.();
   if (root) {
     if (!isOwn) throw new Error(`${dir} belongs to user ${found.uid}: remove it`);

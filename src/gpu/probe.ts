@@ -159,7 +159,7 @@ export function createProbe(options: ProbeOptions): Probe {
 
 function keepsHanging(tools: readonly string[], times: number): GpuFinding {
   const names = tools.join(' and ');
-  const message = `${names} did not end in time ${times} times in a row: the GPUs of this host cannot be trusted.`;
+  const message = `${names} timed out ${times} times in a row: the GPUs of this host cannot be trusted.`;
   return finding('error', 'tool-keeps-hanging', 'host', message, hungHint(tools[0] ?? ''));
 }
 

@@ -103,10 +103,10 @@ function compare<T>(
 function listed({ baseline, inventory }: ProofInput): Finding {
   if (!inventory.complete) return finding('listed', 'unknown');
   if (baseline.parent === null) {
-    const message = `${baseline.uuid} is not listed any more: it has fallen off the bus, or was taken out.`;
-    return failed('listed', { code: 'missing', message, remedy: 'reboot', hint: 'Look for it in "dmesg", and reboot the host.' });
+    const message = `${baseline.uuid} is no longer listed: it has fallen off the bus, or was removed.`;
+    return failed('listed', { code: 'missing', message, remedy: 'reboot', hint: 'Search "dmesg" for it, and reboot the host.' });
   }
-  const message = `${baseline.uuid} is not there any more: the MIG layout of ${baseline.parent} has changed.`;
+  const message = `${baseline.uuid} no longer exists: the MIG layout of ${baseline.parent} has changed.`;
   return failed('listed', { code: 'missing', message, remedy: 'look', hint: 'Create the MIG instances again as they were.' });
 }
 
@@ -129,7 +129,7 @@ function health({ uuid, parent, health: now }: Device, { baseline, inventory }: 
   const about = inventory.findings.filter(({ level, subject }) => level === 'error' && (subject === uuid || subject === parent));
   const message = `${uuid} ${now.reasons.join(', and ') || 'is not healthy'}.`;
   const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: fromTable(code), hint }));
-  const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'See what helps with "onejob gpus".' };
+  const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'Type "onejob gpus" to see what helps.' };
   return finding('health', 'failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
 }
 
@@ -147,7 +147,7 @@ function processes(holders: Holders | null, { baseline, now, since }: ProofInput
   if (leftovers.length > 0 && late) {
     const stuck = leftovers.some((one) => one.state === 'D');
     const how = stuck ? 'waits inside the driver, where nothing can end it' : 'does not end';
-    const message = `${list(leftovers)} of the ended agent still holds ${baseline.uuid} after ${leftoverWait / 1000} s: it ${how}.`;
+    const message = `${list(leftovers)} of the ended agent still uses ${baseline.uuid} after ${leftoverWait / 1000} s: it ${how}.`;
     const hint = stuck ? 'Reboot the host.' : `Type "kill -9 ${leftovers.map(({ pid }) => pid).join(' ')}".`;
     return failed('processes', { code: 'leftover-process', message, remedy: 'look', hint }, { saw });
   }
@@ -174,12 +174,12 @@ function memory(device: Device, holders: Holders | null, { baseline, now, since 
   // Theirs: it can be judged when they have gone.
   if (held) return finding('memory', 'unchecked', seen);
   if (holders !== null && !holders.residents.memoryKnown) return finding('memory', 'unchecked', seen);
-  const excess = `${seen.saw} are in use on ${device.uuid} by no process, ${seen.before} were before the agent`;
+  const excess = `${seen.saw} are in use on ${device.uuid} without a process; before the agent it was ${seen.before}`;
   const until = since + memoryWait;
   if (now < until) return finding('memory', 'wait', { ...seen, wait: { message: `${excess}.`, until } });
   // A desktop's own memory is not all told per process, and it fails nothing.
   if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
-  const message = `${excess}, still after ${memoryWait / 1000} s.`;
+  const message = `${excess}. They are still in use after ${memoryWait / 1000} s.`;
   const hint = hintFor('reset', device.uuid, device.parent);
   return failed('memory', { code: 'memory-held', message, remedy: 'look', hint }, seen);
 }
@@ -224,7 +224,7 @@ function layoutFault({ uuid }: Device, now: Mig, before: Mig): Fault | null {
     code: 'mig-layout',
     message,
     remedy: 'look',
-    hint: 'Set MIG up as it was, or take the device back as it is with "onejob gpus clear".',
+    hint: 'Restore the MIG layout, or accept the device as it is with "onejob gpus clear".',
   });
   if ('mode' in now !== 'mode' in before) return fault(`${uuid} was ${showMig(before)} and is ${showMig(now)}.`);
   if ('mode' in now && 'mode' in before) {
@@ -287,7 +287,7 @@ function isNeighbours(event: KernelEvent, own: Device['mig']): boolean {
 
 function eventFault(event: KernelEvent, device: Device | null, { uuid, parent }: Baseline): Fault | null {
   const fault = (code: string, what: string, remedy: Fault['remedy']): Fault => {
-    const message = `The driver reported of ${uuid} since the agent started: ${what}.`;
+    const message = `The driver reported for ${uuid} since the agent started: ${what}.`;
     return { code, message, remedy, hint: hintFor(remedy, uuid, parent) };
   };
   if (event.kind === 'fallen-off') return fault('fallen-off', 'it has fallen off the bus', 'reboot');
@@ -321,8 +321,8 @@ function driver({ inventory, baseline }: ProofInput): Finding {
 
 function nodes({ missingNodes, baseline }: ProofInput): Finding {
   if (missingNodes.length === 0) return finding('nodes', 'ok');
-  const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} not there.`;
-  const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which make them.';
+  const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} missing.`;
+  const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which create them.';
   return failed('nodes', { code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });
 }
 
@@ -330,10 +330,10 @@ function nodes({ missingNodes, baseline }: ProofInput): Finding {
 function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): string {
   const clear = `"onejob gpus clear ${uuid}"`;
   if (remedy === 'reboot') return 'Reboot the host.';
-  if (remedy === 'replace') return `Ask the vendor's support; when it is mended, type ${clear}.`;
+  if (remedy === 'replace') return `Contact the vendor's support; when it is repaired, type ${clear}.`;
   const gpu = parent ?? uuid;
   if (!gpu.startsWith('GPU-')) return `Reset it when nothing uses it, or reboot the host; then type ${clear}.`;
-  return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then ${clear}.`;
+  return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then type ${clear}.`;
 }
 
 /** Whether the host has certainly been booted since the baseline. */

@@ -105,11 +105,11 @@ export type Verdict = { readonly evidence: Evidence } & (
 /** Codes of findings about a whole host, with what they come to. */
 const hostFaults: Readonly<Record<string, string>> = {
   'library-mismatch': 'reboot needed',
-  'tool-keeps-hanging': 'reboot needed, unless the tool that hangs can be ended',
+  'tool-keeps-hanging': 'reboot needed, unless you can end the tool that hangs',
   'no-devices': 'the driver found no GPU: reboot needed',
   'driver-not-loaded': 'the driver has to be loaded',
-  'nvml-missing': "the driver's library has to be installed again",
-  'tool-missing': "the driver's tools have to be installed again",
+  'nvml-missing': "the driver's library has to be reinstalled",
+  'tool-missing': "the driver's tools have to be reinstalled",
 };
 
 const remedies: readonly Fault['remedy'][] = ['look', 'reset', 'reboot', 'replace'];
@@ -170,5 +170,5 @@ function unknownMessage(unknown: readonly Finding[], { inventory, baseline }: Pr
   const hung = inventory.findings.find((one) => one.code === 'tool-hung');
   if (hung !== undefined) return hung.message;
   const asked = unknown.map((finding) => finding.check).join(', ');
-  return `The state of ${baseline.uuid} is unknown: nothing was said of ${asked}.`;
+  return `The state of ${baseline.uuid} is unknown: the tool reported nothing about ${asked}.`;
 }

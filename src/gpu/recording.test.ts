@@ -29,11 +29,11 @@ describe('every recording there is', () => {
 
   test.each([
     ['nvidia-smi/kernel/dmesg-xid-79.log', /kernel log/],
-    ['nvidia-smi/table/r550-a40-x10.txt', /another output of nvidia-smi/],
-    ['nvidia-smi/q/r535-a10.txt', /another output of nvidia-smi/],
-    ['nvidia-smi/version/r610-rtx2080super.txt', /another output of nvidia-smi/],
-    ['nvidia-smi/help/old-help-query-gpu.txt', /another output of nvidia-smi|no report of nvidia-smi/],
-    ['nvidia-smi/mig/gh200-96gb.lgip.txt', /another output of nvidia-smi/],
+    ['nvidia-smi/table/r550-a40-x10.txt', /an output of nvidia-smi that onejob does not read/],
+    ['nvidia-smi/q/r535-a10.txt', /an output of nvidia-smi that onejob does not read/],
+    ['nvidia-smi/version/r610-rtx2080super.txt', /an output of nvidia-smi that onejob does not read/],
+    ['nvidia-smi/help/old-help-query-gpu.txt', /an output of nvidia-smi that onejob does not read|no report of nvidia-smi/],
+    ['nvidia-smi/mig/gh200-96gb.lgip.txt', /an output of nvidia-smi that onejob does not read/],
     ['nvidia-smi/csv/gb10-unified-memory.csv', /no report of nvidia-smi/],
     ['nvidia-smi/README.md', /nvidia-smi/],
   ])('%s says what it is', async (file, words) => {

@@ -41,7 +41,7 @@ export async function readRecording(path: string): Promise<Inventory> {
   } catch (error) {
     const why = reasonOf(error);
     throw new OnejobError('E_USAGE', `Cannot read the recording "${path}": ${why}.`, {
-      hint: 'Give a file with the output of a tool, or a folder of such files.',
+      hint: 'Pass a file with the output of a tool, or a folder of such files.',
       cause: error,
     });
   }
@@ -49,8 +49,8 @@ export async function readRecording(path: string): Promise<Inventory> {
 
 function reasonOf(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : null;
-  if (code === 'ENOENT' || code === 'ENOTDIR') return 'there is no such file or folder';
-  if (code === 'EACCES' || code === 'EPERM') return 'this user may not read it';
+  if (code === 'ENOENT' || code === 'ENOTDIR') return 'the file or folder does not exist';
+  if (code === 'EACCES' || code === 'EPERM') return 'this user has no permission to read it';
   return error instanceof Error ? error.message : String(error);
 }
 
@@ -68,7 +68,7 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   const used = new Set([...nvidia, ...amd, ...intel]);
   const level = found.devices.length > 0 ? 'warning' : 'error';
   const notes = known.filter((file) => !used.has(file)).map((file) => unusedFinding(level, file, file.instead, files.length === 1));
-  if (files.length === 0) notes.push(finding('error', 'recording-unknown', 'host', 'The folder has no files in it.', howToRecord));
+  if (files.length === 0) notes.push(finding('error', 'recording-unknown', 'host', 'The folder contains no files.', howToRecord));
   return {
     ...found,
     complete: used.size > 0 && found.complete,
@@ -80,14 +80,14 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
 /** Whatever a tool prints instead of its report is the tool's fault, in its own words; only a folder may hold what no tool printed. */
 function unusedFinding(level: GpuFinding['level'], file: RecordedFile, instead: string | null, isAlone: boolean): GpuFinding {
   const name = clip(file.name);
-  if (instead !== null) return finding(level, 'recording-unused', 'host', `${name} holds ${instead}.`, howToRecord);
+  if (instead !== null) return finding(level, 'recording-unused', 'host', `${name} contains ${instead}.`, howToRecord);
   const words = ownWords(file.text);
   if (words === null) return finding(level, 'tool-silent', 'host', `${name} is empty: the tool printed nothing.`, howToRecord);
   const tools = 'nvidia-smi, amd-smi, rocm-smi or xpu-smi';
   const message = isAlone
     ? `The tool failed and printed no report of ${tools}, but: "${words}" (${name}).`
     : `${name} has no report of ${tools}, but: "${words}".`;
-  return finding(level, 'tool-failed', 'host', message, `If a tool printed that, mend what it says. ${howToRecord}`);
+  return finding(level, 'tool-failed', 'host', message, `If a tool printed that, fix what it reports. ${howToRecord}`);
 }
 
 /** The plain files of a folder and of the folders in it, by name. */

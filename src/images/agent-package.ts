@@ -67,8 +67,8 @@ function fileName({ type, version, from, sha256 }: AgentPackage): string {
 }
 
 function unverified({ version, from }: AgentPackage, { warn }: PackageParts, progress: (line: string) => void): void {
-  progress(`warning: nobody says which SHA-256 the agent ${version} has, so what comes from ${from} is taken as it is`);
-  warn?.('agent taken without a checksum', { version, from, hint: 'Write it into services.<name>.agent.sha256.' });
+  progress(`warning: no SHA-256 is known for the agent ${version}, so onejob does not verify what it downloads from ${from}`);
+  warn?.('agent used without checking its checksum', { version, from, hint: 'Set services.<name>.agent.sha256.' });
 }
 
 async function download(
@@ -138,20 +138,20 @@ async function addressOf(agent: AgentPackage): Promise<URL> {
   const problem = await addressProblem(agent.from);
   if (problem === null) return new URL(agent.from);
   throw new OnejobError('E_AGENT_PACKAGE', `Cannot fetch the agent ${agent.version} from "${agent.from}": ${problem}.`, {
-    hint: 'Give an https address or the absolute path of a .tar.gz in services.<name>.agent.from.',
+    hint: 'Set services.<name>.agent.from to an https address or to the absolute path of a .tar.gz file.',
   });
 }
 
 function mismatch(agent: AgentPackage, found: string): OnejobError {
   return failure(agent, `its SHA-256 is ${found}, not ${agent.sha256}`, {
-    hint: 'Look whether services.<name>.agent names the version that the checksum is of; if it does, somebody changed the file.',
+    hint: 'Check whether services.<name>.agent names the version that the checksum belongs to; if it does, somebody changed the file.',
   });
 }
 
 function failure(agent: AgentPackage, why: string, options: { hint?: string; retry?: boolean; cause?: unknown }): OnejobError {
   return new OnejobError('E_AGENT_PACKAGE', `Cannot use the package of the agent ${agent.version} from ${agent.from}: ${why}.`, {
-    hint: `See whether "curl -fLO ${agent.from}" works here, or name a file in services.<name>.agent.from.`,
-    ...(agent.from.startsWith('/') && { hint: 'Look whether the file is there and may be read by onejob.' }),
+    hint: `Check whether "curl -fLO ${agent.from}" works on this host, or set services.<name>.agent.from to a file.`,
+    ...(agent.from.startsWith('/') && { hint: 'Check whether the file exists and onejob may read it.' }),
     ...options,
   });
 }

@@ -257,7 +257,7 @@ function platformFor(arch: string): string {
 }
 
 function lost(reference: string): OnejobError {
-  return new OnejobError('E_IMAGE_BUILD', `Image ${reference} was built, but the Engine does not have it.`, { retry: true });
+  return new OnejobError('E_IMAGE_BUILD', `The Engine built image ${reference}, but does not have it.`, { retry: true });
 }
 
 /** User and group of the agent in the image, as its Dockerfile makes them. */
@@ -289,7 +289,7 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
     // A hard link names its target as entries are named; a symbolic one is only text here.
     const target = type === 'link' ? within(linkname ?? '') : '';
     if (name === null || target === null) {
-      refuse(new Error(`it holds "${header.name}", which is outside of its folder`));
+      refuse(new Error(`it contains "${header.name}", which is outside its folder`));
       return;
     }
     if (name === 'bin/Agent.Listener') isThere = true;
@@ -301,7 +301,7 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
   });
   reader.on('finish', () => {
     if (isThere) writer.finalize();
-    else refuse(new Error('it holds no bin/Agent.Listener'));
+    else refuse(new Error('it contains no bin/Agent.Listener'));
   });
   pipeline(createReadStream(path), createGunzip(), reader, (error) => {
     if (error && !writer.destroyed) refuse(error);
@@ -319,7 +319,7 @@ function unusable(path: string, cause: unknown): OnejobError {
   if (cause instanceof OnejobError) return cause;
   const why = cause instanceof Error ? cause.message : String(cause);
   return new OnejobError('E_AGENT_PACKAGE', `Cannot unpack the agent's package ${path}: ${why}.`, {
-    hint: 'Look with "tar -tzf" whether it is the .tar.gz of an agent.',
+    hint: 'Check with "tar -tzf" whether it is the .tar.gz of an agent.',
     cause,
   });
 }

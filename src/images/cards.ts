@@ -19,7 +19,7 @@ const vendors = { nvidia: 'NVIDIA', amd: 'AMD', intel: 'Intel' } as const;
 /** `wanted`: UUIDs that the agent will have, none for an agent without a device; undefined for whatever is there. */
 export function cardsFor(inventory: Inventory, wanted: readonly string[] | undefined): Cards {
   if (wanted === undefined) return everyCard(inventory);
-  if (wanted.length === 0) return { kind: 'none', why: 'the agent gets no device' };
+  if (wanted.length === 0) return { kind: 'none', why: 'the agent gets no devices' };
   const devices: Device[] = [];
   for (const uuid of new Set(wanted)) {
     const device = inventory.devices.find((each) => each.uuid === uuid);
@@ -36,8 +36,10 @@ function everyCard(inventory: Inventory): Cards {
   const [other] = devices.filter((each) => each.vendor !== 'nvidia');
   if (nvidia.length > 0) {
     const notes = [
-      ...(complete ? [] : [`not all devices could be read (${firstFinding(inventory)}); the image is chosen for those that were`]),
-      ...(other === undefined ? [] : [`${vendors[other.vendor]} ${other.model} is left aside, as no image of CUDA uses it`]),
+      ...(complete
+        ? []
+        : [`onejob could not read all devices (${firstFinding(inventory)}), and chooses the image for those that it could read`]),
+      ...(other === undefined ? [] : [`${vendors[other.vendor]} ${other.model} is ignored, because CUDA images cannot use it`]),
     ];
     return { kind: 'cuda', devices: nvidia, note: notes.length === 0 ? null : notes.join('; ') };
   }
@@ -46,23 +48,23 @@ function everyCard(inventory: Inventory): Cards {
     const [found] = findings;
     return { kind: 'none', why: `this host has no GPU${found === undefined ? '' : ` (${found.message.replace(/\.$/, '')})`}` };
   }
-  return { kind: 'problem', problem: `It is not known which GPUs there are: ${firstFinding(inventory)}. ${pinIt}` };
+  return { kind: 'problem', problem: `Cannot determine which GPUs this host has: ${firstFinding(inventory)}. ${pinIt}` };
 }
 
 function firstFinding({ findings, driver }: Inventory): string {
   const found = findings.find((each) => each.level === 'error') ?? findings[0];
   if (found !== undefined) return found.message.replace(/\.$/, '');
-  return driver === null ? 'the tool did not list them all' : `there is a driver ${driver}, but it lists no device`;
+  return driver === null ? 'the tool did not list them all' : `driver ${driver} is loaded, but lists no devices`;
 }
 
 function notNvidia({ vendor, model, uuid }: Device): string {
-  return `${uuid} is from ${vendors[vendor]} (${model}), and images are chosen for NVIDIA's GPUs only. ${pinIt}`;
+  return `${uuid} is from ${vendors[vendor]} (${model}), but onejob chooses images only for GPUs from NVIDIA. ${pinIt}`;
 }
 
 function notThere(uuid: string, { devices, complete }: Inventory): string {
   const known = devices.map((each) => each.uuid);
-  const there = known.length === 0 ? 'there is none' : `there ${known.length === 1 ? 'is' : 'are'} ${known.join(', ')}`;
-  return `There is no device ${uuid}: ${there}${complete ? '' : ', but not all could be read'}.`;
+  const there = known.length === 0 ? 'this host has no devices' : `this host has ${known.join(', ')}`;
+  return `There is no device ${uuid}: ${there}${complete ? '' : ', but onejob could not read all of them'}.`;
 }
 
 /** Which CUDA GPUs can be used with, by their generation. */

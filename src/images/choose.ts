@@ -45,7 +45,7 @@ export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables)
   return named(request, tables, steps, chosen, demands);
 }
 
-const jetson = `This is a Jetson with Linux for Tegra: images for servers do not fit it, and which fits its release is not known here. ${pinIt}`;
+const jetson = `This is a Jetson with Linux for Tegra: images for servers do not work on it, and onejob does not know which image fits its release. ${pinIt}`;
 
 function refuse(steps: readonly Step[], problem: string): ImageChoice {
   return { image: null, steps, problem };
@@ -64,12 +64,12 @@ function named(request: ImageRequest, tables: Tables, steps: readonly Step[], fo
   const passedOver = skipped
     .filter((each) => compareVersions(each.tag, image.tag) > 0)
     .map((each) =>
-      step('image', `${each.tag} would fit and is newer`, source(each.source, tables), 'it, as no source confirms it', false),
+      step('image', `${each.tag} would fit and is newer`, source(each.source, tables), 'it, because no source confirms it', false),
     );
   const why =
     rule === 'version'
-      ? `${image.tag} is the newest that is left, and CUDA ${image.cuda} is not newer than the driver's ${host.cuda}`
-      : `nothing as old as CUDA ${host.cuda} is left; ${image.tag} is the newest that runs by minor-version compatibility and lets driver ${host.driver} in`;
+      ? `${image.tag} is the newest remaining image, and CUDA ${image.cuda} is not newer than the driver's ${host.cuda}`
+      : `no remaining image is as old as CUDA ${host.cuda}; ${image.tag} is the newest that runs through minor-version compatibility and accepts driver ${host.driver}`;
   const last = step('image', why, source(image.source, tables), null, image.verified);
   return { image: name.image, steps: [...steps, ...passedOver, last], problem: null };
 }
@@ -80,7 +80,7 @@ function plainImage(request: ImageRequest, tables: Tables, steps: readonly Step[
   const none = step('devices', why, request.devices === undefined ? 'the inventory' : 'the request', 'every image with CUDA');
   if (image === undefined) {
     const known = Object.keys(tables.plain).join(', ');
-    return refuse([...steps, none], `No image without CUDA is known for "${distribution}", but for ${known}. ${pinIt}`);
+    return refuse([...steps, none], `onejob knows no image without CUDA for "${distribution}", only for ${known}. ${pinIt}`);
   }
   const last = step('image', `${image} is ${distribution} without CUDA`, source('plain', tables));
   return { image, steps: [...steps, none, last], problem: null };
@@ -134,7 +134,7 @@ function cardStep(group: Group, tables: Tables): Step {
 function distributionStep(request: ImageRequest, tables: Tables): Step {
   const { distribution } = request;
   if (distribution === null)
-    return step('distribution', `none asked for: ${tables.preferred.join(', ')}, in this order`, 'the tables');
+    return step('distribution', `none requested, so onejob tries ${tables.preferred.join(', ')}, in this order`, 'the tables');
   const having = new Set(candidates(request, tables).map((each) => each.tag));
   const lost = candidates({ ...request, distribution: null }, tables).filter((each) => !having.has(each.tag));
   const rulesOut = lost.length === 0 ? null : `${lost.map((each) => each.tag).join(', ')}: not published for it`;

@@ -59,8 +59,8 @@ test('the agent lies in its folder and is its user’s, with modes and links', a
 
 test.each<[string, [Entry, string?][], RegExp]>([
   ['a file outside', [listener, [{ name: '../../etc/cron.d/x' }, 'x']], /"..\/..\/etc\/cron.d\/x", which is outside/],
-  ['an absolute path', [listener, [{ name: '/etc/passwd' }, 'x']], /outside of its folder/],
-  ['a hard link to outside', [listener, [{ name: 'x', type: 'link', linkname: '/etc/passwd' }]], /outside of its folder/],
+  ['an absolute path', [listener, [{ name: '/etc/passwd' }, 'x']], /outside its folder/],
+  ['a hard link to outside', [listener, [{ name: 'x', type: 'link', linkname: '/etc/passwd' }]], /outside its folder/],
   ['no agent', [[{ name: 'README' }, 'x']], /no bin\/Agent.Listener/],
 ])('%s is refused', async (_, entries, why) => {
   const path = await tgz(...entries);

@@ -115,7 +115,7 @@ export function connectImageEngine(endpoint: Endpoint) {
       try {
         const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
         const answer = await raw({ ...call, file: context, doing, signal });
-        if (!(answer instanceof Readable)) throw new TypeError('a build answered without a stream');
+        if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a build without a stream');
         for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
           if (line.trim() !== '') output.line(line);
         }
@@ -129,7 +129,7 @@ export function connectImageEngine(endpoint: Endpoint) {
       signal.throwIfAborted();
       if (output.error !== null) throw buildFailure(what, output.error, output.step, output.tail());
       if (output.id !== null) return output.id;
-      throw buildFailure(what, 'the Engine ended without saying what it has made', output.step, output.tail());
+      throw buildFailure(what, 'the Engine finished without naming the image that it built', output.step, output.tail());
     },
   };
 }
@@ -139,7 +139,7 @@ function buildFailure(what: string, why: string, step: string | null, tail: read
   const at = step === null ? '' : ` at ${step}`;
   const last = tail.length === 0 ? '' : `\nIts last lines:\n${tail.map((line) => `  ${line}`).join('\n')}`;
   return new OnejobError('E_IMAGE_BUILD', `Cannot build ${what}: it failed${at}: ${oneLine(why)}.${last}`, {
-    hint: 'Try it by hand with "onejob image build"; "--print" shows what is built.',
+    hint: 'Try it manually with "onejob image build"; "--print" shows what onejob builds.',
     cause,
   });
 }

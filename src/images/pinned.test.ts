@@ -33,17 +33,17 @@ test.each<[string, string | null, string | null]>([
   [
     'too new for the card, whatever the driver says',
     why('13.0.2-base', '580.95.05', '13.0', v100, h100),
-    'has CUDA 13.0, and 12.9 is the last that can be used with Tesla V100-SXM2-32GB (Volta)',
+    'has CUDA 13.0, but 12.9 is the last one that supports Tesla V100-SXM2-32GB (Volta)',
   ],
   [
     'too old for the card',
     why('11.4.3-base', '580.95.05', '13.0', h100),
-    'has CUDA 11.4, and 11.8 is the first that knows NVIDIA H100 80GB HBM3 (Hopper)',
+    'has CUDA 11.4, but 11.8 is the first one that supports NVIDIA H100 80GB HBM3 (Hopper)',
   ],
   [
     'whose own gate refuses',
     why('12.9.1-base', '550.54.14', '12.4', geforce),
-    'has CUDA 12.9, and its own gate (NVIDIA_REQUIRE_CUDA) refuses driver 550.54.14, which can run CUDA 12.4',
+    'has CUDA 12.9, and its own check (NVIDIA_REQUIRE_CUDA) refuses driver 550.54.14, which can run CUDA 12.4',
   ],
   ['of a driver that nobody knows', why('13.0.2-base', null, null, h100), null],
   ['for a card that nobody knows', why('13.0.2-base', '580.95.05', '13.0', card('Graphics Device', null)), null],

@@ -177,7 +177,7 @@ export async function readDockerfile(path: string): Promise<string> {
     return await readFile(path, 'utf8');
   } catch (cause) {
     throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
-      hint: 'Look at the path in "dockerfile" of the pool, and at the rights of the file.',
+      hint: 'Check the path in "dockerfile" of the pool, and the permissions of the file.',
       cause,
     });
   }

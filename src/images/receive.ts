@@ -28,7 +28,7 @@ export async function receive<T>(
   use: (body: Readable, total: number, signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const stalled = new AbortController();
-  const timer = setTimeout(() => stalled.abort(new Error(`nothing came for ${patience / 1000} s`)), patience);
+  const timer = setTimeout(() => stalled.abort(new Error(`no data arrived for ${patience / 1000} s`)), patience);
   const either = AbortSignal.any([signal, stalled.signal]);
   try {
     const answer = await follow(url, get, either);
@@ -49,7 +49,7 @@ export async function receive<T>(
     body.once('error', (error) => seen.destroy(error));
     const used = await use(body.pipe(seen), total, either).finally(() => body.destroy());
     if (total > 0 && bytes !== total && answer.headers.get('content-encoding') === null)
-      throw new Error(`${bytes} of ${total} bytes came`);
+      throw new Error(`only ${bytes} of ${total} bytes arrived`);
     return used;
   } catch (error) {
     signal.throwIfAborted();
@@ -70,10 +70,10 @@ export async function receiveText(url: URL, options: ReceiveOptions): Promise<st
 
 /** Why nothing is fetched from there, as the end of a sentence. On the way to an address of this host nobody can give another file. */
 export async function addressProblem(address: string): Promise<string | null> {
-  if (!URL.canParse(address)) return 'that is no address';
+  if (!URL.canParse(address)) return 'the address is invalid';
   const { protocol, hostname } = new URL(address);
   if (protocol === 'https:' || (protocol === 'http:' && (await isOwnAddress(hostname.replace(/^\[|\]$/g, ''))))) return null;
-  return 'only https is safe to fetch it with';
+  return 'only https is safe for this download';
 }
 
 /** What went wrong, in the words of whoever knows it. */
@@ -91,11 +91,11 @@ async function follow(from: URL, get: typeof fetch, signal: AbortSignal): Promis
     const location = redirects.has(answer.status) ? answer.headers.get('location') : null;
     if (location === null) return answer;
     await answer.body?.cancel();
-    if (hops === mostHops) throw new Error(`it was sent on more than ${mostHops} times`);
-    if (!URL.canParse(location, url.href)) throw new Error('it was sent on to what is no address');
+    if (hops === mostHops) throw new Error(`it was redirected more than ${mostHops} times`);
+    if (!URL.canParse(location, url.href)) throw new Error('it was redirected to an invalid address');
     url = new URL(location, url);
     const problem = await addressProblem(url.href);
     // What follows the path may be a signature, which opens the file to whoever reads it.
-    if (problem !== null) throw new Error(`it was sent on to ${url.origin}${url.pathname}, and ${problem}`);
+    if (problem !== null) throw new Error(`it was redirected to ${url.origin}${url.pathname}, but ${problem}`);
   }
 }

@@ -17,9 +17,9 @@ const hosts: Record<string, string | RegExp> = {
   // Its driver is older than the card and does not know its name.
   'nvidia-smi/xml/r418-gtx1660ti.xml': /Graphics Device.*compute capability is unknown/,
   // 450 runs CUDA 11, but the gates of 11.4 to 11.8 let in neither it nor 460.
-  'nvidia-smi/xml/r450-quadro-p2200.xml': /11\.8\.0 would run.*refuses/,
-  'nvidia-smi/xml/r460-gtx1080x2.xml': /11\.8\.0 would run.*refuses/,
-  'nvidia-smi/xml/r460-v100s-x8.xml': /11\.8\.0 would run.*refuses/,
+  'nvidia-smi/xml/r450-quadro-p2200.xml': /11\.8\.0 would still run.*refuses/,
+  'nvidia-smi/xml/r460-gtx1080x2.xml': /11\.8\.0 would still run.*refuses/,
+  'nvidia-smi/xml/r460-v100s-x8.xml': /11\.8\.0 would still run.*refuses/,
   'nvidia-smi/xml/r510-tesla-p100.xml': '11.6.2-devel-ubuntu20.04',
   'nvidia-smi/xml/r510-a100-40gb-mig.xml': '11.6.2-devel-ubuntu20.04',
   'nvidia-smi/xml/r515-tesla-t4.xml': '11.7.1-devel-ubuntu22.04',
@@ -34,11 +34,11 @@ const hosts: Record<string, string | RegExp> = {
   'nvidia-smi/xml/r595-rtx3080.xml': '13.2.1-devel-ubuntu24.04',
   'nvidia-smi/xml/r595-rtx4000-sff-ada.xml': '13.2.1-devel-ubuntu24.04',
   // A card without a driver in the recording, a tool that failed, and those that have no CUDA.
-  'nvidia-smi/list/r590-h200.txt': /Neither the driver nor its CUDA/,
+  'nvidia-smi/list/r590-h200.txt': /neither the driver nor its CUDA/,
   'nvidia-smi/list/r540-jetson-orin.txt': /This is a Jetson/,
-  'nvidia-smi/errors/driver-not-loaded.txt': /not known which GPUs/,
-  'nvidia-smi/errors/no-devices.txt': /not known which GPUs/,
-  'nvidia-smi/table/r580-gb10-dgx-spark.txt': /not known which GPUs/,
+  'nvidia-smi/errors/driver-not-loaded.txt': /Cannot determine which GPUs/,
+  'nvidia-smi/errors/no-devices.txt': /Cannot determine which GPUs/,
+  'nvidia-smi/table/r580-gb10-dgx-spark.txt': /Cannot determine which GPUs/,
   'rocm-smi/mi100_rocm602.json': /AMD.*Pin an image/,
   'xpu-smi/discovery.json': /Intel.*Pin an image/,
 };

@@ -12,7 +12,7 @@ export function unknownCard(groups: readonly Group[]): string | null {
   if (group === undefined) return null;
   const why =
     group.compute === null ? 'its compute capability is unknown' : `its compute capability ${group.compute} is in no table`;
-  return `Which CUDA ${group.model} can be used with is not known: ${why}. ${pinIt}`;
+  return `Cannot determine which CUDA works with ${group.model}: ${why}. ${pinIt}`;
 }
 
 /** What no driver would change. */
@@ -26,27 +26,28 @@ export function neverFits(request: ImageRequest, groups: readonly Group[], table
   const common = { first: newest(ranges.map((each) => each.first)) ?? '0', last: oldest(lasts) };
   const models = groups.map((group) => group.model).join(' and ');
   const kind = `${request.flavour} image for ${request.arch}`;
-  return `${models} can be used with ${rangeWords(common)}, and no ${kind} is published with that: there ${tagsWords(all)}. ${pinIt}`;
+  return `${models} can only use ${rangeWords(common)}, and no ${kind} is published with that: there ${tagsWords(all)}. ${pinIt}`;
 }
 
 export function noDriver(inventory: Pick<Inventory, 'driver'>): string {
   const driver = leadingVersion(inventory.driver);
-  if (driver !== null) return `Driver ${driver} is older than all that the tables know, and than any that an image needs. ${pinIt}`;
-  return `Neither the driver nor its CUDA is known, so no image can be said to run. ${pinIt}`;
+  if (driver !== null)
+    return `Driver ${driver} is older than every driver in the tables, and older than any image requires. ${pinIt}`;
+  return `onejob knows neither the driver nor its CUDA, so it cannot tell which image runs. ${pinIt}`;
 }
 
 export function wrongDriver({ driver }: HostCuda, groups: readonly Group[]): string | null {
   for (const { model, range } of groups) {
     const last = range?.lastDriver ?? null;
     if (last === null || driver === null || major(driver) <= last) continue;
-    const seen = `${model} (${range?.generation}) is listed under driver ${driver}, but ${last} is the last branch that drives it`;
-    return `Something was read wrongly: ${seen}. ${pinIt}`;
+    const seen = `${model} (${range?.generation}) is listed with driver ${driver}, but ${last} is the last branch that supports it`;
+    return `The readings contradict each other: ${seen}. ${pinIt}`;
   }
   return null;
 }
 
 export function wrongTemplate(template: string, unknown: string): string {
-  return `The template "${template}" has ${unknown}, which stands for nothing: there are {cuda}, {flavour}, {distribution}, {arch}.`;
+  return `The template "${template}" contains the unknown placeholder ${unknown}: the known ones are {cuda}, {flavour}, {distribution}, {arch}.`;
 }
 
 /** Called only where something suits the GPUs, and nothing of it runs as asked. */
@@ -61,7 +62,7 @@ export function whyNone(request: ImageRequest, demands: Demands, tables: Tables)
     const where =
       having.length === 0 ? `No image is published for ${distribution}` : `For ${distribution} there ${tagsWords(having)} only`;
     const others = [...new Set(running.flatMap((each) => each[arch]?.distributions ?? []))];
-    return `${where}. What fits this host, ${tagsShort(running)}, is published for ${others.join(', ')}: ask for one of those. ${pinIt}`;
+    return `${where}. The images that run on this host, ${tagsShort(running)}, are published for ${others.join(', ')}: request one of those. ${pinIt}`;
   }
   const asked = usable.filter(has);
   return tooOld(asked.length === 0 ? usable : asked, demands, tables);
@@ -71,10 +72,10 @@ function tooOld(images: readonly PublishedImage[], demands: Demands, tables: Tab
   const { driver, cuda } = demands.host;
   const gated = newest(images.filter((image) => runs(image, demands, tables) === 'gated').map((each) => each.tag));
   const parts = [
-    `${driver === null ? 'The driver' : `Driver ${driver}`} can run CUDA ${cuda}, but what these GPUs can be used with is ${tagsShort(images)}.`,
+    `${driver === null ? 'The driver' : `Driver ${driver}`} can run CUDA ${cuda}, but these GPUs need ${tagsShort(images)}.`,
     gated === null
       ? null
-      : `${gated} would run all the same, by minor-version compatibility, but its own gate (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`,
+      : `${gated} would still run, through minor-version compatibility, but its own check (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`,
     newerDriver(images, demands.ranges, tables),
     gated === null ? pinIt : `Or pin ${gated}, and write NVIDIA_DISABLE_REQUIRE: "true" into "env" of the pool.`,
   ];
@@ -86,7 +87,7 @@ function newerDriver(images: readonly PublishedImage[], ranges: readonly CudaRan
   const rows = tables.toolkits.filter((each) => images.some((image) => image.cuda === each.cuda));
   const [row] = rows.toSorted((one, other) => compareVersions(one.own, other.own));
   if (row === undefined || ranges.some(({ lastDriver }) => lastDriver !== null && lastDriver < major(row.own))) return null;
-  return `With driver ${row.own}${row.verified ? '' : ' (from memory)'} or newer there is an image.`;
+  return `With driver ${row.own}${row.verified ? '' : ' (from memory)'} or newer, an image is available.`;
 }
 
 /** Two GPUs that no CUDA can be used with. */
@@ -96,7 +97,7 @@ function cannotShare(groups: readonly Group[]): string | null {
       const [last, first] = [one.range?.last ?? null, other.range?.first ?? null];
       if (last === null || first === null || compareVersions(first, last) <= 0) continue;
       const both = `${one.model} (up to CUDA ${last}) and ${other.model} (from CUDA ${first})`;
-      return `No image can be used with both ${both}. Give them to different pools, or name the devices that it is for.`;
+      return `No image works with both ${both}. Put them into different pools, or name the devices that the image is for.`;
     }
   }
   return null;
@@ -104,7 +105,7 @@ function cannotShare(groups: readonly Group[]): string | null {
 
 /** `is 12.9.1`, `are 11.4.3 to 12.9.1`. */
 function tagsWords(images: readonly PublishedImage[]): string {
-  if (images.length === 0) return 'is none';
+  if (images.length === 0) return 'are no images';
   return images.length === 1 ? `is ${tagsShort(images)}` : `are ${tagsShort(images)}`;
 }
 

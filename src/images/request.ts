@@ -25,7 +25,7 @@ export interface ImageRequest {
 }
 
 /** What always helps where no image can be chosen. */
-export const pinIt = 'Pin an image: write its name as "image" of the pool.';
+export const pinIt = 'Pin an image: set "image" of the pool to its name.';
 
 /** Where the type of the CI service has none of its own. */
 export const defaultTemplate = 'nvidia/cuda:{cuda}-{flavour}-{distribution}';
@@ -78,7 +78,7 @@ export function recordedHost({
   }
   const arm = devices.find(({ vendor, model }) => vendor === 'nvidia' && /\b(?:G[BH]\d{2,3}|T4G|Thor)\b/i.test(model));
   if (arm !== undefined) return { arch: 'arm64', archFrom: `${arm.model}, which exists beside Arm CPUs only`, platform: 'sbsa' };
-  const archFrom = 'a guess, since no recording says it; --arch arm64 if it is wrong';
+  const archFrom = 'a guess, because no recording contains it; if it is wrong, use --arch arm64';
   return { arch: 'amd64', archFrom, platform: null };
 }
 

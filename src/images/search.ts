@@ -100,12 +100,12 @@ export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFro
   const exact = row !== null && driver !== null && row.driver === major(driver);
   if (said !== null && exact && compareVersions(said, row.cuda) > 0) {
     // Inside a container with forward compatibility the tool shows the container's number, which other images do not have.
-    const from = `the driver's branch ${row.driver}; the tool says ${said}, which only forward compatibility gives: ask on the host`;
+    const from = `the driver's branch ${row.driver}; the tool reports ${said}, which is only possible through forward compatibility: run onejob on the host`;
     return { cuda: row.cuda, driver, from, verified: row.verified };
   }
   if (said !== null) return { cuda: said, driver, from: 'nvidia-smi', verified: true };
   if (row === null) return null;
-  const from = exact ? `the driver's branch ${row.driver}` : `branch ${row.driver}, the nearest one below the driver that is known`;
+  const from = exact ? `the driver's branch ${row.driver}` : `branch ${row.driver}, the nearest known one below the driver`;
   return { cuda: row.cuda, driver, from, verified: row.verified };
 }
 
@@ -167,9 +167,10 @@ export function whyNotImage(
     if (range === null) continue;
     const { generation, first, last } = range;
     if (last !== null && compareVersions(cuda, last) > 0) {
-      return `has CUDA ${cuda}, and ${last} is the last that can be used with ${model} (${generation})`;
+      return `has CUDA ${cuda}, but ${last} is the last one that supports ${model} (${generation})`;
     }
-    if (compareVersions(cuda, first) < 0) return `has CUDA ${cuda}, and ${first} is the first that knows ${model} (${generation})`;
+    if (compareVersions(cuda, first) < 0)
+      return `has CUDA ${cuda}, but ${first} is the first one that supports ${model} (${generation})`;
   }
   const host = hostCuda(inventory, tables);
   const toolkit = tables.toolkits.find((each) => each.cuda === cuda);
@@ -181,5 +182,5 @@ export function whyNotImage(
   if (host === null || published === undefined) return null;
   const models = [...new Set(cards.map((card) => card.model))];
   if (runs(published, { host, models, arch }, tables) !== 'gated') return null;
-  return `has CUDA ${cuda}, and its own gate (NVIDIA_REQUIRE_CUDA) refuses driver ${driver}, which can run CUDA ${host.cuda}`;
+  return `has CUDA ${cuda}, and its own check (NVIDIA_REQUIRE_CUDA) refuses driver ${driver}, which can run CUDA ${host.cuda}`;
 }

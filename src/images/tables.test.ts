@@ -27,7 +27,7 @@ describe('tables that make no sense are refused with the place', () => {
       { ...builtInTables, branches: [{ driver: 580, cuda: 'thirteen', verified: true }] },
       /branches\.0\.cuda: expected a CUDA version/,
     ],
-    ['a release of another CUDA', row({ tag: '13.0.1' }), /images\.0\.tag: is no release of CUDA 11\.4/],
+    ['a release of another CUDA', row({ tag: '13.0.1' }), /images\.0\.tag: is not a release of CUDA 11\.4/],
     ['a CUDA without its driver', row({ cuda: '12.7', tag: '12.7.0' }), /images\.0\.cuda: has no row in "toolkits"/],
     ['a source that is not there', row({ source: 'hearsay' }), /images\.0\.source/],
     [
@@ -77,7 +77,7 @@ describe('a file of the owner', () => {
   test.each([
     ['that is not there', null, /ENOENT/],
     ['that is no JSON', '{ "format": 1,', /JSON/],
-    ['with something else in it', '[]', /not usable/],
+    ['with something else in it', '[]', /are invalid/],
   ])('%s is refused by its name', async (_, content, why) => {
     using dir = scratch();
     const path = join(dir.path, 'tables.json');

@@ -10,7 +10,7 @@ import builtIn from './cuda.json' with { type: 'json' };
 const cuda = z.string().regex(/^\d+\.\d+$/, 'expected a CUDA version such as "12.4"');
 const release = z.string().regex(/^\d+\.\d+\.\d+$/, 'expected a point release such as "12.4.1"');
 const driver = z.string().regex(/^\d+(\.\d+)*$/, 'expected a driver version such as "550.54.14"');
-const word = z.string().regex(/^[a-z][a-z0-9.]*$/, 'expected a name as it stands in a tag, such as "ubuntu24.04"');
+const word = z.string().regex(/^[a-z][a-z0-9.]*$/, 'expected a name as in a tag, such as "ubuntu24.04"');
 const branch = z.int().positive();
 /** Whether a source says so, other than from memory. */
 const verified = z.boolean();
@@ -68,9 +68,9 @@ export type Gate = z.infer<typeof gate>;
 const whole = schema.superRefine((tables, context) => {
   const miss = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message });
   for (const [at, image] of tables.images.entries()) {
-    if (!image.tag.startsWith(`${image.cuda}.`)) miss(['images', at, 'tag'], `is no release of CUDA ${image.cuda}`);
+    if (!image.tag.startsWith(`${image.cuda}.`)) miss(['images', at, 'tag'], `is not a release of CUDA ${image.cuda}`);
     if (!tables.toolkits.some((each) => each.cuda === image.cuda)) {
-      miss(['images', at, 'cuda'], `has no row in "toolkits", so nobody knows which driver it needs`);
+      miss(['images', at, 'cuda'], `has no row in "toolkits", so the driver it needs is unknown`);
     }
     if (tables.sources[image.source] === undefined) miss(['images', at, 'source'], 'is not in "sources"');
     for (const arch of ['amd64', 'arm64'] as const) {
@@ -90,8 +90,8 @@ export function parseTables(value: unknown, where: string): Tables {
   if (data !== undefined) return data;
   const shown = error.issues.slice(0, 10).map((issue) => `  ${issue.path.join('.') || '(top)'}: ${issue.message}`);
   const more = error.issues.length > shown.length ? [`  and ${error.issues.length - shown.length} more`] : [];
-  throw new OnejobError('E_IMAGE_TABLES', [`The tables of images in ${where} are not usable:`, ...shown, ...more].join('\n'), {
-    hint: 'Begin with a copy of images/cuda.json, which is part of onejob; docs/images.md says what each part means.',
+  throw new OnejobError('E_IMAGE_TABLES', [`The image tables in ${where} are invalid:`, ...shown, ...more].join('\n'), {
+    hint: 'Start from a copy of images/cuda.json, which is part of onejob; docs/images.md explains each part.',
   });
 }
 
@@ -105,8 +105,8 @@ export async function readTables(path: string): Promise<Tables> {
     value = JSON.parse(await readFile(path, 'utf8'));
   } catch (cause) {
     const why = cause instanceof Error ? cause.message : String(cause);
-    throw new OnejobError('E_IMAGE_TABLES', `Cannot read the tables of images in "${path}": ${why}.`, {
-      hint: 'Name a file of JSON like images/cuda.json, which is part of onejob, or leave out --tables.',
+    throw new OnejobError('E_IMAGE_TABLES', `Cannot read the image tables in "${path}": ${why}.`, {
+      hint: 'Name a JSON file like images/cuda.json, which is part of onejob, or omit --tables.',
       cause,
     });
   }

@@ -72,7 +72,7 @@ test('one that has decided to end admits nobody and takes no job, also while its
 });
 
 test('doctor does not call a choice ok whose runtime cannot be used now', async () => {
-  const check = async () => [{ level: 'error', subject: 'docker', message: 'there is no such socket', hint: null } as const];
+  const check = async () => [{ level: 'error', subject: 'docker', message: 'the socket does not exist', hint: null } as const];
   const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
   const { manager, start } = starting(false, { runtimes: () => [{ name: 'docker', check }], findings });
   start();

@@ -56,7 +56,7 @@ test('a pool without one runs as processes where the default image cannot be had
   expect([runtimes.best.name, runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
   expect(runtimes.reason).toMatch(/^process, because .*"debian:stable-slim"/);
   expect(runtimes.findings()).toMatchObject([
-    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes of this host: process, because /) },
+    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes on this host: process, because /) },
   ]);
 });
 
@@ -77,7 +77,10 @@ test('only what an earlier start left in a pool that names no runtime is a reaso
 test('Docker is looked at again, and stays chosen', async () => {
   await using here = await choose('{ plain: {} }');
   const { runtimes } = here;
-  expect([runtimes.best.name, runtimes.reason]).toEqual(['process', expect.stringMatching(/^process, because .*no such socket/)]);
+  expect([runtimes.best.name, runtimes.reason]).toEqual([
+    'process',
+    expect.stringMatching(/^process, because .*the socket does not exist/),
+  ]);
   expect(await runtimes.chooseAgain()).toBe(false);
   await engine.start();
   images.add('debian:stable-slim');

@@ -98,8 +98,8 @@ function choiceFinding({ isFallback, reason }: Choice, open: readonly PoolConfig
   const names = open.map(({ name }) => name).join(', ');
   return warning(
     'runtime',
-    `Jobs of pool ${names} run as processes of this host: ${reason}`,
-    'Once Docker can be used, they run in containers. Write "runtime: process" or an "image" into the pool to decide it yourself.',
+    `Jobs of pool ${names} run as processes on this host: ${reason}`,
+    'When Docker becomes usable, they run in containers. To decide it yourself, write "runtime: process" or an "image" into the pool.',
   );
 }
 

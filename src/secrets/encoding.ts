@@ -35,9 +35,12 @@ export function checkValue(value: string): void {
     throw new OnejobError('E_SECRET_VALUE', `The value cannot be encrypted: ${why}.`, { hint });
   };
   if (value.includes('\0'))
-    refuse('it holds a NUL byte, which no environment variable can', 'Encode it first, such as with base64.');
+    refuse('it contains a NUL byte, which environment variables cannot contain', 'Encode it first, such as with base64.');
   if (!value.isWellFormed()) refuse('it is not valid Unicode', 'Encode it first, such as with base64.');
   const bytes = Buffer.byteLength(value);
   if (bytes > longestValue)
-    refuse(`it has ${bytes} bytes, and ${longestValue} is the most`, 'Encrypt a key for it instead, and keep the rest in a file.');
+    refuse(
+      `it has ${bytes} bytes, and the maximum is ${longestValue}`,
+      'Encrypt a key for it instead, and keep the rest in a file.',
+    );
 }

@@ -64,10 +64,10 @@ export async function openJobSecrets(job: Job): Promise<JobSecrets> {
 
 const tooManyPlain = {
   ok: false,
-  why: `was not opened: a job may have ${mostPlain} values of the oldest format, which has no ";"; encrypt them anew with "onejob secret rotate"`,
+  why: `was not decrypted: a job may have at most ${mostPlain} values in the oldest format, which has no ";"; encrypt them again with "onejob secret rotate"`,
 } as const;
 
-const tooMany = { ok: false, why: `was not opened: a job may have ${mostSecrets} encrypted variables` } as const;
+const tooMany = { ok: false, why: `was not decrypted: a job may have at most ${mostSecrets} encrypted variables` } as const;
 
 async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Promise<Decrypted> {
   const { name, text, organisation, pipeline, pins } = request;
@@ -81,7 +81,7 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
   if (!opened.ok || verdict === 'open') return opened;
   const now = decide(await pins.first(fingerprint, `${organisation}/${pipeline}`, name));
   if (now === 'open') return opened;
-  if (now === 'pin') throw new OnejobError('E_BUG', `The pin of SECRET_${name} was not kept.`);
+  if (now === 'pin') throw new OnejobError('E_BUG', `Failed to store the pin of SECRET_${name}.`);
   return { ok: false, why: now.refused };
 }
 
@@ -104,16 +104,18 @@ type PinVerdict = 'open' | 'pin' | { readonly refused: string };
 export function decidePin({ format, fingerprint, pins, organisation, pipeline }: PinRequest): PinVerdict {
   if (format === 'sealed') return 'open';
   if (organisation === null || pipeline === null)
-    return { refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it is of' };
+    return {
+      refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it belongs to',
+    };
   const here = `${organisation}/${pipeline}`;
   // It would be a pattern, or stand in a command that somebody is told to type.
   if (here.includes('*') || parsePipeline(here) === null)
-    return { refused: 'is in the old format, which is for one pipeline only, and no pipeline has such a name as the job says' };
+    return { refused: 'is in the old format, which is for one pipeline only, and the pipeline name that the job gives is invalid' };
   if (pins.length === 0) return 'pin';
   if (covers(pins, organisation, pipeline)) return 'open';
   return {
     refused:
-      `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to; ` +
-      `if ${here} may have it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`,
+      `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to use it; ` +
+      `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`,
   };
 }

@@ -56,16 +56,16 @@ describe('what is wrong', () => {
   });
 
   it.each([
-    ['an empty file', '# nothing\n\n', 'there is no private key in it'],
-    ['a line that is no key', `${age.text}hunter2\n`, 'line 4: is no key: neither AGE-SECRET-KEY-1…, age1… nor a PEM block'],
+    ['an empty file', '# nothing\n\n', 'it contains no private key'],
+    ['a line that is no key', `${age.text}hunter2\n`, 'line 4: is not a key: expected AGE-SECRET-KEY-1…, age1… or a PEM block'],
     ['a key that was cut off', line.slice(0, -4), 'line 1: is a damaged private key'],
     ['a key that was mistyped', line.replace(/.$/, (end) => (end === 'Q' ? 'P' : 'Q')), 'line 1: is a damaged private key'],
-    ['a public key', age.key.recipient, 'line 1: is a public key; the private one begins with AGE-SECRET-KEY-1'],
-    ['a public PEM block', rsa.publicPem, 'line 1: is a public key; the private one is needed'],
+    ['a public key', age.key.recipient, 'line 1: is a public key; the private key begins with AGE-SECRET-KEY-1'],
+    ['a public PEM block', rsa.publicPem, 'line 1: is a public key; the private key is needed'],
     ['a block without an end', `#\n${rsa.pem.slice(0, 400)}`, 'line 2: the PEM block that begins here does not end'],
     ['a block in a block', `${rsa.pem.slice(0, 400)}\n${rsa.pem}`, 'line 1: the PEM block that begins here does not end'],
-    ['a damaged block', rsa.pem.replace(/\n.{40}/, '\nMIIE'), 'line 1: the PEM block that begins here is no private key'],
-    ['a key for something else', ec, 'line 1: is a key for x25519, and only RSA is read from PEM'],
+    ['a damaged block', rsa.pem.replace(/\n.{40}/, '\nMIIE'), 'line 1: the PEM block that begins here is not a valid private key'],
+    ['a key for something else', ec, 'line 1: is a key for x25519, but onejob reads only RSA keys from PEM'],
     ['a passphrase', String(locked), 'line 1: is a private key with a passphrase'],
     ['a key that anybody can break', rsaKey(512).pem, 'line 1: is an RSA key of 512 bits'],
   ])('%s', async (_name, text, why) => {
@@ -73,7 +73,9 @@ describe('what is wrong', () => {
   });
 
   it('all of it at once', async () => {
-    expect(await problem(`one\n${age.text}two\n`)).toMatch(/^\/etc\/key cannot be used: line 1: is no key.*; line 5: is no key/);
+    expect(await problem(`one\n${age.text}two\n`)).toMatch(
+      /^\/etc\/key cannot be used: line 1: is not a key.*; line 5: is not a key/,
+    );
   });
 
   it('in whatever way a file is damaged: one kind of error, and nothing of its keys', async () => {

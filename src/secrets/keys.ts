@@ -40,7 +40,7 @@ interface Piece {
 export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
   const { keys, problems } = await readPieces(text, secretOf);
   if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['there is no private key in it']);
+  if (keys.length === 0) throw bad(what, ['it contains no private key']);
   return { keys };
 }
 
@@ -51,7 +51,7 @@ export async function parseKeys(text: string, what = 'The key file'): Promise<Se
 export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
   const { keys, problems } = await readPieces(text, async (piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece)));
   if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['there is no key in it']);
+  if (keys.length === 0) throw bad(what, ['it contains no key']);
   return keys;
 }
 
@@ -113,17 +113,17 @@ function piecesOf(text: string): Piece[] {
   return pieces;
 }
 
-const notAKey = 'is no key: neither AGE-SECRET-KEY-1…, age1… nor a PEM block';
+const notAKey = 'is not a key: expected AGE-SECRET-KEY-1…, age1… or a PEM block';
 
 /** A private key, or what is wrong as a string. */
 async function secretOf({ text }: Piece): Promise<SecretKey | string> {
   if (text.startsWith('AGE-SECRET-KEY-')) return ageKey(text);
-  if (text.startsWith('age1')) return 'is a public key; the private one begins with AGE-SECRET-KEY-1';
+  if (text.startsWith('age1')) return 'is a public key; the private key begins with AGE-SECRET-KEY-1';
   if (!text.startsWith('-----BEGIN ')) return notAKey;
   if (!text.includes('-----END ')) return 'the PEM block that begins here does not end';
-  if (/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text)) return 'is a public key; the private one is needed';
+  if (/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text)) return 'is a public key; the private key is needed';
   if (/ENCRYPTED/.test(text.split('\n', 3).join())) {
-    return 'is a private key with a passphrase, which nobody could type here; write it without one (openssl pkey -in OLD -out NEW)';
+    return 'is a private key with a passphrase, which onejob cannot ask for; remove the passphrase (openssl pkey -in OLD -out NEW)';
   }
   return rsaKey(() => createPrivateKey(text), 'private');
 }
@@ -137,7 +137,7 @@ async function publicOnly({ text }: Piece): Promise<PublicKey | string | null> {
 
 async function ageKey(text: string): Promise<SecretKey | string> {
   if (!text.startsWith('AGE-SECRET-KEY-1'))
-    return 'is a key of age that onejob does not know; make one with "onejob secret keygen"';
+    return 'is an age key of a kind that onejob does not support; create one with "onejob secret keygen"';
   const { identityToRecipient } = await import('age-encryption');
   try {
     const recipient = await identityToRecipient(text);
@@ -155,7 +155,8 @@ async function ageRecipient(text: string): Promise<PublicKey | string> {
   } catch {
     return 'is a damaged public key: it was cut off or mistyped';
   }
-  if (text.length !== 62) return 'is a public key of age that onejob does not know; make one with "onejob secret keygen"';
+  if (text.length !== 62)
+    return 'is an age public key of a kind that onejob does not support; create one with "onejob secret keygen"';
   return { kind: 'x25519', id: idOf(text), recipient: text };
 }
 
@@ -164,12 +165,12 @@ function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa
   try {
     key = read();
   } catch {
-    return `the PEM block that begins here is no ${half} key that can be read`;
+    return `the PEM block that begins here is not a valid ${half} key`;
   }
   if (key.asymmetricKeyType !== 'rsa')
-    return `is a key for ${key.asymmetricKeyType ?? 'something else'}, and only RSA is read from PEM`;
+    return `is a key for ${key.asymmetricKeyType ?? 'something else'}, but onejob reads only RSA keys from PEM`;
   const bits = key.asymmetricKeyDetails?.modulusLength ?? 0;
-  if (bits < shortest) return `is an RSA key of ${bits} bits, which anybody can break`;
+  if (bits < shortest) return `is an RSA key of ${bits} bits, which is too weak`;
   return { kind: 'rsa', id: idOf(publicHalf(key).export({ type: 'spki', format: 'der' })), key };
 }
 
@@ -184,6 +185,6 @@ function idOf(publicKey: string | Buffer): string {
 
 function bad(what: string, problems: readonly string[]): OnejobError {
   return new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
-    hint: 'docs/secrets.md says what a key file looks like; "onejob secret keygen" makes one.',
+    hint: 'docs/secrets.md describes key files; "onejob secret keygen" creates one.',
   });
 }

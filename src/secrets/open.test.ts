@@ -65,8 +65,8 @@ describe('opening', () => {
     ['another pipeline', { pipeline: 'docs', text: sealed }, 'was encrypted for acme/solver, not for acme/docs'],
     ['another organisation', { organisation: 'evil', text: sealed }, 'was encrypted for acme/solver, not for evil/solver'],
     ['another name', { name: 'OTHER', text: sealed }, 'was encrypted as SECRET_TOKEN, and is used as SECRET_OTHER'],
-    ['no RSA key', { keys: keysOf(age), text: seed }, 'was encrypted in the old format, and there is no RSA key here'],
-    ['nothing encrypted', { text: 'hunter2' }, 'is no encrypted value, or one that is damaged or cut off'],
+    ['no RSA key', { keys: keysOf(age), text: seed }, 'was encrypted in the old format, but this host has no RSA key'],
+    ['nothing encrypted', { text: 'hunter2' }, 'is not an encrypted value, or is damaged or cut off'],
     ['a damaged one', { text: sealed.slice(0, -9) }, /does not open|damaged/],
     ['far too long', { text: `oj1:${'A'.repeat(200_000)}` }, 'is too long to be an encrypted value'],
   ])('%s is refused', async (_name, more, why) => {

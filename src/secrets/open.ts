@@ -91,9 +91,9 @@ export async function decryptSecret(text: string, { keys }: SecretKeys): Promise
   }
   if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };
   const rsa = keys.flatMap((each) => (each.kind === 'rsa' ? [each.key] : []));
-  if (rsa.length === 0) return { ok: false, why: 'was encrypted in the old format, and there is no RSA key here' };
+  if (rsa.length === 0) return { ok: false, why: 'was encrypted in the old format, but this host has no RSA key' };
   const found = await decryptSeed(rsa, text);
   return found.ok ? { ok: true, value: found.value, format, sealed: null } : found;
 }
 
-const notEncrypted = 'is no encrypted value, or one that is damaged or cut off';
+const notEncrypted = 'is not an encrypted value, or is damaged or cut off';

@@ -19,7 +19,7 @@ export function createPinStore({ store, clock }: PinStoreParts): PinStore {
     first(fingerprint, pipeline, name) {
       // `decidePin` has refused it: a pattern here would be every pipeline's.
       if (pipeline.includes('*') || parsePipeline(pipeline) === null)
-        throw new OnejobError('E_BUG', 'A value was to be pinned to no pipeline.');
+        throw new OnejobError('E_BUG', 'A value cannot be pinned to no pipeline.');
       store.transaction({ durable: true }, () => secretPins.first({ fingerprint, pipeline, name, at: clock.wall() }));
       return of(fingerprint);
     },

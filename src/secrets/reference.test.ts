@@ -34,10 +34,10 @@ describe('reading', () => {
     ['missing', { kind: 'file', path: join(folder, 'none'), expires: null }, 'does not exist'],
     ['a folder', { kind: 'file', path: folder, expires: null }, 'is not a file'],
     ['empty', file('empty', ''), 'is empty'],
-    ['only a newline', file('line', '\n'), 'holds only an empty line'],
+    ['only a newline', file('line', '\n'), 'contains only an empty line'],
     ['too large', file('large', 'x'.repeat(70_000)), 'is larger than 64 KiB'],
     ['empty on the command line', memory(''), 'on the command line is empty'],
-    ['a variable that is not set', variable, 'X_TOKEN is not there: it is not set'],
+    ['a variable that is not set', variable, 'X_TOKEN is missing: the variable is not set'],
   ] as const)('%s', async (_name, reference, why) => {
     await expect(readSecret(reference, {})).rejects.toMatchObject({ code: 'E_SECRET', message: expect.stringContaining(why) });
   });
@@ -92,7 +92,9 @@ describe('what stands in no file', () => {
 });
 
 it('says how to bring another value', () => {
-  expect(howToReplace(variable)).toBe('Set environment variable X_TOKEN to it and start onejob again');
-  expect(howToReplace({ kind: 'file', path: '/p', expires: null })).toBe('Put it into file /p; it is read again by itself');
-  expect(howToReplace(memory('x'))).toBe('Start onejob again with it');
+  expect(howToReplace(variable)).toBe('Set environment variable X_TOKEN to it and restart onejob');
+  expect(howToReplace({ kind: 'file', path: '/p', expires: null })).toBe(
+    'Put it into file /p; onejob reads it again automatically',
+  );
+  expect(howToReplace(memory('x'))).toBe('Restart onejob with it');
 });

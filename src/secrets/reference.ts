@@ -42,11 +42,11 @@ function placeOf(reference: SecretReference): string {
 export function howToReplace(reference: SecretReference): string {
   switch (reference.kind) {
     case 'file':
-      return `Put it into file ${reference.path}; it is read again by itself`;
+      return `Put it into file ${reference.path}; onejob reads it again automatically`;
     case 'env':
-      return `Set environment variable ${reference.variable} to it and start onejob again`;
+      return `Set environment variable ${reference.variable} to it and restart onejob`;
     case 'memory':
-      return 'Start onejob again with it';
+      return 'Restart onejob with it';
   }
 }
 
@@ -65,7 +65,7 @@ export async function readSecret(
     if (value === undefined || value === '') {
       throw new OnejobError(
         'E_SECRET',
-        `The ${title} in environment variable ${reference.variable} is not there: it is ${value === undefined ? 'not set' : 'empty'}.`,
+        `The ${title} in environment variable ${reference.variable} is missing: the variable is ${value === undefined ? 'not set' : 'empty'}.`,
         { hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.` },
       );
     }
@@ -74,16 +74,16 @@ export async function readSecret(
   if (reference.kind === 'memory') {
     const value = reference.read();
     if (value !== '') return value;
-    throw new OnejobError('E_SECRET', `The ${title} on ${reference.name} is empty.`, { hint: 'Start onejob again with one.' });
+    throw new OnejobError('E_SECRET', `The ${title} on ${reference.name} is empty.`, { hint: 'Restart onejob with one.' });
   }
   const found = await inspect(reference.path);
   if (found.problem !== null) {
     throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} ${found.problem}.`, {
-      hint: `Put the ${what} into ${reference.path}, readable for the user that onejob runs as only (mode 600).`,
+      hint: `Put the ${what} into ${reference.path}, readable only for the user that onejob runs as (mode 600).`,
     });
   }
   const value = (await readFile(reference.path, 'utf8')).replace(/\r?\n$/, '');
-  if (value === '') throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} holds only an empty line.`);
+  if (value === '') throw new OnejobError('E_SECRET', `The ${title} file ${reference.path} contains only an empty line.`);
   return value;
 }
 
@@ -100,10 +100,10 @@ export async function checkSecret(
   if (reference.expires !== null) {
     const days = Math.floor((reference.expires - now) / 86_400_000);
     const day = new Date(reference.expires).toISOString().slice(0, 10);
-    if (days < 0) warnings.push(`expired on ${day}; make a new one and change the date`);
+    if (days < 0) warnings.push(`expired on ${day}; create a new one and change the date`);
     else if (days < 14)
       warnings.push(
-        `expires on ${day}, ${days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`}; make a new one in time`,
+        `expires on ${day}, ${days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`}; create a new one in time`,
       );
   }
   if (reference.kind === 'env') {

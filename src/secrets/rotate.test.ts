@@ -98,10 +98,10 @@ describe('one value', () => {
 
   it.each([
     ['it is there already', { from, to: { ...to, id: old.id }, pipelines }, { name: 'A', text: sealed }, alreadyThere],
-    ['nobody said what it is for', { from, to, pipelines: [] }, { name: 'A', text: seed }, 'say it with --pipeline'],
-    ['nobody said its name', { from, to, pipelines }, { name: null, text: seed }, 'say it with --name'],
+    ['nobody said what it is for', { from, to, pipelines: [] }, { name: 'A', text: seed }, 'name them with --pipeline'],
+    ['nobody said its name', { from, to, pipelines }, { name: null, text: seed }, 'name it with --name'],
     ['it would be less safe', { from, to: toRsa, pipelines }, { name: 'A', text: sealed }, 'would be less safe in the old one'],
-    ['it does not open', { from: keysOf(nextRsa.key), to, pipelines }, { name: 'A', text: seed }, 'does not open with this key'],
+    ['it does not open', { from: keysOf(nextRsa.key), to, pipelines }, { name: 'A', text: seed }, 'does not decrypt with this key'],
   ])('stays when %s', async (_name, rotation, secret, why) => {
     expect(await rotateSecret(rotation, secret)).toEqual({ stays: expect.stringContaining(why) });
   });

@@ -70,7 +70,7 @@ export interface Rotation {
 }
 
 /** Why a value stays when it need not be changed. */
-export const alreadyThere = 'is encrypted for the new key already';
+export const alreadyThere = 'is already encrypted for the new key';
 
 /**
  * One value for another key: what it is for goes with it, and an old value is told what it is for.
@@ -91,7 +91,7 @@ export async function rotateSecret(
   }
   if (sealed !== null) return { text: await seal(to, sealed) };
   if (pipelines.length === 0)
-    return { stays: 'is in the old format and says nothing about what it is for; say it with --pipeline' };
-  if (secret.name === null) return { stays: 'does not say what it is called; say it with --name' };
+    return { stays: 'is in the old format and does not say which pipelines it is for; name them with --pipeline' };
+  if (secret.name === null) return { stays: 'does not say what it is called; name it with --name' };
   return { text: await seal(to, { name: secret.name, pipelines, value }) };
 }

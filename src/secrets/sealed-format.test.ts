@@ -60,12 +60,12 @@ it('cut off, prolonged or anything at all is refused with a reason', async () =>
 });
 
 it('another key: its id and ours are named', async () => {
-  expect(await unseal([other], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and here is ${other.id}` });
-  expect(await unseal([], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and there is no key of this kind here` });
+  expect(await unseal([other], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and this host has ${other.id}` });
+  expect(await unseal([], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and this host has no key of this kind` });
   // Whoever writes our id before it has not made it for us.
   expect(await unseal([other], sealed.replace(key.id, other.id))).toMatchObject({
     ok: false,
-    why: expect.stringMatching(/^does not open/),
+    why: expect.stringMatching(/^does not decrypt/),
   });
 });
 
@@ -93,7 +93,7 @@ it('is for its pipelines and its name only', () => {
   expect(misfit(one, job)).toBeNull();
   expect(misfit(one, { ...job, pipeline: 'site' })).toBe('was encrypted for acme/solver and acme/docs, not for acme/site');
   expect(misfit(one, { ...job, organisation: 'other' })).toBe('was encrypted for acme/solver and acme/docs, not for other/docs');
-  expect(misfit(one, { ...job, pipeline: null })).toContain('not for a job of unknown pipeline');
+  expect(misfit(one, { ...job, pipeline: null })).toContain('not for a job of an unknown pipeline');
   expect(misfit(one, { ...job, name: 'TOKEN' })).toBe('was encrypted as SECRET_CODECOV_TOKEN, and is used as SECRET_TOKEN');
   expect(misfit({ ...one, pipelines: ['acme/*'] }, { ...job, pipeline: 'any' })).toBeNull();
   expect(misfit({ ...one, pipelines: ['acme/*'] }, { ...job, organisation: 'acme2' })).toBe(

@@ -77,7 +77,7 @@ export async function unseal(openers: readonly Opener[], text: string): Promise<
   const mine = openers.filter((each) => each.id === envelope.key);
   if (mine.length === 0) {
     const ids = openers.map((each) => each.id).join(', ');
-    const have = ids === '' ? 'there is no key of this kind here' : `here is ${ids}`;
+    const have = ids === '' ? 'this host has no key of this kind' : `this host has ${ids}`;
     return { ok: false, why: `was made for key ${envelope.key}, and ${have}` };
   }
   const { Decrypter } = await import('age-encryption');
@@ -102,7 +102,7 @@ export function misfit(
 ): string | null {
   if (!covers(sealed.pipelines, job.organisation, job.pipeline)) {
     const here =
-      job.organisation === null || job.pipeline === null ? 'a job of unknown pipeline' : `${job.organisation}/${job.pipeline}`;
+      job.organisation === null || job.pipeline === null ? 'a job of an unknown pipeline' : `${job.organisation}/${job.pipeline}`;
     return `was encrypted for ${listPipelines(sealed.pipelines)}, not for ${here}`;
   }
   return sealed.name === job.name ? null : `was encrypted as SECRET_${sealed.name}, and is used as SECRET_${job.name}`;

@@ -107,7 +107,7 @@ describe('what is not encrypted', () => {
     ['a NUL byte', 'a\0b', 'NUL byte'],
     ['half a character', 'a\ud800', 'not valid Unicode'],
     ['a newline at the end', 'a\n', 'ends with a newline'],
-    ['more than 64 KiB', 'x'.repeat(65_537), '65536 is the most'],
+    ['more than 64 KiB', 'x'.repeat(65_537), 'the maximum is 65536'],
   ])('%s', async (_name, value, why) => {
     await expect(encryptSeed(publicPem, value)).rejects.toMatchObject({
       code: 'E_SECRET_VALUE',

@@ -39,7 +39,7 @@ interface SeedParts {
 }
 
 /** The end of the sentence "it …". */
-export const doesNotOpen = 'does not open with this key: it was encrypted for another one, or was changed since';
+export const doesNotOpen = 'does not decrypt with this key: it was encrypted for another key, or was changed since';
 const malformed = 'is damaged or cut off: it is not what the encryption printed';
 const halved = 'is only the part of an encrypted value before its ";"';
 
@@ -56,13 +56,13 @@ export async function encryptSeed(
   checkValue(value);
   if (value.endsWith('\n')) {
     throw new OnejobError('E_SECRET_VALUE', 'The value cannot be encrypted: it ends with a newline, which the old format loses.', {
-      hint: 'Leave --seed-format out, or encode the value, such as with base64.',
+      hint: 'Omit --seed-format, or encode the value, such as with base64.',
     });
   }
   const key = typeof publicKey === 'string' ? createPublicKey(publicKey) : publicKey;
   if (key.asymmetricKeyType !== 'rsa' || roomOf(key) < 245) {
     throw new OnejobError('E_SECRET_KEY', 'The old format needs an RSA key of 2048 bits or more.', {
-      hint: 'Make one with "onejob secret keygen --rsa".',
+      hint: 'Create one with "onejob secret keygen --rsa".',
     });
   }
   const text = `${random(keyBytes)

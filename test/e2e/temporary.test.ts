@@ -43,7 +43,7 @@ describe.skipIf(lacks('bubblewrap'))('a temporary daemon', () => {
     expect(mine.stderr).toContain('One job waits for the daemon that accepted it');
     expect(await here.api.job(waiting)).toMatchObject({
       state: 'queued',
-      reason: expect.stringContaining('A daemon that stays accepted it'),
+      reason: expect.stringContaining('A permanent daemon accepted it'),
     });
     expect((await here.api.status()).temporary).toBe(true);
 

@@ -26,7 +26,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('the token of onejob azure',
     const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '-d', azureImages.agent]);
     await untilIdle(bench, 1, patience);
     expect((await azure.queue(pool).finished).result).toBe('succeeded');
-    expect(child.stderr).toContain('warning: the token stood on the command line');
+    expect(child.stderr).toContain('warning: the token was on the command line');
     const told = ['cmdline', 'environ', 'comm'].map((file): [string, Buffer] => [file, readFileSync(`/proc/${child.pid}/${file}`)]);
     expect(told[0]?.[1].toString().replaceAll('\0', ' ').trim()).toBe('onejob azure');
     const needles = needlesOf('the PAT', azure.pat);

@@ -43,7 +43,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     const names = namesOf(bench);
     expect(new Set(names).size).toBe(4);
     for (const name of names) expect(name).toMatch(new RegExp(`^box_[01]-${owner.slice(0, 8)}-[0-9a-f]{10}$`));
-    expect(child.stderr).toContain('--timeout changes nothing');
+    expect(child.stderr).toContain('--timeout has no effect');
     expect(child.stderr).toContain('2 agents without GPUs');
     await untilIdle(bench, 2, patience);
     expect(new Set(agentsAt(bench).flatMap(({ name, online }) => (online ? [name.slice(0, 5)] : [])))).toEqual(
@@ -109,7 +109,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('onejob azure', () => {
     await using here = await onejob();
     const child = await startDropIn(here, [azure.pat, azure.url, 'gpu', '-n', '1', '--name', 'box', '-d', azureImages.startOnly]);
     await untilIdle(bench, 1, patience);
-    expect(child.stdout).toContain('its start script is given the token, which jobs can read');
+    expect(child.stdout).toContain('its start script gets the token, which jobs can read');
     const { owner } = await here.api.status();
     for (let n = 0; n < 2; n++) expect((await azure.queue(pool, { script: 'echo hello' }).finished).result).toBe('succeeded');
     for (const name of namesOf(bench)) expect(name).toMatch(/^box_0-/);

@@ -267,7 +267,7 @@ describe.each(members)('on $name', ({ missing, pool, name }) => {
       const [again, lost] = [await runs[0].ended, await runs[1].ended];
       expect(again).toMatchObject({ code: 5, stdout: 'attempt 1\nattempt 2\n' });
       expect(again.stderr).toMatch(/^onejob: attempt 2$/m);
-      expect(again.stderr).toMatch(/Tried again, as its agent was lost/);
+      expect(again.stderr).toMatch(/Tried again, because its agent was lost/);
       expect(lost).toMatchObject({ code: 125, stdout: 'attempt 1\n' });
       expect(lost.stderr).toMatch(/^onejob: job \w+ was lost: /m);
     },

@@ -42,9 +42,12 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent') || lacksGit() !== nul
       expect(bad.log).not.toContain('built ');
     }
     for (const [more, why] of [
-      [{ env: { BUILDKITE_TAG: 'main' } }, 'it is of tag main, which "trust.tags" does not name'],
+      [{ env: { BUILDKITE_TAG: 'main' } }, 'its tag main does not match "trust.tags"'],
       [{ env: { BUILDKITE_REFSPEC: "'refs/heads/feature'" } }, 'is not a plain "refs/heads/…"'],
-      [{ env: { BUILDKITE_REFSPEC: 'refs/heads/feature' } }, 'nobody can tell whether its refspec refs/heads/feature is of branch'],
+      [
+        { env: { BUILDKITE_REFSPEC: 'refs/heads/feature' } },
+        'onejob cannot verify that its refspec refs/heads/feature belongs to branch',
+      ],
     ] as const) {
       const job = await build(last, more);
       expect(`${job.log}${job.detail ?? ''}`).toContain(why);

@@ -198,7 +198,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
     expect(never).toMatchObject({
       exit: -1,
       signalReason: 'stack_error',
-      detail: expect.stringContaining('did not let its agent acquire it'),
+      detail: expect.stringContaining('did not allow its agent to acquire it'),
     });
     heal();
     await works(bench);

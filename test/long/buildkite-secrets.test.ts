@@ -127,7 +127,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     });
     expectRefused(
       (await got(day, ['N1'], { env: env(mostSecrets + 1) })).job,
-      `was not opened: a job may have ${mostSecrets} encrypted variables`,
+      `was not decrypted: a job may have at most ${mostSecrets} encrypted variables`,
     );
     await works(bench);
     await endOf(day, daemon);

@@ -25,7 +25,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     expect({ exit: stranger.exit, log: stranger.log }).toEqual({
       exit: 0,
       log: expect.stringMatching(
-        /The job runs without secrets, and without the caches of its pool: its branch "mallory:main" is one of a fork[\s\S]*token is unset, cache is .*No such/,
+        /The job runs without secrets, and without the caches of its pool: its branch "mallory:main" belongs to a fork[\s\S]*token is unset, cache is .*No such/,
       ),
     });
     expect(trusted.log).not.toContain('without secrets');
@@ -47,7 +47,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     expect(await containersMade(here, since - 60_000)).toEqual(containers);
     const job = await bench.job(tell, fork);
     expect(job).toMatchObject({ exit: -1, signalReason: 'stack_error' });
-    expect(job.detail).toBe('onejob refused this job: its branch "mallory:main" is one of a fork (rule "trust.forks: refuse").');
+    expect(job.detail).toBe('onejob refused this job: its branch "mallory:main" belongs to a fork (rule "trust.forks: refuse").');
     expect(await here.cli(['logs', job.id]).ended).toMatchObject({
       code: 0,
       stderr: `onejob: job ${job.id} has no output: ${job.detail}\n`,

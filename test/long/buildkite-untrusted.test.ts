@@ -170,8 +170,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
       [-1, 'stack_error'],
     ]);
     const [branch, pipeline] = refused.map(({ detail }) => detail);
-    expect(branch).toContain('its branch mend is none that "trust.branches" names (rule "trust.others: refuse")');
-    expect(pipeline).toContain('its pipeline acme/app is none that "trust.pipelines" names (rule "trust.others: refuse")');
+    expect(branch).toContain('its branch mend does not match "trust.branches" (rule "trust.others: refuse")');
+    expect(pipeline).toContain('its pipeline acme/app does not match "trust.pipelines" (rule "trust.others: refuse")');
     await endOf(day, daemon);
   });
 

@@ -105,7 +105,7 @@ describe.skipIf(lacks('docker', 'busybox'))('the Engine is found', () => {
       expect(refused.stderr).toContain(`the Engine at ${door.url} is not on this host`);
       const found = await here.cli(['doctor']).ended;
       expect(found.stdout).toContain(`The Engine at ${door.url} is not on this host`);
-      expect(found.stdout).toContain('Pools cannot have network: internet, because the Engine is not on this host.');
+      expect(found.stdout).toContain('Pools cannot use network: internet, because the Engine is not on this host.');
     }
     {
       const docker = mkdtempSync(join(tmpdir(), 'ojctx-'));

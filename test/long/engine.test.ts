@@ -22,7 +22,7 @@ describe('no Docker for us', () => {
     await using here = await onejob({ env: { DOCKER_HOST: 'unix:///nonexistent/docker.sock' } });
     const ended = await here.run('--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended).toMatchObject({ code: 0, stdout: 'ran\n' });
-    const why = ended.stderr.split('\n').filter((line) => line.includes('no such socket'));
+    const why = ended.stderr.split('\n').filter((line) => line.includes('the socket does not exist'));
     expect(why).toHaveLength(1);
     expect(why[0]).toMatch(/^onejob: process, because .*unix:\/\/\/nonexistent\/docker\.sock.*DOCKER_HOST/);
   });
@@ -37,12 +37,12 @@ describe('no Docker for us', () => {
       here.env.DOCKER_HOST = `unix://${socket}`;
       await here.up();
       const run = here.run('--no-workspace', '--pool', 'default', '--', 'echo', 'at last');
-      await run.says(/is waiting in pool default.*no such socket/);
+      await run.says(/is waiting in pool default.*the socket does not exist/);
       expect((await here.run('--no-workspace', '--pool', 'other', '--', 'echo', 'fine').ended).stdout).toBe('fine\n');
-      expect((await here.cli(['status']).ended).stdout).toMatch(/^! .*no such socket/m);
-      expect((await here.cli(['jobs']).ended).stdout).toMatch(/no such socket/);
+      expect((await here.cli(['status']).ended).stdout).toMatch(/^! .*the socket does not exist/m);
+      expect((await here.cli(['jobs']).ended).stdout).toMatch(/the socket does not exist/);
       const doctor = await here.cli(['doctor']).ended;
-      expect(doctor.stdout).toMatch(/no such socket[\s\S]*systemctl start docker/);
+      expect(doctor.stdout).toMatch(/the socket does not exist[\s\S]*systemctl start docker/);
       expect(doctor.code).not.toBe(0);
       symlinkSync(machineSocket, socket);
       expect(await run.ended).toMatchObject({ code: 0, stdout: 'at last\n' });
@@ -56,7 +56,7 @@ describe('no Docker for us', () => {
     here.env.DOCKER_HOST = `unix://${socket.path}`;
     const ended = await asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
-    expect(ended.stderr).toMatch(/^onejob: process, because .*you may not open that socket.*usermod -aG docker/m);
+    expect(ended.stderr).toMatch(/^onejob: process, because .*you do not have permission to open that socket.*usermod -aG docker/m);
     // Its temporary daemon leads until it has ended, and that is after whoever it ran for.
     const temporary = leaderOf(here.stateDir)?.pid ?? null;
     if (temporary !== null) await untilGone(temporary);
@@ -66,9 +66,9 @@ describe('no Docker for us', () => {
     const up = asSomebody(here, 'up', '--config', config);
     await up.says(/onejob is up/);
     const doctor = await asSomebody(here, 'doctor').ended;
-    expect(doctor.stdout + doctor.stderr).toMatch(/may not open that socket[\s\S]*usermod -aG docker/);
+    expect(doctor.stdout + doctor.stderr).toMatch(/do not have permission to open that socket[\s\S]*usermod -aG docker/);
     const run = asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'let in');
-    await run.says(/is waiting in pool default.*may not open that socket.*usermod -aG docker/);
+    await run.says(/is waiting in pool default.*do not have permission to open that socket.*usermod -aG docker/);
     // Groups are taken on at login; a socket open to everybody is the same to whoever tries.
     chmodSync(socket.path, 0o666);
     expect(await run.ended).toMatchObject({ code: 0, stdout: 'let in\n' });

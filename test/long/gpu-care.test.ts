@@ -54,7 +54,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     expect(words).toContain(`warning GPUs: Persistence mode is off for ${card(0).uuid}`);
     expect(words).toContain('sudo systemctl enable --now nvidia-persistenced');
     expect(words).toContain('warning container toolkit: It has version 1.14.3; below 1.17.8');
-    expect(words).toContain('nvidia-container-cli finds driver 570.133.20, and the one that is loaded is 580.105.08');
+    expect(words).toContain('nvidia-container-cli finds driver 570.133.20, but the loaded driver is 580.105.08');
     expect(words).toContain(
       'error pool test: It asks for devices for one agent, but gets none: 2 devices of this host fit, of which pool train has 2.',
     );

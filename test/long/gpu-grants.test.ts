@@ -121,7 +121,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with a hook on
   test('that fails is told in its own words, and the next try works', async () => {
     here.gpus.mode('fail');
     const message =
-      'Cannot start agent con.1: giving it GPU-0-0000 failed: nvidia-container-cli: initialization error: driver rpc error: timed out.';
+      'Cannot start agent con.1: the Engine failed to give it GPU-0-0000: nvidia-container-cli: initialization error: driver rpc error: timed out.';
     const agent = await here.refused([first], { code: 'E_DEVICES_REFUSED', retry: true, message });
     await here.runtime.remove(agent);
     here.gpus.mode('right');

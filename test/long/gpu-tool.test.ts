@@ -98,7 +98,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
       }
       await expect
         .poll(async () => (await poolOf(here, 'gpu')).paused.join(), { timeout: 90_000 })
-        .toMatch(/did not end in time 2 times in a row/);
+        .toMatch(/timed out 2 times in a row/);
       expect((await poolOf(here, 'gpu')).paused.join()).toMatch(/reboot/i);
       expect((await poolOf(here, 'cpu')).paused).toEqual([]);
       // One that cannot be ended is not started a second time.
@@ -107,7 +107,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('the tool', () => {
       expect((await here.api.job(job.id)).state).toBe('running');
       expect(await here.api.job(next.id)).toMatchObject({
         state: 'queued',
-        reason: expect.stringMatching(/^paused: .*did not end in time/),
+        reason: expect.stringMatching(/^paused: .*timed out/),
       });
       await finish(job);
       expect((await slotOf(here, 'gpu/1')).agent.state).toBe('proving');

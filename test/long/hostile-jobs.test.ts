@@ -114,7 +114,7 @@ test.skipIf(lacks('bubblewrap', 'root'))('plain processes: what a job leaves run
     const mark = newMark();
     const ended = await here.run('--no-workspace', '--', 'sh', '-c', `${daemons(mark)}; exit 6`).ended;
     expect(ended).toMatchObject({ code: 6, stdout: 'forked\n' });
-    expect(ended.stderr).toContain('see what everybody on this host can read');
+    expect(ended.stderr).toContain('can see everything that any user of this host can read');
     await expect.poll(() => sleepers(mark)).toEqual([]);
     const run = here.run('--no-workspace', '--', 'sh', '-c', `${daemons(mark)}; while :; do sleep ${mark}; done`);
     await run.says(/forked/);

@@ -109,7 +109,12 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     });
     const begun = performance.now();
     const daemon = await here.up();
-    const reasons = { away: /could not reach/, denied: /refused/, never: /pull: never forbids/, noshell: /no usable "sh"|no "sh"/ };
+    const reasons = {
+      away: /could not reach/,
+      denied: /refused/,
+      never: /"pull: never" forbids/,
+      noshell: /no usable "sh"|no "sh"/,
+    };
     for (const [name, reason] of Object.entries(reasons)) {
       await expect.poll(async () => (await poolOf(here, name)).backoff?.reason ?? '', { timeout: 20_000 }).toMatch(reason);
     }

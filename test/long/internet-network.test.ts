@@ -172,7 +172,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
   });
 
   test('doctor says that it can be had', async () => {
-    expect((await runtime.check(never())).map((one) => one.message)).toContain('Pools may have network: internet.');
+    expect((await runtime.check(never())).map((one) => one.message)).toContain('Pools may use network: internet.');
   });
 });
 
@@ -201,7 +201,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine whose packets 
     const names = namesOf('restarted');
     const rules = rulesFor('ipv4', names, ['10.0.0.53']);
     const before = inside('iptables-save -t filter');
-    expect(missingRule(before, 'ipv4', names, rules)).toContain('nothing leads from DOCKER-USER');
+    expect(missingRule(before, 'ipv4', names, rules)).toContain('no rule leads from DOCKER-USER');
     inside('iptables-restore --noflush', writing(before, 'ipv4', names, rules));
     for (const how of ['stop', 'kill'] as const) {
       await engine[how]();

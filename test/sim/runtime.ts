@@ -122,7 +122,7 @@ export function simRuntime(
 
   const door = async (network: string, port: number, signal: AbortSignal): Promise<string> => {
     if (network === 'none') {
-      const message = 'Sandboxes on network "none" cannot reach what listens on this host: it has none but its own loopback.';
+      const message = 'Sandboxes on network "none" cannot reach services on this host: it has only its own loopback interface.';
       throw new OnejobError('E_NO_DOOR', message, { hint: 'Write network: default or internet.' });
     }
     return call(5, signal, () => {

@@ -23,8 +23,8 @@ it('an address that holds a password is refused without showing it', () => {
 });
 
 it('says where a credential could be read on its way', () => {
-  expect(openness('http://tfs:8080/x')).toBe(', sent in the clear to tfs:8080');
-  expect(openness('http://localhost.evil.example/x')).toBe(', sent in the clear to localhost.evil.example');
+  expect(openness('http://tfs:8080/x')).toBe(', sent in clear text to tfs:8080');
+  expect(openness('http://localhost.evil.example/x')).toBe(', sent in clear text to localhost.evil.example');
   for (const url of ['https://tfs/x', 'http://127.0.0.1:1/x', 'http://[::1]/x', 'http://localhost/'])
     expect(openness(url)).toBe('');
 });

@@ -24,7 +24,7 @@ describe('a success', () => {
       kind: 'strange',
       why: '200 with a page instead of JSON',
     });
-    expect(verdict(200, 'json', '{"value":[')).toMatchObject({ kind: 'strange', why: '200 with JSON that cannot be read' });
+    expect(verdict(200, 'json', '{"value":[')).toMatchObject({ kind: 'strange', why: '200 with invalid JSON' });
     expect(verdict(200, null, '{"value":[]}')).toMatchObject({ kind: 'strange' });
   });
 });
@@ -51,7 +51,7 @@ describe('a rejected credential, in each of its shapes', () => {
 
   it('another redirect is none, and is shown without its query', () => {
     const found = verdict(301, null, '', { Location: 'https://other.example/acme?token=hunter2' });
-    expect(found).toMatchObject({ kind: 'strange', why: '301, elsewhere: https://other.example/acme' });
+    expect(found).toMatchObject({ kind: 'strange', why: '301, a redirect to https://other.example/acme' });
   });
 });
 

@@ -22,7 +22,7 @@ export type Verdict =
   | { readonly kind: 'down'; readonly why: string }
   | { readonly kind: 'strange'; readonly why: string; readonly hint: string };
 
-const look = 'Look at "url", and at what answers there: a proxy, or a sign-in page.';
+const look = 'Check "url", and what answers there: it may be a proxy or a sign-in page.';
 
 /** typeKeys that mean what their status may not (agent `MessageListener.cs`, `Program.cs`). */
 const denied = new Set(['AccessDeniedException', 'AccessCheckException', 'UnauthorizedAccessException']);
@@ -33,13 +33,13 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   const { status, headers, text } = answer;
   const said = (words: string) => brief(redact(words));
   if (status >= 300 && status < 400) return redirected(status, headers, said);
-  if (status === 407) return { kind: 'down', why: 'is behind a proxy that wants a password (407)' };
+  if (status === 407) return { kind: 'down', why: 'is behind a proxy that requires a password (407)' };
   const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
   const body = isJson ? jsonOf(answer) : undefined;
   if (status >= 200 && status < 300) {
     if (status === 204 || text === '') return { kind: 'nothing' };
     if (body !== undefined) return { kind: 'value', body };
-    if (isJson) return { kind: 'strange', why: `${status} with JSON that cannot be read`, hint: look };
+    if (isJson) return { kind: 'strange', why: `${status} with invalid JSON`, hint: look };
     // 203 is Azure DevOps' own way to say "sign in"; some 200s are the same page.
     if (status === 203 || isSignIn(text)) return { kind: 'rejected', why: `${status} with a sign-in page` };
     return { kind: 'strange', why: `${status} with ${mediaType(headers)} instead of JSON`, hint: look };
@@ -60,8 +60,12 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   }
   if (status === 404) {
     if (body === undefined) {
-      const hint = 'Compare "url" with the address in the browser: it ends with the organisation, or with the collection.';
-      return { kind: 'strange', why: `404 with ${mediaType(headers)}; there seems to be no such organisation or collection`, hint };
+      const hint = 'Compare "url" with the address in the browser: it must end with the organisation or the collection.';
+      return {
+        kind: 'strange',
+        why: `404 with ${mediaType(headers)}; the organisation or collection does not seem to exist`,
+        hint,
+      };
     }
     // A route that this server does not have says nothing about what was asked for.
     if (/^The controller for path|is not registered on/i.test(message)) return { kind: 'strange', why, hint: look };
@@ -76,10 +80,10 @@ function redirected(status: number, headers: Headers, said: (text: string) => st
   const to = URL.parse(location, 'http://here.invalid');
   const isTold = to !== null && to.hostname !== 'here.invalid';
   if (to !== null && (/\/_signin\b/i.test(to.pathname) || /(^|\.)(login\.\w+\.com|vssps\.[\w.]+)$/i.test(to.hostname))) {
-    return { kind: 'rejected', why: `${status} to a sign-in page` };
+    return { kind: 'rejected', why: `${status}, a redirect to a sign-in page` };
   }
-  const hint = isTold ? `Write the address that it names as "url", if it is the right one.` : look;
-  return { kind: 'strange', why: `${status}, elsewhere: ${isTold ? said(shown(to.href)) : said(location)}`, hint };
+  const hint = isTold ? `If the address that it redirects to is the right one, set "url" to it.` : look;
+  return { kind: 'strange', why: `${status}, a redirect to ${isTold ? said(shown(to.href)) : said(location)}`, hint };
 }
 
 function isSignIn(page: string): boolean {
@@ -112,8 +116,8 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
   const strange = (why: string, hint: string) => error('E_CI_ANSWER', why, hint);
   const noPool = (why: string) => {
     const hint =
-      'Mend the name ("queue" in the config, the third argument of "onejob azure"), or give the credential the role Administrator on the pool.';
-    return error('E_CI_POOL', `has no such pool, or does not show it (${why})`, hint, false);
+      'Fix the name ("queue" in the config, the third argument of "onejob azure"), or give the credential the role Administrator on the pool.';
+    return error('E_CI_POOL', `has no such pool, or does not show it to this credential (${why})`, hint, false);
   };
   switch (verdict.kind) {
     case 'denied':
@@ -125,19 +129,19 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
     case 'refused':
       if (verdict.typeKey === 'TaskAgentPoolNotFoundException') return noPool(verdict.why);
       if (isNew && (verdict.typeKey === 'TaskAgentExistsException' || verdict.status === 409)) {
-        const hint = 'Remove it there, or give the pool another "name".';
-        return error('E_CI_NAME_TAKEN', `has one of that name already (${verdict.why})`, hint);
+        const hint = 'Remove the agent there, or give the pool another "name".';
+        return error('E_CI_NAME_TAKEN', `already has an agent with that name (${verdict.why})`, hint);
       }
-      return strange(`answered ${verdict.why}`, 'If it comes again, report it with this message.');
+      return strange(`answered ${verdict.why}`, 'If it happens again, report it with this message.');
     case 'version': {
-      const why = `does not know this version of its interface (${verdict.why})`;
-      return strange(why, 'It has to be Azure DevOps Server 2020 or newer.');
+      const why = `does not support this API version (${verdict.why})`;
+      return strange(why, 'onejob needs Azure DevOps Server 2020 or newer.');
     }
     case 'absent':
-      return isInPool ? noPool('404') : strange('says that there is no such thing', look);
+      return isInPool ? noPool('404') : strange('answered that it does not exist', look);
     case 'value':
     case 'nothing':
-      return strange('answered something else than was asked for', look);
+      return strange('sent an unexpected response', look);
     case 'strange':
     case 'rejected':
     case 'throttled':

@@ -136,7 +136,9 @@ describe('what comes back', () => {
     expect(await failureOf(one.client.agents(3, {}, patient))).toMatchObject({
       code: 'E_CI_ANSWER',
       retry: true,
-      message: expect.stringMatching(/Cannot list the agents of pool 3: http.* in "value\.0\.name" of its answer\.$/),
+      message: expect.stringMatching(
+        /Cannot list the agents of pool 3: http.* sent an unexpected response: "value\.0\.name" of its response is invalid\.$/,
+      ),
     });
   });
 

@@ -84,7 +84,7 @@ export function createAzureClient(options: ClientOptions) {
       const called = await call({ method: 'GET', scope: null, ...what, query }, signal);
       const after = clock.wall();
       const { id, user } = bodyAs(connection, called, doing, base);
-      if (id?.toLowerCase() === nobody) throw credential.refusal('it takes it for nobody');
+      if (id?.toLowerCase() === nobody) throw credential.refusal('it treats the token as anonymous');
       // Its time has whole seconds, so that on average it is half a second behind.
       const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
       return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
@@ -165,7 +165,7 @@ export function createAzureClient(options: ClientOptions) {
 
     /** Newest first. `platform`: such as `linux-x64`. */
     async packages(platform: string, signal: AbortSignal) {
-      const doing = `list the agents that there are for ${platform}`;
+      const doing = `list the available agent packages for ${platform}`;
       const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
       const found = await read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
       return found.toSorted((a, b) => compareVersions(b.version, a.version));
@@ -191,9 +191,9 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
   const found = schema.safeParse(called.verdict.body);
   if (found.success) return found.data;
   const issue = found.error.issues[0];
-  const where = issue === undefined || issue.path.length === 0 ? 'its answer' : `"${issue.path.join('.')}" of its answer`;
-  throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${base} said something else than expected, in ${where}.`, {
-    hint: 'Look at "url", and at what answers there.',
+  const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
+  throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`, {
+    hint: 'Check "url", and what answers there.',
     retry: true,
   });
 }
@@ -267,7 +267,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
 
   /** What the same credential gets where every credential of onejob gets something. */
   const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
-    const answer = await ask({ ...probe, doing: 'look whether the token is accepted' }, header, signal);
+    const answer = await ask({ ...probe, doing: 'check whether the token is accepted' }, header, signal);
     throttle.heard(answer);
     return judge(answer, redact);
   };

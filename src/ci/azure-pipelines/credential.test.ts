@@ -56,7 +56,7 @@ describe('the token', () => {
     expect(await failureOf(header())).toMatchObject({ code: 'E_SECRET' });
     expect(await failureOf(make(inFile(' \n ')).header())).toMatchObject({
       code: 'E_SECRET',
-      message: expect.stringContaining('only white space'),
+      message: expect.stringContaining('only whitespace'),
     });
   });
 });
@@ -110,8 +110,10 @@ describe('a refused one', () => {
     expect(credential.rejected('203 with a sign-in page')).toMatchObject({
       code: 'E_CI_CREDENTIAL',
       retry: false,
-      message: `Cannot sign in to https://dev.azure.com/acme: it does not accept the token from file ${'path' in file ? file.path : ''} (203 with a sign-in page); by the config it expired on 2029-06-01.`,
-      hint: expect.stringMatching(/Agent Pools \(Read & manage\)\. Put it into file .*; it is read again by itself\. .*90 days/),
+      message: `Cannot sign in to https://dev.azure.com/acme: it does not accept the token from file ${'path' in file ? file.path : ''} (203 with a sign-in page); according to the config it expired on 2029-06-01.`,
+      hint: expect.stringMatching(
+        /Agent Pools \(Read & manage\)\. Put it into file .*; onejob reads it again automatically\. .*90 days/,
+      ),
     });
   });
 });
@@ -132,7 +134,7 @@ it('what must not be shown: the token, and what it travels as; old ones, too', a
 it('describes itself, and says when it travels in the clear', () => {
   const token: SecretReference = { kind: 'file', path: '/etc/onejob/azure.pat', expires: Date.UTC(2027, 4, 1) };
   expect(make(token).credential.describe()).toBe('personal access token, file /etc/onejob/azure.pat, expires 2027-05-01');
-  expect(make(token, 'http://tfs:8080/tfs/x').credential.describe()).toContain(', sent in the clear to tfs:8080');
+  expect(make(token, 'http://tfs:8080/tfs/x').credential.describe()).toContain(', sent in clear text to tfs:8080');
 });
 
 it('no credential is made for an address that holds a password', () => {

@@ -57,13 +57,14 @@ function createToken(reference: SecretReference, base: string, { clock, variable
     const why = without(known.all(), said);
     const { expires } = reference;
     const day = expires === null ? '' : new Date(expires).toISOString().slice(0, 10);
-    const expiry = expires === null ? '' : `; by the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
+    const expiry =
+      expires === null ? '' : `; according to the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
     const place = describeSecret({ ...reference, expires: null });
     const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
     return new OnejobError('E_CI_CREDENTIAL', message, {
       hint:
-        'Make a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
-        `${howToReplace(reference)}. In an organisation that signs in with Entra a token can also end after 90 days without use.`,
+        'Create a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
+        `${howToReplace(reference)}. In an organisation that signs in with Entra, a token can also expire after 90 days without use.`,
     });
   };
 
@@ -132,8 +133,8 @@ function createPrincipal(
     new OnejobError('E_CI_CREDENTIAL', `Cannot sign in to ${where}: it does not accept ${who} (${without(known.all(), why)}).`, {
       hint:
         where === authority
-          ? `Look at tenant and client, and make a new secret for the application. ${howToReplace(config.secret)}.`
-          : 'Add the application to the users of the organisation, and make it Administrator of the agent pool.',
+          ? `Check tenant and client, and create a new secret for the application. ${howToReplace(config.secret)}.`
+          : 'Add the application to the users of the organisation, and give it the role Administrator on the agent pool.',
       retry,
     });
 
@@ -176,8 +177,8 @@ function createPrincipal(
       });
     }
     if (said === undefined && answer.status !== 401) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why} without a token.`, {
-        hint: 'Look at "authority", and at a proxy before it.',
+      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why}, without a token.`, {
+        hint: 'Check "authority", and any proxy in front of it.',
         retry: true,
       });
     }
@@ -241,9 +242,13 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
     const text = trim(await readSecret(reference, variables));
     if (text === '') {
-      throw new OnejobError('E_SECRET', `The secret in ${describeSecret({ ...reference, expires: null })} is only white space.`, {
-        hint: `${howToReplace(reference)}.`,
-      });
+      throw new OnejobError(
+        'E_SECRET',
+        `The secret in ${describeSecret({ ...reference, expires: null })} contains only whitespace.`,
+        {
+          hint: `${howToReplace(reference)}.`,
+        },
+      );
     }
     cached = mark === null ? null : { mark, text };
     return text;

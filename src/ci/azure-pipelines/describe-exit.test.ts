@@ -11,8 +11,8 @@ it.each([
   [{ kind: 'code', code: 1 }, 'with exit code 1'],
   [{ kind: 'code', code: 0 }, 'with exit code 0'],
   [{ kind: 'signal', signal: 'SIGKILL' }, 'by SIGKILL'],
-  [{ kind: 'oom' }, 'for lack of memory'],
-  [{ kind: 'lost', reason: 'its Engine ended it' }, 'for reasons of the host'],
+  [{ kind: 'oom' }, 'because it ran out of memory'],
+  [{ kind: 'lost', reason: 'its Engine ended it' }, 'because of a problem on this host'],
 ] as const)('says how an agent ended: %j', (exit, how) => {
   const failure = describeExit(exit, '');
   expect(failure).toEqual({ code: 'E_AGENT_ENDED', message: `The agent ended ${how} and had no job.`, retry: true });
@@ -20,6 +20,6 @@ it.each([
 
 it('quotes what the agent said last', () => {
   expect(describeExit({ kind: 'code', code: 2 }, 'The session\nwas refused.').message).toMatch(
-    /It said last:\nThe session\nwas refused\.$/,
+    /Its last output was:\nThe session\nwas refused\.$/,
   );
 });

@@ -25,7 +25,7 @@ it('finds nothing to say against a good day, and changes nothing', async () => {
   const text = await said(one, 'ok');
   expect(text).toContain(`${world.azure.url} answers`);
   expect(text).toContain('Agent pool "gpu" has 2 entries, 1 of them for agents of this host.');
-  expect(text).toContain('jobs wait in it while no agent is there (one placeholder)');
+  expect(text).toContain('jobs wait in it while it has no agent (one placeholder)');
   expect(text).toContain('The agent in the images is 5.278.0');
   expect(await said(one, 'warning')).toBe('');
   expect(await said(one, 'error')).toBe('');
@@ -76,17 +76,19 @@ it('says when the service does not count the placeholder', async () => {
   expect(await said(one, 'warning')).toContain('does not count the placeholder');
 });
 
-it('warns of a pool that updates its agents by itself', async () => {
+it('warns of a pool that updates its agents automatically', async () => {
   const world = await open();
   world.azure.addPool('auto', { autoUpdate: true });
-  expect(await said(world.manager({ pools: [{ name: 'ci', queue: 'auto', tags: [] }] }))).toContain('updates its agents by itself');
+  expect(await said(world.manager({ pools: [{ name: 'ci', queue: 'auto', tags: [] }] }))).toContain(
+    'updates its agents automatically',
+  );
 });
 
 it('warns of an agent that is older than what the service hands out', async () => {
   const world = await open();
   const one = world.manager();
   await one.register('a1', { inside: inside().replace('5.278.0', '5.99.12') });
-  expect(await said(one, 'warning')).toContain('The agent in the images is 5.99.12; the service hands out 5.278.0');
+  expect(await said(one, 'warning')).toContain('The agent in the images is version 5.99.12; the service offers 5.278.0');
 });
 
 it.each([

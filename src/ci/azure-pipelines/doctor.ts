@@ -30,12 +30,12 @@ export async function findings(
   const found = listOf(subject);
   try {
     const { user, skew } = await client.connection(signal);
-    found.ok(`${config.url} answers${user === null ? '' : `, and knows the credential as ${user}`}.`);
+    found.ok(`${config.url} answers${user === null ? '' : `, and identifies the credential as ${user}`}.`);
     if (skew !== null && Math.abs(skew) >= skewWarning) {
       const which = skew > 0 ? 'behind' : 'ahead of';
       found.problem(
-        `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's; agents cannot sign in with a wrong clock.`,
-        'Let the clock be set by NTP.',
+        `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's clock; agents cannot sign in with a wrong clock.`,
+        'Synchronise the clock with NTP.',
         Math.abs(skew) >= skewError ? 'error' : 'warning',
       );
     }
@@ -46,19 +46,19 @@ export async function findings(
   const left = books.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
     found.problem(
-      `No pool of the config uses service ${config.name}, which still has what onejob made: ${some(left)}.`,
-      'Agents are removed by themselves when they are gone; "onejob down --forget" removes the placeholders.',
+      `No pool of the config uses service ${config.name}, which still has entries that onejob created: ${some(left)}.`,
+      'onejob removes agents automatically when they are gone; "onejob down --forget" removes the placeholders.',
     );
   found.all.push(...(await ofVersion().catch((error: unknown) => [refused(error)])));
   if (config.registration === 'in-agent' || config.registration === 'image' || registry.seen.handsOutToken)
     found.problem(
-      `Agents make themselves known to the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
+      `Agents register themselves with the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
       'Use "registration: manager" with an image that has the agent.',
     );
   if (registry.builds.isDenied)
     found.problem(
-      'The credential may not read builds, so repository, branch and reason of jobs are not shown.',
-      'Give it the scope Build (Read) if you want to see them.',
+      'The credential is not allowed to read builds, so onejob cannot show the repository, branch and reason of jobs.',
+      'To see them, give it the scope Build (Read).',
     );
   return found.all;
 
@@ -71,8 +71,8 @@ export async function findings(
     list.ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
     if (pool.autoUpdate === true)
       list.problem(
-        `Agent pool "${queue}" updates its agents by itself: an agent that is to update ends without a job.`,
-        'Switch "Allow agents in this pool to automatically update" off in its settings; onejob keeps its images current.',
+        `Agent pool "${queue}" updates its agents automatically: an agent that has to update ends without a job.`,
+        'Turn off "Allow agents in this pool to automatically update" in its settings; onejob keeps its images current.',
       );
     return [...list.all, ...(await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name))))];
   }
@@ -82,8 +82,8 @@ export async function findings(
     const made = books.open().filter((one) => one.placeholder && one.place === String(pool));
     if (made.length === 0)
       return list.problem(
-        `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while it has no agent.`,
-        'It is made before the first agent; see what keeps that one from being made with "onejob status".',
+        `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while the pool has no agent.`,
+        'onejob creates it before the first agent; type "onejob status" to see what prevents that.',
       );
     const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
@@ -91,14 +91,14 @@ export async function findings(
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
       return list.problem(
-        `The placeholder of agent pool "${queue}" is disabled at the service, so nobody tried whether agents may be managed.`,
-        "Enable it in the pool's page, unless somebody wants it so.",
+        `The placeholder of agent pool "${queue}" is disabled at the service, so onejob could not check whether it may manage agents.`,
+        "Enable it on the pool's page, unless it is disabled on purpose.",
       );
     // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
     if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
       return list.problem(
         `The placeholder of agent pool "${queue}" is gone from the service.`,
-        'It is made again with the next agent.',
+        'onejob creates it again with the next agent.',
       );
     const ids = new Set(own.map(({ agent }) => books.remoteOf(agent)?.id));
     const uncounted = (registry.latest.get(pool) ?? []).filter(
@@ -108,16 +108,16 @@ export async function findings(
     );
     const unused = own.filter(({ usedAt }) => usedAt !== null && clock.wall() - usedAt > unusedAfter);
     const many = own.length === 1 ? 'one placeholder' : `${own.length} placeholders`;
-    list.ok(`Agent pool "${queue}" may be managed, and jobs wait in it while no agent is there (${many}).`);
+    list.ok(`onejob may manage agent pool "${queue}", and jobs wait in it while it has no agent (${many}).`);
     if (uncounted.length > 0)
       list.problem(
-        `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, though agents of this host meet their demands.`,
-        "Such jobs fail while no agent is there; compare the capabilities of both in the pool's page.",
+        `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, although agents of this host meet their demands.`,
+        "Such jobs fail while the pool has no agent; compare the capabilities of both on the pool's page.",
       );
     if (unused.length > 0)
       list.problem(
-        `In agent pool "${queue}" placeholders stand for agents of which none was made for a week: ${some(unused.map(({ name }) => name))}. Jobs that only these would do wait for ever.`,
-        "Remove those in the pool's page whose devices, driver or tags will not come back.",
+        `Agent pool "${queue}" has placeholders for kinds of agents that onejob has not created for a week: ${some(unused.map(({ name }) => name))}. Jobs that match only these placeholders wait forever.`,
+        "On the pool's page, remove those whose devices, driver or tags will not come back.",
       );
     return list.all;
   }
@@ -128,9 +128,9 @@ export async function findings(
     const list = listOf(subject);
     const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
     if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
-      return list.ok(`The agent in the images is ${insideVersion}, as new as the service's.`);
+      return list.ok(`The agent in the images is version ${insideVersion}, as new as the service's.`);
     return list.problem(
-      `The agent in the images is ${insideVersion}; the service hands out ${newest.version}, and gives no jobs to agents that are too old.`,
+      `The agent in the images is version ${insideVersion}; the service offers ${newest.version}, and gives no jobs to agents that are too old.`,
       'Run "onejob image refresh".',
     );
   }

@@ -68,7 +68,7 @@ it('waits twenty seconds at most for a job that does not arrive, and three for a
   const second = watched(one.service.ending?.(idle(), patient));
   await world.pass(3_100);
   expect(second.isOver).toBe(true);
-  expect(world.said.filter((line) => line.includes('may just be given a job'))).toHaveLength(2);
+  expect(world.said.filter((line) => line.includes('while the service may be giving it a job'))).toHaveLength(2);
 });
 
 it('goes on when the service cannot say, and when nobody waits any more', async () => {

@@ -91,16 +91,16 @@ describe('--volume', () => {
   });
 
   it.each([
-    [['data:/a'], 'has not three parts'],
-    [['data:/a:A:ro'], 'has not three parts'],
-    [['data:/a:'], 'names no variable'],
-    [['data:/a:A B'], 'names no variable'],
-    [['data:/a:AZP_TOKEN'], 'sets AZP_TOKEN, which is taken'],
+    [['data:/a'], 'does not have three parts'],
+    [['data:/a:A:ro'], 'does not have three parts'],
+    [['data:/a:'], 'has an invalid variable name'],
+    [['data:/a:A B'], 'has an invalid variable name'],
+    [['data:/a:AZP_TOKEN'], 'sets AZP_TOKEN, which is reserved'],
     [['data:/a:A', 'ro:/b:A'], 'sets A again'],
     [['data:/a:A', 'ro:/a:B'], 'uses /a again'],
     [['data:a:A'], 'has a container path that must be absolute'],
-    [['nowhere:/a:A'], 'nowhere, which is not a folder of this host'],
-    [['file:/a:A'], 'file, which is not a folder of this host'],
+    [['nowhere:/a:A'], 'nowhere, which is not a folder on this host'],
+    [['file:/a:A'], 'file, which is not a folder on this host'],
   ])('%j is refused', (specs, why) => {
     writeFileSync(join(folder.path, 'file'), '');
     expect(() => dropInVolumes(specs, folder.path)).toThrow(

@@ -112,17 +112,17 @@ export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
       });
     };
     const [host = '', container = '', variable = '', ...more] = spec.split(':');
-    if (more.length > 0 || spec.split(':').length < 3) fail('has not three parts');
-    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(variable)) fail(`names no variable: ${JSON.stringify(variable)} cannot be one`);
-    if (taken.includes(variable)) fail(`sets ${variable}, which is taken; choose another variable`);
-    if (variables.has(variable)) fail(`sets ${variable} again: another volume has that variable; choose another`);
+    if (more.length > 0 || spec.split(':').length < 3) fail('does not have three parts');
+    if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(variable)) fail(`has an invalid variable name: ${JSON.stringify(variable)}`);
+    if (taken.includes(variable)) fail(`sets ${variable}, which is reserved; choose another variable`);
+    if (variables.has(variable)) fail(`sets ${variable} again: another volume already uses that variable; choose another`);
     variables.add(variable);
-    if (places.has(container)) fail(`uses ${container} again: another volume is there; choose another path`);
+    if (places.has(container)) fail(`uses ${container} again: another volume is already mounted there; choose another path`);
     places.add(container);
     const why = pathProblem(container);
     if (why !== null) fail(`has a container path that ${why}`);
     return {
-      host: folderAt(resolve(cwd, host)) ?? fail(`names ${resolve(cwd, host)}, which is not a folder of this host`),
+      host: folderAt(resolve(cwd, host)) ?? fail(`names ${resolve(cwd, host)}, which is not a folder on this host`),
       container,
       readOnly: true,
       variable,
@@ -147,7 +147,7 @@ const longestName = 63;
 export function checkName(name: string, agents: number): void {
   const last = `${name}_${Math.max(0, agents - 1)}`;
   const why = !/^[A-Za-z0-9][A-Za-z0-9_.-]*$/.test(name)
-    ? 'is no name for agents: letters, digits, ".", "_" and "-" are possible, and a letter or digit first'
+    ? 'is not a valid agent name: use letters, digits, ".", "_" and "-", and begin with a letter or digit'
     : last.length > longestName
       ? `is too long: ${last} has more than ${longestName} characters`
       : null;

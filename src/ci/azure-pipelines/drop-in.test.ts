@@ -44,7 +44,7 @@ describe.each(['azure', 'manager'])('onejob %s', (command) => {
     const { code, started, stdout, stderr } = await type([command, pat, url, 'gpu']);
     expect(code).toBe(0);
     expect(await tokenOf(started)).toBe(pat);
-    expect(stderr).toMatch(/warning: the token stood on the command line: .* a wrapper such as npx/);
+    expect(stderr).toMatch(/warning: the token was on the command line: .* a wrapper such as npx/);
     expect(stderr).toContain('2 agents without GPUs');
     expect(stdout + stderr + JSON.stringify(started)).not.toContain(pat);
     expect(started?.instead?.written.pools?.get('azure')).toMatchObject({
@@ -90,9 +90,9 @@ it('takes all that the Python manager took, in its ways of writing it', async ()
     '--poll-time',
     '1',
   ]);
-  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('--timeout changes nothing') });
-  expect(stderr).toContain('what is used of it is https://dev.azure.com/acme');
-  expect(stderr).toContain('--poll-time 1: the service is asked every 2 s');
+  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('--timeout has no effect') });
+  expect(stderr).toContain('onejob uses https://dev.azure.com/acme');
+  expect(stderr).toContain('--poll-time 1: onejob asks the service every 2 s');
   const written = started?.instead?.written;
   expect(written?.services.get('azure')?.keys).toMatchObject({ url, registration: 'auto', poll: 2000 });
   expect(written?.pools?.get('azure')).toMatchObject({ agents: 3, name: 'lab_{0..}', image: 'me/azp' });
@@ -105,7 +105,7 @@ it('takes the beginnings of options that the Python manager took', async () => {
     ...['azure', '@pat', url, 'gpu', '--na', 'lab', '--dock=me/azp', '--time', '5', '--p', '60'],
     ...['--vol', 'a:/a:A', '--v=b:/b:B'],
   ]);
-  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('--timeout changes nothing') });
+  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('--timeout has no effect') });
   const written = started?.instead?.written;
   expect(written?.services.get('azure')?.keys).toMatchObject({ poll: 60_000 });
   expect(written?.pools?.get('azure')).toMatchObject({ name: 'lab_{0..}', image: 'me/azp' });
@@ -126,20 +126,20 @@ it('--print-config prints a file with the token by reference only, and starts no
 describe('what is wrong is told with what to type, the token never', () => {
   it.each([
     [['', url, 'gpu'], 2, 'The personal access token is empty', '@FILE'],
-    [[`${pat} ${pat}`, url, 'gpu'], 2, 'has blanks or line ends inside', '@FILE'],
+    [[`${pat} ${pat}`, url, 'gpu'], 2, 'contains whitespace or line breaks', '@FILE'],
     [['pat', url, 'gpu'], 2, 'is a file, pat', 'Type @pat.'],
-    [[url, 'gpu', 'x'], 2, 'the personal access token is missing', '@FILE'],
+    [[url, 'gpu', 'x'], 2, 'the personal access token before it is missing', '@FILE'],
     [['-', url, 'gpu'], 2, 'neither AZP_TOKEN_FILE nor AZP_TOKEN is set', 'Set AZP_TOKEN_FILE'],
     [['@nope', url, 'gpu'], 1, 'nope does not exist', 'Put it into'],
-    [['@pat', pat, 'gpu'], 2, 'The address (second argument) is none', 'onejob azure PAT URL POOL'],
+    [['@pat', pat, 'gpu'], 2, 'The address (second argument) is invalid', 'onejob azure PAT URL POOL'],
     [['@pat', 'dev.azure.com/acme', 'gpu'], 2, 'write "https://dev.azure.com/acme"', 'onejob azure PAT URL POOL'],
     [['@pat', url], 2, "missing required argument 'pool'", 'onejob azure --help'],
     [['@pat', url, 'gpu', 'more'], 2, 'too many arguments', 'onejob azure --help'],
     [['@pat', url, 'gpu', '-n', 'x'], 2, 'whole number from 1 to 512', 'onejob azure --help'],
     [['@pat', url, 'gpu', '-n', '0'], 2, 'whole number from 1 to 512', 'onejob azure --help'],
-    [['@pat', url, 'gpu', '--name', 'a/b'], 2, 'is no name for agents', '--name NAME'],
-    [['@pat', url, 'gpu', '--volume', 'x:/y:Z'], 2, 'is not a folder of this host', '--volume HOST:CONTAINER:VARIABLE'],
-    [['@pat', url, 'gpu', '--config', 'x.yml'], 2, '--config goes with "onejob up"', 'onejob up --config FILE'],
+    [['@pat', url, 'gpu', '--name', 'a/b'], 2, 'is not a valid agent name', '--name NAME'],
+    [['@pat', url, 'gpu', '--volume', 'x:/y:Z'], 2, 'is not a folder on this host', '--volume HOST:CONTAINER:VARIABLE'],
+    [['@pat', url, 'gpu', '--config', 'x.yml'], 2, '--config belongs to "onejob up"', 'onejob up --config FILE'],
     [['@pat', url, 'gpu', '-d', 'not an image'], 1, 'the command line: pools.azure.image', 'Mend'],
   ])('%j', async (args, code, message, hint) => {
     const ran = await type(['azure', ...args]);

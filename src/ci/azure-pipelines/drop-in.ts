@@ -34,9 +34,13 @@ export interface AzureArguments {
 export async function azure(session: Session, typed: AzureArguments, cards = lookAtCards): Promise<number> {
   const { context, output, flags } = session;
   if (flags.config !== undefined) {
-    throw new OnejobError('E_USAGE', '--config goes with "onejob up"; "onejob azure" has all of its config on the command line.', {
-      hint: 'Type "onejob up --config FILE", or leave --config out.',
-    });
+    throw new OnejobError(
+      'E_USAGE',
+      '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.',
+      {
+        hint: 'Type "onejob up --config FILE", or omit --config.',
+      },
+    );
   }
   const token = await givenToken(typed.token, context);
   const name = typed.name ?? hostname();
@@ -65,8 +69,8 @@ function addressOf(typed: string): { url: string; remark: string | null } {
   if (parsed.ok) return { url: parsed.value, remark: null };
   // The Python manager was documented to take the address of a project; agents belong to the organisation all the same.
   const url = azureUrlToKeep(typed);
-  if (url !== null) return { url, remark: `the address ${parsed.why.replace(/; keep .*$/, '')}; what is used of it is ${url}` };
-  const why = parsed.why.startsWith('expected') ? `is none: ${parsed.why}` : parsed.why;
+  if (url !== null) return { url, remark: `the address ${parsed.why.replace(/; keep .*$/, '')}; onejob uses ${url}` };
+  const why = parsed.why.startsWith('expected') ? `is invalid: ${parsed.why}` : parsed.why;
   throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, {
     hint: 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu',
   });
@@ -77,12 +81,12 @@ function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | nu
   const lines = [];
   if (timeout !== null) {
     lines.push(
-      '--timeout changes nothing, as it did in the Python manager: onejob has a limit for each call to the Engine by its kind, so that a pull may take long and a look may not',
+      '--timeout has no effect, as in the Python manager: onejob has a limit for each kind of call to the Engine, so a pull may take long and a query may not',
     );
   }
   if (asked !== null && poll !== null && poll > asked * 1000) {
     lines.push(
-      `--poll-time ${asked}: the service is asked every ${poll / 1000} s, which is the least; a new agent is started at once when one ends, without any polling`,
+      `--poll-time ${asked}: onejob asks the service every ${poll / 1000} s, which is the minimum; it starts a new agent at once when one ends, without polling`,
     );
   }
   return lines;
@@ -111,15 +115,15 @@ export async function givenToken(argument: string, context: CliContext): Promise
   const fail = (message: string, hint: string): never => {
     throw new OnejobError('E_USAGE', message, { hint });
   };
-  const inside = 'Type @FILE with the file that holds it, or - to take it from AZP_TOKEN_FILE or AZP_TOKEN.';
+  const inside = 'Type @FILE with the file that contains it, or - to take it from AZP_TOKEN_FILE or AZP_TOKEN.';
   if (token === '') fail('The personal access token is empty.', inside);
   if (/^https?:\/\//i.test(token))
-    fail('The first argument is an address: the personal access token is missing before it.', inside);
+    fail('The first argument is an address: the personal access token before it is missing.', inside);
   if (existsSync(resolve(context.cwd, token)))
     fail(`The first argument is a file, ${token}, not a personal access token.`, `Type @${token}.`);
   // biome-ignore lint/suspicious/noControlCharactersInRegex: a token that was read from a file in a wrong way has them
   if (/[\s\u0000-\u001f\u007f]/.test(token))
-    fail('The personal access token has blanks or line ends inside, so it is not one.', inside);
+    fail('The personal access token is malformed: it contains whitespace or line breaks.', inside);
   const { uid, configHome } = context.environment;
   const path = uid === 0 ? '/etc/onejob/azure.pat' : join(configHome, 'onejob', 'azure.pat');
   return {
@@ -127,7 +131,7 @@ export async function givenToken(argument: string, context: CliContext): Promise
     written: { file: path },
     remark: `Put the token there first: install -D -m 600 /dev/stdin ${path}`,
     warning:
-      'the token stood on the command line: every user of this host could read it for a moment, in the arguments of a wrapper such as npx they can for as long as that runs, and the shell may have kept it; @FILE or - keep it out of there',
+      'the token was on the command line: every user of this host could read it for a moment; they can read it in the arguments of a wrapper such as npx for as long as that runs, and the shell may have stored it in its history; @FILE or - keep it off the command line',
   };
 }
 
@@ -139,7 +143,7 @@ async function fromEnvironment(context: CliContext): Promise<GivenToken> {
     return { reference, written: { env: 'AZP_TOKEN' }, remark: null, warning: null };
   }
   throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', {
-    hint: 'Set AZP_TOKEN_FILE to the file that holds the personal access token, or type @FILE.',
+    hint: 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.',
   });
 }
 
@@ -148,7 +152,7 @@ async function inFile(path: string, from: string): Promise<GivenToken> {
   const { problem } = await checkSecret(reference, 0);
   if (problem !== null) {
     throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, {
-      hint: `Put it into ${path}, readable for the user that onejob runs as only (mode 600), or name another file.`,
+      hint: `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`,
     });
   }
   return { reference, written: { file: path }, remark: null, warning: null };

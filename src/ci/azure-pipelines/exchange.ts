@@ -22,7 +22,7 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
     const { why, code, hint } = error;
     const place = shown(request.url);
     if (error.isTooLarge) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${place} answered more than ${parts.most / 1024 / 1024} MiB.`, {
+      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`, {
         hint,
         retry: true,
       });
@@ -59,10 +59,14 @@ export function createThrottle(clock: Clock, place: string) {
         const left = until - clock.now();
         if (until > deadline) {
           const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
-          throw new OnejobError('E_CI_THROTTLED', `Cannot ${doing}: ${place} asks to be left alone until ${when} (${why}).`, {
-            hint: 'onejob waits for it. When it comes again, see who else uses the same credential.',
-            retry: true,
-          });
+          throw new OnejobError(
+            'E_CI_THROTTLED',
+            `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`,
+            {
+              hint: 'onejob waits until then. If it happens again, check who else uses the same credential.',
+              retry: true,
+            },
+          );
         }
         await sleep(clock, left, signal);
         signal.throwIfAborted();

@@ -22,7 +22,7 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     usual: null,
     read: readUrl,
   });
-  if (givenUrl !== null && url !== givenUrl.replace(/\/+$/, '')) output.say(`what is used of the address is ${url}`);
+  if (givenUrl !== null && url !== givenUrl.replace(/\/+$/, '')) output.say(`onejob uses ${url} from the address`);
   const { token, seen: look } = await frame.signIn({
     text: 'Personal access token',
     read: readToken,
@@ -69,7 +69,7 @@ function readUrl(typed: string): Answer<string> {
 
 function readToken(typed: string): Answer<string> {
   if (typed === '') return { again: 'It is empty.' };
-  return /\s/.test(typed) ? { again: 'It has blanks inside, so it is no personal access token.' } : { value: typed };
+  return /\s/.test(typed) ? { again: 'The personal access token is malformed: it contains whitespace.' } : { value: typed };
 }
 
 /** What `init` asks of the service. */
@@ -88,11 +88,11 @@ const worstSkew = 60_000;
 /** Lines on who signed in. @throws OnejobError E_CI_* */
 async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
   const { user, skew } = await look.connection(signal);
-  const lines = [`${url} takes the token${user === null ? '' : ` of ${user}`}.`];
+  const lines = [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`];
   if (skew !== null && Math.abs(skew) > worstSkew) {
     const seconds = Math.round(Math.abs(skew) / 1000);
     lines.push(
-      `The clock of this host is ${seconds} s ${skew > 0 ? 'behind' : 'ahead'}: agents may not be able to sign in; let NTP set it.`,
+      `The clock of this host is ${seconds} s ${skew > 0 ? 'behind' : 'ahead'}: agents may fail to sign in; synchronise it with NTP.`,
     );
   }
   return lines;
@@ -102,12 +102,13 @@ async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promis
 async function checkPool(look: Look, pool: string, signal: AbortSignal): Promise<string[]> {
   const found = await look.findPool(pool, signal);
   if (found !== null) {
-    const advice = 'It updates its agents by itself, which single-use agents are not good at: switch that off in its settings.';
+    const advice =
+      'It updates its agents automatically, which does not work well with single-use agents: turn that off in its settings.';
     return [`There is an agent pool ${JSON.stringify(pool)}.`, ...(found.autoUpdate === true ? [advice] : [])];
   }
   const names = (await look.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
-  const seen = names.length === 0 ? 'It shows this token none.' : `It has: ${names.join(', ')}.`;
+  const seen = names.length === 0 ? 'It shows no agent pools to this token.' : `It has: ${names.join(', ')}.`;
   throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, {
-    hint: 'Make it on the website (Organization settings, Agent pools), or type the name of another one.',
+    hint: 'Create it on the website (Organization settings, Agent pools), or type the name of another one.',
   });
 }

@@ -85,5 +85,5 @@ it('finds the first of the usual places only', () => {
 });
 
 it('does not take half an answer for one', () => {
-  expect(() => readInside('root=/azp\n')).toThrow('did not come to its end');
+  expect(() => readInside('root=/azp\n')).toThrow('did not finish');
 });

@@ -97,7 +97,7 @@ export function readInside(answer: string): AgentInside {
   }
   const uid = found.get('uid');
   if (uid === undefined)
-    throw new OnejobError('E_GATE_ENDED', 'Cannot see what is in the image: the script that looks did not come to its end.', {
+    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', {
       retry: true,
     });
   const said = found.get('version') ?? null;

@@ -48,7 +48,7 @@ export function createPlaceholders(
     const body = {
       name: nameOf(pool, kind.set),
       version: kind.inside.version ?? '0.0.0',
-      osDescription: 'onejob placeholder: keeps jobs waiting while no agent is there',
+      osDescription: 'onejob placeholder: keeps jobs waiting while the pool has no agent',
       systemCapabilities: { ...kind.shared, ...said.get(kind.set) },
       publicKey,
     };

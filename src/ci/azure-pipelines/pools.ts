@@ -46,10 +46,10 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
       const others = (await client.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
       const list =
         others.length === 0
-          ? 'It shows this credential none.'
+          ? 'It shows no agent pools to this credential.'
           : `It shows ${others.slice(0, named).join(', ')}${others.length > named ? ' and more' : ''}.`;
-      throw new OnejobError('E_CI_POOL', `Cannot use agent pool "${queue}": ${url} has none of that name. ${list}`, {
-        hint: 'Make it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or mend the name: "queue" in the config, the third argument of "onejob azure".',
+      throw new OnejobError('E_CI_POOL', `Cannot use agent pool "${queue}": ${url} has no agent pool with that name. ${list}`, {
+        hint: 'Create it there (Organization settings, Agent pools), give the credential\'s owner the role Administrator on it, or fix the name: "queue" in the config, the third argument of "onejob azure".',
       });
     },
     forget: (queue: string) => void found.delete(keyOf(queue)),
@@ -79,7 +79,7 @@ export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, cl
       const since = missingSince.get(pool) ?? clock.now();
       missingSince.set(pool, since);
       if (clock.now() - since < certainAfter) return false;
-      if (!told.has(pool)) log.warn('an agent pool is gone from the service, and its entries are taken for gone', { place: pool });
+      if (!told.has(pool)) log.warn('an agent pool is gone from the service, so its entries count as gone', { place: pool });
       told.add(pool);
       return true;
     },

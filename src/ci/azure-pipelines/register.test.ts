@@ -229,7 +229,7 @@ describe('deregister', () => {
     const before = world.azure.agents(world.pool);
     expect(await world.failure(second.service.retire('a1', patient))).toMatchObject({
       retry: true,
-      message: /"azure" made it known/,
+      message: /"azure" registered it/,
     });
     expect(await second.end('a1')).toEqual({ ran: undefined });
     expect(world.azure.agents(world.pool)).toEqual(before);

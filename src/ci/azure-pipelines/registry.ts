@@ -40,7 +40,7 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
   const configOf = (name: string): AzurePool => {
     const pool = parts.pools.find((one) => one.name === name);
     if (pool === undefined)
-      throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which is not its own.`);
+      throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which belongs to another service.`);
     return pool;
   };
 
@@ -123,7 +123,7 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
       if (way !== 'manager') {
         if (config.registration === 'auto' && !seen.handsOutToken)
-          log.warn('the image has no agent of its own that runs, so its start script is given the token, which jobs can read', {
+          log.warn('the image has no working agent of its own, so its start script gets the token, which jobs can read', {
             pool: context.pool,
           });
         seen.handsOutToken = true;
@@ -203,7 +203,7 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
         } catch (error) {
           taught.delete(lesson);
           signal.throwIfAborted();
-          log.warn('placeholder not brought up to date', { place: title, reason: toFailure(error).message });
+          log.warn('placeholder not updated', { place: title, reason: toFailure(error).message });
         }
       }
     },
@@ -222,8 +222,8 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
 /** The token itself, for agents that make themselves known. @throws OnejobError E_CONFIG, E_SECRET */
 async function tokenOf({ name, credential }: AzureServiceConfig, variables: Variables | undefined): Promise<string> {
   if (credential.kind === 'pat') return (await readSecret(credential.token, variables)).trim();
-  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot make themselves known with a service principal.`, {
-    hint: 'Use "registration: manager", or give a token.',
+  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, {
+    hint: 'Use "registration: manager", or set "token".',
   });
 }
 
@@ -234,7 +234,7 @@ async function tokenOf({ name, credential }: AzureServiceConfig, variables: Vari
 function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, pool: string): 'manager' | 'in-agent' | 'image' {
   const way = asked === 'auto' ? (inside.version === null ? 'image' : 'manager') : asked;
   const absent = (what: string, hint: string): never => {
-    throw new OnejobError('E_AGENT_ABSENT', `Cannot make agents for pool ${pool}: ${what}`, { hint });
+    throw new OnejobError('E_AGENT_ABSENT', `Cannot create agents for pool ${pool}: ${what}`, { hint });
   };
   if (way === 'image') {
     if (inside.start === null)
@@ -246,18 +246,18 @@ function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, p
   }
   if (inside.root === null)
     return absent(
-      'its image has no agent (looked for bin/Agent.Listener in /opt/agent, /azp and others).',
-      'Let onejob build the image ("image: { base: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to where it lies.',
+      'its image has no agent (onejob looked for bin/Agent.Listener in /opt/agent, /azp and others).',
+      'Let onejob build the image ("image: { base: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to the agent\'s folder.',
     );
   if (inside.version === null)
     return absent(
-      `the agent in ${inside.root} does not run: ${(inside.problem ?? 'it says no version').slice(0, 300)}.`,
-      'Mostly a library is missing in the image; run "bin/Agent.Listener --version" in it.',
+      `the agent in ${inside.root} does not run: ${(inside.problem ?? 'it reports no version').slice(0, 300)}.`,
+      'Usually a library is missing in the image; run "bin/Agent.Listener --version" in it.',
     );
   if (!inside.isWritable)
     return absent(
       `the image's user (${inside.uid}) cannot write to ${inside.root}.`,
-      'Give the folder to that user in the image, or set "user" in the pool.',
+      'Make that user the owner of the folder in the image, or set "user" in the pool.',
     );
   return way;
 }

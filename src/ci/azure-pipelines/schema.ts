@@ -24,7 +24,7 @@ const id = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 const principalKeys = z.strictObject({
   tenant: key(guid('the id of a tenant, or its domain', /^[A-Za-z0-9][A-Za-z0-9.-]{0,253}$/), 'id or domain', {
-    description: 'The directory (tenant) that the application belongs to.',
+    description: 'Directory (tenant) that the application belongs to.',
     example: 'acme.onmicrosoft.com',
   }),
   client: key(guid('the id of an application, such as "8f6a2b1c-…" with 36 characters', id), 'id', {
@@ -48,16 +48,16 @@ const packageFrom = value((found) => {
 
 const packageKeys = z.strictObject({
   version: key(text('a version such as "5.278.0", or "latest"', /^(latest|\d{1,4}\.\d{1,5}\.\d{1,5})$/), 'version or `latest`', {
-    description: 'Version of the agent. `latest`: what the service hands out; images are built anew when that changes.',
+    description: 'Version of the agent. `latest`: the one that the service offers; onejob rebuilds images when that changes.',
     example: '5.278.0',
     shown: 'latest',
   }),
   from: key(packageFrom, 'address or path', {
-    description: 'Where its package is taken from.',
+    description: 'Where onejob gets its package from.',
     example: '/srv/vsts-agent-linux-x64-5.278.0.tar.gz',
     shown: "the service's own",
   }),
-  sha256: sha256('What the package must be.', "the service's own"),
+  sha256: sha256('Checksum that the package must have.', "the service's own"),
 });
 
 const keys = z.strictObject({
@@ -76,22 +76,22 @@ const keys = z.strictObject({
   }),
   registration: key(oneOf(['manager', 'in-agent', 'image']), '`manager`, `in-agent` or `image`', {
     description:
-      "Who makes an agent known to the service. `manager`: onejob, so that the token stays outside. `in-agent`: the agent's own `config.sh`; the token enters the sandbox and is removed before the job. `image`: the image's own start script, given `AZP_*`; jobs may be able to read the token.",
+      "Who registers an agent with the service. `manager`: onejob, so that the token stays outside. `in-agent`: the agent's own `config.sh`; the token enters the sandbox and is removed before the job. `image`: the image's own start script, which gets `AZP_*`; jobs may be able to read the token.",
     example: 'in-agent',
     shown: azureDefaults.registration,
   }),
   poll: key(duration(2000, '2s'), 'duration', {
-    description: 'How often the service is asked about agents and jobs; once for each pool, whatever its number of agents.',
+    description: 'How often onejob asks the service about agents and jobs; once for each pool, regardless of its number of agents.',
     example: '30s',
     shown: formatDuration(azureDefaults.poll),
   }),
   boot_timeout: key(duration(1000, '1s'), 'duration', {
-    description: 'How long an agent may take to be online. One that takes longer is ended, and its pool backs off.',
+    description: 'How long an agent may take to come online. onejob ends one that takes longer, and its pool backs off.',
     example: '5m',
     shown: formatDuration(azureDefaults.boot_timeout),
   }),
   agent: key(packageKeys, 'map', {
-    description: 'The agent that is put into images which onejob builds.',
+    description: 'The agent that onejob puts into the images it builds.',
     example: '{ version: 5.278.0 }',
   }),
 });

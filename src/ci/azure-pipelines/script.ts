@@ -111,7 +111,7 @@ export function agentFiles(parts: AgentFileParts): { readonly name: string; read
   const url = baseOf(parts.url);
   if (agent.authorization === null) {
     throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
-      hint: 'Azure DevOps Server before 2017 cannot do this; set "registration: in-agent" for it.',
+      hint: 'Azure DevOps Server before 2017 does not support this; set "registration: in-agent" for it.',
       retry: true,
     });
   }
@@ -178,7 +178,7 @@ export function agentKeyOf(jwk: JsonWebKey): AgentKey {
     const bytes = Buffer.from(jwk[name] ?? '', 'base64url');
     const length = lengths[name];
     if (bytes.length === 0 || bytes.length > length) {
-      throw new OnejobError('E_BUG', `Cannot make an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`, {
+      throw new OnejobError('E_BUG', `Cannot create an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`, {
         retry: true,
       });
     }

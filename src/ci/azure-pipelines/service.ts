@@ -125,7 +125,7 @@ export function describeExit(exit: Exit, lastWords: string): Failure {
   if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
     return {
       code: 'E_AGENT_OUTDATED',
-      message: `The agent ended to become a newer version (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and switch off automatic updates of the agent pool.`,
+      message: `The agent ended to update itself (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and turn off automatic updates of the agent pool.`,
       retry: true,
     };
   }
@@ -146,8 +146,8 @@ export async function choosePackage(
   if (from !== null) {
     const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
     if (named !== undefined) return { type: azurePipelines.type, version: named, from, sha256 };
-    throw new OnejobError('E_AGENT_PACKAGE', `Cannot tell the version of the agent in ${from} by its name.`, {
-      hint: 'Write it beside: agent: { version: "5.278.0", from: … }.',
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot determine the version of the agent in ${from} from its name.`, {
+      hint: 'Add the version: agent: { version: "5.278.0", from: … }.',
     });
   }
   const packages = await client.packages(platform, signal);
@@ -157,8 +157,8 @@ export async function choosePackage(
   const seen = packages.map((one) => one.version).slice(0, 5);
   const what = version === null ? 'any agent' : `version ${version} of the agent`;
   const others = seen.length > 0 ? ` It has ${seen.join(', ')}.` : '';
-  throw new OnejobError('E_AGENT_PACKAGE', `The service does not hand out ${what} for ${platform}.${others}`, {
-    hint: 'Name a version that it has, or where the package is: agent: { from: https://… }.',
+  throw new OnejobError('E_AGENT_PACKAGE', `The service does not offer ${what} for ${platform}.${others}`, {
+    hint: 'Name a version that it has, or the address of the package: agent: { from: https://… }.',
   });
 }
 

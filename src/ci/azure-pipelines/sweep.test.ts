@@ -143,7 +143,7 @@ it('takes entries for gone whose agent pool has not been shown for a day, and sa
   expect(one.store.registrations.open('azure')).toHaveLength(1);
   await world.pass(minutes(90));
   expect(one.store.registrations.open('azure')).toEqual([]);
-  expect(world.said.filter((line) => line.includes('taken for gone'))).toHaveLength(1);
+  expect(world.said.filter((line) => line.includes('count as gone'))).toHaveLength(1);
 });
 
 it('takes nothing for gone while the credential is shown no pool at all', async () => {

@@ -95,7 +95,7 @@ it('what would have to wait longer than it may says until when', async () => {
     code: 'E_CI_THROTTLED',
     retry: true,
     message:
-      'Cannot list the agents of pool 3: https://dev.azure.com/acme asks to be left alone until 2030-01-01T00:02:00Z (429, TF400733: blocked).',
+      'Cannot list the agents of pool 3: https://dev.azure.com/acme asked onejob to send no requests until 2030-01-01T00:02:00Z (429, TF400733: blocked).',
   });
   expect(clock.next()).toBeNull();
 });

@@ -56,7 +56,7 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
     ],
     token: { what: 'the personal access token', file: 'azure.pat' },
     example: '--url https://dev.azure.com/acme --pool gpu',
-    hint: 'The token needs the scope "Agent Pools (Read & manage)", and whoever it belongs to the role Administrator in the pool.',
+    hint: 'The token needs the scope "Agent Pools (Read & manage)", and its owner needs the role Administrator in the pool.',
     run: async (...given) => (await import('./init.ts')).initAzure(...given),
   },
   schema: async () => (await import('./schema.ts')).schema,
@@ -93,20 +93,21 @@ export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
   if (sound(pool, 'runtime') && pool.runtime === 'process') {
-    inPool(pool, ['runtime'], `is process, but ${of}, whose agent stands in an image: there would be none; write docker`);
+    inPool(pool, ['runtime'], `is process, but ${of}, whose agent is part of an image: there would be no agent; write docker`);
   }
   if (sound(pool, 'read_only') && pool.recipe.readOnly) {
-    inPool(pool, ['read_only'], `is true, but ${of}, whose agent writes into its own folder: it would not start; remove the key`);
+    inPool(pool, ['read_only'], `is true, but ${of}, whose agent writes into its own folder and would not start; remove the key`);
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'whose agents wait on their devices for a job: there would be none to lease them for; remove the key';
+    const how =
+      'whose agents hold their devices while they wait for a job: there would be no job to lease them for; remove the key';
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
   }
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
-    inPool(pool, ['network'], `is none, but ${of}, which an agent must reach: none would ever come online; write internet`);
+    inPool(pool, ['network'], `is none, but ${of}, which an agent must reach: no agent would ever come online; write internet`);
   }
   if (given.timeout !== undefined && pool.timeout !== null) {
-    const how = 'where a pipeline says how long its job may run, with timeoutInMinutes';
+    const how = 'where a pipeline sets how long its job may run, with timeoutInMinutes';
     inPool(pool, ['timeout'], `is not used: ${of}, ${how}`, 'warning');
   }
 }
@@ -117,23 +118,23 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
   const at = (path: readonly string[], message: string, severity?: 'warning') =>
     checking.at(['services', name, ...path], message, severity);
   if (keys.token !== undefined && keys.principal !== undefined) {
-    at(['principal'], 'and "token" are both given: onejob signs in with one of them only; remove the other');
+    at(['principal'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
   }
   if (credential.kind === 'principal' && !isHostedAzure(url)) {
-    const why = 'an Azure DevOps Server, as "url" seems to be, knows no Entra applications; write "token" instead';
+    const why = '"url" seems to be an Azure DevOps Server, which does not support Entra applications; write "token" instead';
     at(['principal'], `may not work: ${why}`, 'warning');
   }
   const secret = credential.kind === 'pat' ? 'token' : 'secret';
   const open = clearTextHost(url);
   if (open !== null) {
-    at(['url'], `is not encrypted: the ${secret} travels in clear to ${open}; write https`, 'warning');
+    at(['url'], `is not encrypted: onejob would send the ${secret} in clear text to ${open}; write https`, 'warning');
   }
   const host = credential.kind === 'principal' ? clearTextHost(credential.authority) : null;
   if (host !== null) {
-    at(['principal', 'authority'], `is not encrypted: the secret travels in clear to ${host}`, 'warning');
+    at(['principal', 'authority'], `is not encrypted: onejob would send the secret in clear text to ${host}`, 'warning');
   }
   if (registration === 'in-agent' || registration === 'image') {
-    const who = registration === 'image' ? 'jobs may be able to read it' : 'it is removed before a job, which an image can spoil';
+    const who = registration === 'image' ? 'jobs may be able to read it' : 'it is removed before a job, which an image can prevent';
     at(
       ['registration'],
       `is ${registration}: the credential enters every sandbox, and ${who}; manager keeps it outside`,
@@ -142,18 +143,21 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
   }
   if (bootTimeout < 2 * pollEvery) {
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
-    const why = 'an agent would be ended before it is seen; write at least two polls';
+    const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
     at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
   }
   if (keys.agent === undefined) return;
   const { version, from, sha256 } = service.agentPackage;
   if (from !== null && version === null) {
-    at(['agent', 'from'], 'does not say in its name which version it is, as "…-5.278.0.tar.gz" does; write "version" too');
+    at(['agent', 'from'], 'does not contain the version in its name, as "…-5.278.0.tar.gz" does; write "version" too');
   }
   if (sha256 !== null && version === null && from === null) {
-    at(['agent', 'sha256'], 'is of one package, but "version" is latest: the next one would be refused; write "version" too');
+    at(
+      ['agent', 'sha256'],
+      'is the checksum of one package, but "version" is latest: onejob would refuse the next one; write "version" too',
+    );
   }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://download.agent.dev.azure.com/')) {
-    at(['agent', 'from'], 'has no "sha256" beside it: whatever comes from there is put into the image', 'warning');
+    at(['agent', 'from'], 'has no "sha256": onejob puts whatever it downloads from there into the image, unchecked', 'warning');
   }
 }

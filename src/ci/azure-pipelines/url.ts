@@ -22,9 +22,9 @@ export function parseAzureUrl(written: string): Parsed<string> {
   const url = URL.canParse(text) ? new URL(text) : null;
   if (url === null || /\s/.test(text)) return no(form);
   const keep = essence(url);
-  if (keep === null) return no(`names no organisation; write "${url.origin}/ORGANISATION"`);
+  if (keep === null) return no(`does not name an organisation; write "${url.origin}/ORGANISATION"`);
   if (url.username !== '' || url.password !== '') {
-    return no(`must hold neither user nor password; keep "${keep}", and name the token with "token"`);
+    return no(`must contain neither user nor password; keep "${keep}", and name the token with "token"`);
   }
   const given = url.origin + url.pathname.replace(/\/+$/, '');
   if (given === keep && url.search === '' && url.hash === '') return { ok: true, value: keep };
@@ -70,7 +70,7 @@ export function baseOf(url: string): string {
     });
   }
   if (found.username !== '' || found.password !== '') {
-    throw new OnejobError('E_CONFIG', `The "url" of an azure-pipelines service holds a user or password for ${found.host}.`, {
+    throw new OnejobError('E_CONFIG', `The "url" of an azure-pipelines service contains a user or password for ${found.host}.`, {
       hint: 'Take it out of the address, and put the token into a file: token: { file: /path }.',
     });
   }
@@ -79,11 +79,11 @@ export function baseOf(url: string): string {
 
 /** For `describe`: a warning where the credential could be read on its way. */
 export function openness(base: string): string {
-  return clearTextHost(base) === null ? '' : `, sent in the clear to ${new URL(base).host}`;
+  return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
 }
 
 /** An address for people: without what follows `?` or `#`, which may hold something secret. */
 export function shown(url: string): string {
   const found = URL.parse(url);
-  return found === null ? 'an address that cannot be read' : found.origin + found.pathname;
+  return found === null ? 'an invalid address' : found.origin + found.pathname;
 }

@@ -66,7 +66,7 @@ it('says what may be wrong with an address of no organisation', async () => {
   const one = world.manager({ config: { url: `${new URL(world.azure.url).origin}/nobody` } });
   await one.watch();
   await world.pass(600_000);
-  expect(one.held.get('ci')).toContain('no such organisation or collection');
+  expect(one.held.get('ci')).toContain('the organisation or collection does not seem to exist');
   expect(world.asked(0)).toBeLessThanOrEqual(15);
 });
 
@@ -102,7 +102,7 @@ it.each<[string, Fault]>([
   const mend = world.azure.faults.add(fault);
   const from = world.azure.log.length;
   await world.pass(3_600_000);
-  expect(one.held.get('ci')).toContain('asks to be left alone until');
+  expect(one.held.get('ci')).toContain('asked onejob to send no requests until');
   expect(world.asked(from)).toBeLessThanOrEqual(90);
   expect(disturbed(one)).toEqual([]);
   mend();

@@ -70,7 +70,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
     async call({ method, path, body, doing }, token, signal) {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
-      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'that is no address' });
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'the address is invalid' });
       const headers = {
         'User-Agent': `onejob/${version}`,
         Authorization: `Token ${token}`,
@@ -90,7 +90,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
       if (!called.ok) throw called.error;
       const found = schema.safeParse(called.body);
       if (found.success) return found.data;
-      const message = `Cannot ${called.doing}: ${endpoint} answered something else than was asked for.`;
+      const message = `Cannot ${called.doing}: ${endpoint} sent an unexpected response.`;
       throw new OnejobError('E_CI_ANSWER', message, { ...(hint !== undefined && { hint }), retry: true });
     },
   };
@@ -106,7 +106,7 @@ function judge(
   const isGood = status >= 200 && status < 300;
   // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
   if (isGood && /^\s*</.test(text)) {
-    return unreachable(endpoint, doing, { why: 'something on the way answers with a page of its own' });
+    return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
   }
   if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, doing, headers, body };
@@ -126,9 +126,9 @@ export const longestWait = 3_600_000;
 
 const hints = {
   E_CI_THROTTLED: 'onejob waits and asks again.',
-  E_CI_UNREACHABLE: 'onejob asks again; see the status page of the service if it stays so.',
-  E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points to.',
-  E_CI_DENIED: 'See whether the token may do this, and whether the cluster has the queue that the pool names.',
+  E_CI_UNREACHABLE: 'onejob asks again; if it keeps failing, see the status page of the service.',
+  E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points.',
+  E_CI_DENIED: 'Check whether the token may do this, and whether the cluster has the queue that the pool names.',
 } as const;
 
 function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
@@ -226,15 +226,15 @@ export function createServiceApi(parts: ApiParts): ServiceApi {
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else could not stand in a header.
     if (!/^[\x21-\x7e]{1,4096}$/.test(token)) {
-      throw new OnejobError('E_CI_CREDENTIAL', `Cannot ${doing}: the token is none: it is empty, or has blanks or lines in it.`, {
-        hint: 'Put the agent token, and nothing else, where the config looks for it.',
+      throw new OnejobError('E_CI_CREDENTIAL', `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`, {
+        hint: 'Put only the agent token where the config looks for it.',
       });
     }
     return call({ method: 'GET', path, doing }, token, signal);
   }
 
   function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
-    const hint = 'Look at "endpoint" of the service, and at what answers there: a proxy, or a sign-in page.';
+    const hint = 'Check "endpoint" of the service, and what answers there: it may be a proxy or a sign-in page.';
     const value = read(called, schema, hint);
     const date = Date.parse(headerOf(called, 'date') ?? '');
     return { value, skew: Number.isNaN(date) ? null : date - parts.clock.wall() };
@@ -242,11 +242,11 @@ export function createServiceApi(parts: ApiParts): ServiceApi {
 
   return {
     async identity(token, signal) {
-      const called = await get('token', token, 'ask what the token is', signal);
+      const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
     async counts(token, signal) {
-      const called = await get('metrics', token, 'count waiting jobs', signal);
+      const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});
       const said = headerOf(called, 'buildkite-agent-metrics-poll-duration')?.trim() ?? '';

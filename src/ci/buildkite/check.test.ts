@@ -88,18 +88,21 @@ it.each([
 
 describe('keys of a service that do not go together, or are not what they should be', () => {
   it.each([
-    ['mode: acquire', 'services.s.mode: was removed, since jobs are reserved through the Stacks API now'],
+    ['mode: acquire', 'services.s.mode: was removed: onejob now reserves jobs through the Stacks API'],
     ['binding: early', 'services.s.binding: was removed'],
     ['poll: 1s', 'services.s.poll: must be at least 2s'],
     ['endpoint: agent.buildkite.com', 'services.s.endpoint: expected a web address such as'],
-    ['endpoint: "https://me:hunter2@x/v3"', 'services.s.endpoint: holds a user or a password'],
-    ['endpoint: "http://bk.lab/v3"', 'warning: services.s.endpoint: is not encrypted: the token travels in clear to bk.lab'],
+    ['endpoint: "https://me:hunter2@x/v3"', 'services.s.endpoint: contains a user or a password'],
+    [
+      'endpoint: "http://bk.lab/v3"',
+      'warning: services.s.endpoint: is not encrypted: onejob would send the token in clear text to bk.lab',
+    ],
     ['metrics_token: hunter2', 'services.s.metrics_token: name the place of the secret, not its value'],
     ['agent: { version: latest }', 'services.s.agent.version: "latest" is not a version such as "3.137.0"'],
     ['agent: { form: image }', 'services.s.agent.form: unknown key; did you mean "from"?'],
     ['agent: { from: "http://x/a.tar.gz" }', 'services.s.agent.from: "http://x/a.tar.gz" is not an https address'],
-    ['agent: { from: "https://x/a.tar.gz" }', 'services.s.agent.from: does not say in its name which version it is'],
-    ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256" beside it'],
+    ['agent: { from: "https://x/a.tar.gz" }', 'services.s.agent.from: does not contain the version in its name'],
+    ['agent: { from: "https://x/a-3.1.2.tar.gz" }', 'warning: services.s.agent.from: has no "sha256": '],
     ['agent: { from: /a/../b }', 'services.s.agent.from: must not contain ".."'],
     [`agent: { from: image, sha256: ${'ab'.repeat(32)} }`, 'warning: services.s.agent.sha256: is not used: "from" is image'],
   ])('%s', async (keys, line) => {
@@ -123,11 +126,11 @@ describe('pools that its agents could not work in', () => {
     ],
     [
       'tags: "gpu=a100,queue=cuda"',
-      'pools.lab.tags: hold "queue=cuda": a pool has one queue, and its own key for it; write queue: cuda',
+      'pools.lab.tags: contain "queue=cuda": a pool has one queue, and a separate key for it; write queue: cuda',
     ],
     ['tags: { queue: cuda }', 'write queue: cuda'],
     ['tags: queue', 'write queue: NAME'],
-    ['tags: { gpu: "a100,h100" }', 'pools.lab.tags: hold "gpu=a100,h100", but "service" is s, where a comma ends a tag'],
+    ['tags: { gpu: "a100,h100" }', 'pools.lab.tags: contain "gpu=a100,h100", but "service" is s, where a comma ends a tag'],
     ['queue: "a,b"', 'pools.lab.queue: is "a,b", but "service" is s'],
     ['hooks: hooks', 'pools.lab.hooks: must be absolute'],
     ['hooks: /keys', 'pools.lab.hooks: would show jobs the secret file of services.s.token, /keys/token'],
@@ -164,16 +167,16 @@ describe('agents that make themselves known', () => {
   it.each([
     [
       '',
-      'pools.lab.trust: lets jobs in that are not trusted, by "forks" and "others", but "service" is s with "registration: in-agent"',
+      'pools.lab.trust: accepts untrusted jobs, because of "forks" and "others", but "service" is s with "registration: in-agent"',
     ],
-    ['trust: { forks: refuse }', 'pools.lab.trust: lets jobs in that are not trusted, by "others", but'],
+    ['trust: { forks: refuse }', 'pools.lab.trust: accepts untrusted jobs, because of "others", but'],
     ['trust: { others: refuse }', 'write trust: { forks: refuse, others: refuse }, and build no forks in pipelines of this queue'],
-    [`trust: { ${strict}, branches: [main] }`, 'pools.lab.trust.branches: would not be held: "service" is s'],
-    [`trust: { ${strict}, tags: ["v*"] }`, 'pools.lab.trust.tags: would not be held'],
-    [`trust: { ${strict}, pipelines: [app] }`, 'narrow at the service which pipelines use this queue'],
-    [`trust: { ${strict}, sources: [webhook] }`, 'pools.lab.trust.sources: would not be held'],
-    [`trust: { ${strict}, repositories: ["github.com/acme/*"] }`, 'pools.lab.trust.repositories: would not be held'],
-    [`trust: { ${strict}, triggered: trust }`, 'pools.lab.trust.triggered: would not be held'],
+    [`trust: { ${strict}, branches: [main] }`, 'pools.lab.trust.branches: cannot be enforced: "service" is s'],
+    [`trust: { ${strict}, tags: ["v*"] }`, 'pools.lab.trust.tags: cannot be enforced'],
+    [`trust: { ${strict}, pipelines: [app] }`, 'restrict at the service which pipelines use this queue'],
+    [`trust: { ${strict}, sources: [webhook] }`, 'pools.lab.trust.sources: cannot be enforced'],
+    [`trust: { ${strict}, repositories: ["github.com/acme/*"] }`, 'pools.lab.trust.repositories: cannot be enforced'],
+    [`trust: { ${strict}, triggered: trust }`, 'pools.lab.trust.triggered: cannot be enforced'],
   ])('and nowhere else: %s', async (keys, line) => {
     const { errors } = await folder.load(inAgent() + pool(keys === '' ? 'queue: q' : keys));
     expect(errors).toHaveLength(1);
@@ -186,16 +189,18 @@ describe('agents that make themselves known', () => {
     const key = 'secrets: { key: { file: /keys/private } }\n';
     const [line = '', ...more] = (await folder.check(inAgent() + key)).filter((one) => !one.includes('warning'));
     expect(more).toEqual([]);
-    expect(line).toContain('secrets.key: would open nothing: agents of s take their jobs themselves ("registration: in-agent")');
+    expect(line).toContain('secrets.key: would decrypt nothing: agents of s take their jobs themselves ("registration: in-agent")');
     const both =
       'services: { s: { type: buildkite, token: { env: T }, registration: in-agent }, t: { type: buildkite, token: { env: U } } }\n';
     expect(await folder.check(both + key)).toEqual([
       warned,
-      expect.stringContaining('warning: services.s.registration: is in-agent: "secrets.key" opens no secrets for its jobs'),
+      expect.stringContaining('warning: services.s.registration: is in-agent: "secrets.key" decrypts no secrets for its jobs'),
     ]);
     expect(await folder.check(inAgent(', hold_timeout: 1h'))).toEqual([
       warned,
-      expect.stringContaining('warning: services.s.hold_timeout: is not used: with "registration: in-agent" no job is reserved'),
+      expect.stringContaining(
+        'warning: services.s.hold_timeout: is not used: with "registration: in-agent" onejob reserves no jobs',
+      ),
     ]);
     expect(await folder.check(service('registration: auto'))).toEqual([
       expect.stringContaining('services.s.registration: expected "manager" or "in-agent", found "auto"'),

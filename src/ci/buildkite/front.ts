@@ -124,7 +124,7 @@ export function createFront(
     service: {
       name: config.name,
       async check(inner, trial) {
-        const hint = 'Look at what the service says of its token and queues.';
+        const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
         const own = [...troubles.values()].map((message): Finding => {
           return { level: 'error', subject: `service ${config.name}`, message, hint };
         });
@@ -138,7 +138,7 @@ export function createFront(
           closing.abort();
         };
         outer.addEventListener('abort', stop, { once: true });
-        reasons.set('program', { why: 'the agent is being looked for', beginning: true });
+        reasons.set('program', { why: 'looking for the agent', beginning: true });
         tell();
         void followToken();
         void findProgram();

@@ -62,9 +62,9 @@ describe('without a terminal', () => {
     const { code, stdout, stderr } = await init([...given, '--queue', 'default', '--expires', '2099-05-01']);
     expect({ code, stderr }).toEqual({
       code: 0,
-      stderr: expect.stringContaining('takes the token of organisation acme, cluster "Lab"'),
+      stderr: expect.stringContaining('accepts the token of organisation acme, cluster "Lab"'),
     });
-    expect(stderr).toContain('There is a queue "default"; 0 jobs wait in it.');
+    expect(stderr).toContain('Queue "default" exists; 0 jobs wait in it.');
     expect(stdout).toContain(`onejob up --config ${at('config.yml')}`);
     expect(stdout).toContain('queue: default');
     expect(stdout + stderr + readFileSync(at('config.yml'), 'utf8')).not.toContain(buildkite.token);
@@ -92,7 +92,7 @@ describe('without a terminal', () => {
     token(bound);
     expect(await init([...given, '--queue', 'default'])).toMatchObject({
       code: 1,
-      stderr: expect.stringContaining('The token is for queue "gpu" only, not for "default".'),
+      stderr: expect.stringContaining('The token is only for queue "gpu", not for "default".'),
     });
     expect(await init([...given, '--yes'])).toMatchObject({ code: 0 });
     expect((await load()).pools[0]?.queue).toBe('gpu');
@@ -102,17 +102,17 @@ describe('without a terminal', () => {
     token();
     for (const more of [[], ['--yes']]) {
       const refused = await init([...given, '--queue', 'nope', ...more]);
-      expect(refused).toMatchObject({ code: 2, stderr: expect.stringMatching(/does not speak of a queue "nope"[\s\S]*--force/) });
+      expect(refused).toMatchObject({ code: 2, stderr: expect.stringMatching(/does not list queue "nope"[\s\S]*--force/) });
       expect(written()).toEqual(['token']);
     }
     const { code, stderr } = await init([...given, '--queue', 'nope', '--force']);
-    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('does not speak of a queue "nope"') });
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('does not list queue "nope"') });
   });
 
   it('a service that is away keeps nobody from writing the config', async () => {
     token();
     const { code, stderr } = await init([...given, '--queue', 'gpu', '--endpoint', 'http://127.0.0.1:1/v3']);
-    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('nobody has looked whether the token is right') });
+    expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('onejob could not check the token') });
   });
 
   it.each([
@@ -121,10 +121,10 @@ describe('without a terminal', () => {
       'bkct_wrongwrongwrong',
       ['--queue', 'default'],
       1,
-      /The token is refused\..*answered 401/,
+      /The service refuses the token\..*answered 401/,
     ],
     ['an API token', 'bkua_1234567890', ['--queue', 'default'], 1, /an API access token/],
-    ['a file with more than a token', 'to ken', ['--queue', 'default'], 1, /no agent token/],
+    ['a file with more than a token', 'to ken', ['--queue', 'default'], 1, /agent token is malformed/],
     ['no queue', '', [], 2, /--queue QUEUE/],
     ['a queue that is none', '', ['--queue', 'a b'], 2, /--queue cannot be used/],
     ['no endpoint', '', ['--queue', 'q', '--endpoint', 'ftp://x'], 2, /--endpoint cannot be used/],
@@ -178,7 +178,7 @@ describe('with a person', () => {
       [...given],
       [
         [/Queue that the agents take jobs from/, 'nope\n'],
-        [/does not speak of a queue "nope"[\s\S]*Type it again[\s\S]*Queue/, 'nope\n'],
+        [/does not list queue "nope"[\s\S]*Type it again[\s\S]*Queue/, 'nope\n'],
         [/Last day/, '\n'],
         [/Write/, 'yes\n'],
       ],

@@ -49,7 +49,7 @@ export async function initBuildkite({ output, version, context }: Session, flags
             const said = lines.join(' ');
             if (settling.person === null || givenQueue !== null || flags.yes) throw unknownQueue(said);
             doubted = answer.value;
-            return { again: `${said} Type it again to take it all the same.` };
+            return { again: `${said} Type it again to use it anyway.` };
           }
           for (const line of lines) output.say(line);
           return answer;
@@ -74,28 +74,29 @@ export async function initBuildkite({ output, version, context }: Session, flags
 }
 
 function unknownQueue(said: string): OnejobError {
-  return new OnejobError('E_USAGE', said, { hint: 'Name one that is there with --queue, or take it all the same with --force.' });
+  return new OnejobError('E_USAGE', said, { hint: 'Name an existing queue with --queue, or use it anyway with --force.' });
 }
 
 /** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
 const others: readonly (readonly [string, string])[] = [
-  ['bkua_', 'an API access token, which can do much more and is not needed'],
-  ['bkaa_', "one agent's own"],
-  ['bkaj_', "one job's own"],
-  ['bkjat_', "for one job's agent"],
+  ['bkua_', 'an API access token, which can do much more than onejob needs'],
+  ['bkaa_', 'a token of one agent'],
+  ['bkaj_', 'a token of one job'],
+  ['bkjat_', "a token for one job's agent"],
 ];
 
 function readAgentToken(typed: string): Answer<string> {
   if (typed === '') return { again: 'It is empty.' };
-  if (!/^[\x21-\x7e]{8,4096}$/.test(typed)) return { again: 'It is too short or has blanks inside, so it is no agent token.' };
+  if (!/^[\x21-\x7e]{8,4096}$/.test(typed))
+    return { again: 'The agent token is malformed: it is too short or contains whitespace.' };
   const other = others.find(([prefix]) => typed.startsWith(prefix))?.[1];
   if (other === undefined) return { value: typed };
-  return { again: `That token is ${other}; an agent token begins with bkct_ (Agents, the cluster, Agent Tokens).` };
+  return { again: `The token is ${other}; an agent token begins with bkct_ (Agents, the cluster, Agent Tokens).` };
 }
 
 function readQueue(typed: string): Answer<string> {
   if (typed !== '' && typed.length <= 128 && !/[,=\s]/.test(typed)) return { value: typed };
-  return { again: 'Write the key of a queue: no blanks, commas or "=".' };
+  return { again: 'Type the key of a queue, without spaces, commas or "=".' };
 }
 
 function readEndpoint(typed: string): Answer<string> {
@@ -127,27 +128,31 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
     const told = await api.identity(token, signal);
     if (told !== null) {
       identity = told.value;
-      lines.push(`${endpoint} takes the token${whatIs(identity)}.`);
+      lines.push(`${endpoint} accepts the token${whatIs(identity)}.`);
       if (told.skew !== null && Math.abs(told.skew) > worstSkew) {
         const seconds = Math.round(Math.abs(told.skew) / 1000);
-        lines.push(`The clock of this host is ${seconds} s ${told.skew > 0 ? 'behind' : 'ahead'}; let NTP set it.`);
+        lines.push(`The clock of this host is ${seconds} s ${told.skew > 0 ? 'behind' : 'ahead'}; synchronise it with NTP.`);
       }
     }
   } catch (error) {
     if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
-      throw new OnejobError(error.code, `The token is refused. ${error.message}`, {
-        hint: 'Make an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
+      throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, {
+        hint: 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
         cause: error,
       });
     }
     if (!isAway(error)) throw error;
-    return { identity: null, counts: null, lines: [`${error.message} So nobody has looked whether the token is right.`] };
+    return { identity: null, counts: null, lines: [`${error.message} So onejob could not check the token.`] };
   }
   try {
     return { identity, counts: (await api.counts(token, signal)).value, lines };
   } catch (error) {
     if (!(error instanceof OnejobError)) throw error;
-    return { identity, counts: null, lines: [...lines, `${error.message} Queues are not counted then; all else works.`] };
+    return {
+      identity,
+      counts: null,
+      lines: [...lines, `${error.message} onejob does not count queues then; everything else works.`],
+    };
   }
 }
 
@@ -160,17 +165,17 @@ function isStrange({ counts }: Seen, queue: string): boolean {
 function seeQueue({ identity, counts }: Seen, queue: string): string[] {
   const only = identity?.queue ?? null;
   if (only !== null && only !== queue) {
-    throw new OnejobError('E_CI_POOL', `The token is for queue ${JSON.stringify(only)} only, not for ${JSON.stringify(queue)}.`, {
-      hint: `Name ${JSON.stringify(only)}, or make a token for the whole cluster.`,
+    throw new OnejobError('E_CI_POOL', `The token is only for queue ${JSON.stringify(only)}, not for ${JSON.stringify(queue)}.`, {
+      hint: `Name ${JSON.stringify(only)}, or create a token for the whole cluster.`,
     });
   }
   if (counts === null) return [];
   if (counts.known.has(queue)) {
-    return [`There is a queue ${JSON.stringify(queue)}; ${howManyWait(counts.scheduled.get(queue) ?? 0)} in it.`];
+    return [`Queue ${JSON.stringify(queue)} exists; ${howManyWait(counts.scheduled.get(queue) ?? 0)} in it.`];
   }
   const names = [...counts.known].toSorted().slice(0, 10);
-  const seen = names.length === 0 ? '' : ` It speaks of: ${names.join(', ')}.`;
+  const seen = names.length === 0 ? '' : ` It lists: ${names.join(', ')}.`;
   return [
-    `The service does not speak of a queue ${JSON.stringify(queue)}: it has no agent and no job, or there is none.${seen} In a cluster make it on the website first.`,
+    `The service does not list queue ${JSON.stringify(queue)}: the queue has no agent and no job, or does not exist.${seen} In a cluster, create it on the website first.`,
   ];
 }

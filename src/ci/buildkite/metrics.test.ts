@@ -13,8 +13,8 @@ const told = (
   value: { scheduled: new Map(Object.entries(scheduled)), known: new Set([...Object.keys(scheduled), ...known]), pollAfter },
   skew: null,
 });
-const refused = new OnejobError('E_CI_CREDENTIAL', 'Cannot count waiting jobs: answered 401.');
-const away = new OnejobError('E_CI_UNREACHABLE', 'Cannot count waiting jobs: away.', { retry: true });
+const refused = new OnejobError('E_CI_CREDENTIAL', 'Cannot count the waiting jobs: answered 401.');
+const away = new OnejobError('E_CI_UNREACHABLE', 'Cannot count the waiting jobs: away.', { retry: true });
 
 let clock: ReturnType<typeof handClock>;
 let asked: string[];
@@ -109,14 +109,14 @@ it('a token that is refused is told of once, not tried again for ten minutes, an
   const counts = follow();
   await pass(0);
   for (let times = 0; times < 5; times++) await pass(10_000);
-  expect([asked.length, lines, counts.waiting('gpu')]).toEqual([1, ['jobs are not counted'], null]);
+  expect([asked.length, lines, counts.waiting('gpu')]).toEqual([1, ['failed to count the jobs'], null]);
   for (let times = 0; times < 60; times++) await pass(10_000);
   expect(asked).toEqual(['t1', 't1']);
   answer = () => told({ gpu: 2 });
   token = 't2';
   await pass(10_000);
   expect([asked, counts.waiting('gpu')]).toEqual([['t1', 't1', 't2'], 2]);
-  expect(lines).toEqual(['jobs are not counted', 'jobs are counted again']);
+  expect(lines).toEqual(['failed to count the jobs', 'counting the jobs works again']);
 });
 
 it('ends with its signal, and leaves no timer', async () => {

@@ -53,7 +53,7 @@ export function createCounts(parts: CountsParts): Counts {
     if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
     const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
     // The service's outages are told where its agents are held.
-    if (own && said !== code) log.warn('jobs are not counted', { service: config.name, reason: message });
+    if (own && said !== code) log.warn('failed to count the jobs', { service: config.name, reason: message });
     if (own) said = code;
     if (isRefused || code === 'E_SECRET') return interval();
     failures += 1;
@@ -69,7 +69,7 @@ export function createCounts(parts: CountsParts): Counts {
       if (refused !== null && refused.token === token && clock.now() < refused.until) return interval();
       const { value } = await api.counts(token, signal);
       heard = { counts: value, at: clock.now() };
-      if (said !== null) log.info('jobs are counted again', { service: config.name });
+      if (said !== null) log.info('counting the jobs works again', { service: config.name });
       [failures, refused, said] = [0, null, null];
       return interval();
     } catch (error) {

@@ -10,7 +10,7 @@ import { buildkiteDefaults, pinnedAgent } from './type.ts';
 const endpoint = value((found) => {
   const what = `a web address such as "${buildkiteDefaults.endpoint}"`;
   if (typeof found !== 'string') return no(`expected ${what}, found ${describeKind(found)}`);
-  if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return no(`holds a user or a password; expected ${what}`);
+  if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return no(`contains a user or a password; expected ${what}`);
   const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found) && URL.canParse(found);
   return good ? yes(found.replace(/\/+$/, '')) : no(`expected ${what}`);
 });
@@ -26,17 +26,17 @@ const packageFrom = value((found) => {
 
 const packageKeys = z.strictObject({
   version: key(text('a version such as "3.137.0"', /^\d{1,4}\.\d{1,5}\.\d{1,5}(-[a-z]+(\.\d{1,5})?)?$/), 'version', {
-    description: 'Version of the agent; another one is refused.',
+    description: 'Version of the agent; onejob refuses any other.',
     example: pinnedAgent,
     shown: `\`${pinnedAgent}\`, or what \`from\` names`,
   }),
   from: key(packageFrom, 'address, path or `image`', {
     description:
-      'Where the agent is taken from: an address or a path of its `.tar.gz`, or the path of the program itself, which is mounted into the sandboxes. `image`: each image brings its own.',
+      'Where onejob gets the agent from: the address or path of its `.tar.gz`, or the path of the program itself, which onejob mounts into the sandboxes. `image`: each image brings its own.',
     example: '/usr/local/bin/buildkite-agent',
     shown: "Buildkite's release of that version",
   }),
-  sha256: sha256('What the file that `from` names must be.', "Buildkite's own for its releases"),
+  sha256: sha256('Checksum that the file named by `from` must have.', "Buildkite's own for its releases"),
 });
 
 const keys = z.strictObject({
@@ -45,24 +45,24 @@ const keys = z.strictObject({
   ),
   registration: key(oneOf(['manager', 'in-agent']), '`manager` or `in-agent`', {
     description:
-      'Who makes an agent known to the service. `manager`: onejob reserves each job and decides what it may, and its agent has a token for that job alone. `in-agent`: the agent, with `token`, for organisations without clusters; every job can read the token, and onejob sees no job before it runs.',
+      'Who registers an agent with the service. `manager`: onejob reserves each job and decides what it may do, and its agent has a token for that job alone. `in-agent`: the agent, with `token`, for organisations without clusters; every job can read the token, and onejob sees no job before it runs.',
     example: 'in-agent',
     shown: buildkiteDefaults.registration,
   }),
-  metrics_token: token('Another agent token, for the counts of the queues alone: one that may do no more than that is enough.'),
+  metrics_token: token('Another agent token, used only for the counts of the queues: it needs no other rights.'),
   endpoint: key(endpoint, 'address', {
     description: 'Address of the Agent API.',
     example: buildkiteDefaults.endpoint,
     shown: buildkiteDefaults.endpoint,
   }),
   poll: key(duration(2000, '2s'), 'duration', {
-    description: 'How often the counts of the queues are asked for; once for all pools.',
+    description: 'How often onejob asks for the counts of the queues; once for all pools.',
     example: '30s',
     shown: formatDuration(buildkiteDefaults.poll),
   }),
   boot_timeout: key(duration(1000, '1s'), 'duration', {
     description:
-      'How long the agent in a sandbox may take to acquire its job. Then the sandbox is ended, and the job tried again, three times at most. With `registration: in-agent`: to be online.',
+      'How long the agent in a sandbox may take to acquire its job. After that, onejob ends the sandbox and tries the job again, three times at most. With `registration: in-agent`: how long it may take to come online.',
     example: '2m',
     shown: formatDuration(buildkiteDefaults.boot_timeout),
   }),
@@ -77,7 +77,7 @@ const keys = z.strictObject({
   }),
 });
 
-const onlyWay = 'was removed, since jobs are reserved through the Stacks API now, with the token of a cluster; take the line out';
+const onlyWay = 'was removed: onejob now reserves jobs through the Stacks API, with the token of a cluster; remove the line';
 
 export const schema: ServiceSchema = {
   keys,

@@ -236,7 +236,7 @@ describe('a reserved job', () => {
   });
 
   it.each<[string, JobResult, string]>([
-    ['the service did not let it', { kind: 'code', code: 27 }, 'did not let its agent acquire it'],
+    ['the service did not let it', { kind: 'code', code: 27 }, 'did not allow its agent to acquire it'],
     ['it ended with an error', { kind: 'code', code: 1 }, 'exit code 1'],
     ['it was killed', { kind: 'signal', signal: 'SIGKILL' }, 'SIGKILL'],
   ])('that its agent does not get since %s is tried again, and then ended with that', async (_, result, why) => {
@@ -320,7 +320,7 @@ describe('a manager', () => {
     before.store.close();
     await using after = openManager({ dir, stacks: before.stacks });
     await after.watch();
-    await settle(after, 'job-1', { kind: 'lost', reason: 'its agent ended while onejob was not there' });
+    await settle(after, 'job-1', { kind: 'lost', reason: 'its agent ended while onejob was not running' });
     expect(after.stacks.jobs.get('job-1')).toMatchObject({ detail: null });
     await after.pass(2_000);
     expect(after.stacks.jobs.get('job-1')?.state).toBe('scheduled');
@@ -328,7 +328,7 @@ describe('a manager', () => {
   });
 
   it('asks nobody about a job whose stack and pool are gone', async () => {
-    const denied = new OnejobError('E_CI_DENIED', 'Cannot ask what has become of jobs: answered 404.');
+    const denied = new OnejobError('E_CI_DENIED', 'Cannot query the state of jobs: answered 404.');
     await using one = await ready();
     one.stacks.add('job-1', trustedEnv);
     await one.pass(1_500);

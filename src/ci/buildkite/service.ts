@@ -140,7 +140,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       await stacks.notify(entry.key, [{ job, detail }], inner);
       unsaid.delete(job);
     } catch (error) {
-      if (!signal.aborted) log.warn('cannot say why a job ended', { job, reason: toFailure(error).message });
+      if (!signal.aborted) log.warn('failed to report why a job ended', { job, reason: toFailure(error).message });
     }
   }
 
@@ -232,7 +232,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
     async settle({ job, agent, slot }, _files, inner) {
       if (job === null) return;
-      const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not there' };
+      const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
       const state = await stateOf(job, poolOf(slot) !== undefined, inner);
       const stage = stageOf(state);
       const words = unsaid.get(job);
@@ -267,7 +267,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         using limit = deadline(clock, leavePatience);
         await entry.forget(limit.signal).catch((error: unknown) => {
           const reason = toFailure(error).message;
-          log.warn('the stack is left at the service, which ends it by itself', { service: config.name, reason });
+          log.warn('the stack stays registered at the service, which ends it automatically', { service: config.name, reason });
         });
       }
       await filter?.close(leaving);
@@ -276,9 +276,9 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 }
 
 function gone(job: JobId | null): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled, or given up, before it began.`);
+  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled or abandoned before it began.`);
 }
 
 function undecided(job: JobId): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: it is not decided what it may.`, { retry: true });
+  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: onejob has not decided what it may do.`, { retry: true });
 }

@@ -53,7 +53,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
       ['--endpoint <url>', 'address of the Agent API'],
     ],
     token: { what: 'the agent token', file: 'buildkite.token' },
-    force: '; take a queue that is not known',
+    force: '; use a queue that the service does not list',
     example: '--queue gpu',
     hint: 'The token is an agent token of the cluster (Agents, the cluster, Agent Tokens), not an API access token.',
     run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
@@ -90,7 +90,7 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   const { sound, inPool } = checking;
   const of = `"service" is ${service.name}`;
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
-    const how = 'whose agents must reach the service: no job would ever begin';
+    const how = 'whose agents must reach the service: no job would ever start';
     inPool(
       pool,
       ['network'],
@@ -98,12 +98,12 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
     );
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'whose jobs are taken for a slot that has its devices already: there would be none to take one for; remove the key';
+    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
   }
   if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
-    const how = 'which keeps credentials from other jobs only as root with bubblewrap: elsewhere the pool would start nothing';
-    inPool(pool, ['runtime'], `is process, ${how}; write docker, or give it up with "isolation: none"`, 'warning');
+    const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
+    inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');
   }
   checkTags(pool, of, checking);
   if (service.registration === 'in-agent') checkTokenInside(pool, service, checking);
@@ -117,40 +117,39 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   const why = `"service" is ${name} with "registration: in-agent", whose agents take jobs that onejob sees only once they run`;
   const open = openDoors(trust).map((door) => `"${door}"`);
   if (open.length > 0) {
-    const how = `${why}, in sandboxes that hold the agent token: any of them could take every job of the queue`;
+    const how = `${why}, in sandboxes that contain the agent token: any job could take every other job of the queue`;
     const write = 'write trust: { forks: refuse, others: refuse }, and build no forks in pipelines of this queue';
-    inPool(pool, ['trust'], `lets jobs in that are not trusted, by ${open.join(' and ')}, but ${how}; ${write}`);
+    inPool(pool, ['trust'], `accepts untrusted jobs, because of ${open.join(' and ')}, but ${how}; ${write}`);
   }
   for (const key of ['pipelines', 'branches', 'tags', 'sources', 'repositories'] as const) {
     if (trust[key] === null) continue;
     inPool(
       pool,
       ['trust', key],
-      `would not be held: ${why}; take it out, and narrow at the service which pipelines use this queue`,
+      `cannot be enforced: ${why}; remove it, and restrict at the service which pipelines use this queue`,
     );
   }
-  if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `would not be held: ${why}; take it out`);
+  if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `cannot be enforced: ${why}; remove it`);
 }
 
 /** Secrets are opened for a job before it has an agent. */
 function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
   const isUsed = config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager');
   if (isUsed) {
-    at(['services', name, 'registration'], 'is in-agent: "secrets.key" opens no secrets for its jobs', 'warning');
+    at(['services', name, 'registration'], 'is in-agent: "secrets.key" decrypts no secrets for its jobs', 'warning');
     return;
   }
   const why = `agents of ${name} take their jobs themselves ("registration: in-agent")`;
-  at(['secrets', 'key'], `would open nothing: ${why}; take it out, and give secrets by "hooks" or by the service itself`);
+  at(
+    ['secrets', 'key'],
+    `would decrypt nothing: ${why}; remove it, and provide secrets with "hooks" or through the service itself`,
+  );
 }
 
 /** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
 function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
   if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue)) {
-    inPool(
-      pool,
-      ['queue'],
-      `is ${JSON.stringify(pool.queue)}, but ${of}, where a queue has neither commas, "=" nor spaces in its name`,
-    );
+    inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}, where the name of a queue has no commas, "=" or spaces`);
   }
   if (!sound(pool, 'tags')) return;
   const queue = pool.tags.find((tag) => /^queue\s*(=|$)/.test(tag));
@@ -159,12 +158,12 @@ function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): v
     inPool(
       pool,
       ['tags'],
-      `hold "${queue}": a pool has one queue, and its own key for it; write queue: ${name === '' ? 'NAME' : name}`,
+      `contain "${queue}": a pool has one queue, and a separate key for it; write queue: ${name === '' ? 'NAME' : name}`,
     );
   }
   const torn = pool.tags.find((tag) => tag.includes(','));
   if (torn !== undefined) {
-    inPool(pool, ['tags'], `hold ${JSON.stringify(torn)}, but ${of}, where a comma ends a tag; write a list for several values`);
+    inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a comma ends a tag; write a list for several values`);
   }
 }
 
@@ -172,25 +171,29 @@ function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }
   const path = ['services', service.name];
   const open = clearTextHost(service.endpoint);
   if (open !== null) {
-    at([...path, 'endpoint'], `is not encrypted: the token travels in clear to ${open}; write https`, 'warning');
+    at([...path, 'endpoint'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
   }
   const keys = written.services.get(service.name)?.keys ?? {};
   if (service.registration === 'in-agent') {
     const how = 'the agent token enters every sandbox, and every job can read it';
-    at([...path, 'registration'], `is in-agent: ${how}; where the organisation has clusters, manager keeps it outside`, 'warning');
+    at([...path, 'registration'], `is in-agent: ${how}; if the organisation has clusters, manager keeps it outside`, 'warning');
     if (keys.hold_timeout !== undefined)
-      at([...path, 'hold_timeout'], 'is not used: with "registration: in-agent" no job is reserved', 'warning');
+      at([...path, 'hold_timeout'], 'is not used: with "registration: in-agent" onejob reserves no jobs', 'warning');
     if (config.secretsKey !== null) checkKeyOf(service, { config, at });
   }
   const { from, version, sha256 } = service.agentPackage;
   if (keys.agent === undefined) return;
   if (from === 'image' && sha256 !== null) {
-    at([...path, 'agent', 'sha256'], 'is not used: "from" is image, so that each image brings an agent of its own', 'warning');
+    at([...path, 'agent', 'sha256'], 'is not used: "from" is image, so each image brings an agent of its own', 'warning');
   }
   if (from?.startsWith('https:') && version === null) {
-    at([...path, 'agent', 'from'], 'does not say in its name which version it is, as "…-3.137.0.tar.gz" does; write "version" too');
+    at([...path, 'agent', 'from'], 'does not contain the version in its name, as "…-3.137.0.tar.gz" does; write "version" too');
   }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://github.com/buildkite/agent/releases/')) {
-    at([...path, 'agent', 'from'], 'has no "sha256" beside it: whatever comes from there runs in the sandboxes', 'warning');
+    at(
+      [...path, 'agent', 'from'],
+      'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked',
+      'warning',
+    );
   }
 }

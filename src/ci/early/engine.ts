@@ -43,7 +43,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     underWay.add(what);
     work()
       .catch((error: unknown) => {
-        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+        if (!signal.aborted) log.error('failed to act on what a CI service reported', { reason: toFailure(error).message });
       })
       .finally(() => underWay.delete(what));
   }
@@ -114,7 +114,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
         follow(shown, steadySince, queue, emit, signal);
       } catch (error) {
         // What goes wrong here says nothing of the service.
-        if (!signal.aborted) log.error('what a CI service shows was not followed up', { reason: toFailure(error).message });
+        if (!signal.aborted) log.error('failed to act on what a CI service reported', { reason: toFailure(error).message });
       }
     }
 
@@ -132,7 +132,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       return remote === null ? null : await jobs.last(remote, agent, signal);
     } catch (error) {
       signal.throwIfAborted();
-      log.warn('nobody can say what an agent did', { agent, reason: toFailure(error).message });
+      log.warn('failed to find out what an agent did', { agent, reason: toFailure(error).message });
       return undefined;
     }
   }
@@ -164,7 +164,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       if (ran === undefined && registry.lastJob !== undefined) return { ran };
       try {
         if ((await books.remove(registration, signal)) === 'refused') {
-          log.warn('the service does not give up the entry of an agent that is gone yet', { agent, entry: registration.name });
+          log.warn('the service does not yet release the entry of an agent that is gone', { agent, entry: registration.name });
         } else {
           ended.set(agent, { ran });
           for (const old of [...ended.keys()].slice(0, -remembered)) ended.delete(old);

@@ -66,7 +66,7 @@ it('is not taken for silent while the service only says that it is busy', async 
   const one = bench({}, 'busy');
   one.clock.advance(minutes(4));
   await one.inDoubt.silence(one.seen, one.emit, patient);
-  expect([one.events, one.warned]).toEqual([[], ['nobody can say whether an agent is silent']]);
+  expect([one.events, one.warned]).toEqual([[], ['failed to find out whether an agent is silent']]);
 });
 
 it.each([

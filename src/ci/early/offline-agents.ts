@@ -54,7 +54,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
     if ((await registry.remove(remote, signal)) !== 'busy') return null;
     const entry = await registry.find(remote, signal);
     if (entry === null || entry.job !== null) return entry;
-    throw new OnejobError('E_CI_UNREACHABLE', `${parts.url} says that agent ${entry.name} has a job, and not which one.`, {
+    throw new OnejobError('E_CI_UNREACHABLE', `${parts.url} reports that agent ${entry.name} has a job, but not which one.`, {
       hint: 'onejob asks again.',
       retry: true,
     });
@@ -88,7 +88,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
 
   const silent = (agent: AgentId): Failure => ({
     code: 'E_AGENT_SILENT',
-    message: `Agent ${agent} was started ${Math.round((silentFor(agent) ?? 0) / 1000)} s ago and has not come online at ${parts.url}. Look whether it reaches that address from inside its container, and at the clock of this host.`,
+    message: `Agent ${agent} was started ${Math.round((silentFor(agent) ?? 0) / 1000)} s ago and has not come online at ${parts.url}. Check whether it can reach that address from inside its container, and check the clock of this host.`,
     retry: true,
   });
 
@@ -123,7 +123,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
       retired.add(agent);
       const owner = books.find(agent)?.service ?? service;
       if (owner !== service)
-        throw new OnejobError('E_CI_UNREACHABLE', `Cannot ask ${service} for agent ${agent}: service "${owner}" made it known.`, {
+        throw new OnejobError('E_CI_UNREACHABLE', `Cannot ask ${service} for agent ${agent}: service "${owner}" registered it.`, {
           hint: `Put "${owner}" back into the config until the agent is gone.`,
           retry: true,
         });
@@ -142,7 +142,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
       if (why === 'renewal' || (job !== null && jobs.hasBegun(job))) return;
       retired.add(agent);
       const late = new AbortController();
-      const giveUp = () => late.abort(new Error('nothing came of it in time'));
+      const giveUp = () => late.abort(new Error('no result in time'));
       let callOff = clock.after(patience, giveUp);
       let isOnItsWay = false;
       const onItsWay = (): void => {
@@ -155,7 +155,8 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
       try {
         await abortable(arrived(agent, onItsWay, either), either);
       } catch (error) {
-        if (!signal.aborted) log.info('an agent ends that may just be given a job', { agent, reason: toFailure(error).message });
+        if (!signal.aborted)
+          log.info('an agent ends while the service may be giving it a job', { agent, reason: toFailure(error).message });
       } finally {
         callOff();
       }
@@ -174,7 +175,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
           if (!isOnline && Math.min(silentFor(agent) ?? 0, steady) > parts.bootTimeout) await isItSilent(agent, emit, signal);
         } catch (error) {
           signal.throwIfAborted();
-          log.warn('nobody can say whether an agent is silent', { agent, reason: toFailure(error).message });
+          log.warn('failed to find out whether an agent is silent', { agent, reason: toFailure(error).message });
         }
       }
     },
@@ -202,11 +203,11 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
           idleSince.delete(agent);
           // One that was given another job in this moment goes on with it.
           if (entry === null ? one !== null && registry.disable !== undefined : entry.job !== null) continue;
-          log.warn('an agent is ended that has outlived its job', { agent, entry: books.find(agent)?.name });
+          log.warn('onejob ends an agent that outlived its job', { agent, entry: books.find(agent)?.name });
           emit({ kind: 'jobDone', agent });
         } catch (error) {
           signal.throwIfAborted();
-          log.warn('nobody can say whether an agent still has its job', { agent, reason: toFailure(error).message });
+          log.warn('failed to find out whether an agent still has its job', { agent, reason: toFailure(error).message });
         }
       }
     },

@@ -70,10 +70,14 @@ export function createRegistrations({ service, store, registry, opened, clock }:
       return;
     }
     if (before.state !== 'removed' && (await remove(before, signal)) === 'refused') {
-      throw new OnejobError('E_CI_NAME_TAKEN', `Cannot register agent ${before.name} anew: the service says that it runs a job.`, {
-        hint: 'onejob tries again.',
-        retry: true,
-      });
+      throw new OnejobError(
+        'E_CI_NAME_TAKEN',
+        `Cannot register agent ${before.name} again: the service reports that it runs a job.`,
+        {
+          hint: 'onejob tries again.',
+          retry: true,
+        },
+      );
     }
     // What is written down as removed never comes back, which is right for agents, while a placeholder may be wanted again.
     write(() => registrations.forget(agent));

@@ -120,7 +120,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
           if (now.version !== version) writeDoors(dir, { ...now, version });
           if (!(await answers(address, now.port)) && !signal.aborted) startOne();
         } catch (error) {
-          log.warn('cannot keep the filter at work', { reason: toFailure(error).message });
+          log.warn('cannot keep the filter running', { reason: toFailure(error).message });
         }
       }
       await sleep(clock, lookEvery, signal);
@@ -144,8 +144,8 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
         if (clock.now() > until) {
-          const what = 'The filter, through which agents of untrusted jobs speak to their service, does not listen.';
-          const hint = 'It is started again by itself; "filter/filter.log" in the state directory says why it ended.';
+          const what = 'The filter, through which agents of untrusted jobs reach their service, does not listen.';
+          const hint = 'onejob restarts it automatically; "filter/filter.log" in the state directory says why it ended.';
           throw new OnejobError('E_FILTER', what, { hint, retry: true });
         }
         if (addresses.length === 0) startOne();

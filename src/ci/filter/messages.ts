@@ -44,10 +44,11 @@ const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
 /** Why a call's body does not go through, for people; null when it does. What it says of its own length is all that is read. */
 export function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
   const { 'transfer-encoding': encoding, 'content-length': length } = headers;
-  if (encoding !== undefined && encoding.toLowerCase() !== 'chunked') return 'its body is encoded in a way that is not forwarded';
-  if (length !== undefined && !/^(0|[1-9]\d*)$/.test(length)) return 'the length of its body is not one';
+  if (encoding !== undefined && encoding.toLowerCase() !== 'chunked')
+    return 'its body has an encoding that the filter does not forward';
+  if (length !== undefined && !/^(0|[1-9]\d*)$/.test(length)) return 'the length of its body is invalid';
   const hasBody = encoding !== undefined || (length !== undefined && length !== '0');
-  return hasBody && !withBody.has(method) ? `a ${method} has no body` : null;
+  return hasBody && !withBody.has(method) ? `a ${method} must not have a body` : null;
 }
 
 /** Headers as they go on, without those of the connection. Names are in lower case, values stay as they came, repeated ones too. */

@@ -44,13 +44,13 @@ const longest = 12_000;
 
 /** `url` as the request line had it. A text says why it is refused. */
 export function readPath(method: string, url: string): Asked | string {
-  if (!methods.has(method)) return 'its method is none of those that go through';
+  if (!methods.has(method)) return 'its method is not allowed';
   if (url.length > longest) return 'its path is too long';
-  if (!/^\/[\x21-\x7e]*$/.test(url) || /[#\\]/.test(url)) return 'its path is not one';
+  if (!/^\/[\x21-\x7e]*$/.test(url) || /[#\\]/.test(url)) return 'its path is invalid';
   const mark = url.indexOf('?');
   const path = mark < 0 ? url : url.slice(0, mark);
   const segments = path.slice(1).split('/').map(decoded);
-  if (segments.some((segment) => segment === null)) return 'its path can be read in two ways';
+  if (segments.some((segment) => segment === null)) return 'its path is ambiguous';
   return { method, segments: segments.filter((segment) => segment !== null), query: mark < 0 ? '' : url.slice(mark + 1) };
 }
 

@@ -73,8 +73,8 @@ export function installationKey(dir: string): Uint8Array {
   } catch (error) {
     throw storeFault('read', path, error);
   }
-  throw new OnejobError('E_STATE_CORRUPT', `Cannot use ${path}: it is no key of onejob.`, {
-    hint: `Put it back from a copy, or remove ${path}: then untrusted jobs that run now lose their way to their service.`,
+  throw new OnejobError('E_STATE_CORRUPT', `Cannot use ${path}: it is not a key file of onejob.`, {
+    hint: `Restore it from a backup, or remove ${path}: untrusted jobs that run now then lose their connection to their service.`,
   });
 }
 

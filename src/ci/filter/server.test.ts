@@ -93,7 +93,7 @@ describe('a job', () => {
     await using here = await filterBench();
     const ask = () => here.call('GET', `/v3/jobs/${jobId}/secrets?key=DEPLOY`, here.token('job'));
     expect((await ask()).json).toEqual({
-      message: expect.stringMatching(/trust rule.*untrusted.*secrets and tokens are not for it/),
+      message: expect.stringMatching(/trust rule.*untrusted.*may not read the service's secrets and tokens/),
     });
     await ask();
     expect(here.said).toEqual(['call of an untrusted job refused']);
@@ -253,7 +253,7 @@ it('no more calls of one job are under way than it may have, and others are serv
   const token = here.token('job', { endpoint: `http://127.0.0.1:${slow.port}/v3` });
   const asked = [1, 2, 3].map(() => here.call('GET', `/v3/jobs/${jobId}`, token));
   const first = await Promise.race(asked);
-  expect(first).toMatchObject({ status: 503, json: { message: 'Too many calls at a time.' } });
+  expect(first).toMatchObject({ status: 503, json: { message: 'Too many concurrent calls.' } });
   const others = here.token('job', { job: other });
   expect((await here.call('GET', `/v3/jobs/${other}`, others)).status).toBe(200);
   hold.resolve();

@@ -128,13 +128,13 @@ export function createFilterServer(parts: FilterServerParts) {
 
   async function whole(call: Call, verdict: Extract<Verdict, { kind: 'whole' }>): Promise<void> {
     const { request, response, desk, sealed } = call;
-    if (desk.reading >= limits.reading) return refuse(response, 503, 'Too many calls of this kind at a time.');
+    if (desk.reading >= limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
     desk.reading += 1;
     const callOff = clock.after(limits.wholeMs, () => request.destroy());
     try {
       const body = await read(request, limits.wholeBytes);
       const own = verdict.body === undefined ? body : verdict.body(foreignJson(body));
-      if (own === null) return deny(call, 403, verdict.why ?? 'That is not for this job.');
+      if (own === null) return deny(call, 403, verdict.why ?? 'This job may not see that.');
       const answer = await send(call, request.method === 'GET' ? null : Buffer.from(own));
       const said = await read(answer.body, limits.answerBytes);
       if (answer.statusCode >= 300 || verdict.answer === undefined) return passOn(call, answer, answer.statusCode, said);
@@ -178,19 +178,19 @@ export function createFilterServer(parts: FilterServerParts) {
   async function serve(request: IncomingMessage, response: ServerResponse, signal: AbortSignal): Promise<void> {
     const asked = readPath(request.method ?? '', request.url ?? '');
     const problem = typeof asked === 'string' ? asked : bodyProblem(request);
-    if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call cannot be served: ${problem}.`);
+    if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call is invalid: ${problem}.`);
     const values = request.headersDistinct.authorization ?? [];
     const [, scheme = '', token = ''] = (values.length === 1 && /^(\w+) ([\x21-\x7e]{1,8192})$/.exec(values[0] ?? '')) || [];
     const sealed = seal.open(token);
     const rules = sealed === null ? undefined : parts.rules.get(sealed.rules);
     const isGood = sealed !== null && rules?.scheme === scheme && clock.wall() < sealed.until;
-    if (sealed === null || rules === undefined || !isGood) return refuse(response, 401, 'The token is not one, or no longer.');
+    if (sealed === null || rules === undefined || !isGood) return refuse(response, 401, 'The token is invalid or no longer valid.');
     connections.known(request.socket, sealed.job, response);
     const [root, ...segments] = asked.segments;
     if (root !== rules.root) return refuse(response, 404, 'There is no such call.');
     const desk = enter(sealed.job);
     try {
-      if (desk.calls > limits.calls) return refuse(response, 503, 'Too many calls at a time.');
+      if (desk.calls > limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
       const wait = desk.rate.take(clock.now());
       if (wait > 0) await sleep(clock, wait, signal);
       signal.throwIfAborted();
@@ -227,7 +227,7 @@ export function createFilterServer(parts: FilterServerParts) {
       const why = error instanceof Error ? error.message : String(error);
       // What breaks off breaks off here, too: nobody is ever handed half of an answer as if it were all.
       if (response.headersSent) return void response.destroy();
-      refuse(response, 502, `The service cannot be reached, or its answer is none: ${why}`);
+      refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${why}`);
     });
   }
 

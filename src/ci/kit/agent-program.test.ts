@@ -148,12 +148,12 @@ describe('from the release', () => {
   const whole = (body: Buffer) => (_: string, reply: ServerResponse) => void reply.end(body);
   test.each<[string, (body: Buffer) => Parameters<typeof server>[0], Partial<AgentPackageConfig>, RegExp, patience?: number]>([
     ['another checksum', whole, { sha256: 'ab'.repeat(32) }, /its SHA-256 is [0-9a-f]{64}, not abab/],
-    ['a page of a login', () => (_, reply) => void reply.end('<!DOCTYPE html><p>Sign in'), {}, /it is no \.tar\.gz/],
-    ['half a package', (body) => (_, reply) => void reply.end(body.subarray(0, body.length / 2)), {}, /it ends early/],
+    ['a page of a login', () => (_, reply) => void reply.end('<!DOCTYPE html><p>Sign in'), {}, /it is not a \.tar\.gz file/],
+    ['half a package', (body) => (_, reply) => void reply.end(body.subarray(0, body.length / 2)), {}, /it is incomplete/],
     ['cut off', () => (_, reply) => void reply.writeHead(200, { 'content-length': 9 }).write('x', () => reply.destroy()), {}, /:/],
     ['not there', () => (_, reply) => void reply.writeHead(404).end(), {}, /it answered 404/],
-    ['a server that says nothing', () => () => {}, {}, /nothing came for 0\.1 s/, 100],
-    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /nothing came for 0\.1 s/, 100],
+    ['a server that says nothing', () => () => {}, {}, /no data arrived for 0\.1 s/, 100],
+    ['a server that falls silent', () => (_, reply) => void reply.writeHead(200).write('x'), {}, /no data arrived for 0\.1 s/, 100],
   ])('%s: says so and leaves nothing', async (_, answer, config, why, patience = patient) => {
     const { url } = await server(answer(await packed(program('3.137.0'))));
     const agent = agentOf({ from: `${url}/agent.tar.gz`, version: '3.137.0', ...config }, { patience });
@@ -165,7 +165,7 @@ describe('from the release', () => {
 
   test.each<[string, Parameters<typeof releases>[1], RegExp]>([
     ['says another', (file) => `${'1'.repeat(64)}  ${file}\n`, /its SHA-256 is/],
-    ['does not name it', () => `${'1'.repeat(64)}  x\n`, /has no checksum of buildkite-agent-linux-amd64-3\.137\.0\.tar\.gz/],
+    ['does not name it', () => `${'1'.repeat(64)}  x\n`, /has no checksum for buildkite-agent-linux-amd64-3\.137\.0\.tar\.gz/],
     ['is a page', () => '<html>', /SHA256SUMS: it has no checksum/],
   ])('whose list of checksums %s is not taken', async (_, sums, why) => {
     const { url } = await releases(program('3.137.0'), sums);
@@ -174,7 +174,9 @@ describe('from the release', () => {
   });
 
   test('that was never made for this architecture is said', async () => {
-    await expect(agentOf({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(/releases no agent 3\.137\.0 for Linux on loong64/);
+    await expect(agentOf({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(
+      /does not release agent 3\.137\.0 for Linux on loong64/,
+    );
   });
 });
 
@@ -204,10 +206,10 @@ describe('from a file', () => {
   const elf = (machine: number) =>
     Buffer.concat([Buffer.from([0x7f, 0x45, 0x4c, 0x46, 2, 1, 1]), Buffer.alloc(9), Buffer.from([2, 0, machine, 0])]);
   test.each<[string, string | Buffer, RegExp, patience?: number]>([
-    ['another version', program('3.136.2'), /it says that it is 3\.136\.2/],
+    ['another version', program('3.136.2'), /it reports version 3\.136\.2/],
     ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
-    ['no program', 'just a text', /it is no program: it begins with "just a text"/],
-    ['nothing', '', /it is no program/],
+    ['no program', 'just a text', /it is not an executable: it begins with "just a text"/],
+    ['nothing', '', /it is not an executable/],
     ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with 0 and said "hello"/],
     ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
     ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/, 300],
@@ -220,7 +222,7 @@ describe('from a file', () => {
   test('one that is not there may be there later; a package without the program is none', async () => {
     await expect(agentOf({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
     const from = file('agent.tgz', await packed(program('3.137.0'), './other'));
-    await expect(agentOf({ from }).ready(never)).rejects.toThrow(/holds no file "buildkite-agent"/);
+    await expect(agentOf({ from }).ready(never)).rejects.toThrow(/contains no file "buildkite-agent"/);
   });
 
   test('is asked for its version with an empty environment', async () => {
@@ -328,5 +330,5 @@ test.skipIf(!existsSync(real) || process.arch !== 'x64')('the real agent is take
   const path = String(await agent.ready(never));
   expect(agent.state).toMatchObject({ kind: 'ready', version: '3.137.0' });
   expect(execFileSync(path, ['--version'], { env: {} }).toString()).toContain('3.137.0');
-  await expect(agentOf({ from: real, version: '3.138.0' }).ready(never)).rejects.toThrow(/it says that it is 3\.137\.0/);
+  await expect(agentOf({ from: real, version: '3.138.0' }).ready(never)).rejects.toThrow(/it reports version 3\.137\.0/);
 });

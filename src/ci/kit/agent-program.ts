@@ -105,7 +105,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     const { from, version } = wanted();
     const what = version === null ? 'the agent' : `the agent ${version}`;
     return new OnejobError('E_AGENT_PACKAGE', `Cannot use ${what} from ${from}: ${why}.`, {
-      hint: `Look at version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/${name} }.`,
+      hint: `Check version, from and sha256 in services.<name>.agent, or name a program: agent: { from: /path/to/${name} }.`,
       ...more,
     });
   };
@@ -125,7 +125,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     if (folder === null || about === null || about.from !== from) return null;
     const path = join(folder, name);
     if (await isWhole(folder, about, signal)) return { path, version: about.version, sha256: about.program };
-    warn?.('agent on disk is damaged, taken anew', { path });
+    warn?.('the agent on disk is damaged; fetching it again', { path });
     return null;
   }
 
@@ -166,7 +166,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
       throw failure(reasonOf(error), { cause: error });
     });
     if (version === null || version === said) return said;
-    throw failure(`it says that it is ${said}`, { hint: `Write version: ${said}, or name the right file in from.` });
+    throw failure(`it reports version ${said}`, { hint: `Write version: ${said}, or set from to the right file.` });
   }
 
   /** Gives the folder `part` its name. The same one may be there already, and is left alone. */

@@ -58,11 +58,11 @@ export async function unpackProgram(packed: string, name: string, to: string, si
     await reading.catch(() => {});
     await rm(to, { force: true });
     signal.throwIfAborted();
-    if (codeOf(error) === 'Z_BUF_ERROR' || /unexpected end/i.test(String(error))) throw new Error('it ends early');
-    if (codeOf(error).startsWith('Z_') || /invalid tar/i.test(String(error))) throw new Error('it is no .tar.gz');
+    if (codeOf(error) === 'Z_BUF_ERROR' || /unexpected end/i.test(String(error))) throw new Error('it is incomplete');
+    if (codeOf(error).startsWith('Z_') || /invalid tar/i.test(String(error))) throw new Error('it is not a .tar.gz file');
     throw error;
   }
-  if (found === null) throw new Error(`it holds no file "${name}"`);
+  if (found === null) throw new Error(`it contains no file "${name}"`);
   return found;
 }
 
@@ -76,7 +76,7 @@ export async function programProblem(path: string, arch: string): Promise<string
   const head = buffer.subarray(0, bytesRead);
   if (head.subarray(0, 2).toString('latin1') === '#!') return null;
   if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF') {
-    return `it is no program: it begins with ${JSON.stringify(head.toString('latin1'))}`;
+    return `it is not an executable: it begins with ${JSON.stringify(head.toString('latin1'))}`;
   }
   const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
   const wanted = machines[arch];
@@ -128,9 +128,10 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
     const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
     if (code === 0 && version !== undefined) return version;
     const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
-    throw new Error(`"--version" ended with ${code} and said ${JSON.stringify(line)}`);
+    throw new Error(`"--version" ended with exit code ${code} and printed ${JSON.stringify(line)}`);
   } catch (error) {
-    if (codeOf(error) === 'EACCES') throw new Error(`${path} may not be run; is its file system mounted noexec?`, { cause: error });
+    if (codeOf(error) === 'EACCES')
+      throw new Error(`${path} cannot be executed; is its file system mounted noexec?`, { cause: error });
     throw error;
   } finally {
     kill();

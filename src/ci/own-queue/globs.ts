@@ -6,8 +6,8 @@ import { glob, globProblem } from '../../glob.ts';
 export function artifactProblem(pattern: string): string | null {
   if (pattern === '') return 'it is empty';
   if (pattern.startsWith('/')) return 'it is absolute';
-  if (pattern.split('/').includes('..')) return 'it leaves the workspace';
-  return pattern.includes('\0') ? 'it holds a NUL byte' : globProblem(pattern);
+  if (pattern.split('/').includes('..')) return 'it points outside the workspace';
+  return pattern.includes('\0') ? 'it contains a NUL byte' : globProblem(pattern);
 }
 
 /** Patterns that a job may have: the manager holds each file of its workspace against all of them. */
@@ -15,15 +15,15 @@ const mostPatterns = 100;
 
 /** Why a job may not have so many patterns, as a clause; null when it may. */
 export function artifactsProblem({ length }: readonly string[]): string | null {
-  return length > mostPatterns ? `${length} patterns: a job may have ${mostPatterns}` : null;
+  return length > mostPatterns ? `${length} patterns: a job may have at most ${mostPatterns}` : null;
 }
 
 /** @throws OnejobError E_JOB_REQUEST */
 export function checkGlobs(patterns: readonly string[]): void {
   const why = artifactsProblem(patterns);
   if (why !== null)
-    throw new OnejobError('E_JOB_REQUEST', `Cannot bring back the artifacts of ${why}.`, {
-      hint: 'Name a folder, which means all that is in it, or let one pattern stand for several, such as "dist/{a,b}".',
+    throw new OnejobError('E_JOB_REQUEST', `Cannot collect the artifacts of ${why}.`, {
+      hint: 'Name a folder to collect everything in it, or combine several patterns into one, such as "dist/{a,b}".',
     });
   for (const pattern of patterns) checkGlob(pattern);
 }
@@ -34,7 +34,7 @@ export function checkGlob(pattern: string): void {
   if (why === null) return;
   throw new OnejobError(
     'E_JOB_REQUEST',
-    `Cannot bring back the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why}.`,
+    `Cannot collect the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why}.`,
     {
       hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
     },

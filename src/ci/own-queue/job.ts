@@ -122,7 +122,7 @@ function end(job: Job, agent: AgentId, result: JobResult, now: number): Job {
   if (result.kind === 'lost' && progress.retriesLeft > 0 && !progress.cancelling) {
     return queued(job, agent, {
       retriesLeft: progress.retriesLeft - 1,
-      note: `Tried again, as its agent was lost: ${result.reason}.`,
+      note: `Tried again, because its agent was lost: ${result.reason}.`,
     });
   }
   return { ...job, progress: { ...progress, state: 'settling', agent, result, endedAt: now } };

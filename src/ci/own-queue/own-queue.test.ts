@@ -400,7 +400,7 @@ describe('workspaces', () => {
   it('travel into the job and are gone when it is done', async () => {
     const id = await send(tar([{ name: 'a' }], { a: 'hello' }));
     const job = submit({ workspace: id });
-    expect(() => submit({ workspace: id })).toThrow(/is in another job/);
+    expect(() => submit({ workspace: id })).toThrow(/already belongs to another job/);
     reopen();
     run(job.id, 'a');
     const { files: open } = await queue.register(context(job.id), never);
@@ -476,8 +476,8 @@ describe('artifacts', () => {
       'dist/same': 'link dist/app.js',
     });
     const { reason } = queue.job(id) ?? {};
-    expect(reason).toMatch(/Left out of the artifacts, as those over .* are not kept: dist\/huge\./);
-    expect(reason).toContain('being neither files nor links: dist/pipe.');
+    expect(reason).toMatch(/Left out of the artifacts, because a job may keep .* at most: dist\/huge\./);
+    expect(reason).toContain('because they are neither files nor links: dist/pipe.');
     expect(reason).toContain('dist/other (of ./src/big)');
   });
 
@@ -496,7 +496,7 @@ describe('artifacts', () => {
     const away = new OnejobError('E_SANDBOX_LOST', 'Engine away.', { retry: true });
     await expect(settle(id, () => Promise.reject(away))).rejects.toThrow('Engine away.');
     await settle(id, () => Promise.reject(new OnejobError('E_SANDBOX_LOST', 'No such sandbox.')));
-    expect(queue.job(id)?.reason).toBe('Its artifacts could not be kept: No such sandbox.');
+    expect(queue.job(id)?.reason).toBe('Failed to keep its artifacts: No such sandbox.');
   });
 
   it('of a stream that breaks off are given up after a few tries, leaving nothing', async () => {
@@ -505,7 +505,7 @@ describe('artifacts', () => {
     await expect(settle(id, cut)).rejects.toThrow();
     await expect(settle(id, cut)).rejects.toThrow();
     await settle(id, cut);
-    expect(queue.job(id)?.reason).toContain('could not be kept');
+    expect(queue.job(id)?.reason).toContain('Failed to keep');
     expect(readdirSync(join(store.dir, 'artifacts'))).toEqual([]);
   });
 
@@ -539,7 +539,7 @@ describe('artifacts', () => {
     expect(queue.job(id)).toMatchObject({
       state: 'done',
       result: { kind: 'code', code: 0 },
-      reason: 'Its artifacts could not be kept: it was cancelled while they were read.',
+      reason: 'Failed to keep its artifacts: the job was cancelled while onejob read them.',
     });
   });
 

@@ -188,8 +188,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
     async register(context) {
       const job = context.job === null ? null : index.get(context.job);
-      if (job === null)
-        throw new OnejobError('E_BUG', `Agent ${context.agent} was to be given job ${context.job}, which is not open.`);
+      if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} should get job ${context.job}, which is not open.`);
       const { request } = job;
       const { workspace } = request;
       if (workspace !== null && !spool.hasWorkspace(workspace)) {
@@ -213,7 +212,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
     retire: async () => null,
 
-    describeExit: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without its job.', retry: true }),
+    describeExit: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without a job.', retry: true }),
   };
 
   return {
@@ -275,7 +274,9 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
       if (left === 0) return [];
       const jobs = left === 1 ? 'One job waits' : `${left} jobs wait`;
-      return [`${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, and this one is temporary: type "onejob up".`];
+      return [
+        `${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, but this daemon is temporary: type "onejob up".`,
+      ];
     },
 
     /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
@@ -290,7 +291,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const job = known(id);
       const after = applyCancel(job, clock.wall());
       // It has its result, and only its artifacts are waited for.
-      if (job.progress.state === 'settling') giveUpOf(id).abort('it was cancelled while they were read');
+      if (job.progress.state === 'settling') giveUpOf(id).abort('the job was cancelled while onejob read them');
       if (after === job) return view(job);
       commitNow(() => {
         store.jobs.save(id, after.progress);
@@ -315,15 +316,15 @@ export function createOwnQueue(options: OwnQueueOptions) {
 }
 
 function whyHeld({ temporary }: Job): string {
-  if (temporary === null) return 'A daemon that stays accepted it, and this one is temporary: type "onejob up".';
+  if (temporary === null) return 'A permanent daemon accepted it, but this one is temporary: type "onejob up".';
   const config = temporary === '' ? 'no config' : `the config ${temporary}`;
   return `A temporary daemon with ${config} accepted it: use that config again, or type "onejob up".`;
 }
 
 function noSuchPool(pool: string): string {
-  return `No pool of the own queue is called "${pool}" any more.`;
+  return `The own queue no longer has a pool called "${pool}".`;
 }
 
 function unknownJob(id: string): never {
-  throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all" for those there are.' });
+  throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list the jobs.' });
 }

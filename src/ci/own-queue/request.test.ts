@@ -54,8 +54,8 @@ describe('the limits of a job', () => {
   });
 
   it.each([
-    [{ memory: 2 ** 31 }, 'Cannot give the job 2GiB of memory: agents of pool "default" have 1GiB.'],
-    [{ cpus: 4 }, 'Cannot give the job 4 CPUs: agents of pool "default" have 2.'],
+    [{ memory: 2 ** 31 }, 'Cannot give the job 2GiB of memory: agents of pool "default" have only 1GiB.'],
+    [{ cpus: 4 }, 'Cannot give the job 4 CPUs: agents of pool "default" have only 2.'],
   ])('are refused beyond: %j', (more, message) => {
     expect(() => ask(more)).toThrow(expect.objectContaining({ code: 'E_JOB_REQUEST', message }));
   });
@@ -70,7 +70,7 @@ it('a job may bring back what 100 patterns name, and no more', () => {
   expect(() => ask(101)).toThrow(
     expect.objectContaining({
       code: 'E_JOB_REQUEST',
-      message: 'Cannot bring back the artifacts of 101 patterns: a job may have 100.',
+      message: 'Cannot collect the artifacts of 101 patterns: a job may have at most 100.',
     }),
   );
 });
@@ -94,7 +94,7 @@ describe('a job that names no pool', () => {
 
   it('takes no card that it did not ask for', () => {
     expect(() => chosen([named('gpu', 1), named('big', 4)])).toThrow(
-      expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'Say which with --pool: gpu, big.' }),
+      expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'Choose a pool with --pool: gpu, big.' }),
     );
   });
 });

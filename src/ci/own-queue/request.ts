@@ -42,12 +42,12 @@ export function checkRequest(
 export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): void {
   const taken = new Set<string>();
   for (const mount of volumes) {
-    const twice = taken.has(mount.container) ? 'another of its volumes has that place' : null;
+    const twice = taken.has(mount.container) ? 'another of its volumes is already mounted there' : null;
     taken.add(mount.container);
     const why = twice ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
     if (why === null) continue;
     throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, {
-      hint: 'Write volumes as /host/path:/container/path, and choose what jobs may see.',
+      hint: 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.',
     });
   }
 }
@@ -55,8 +55,8 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
 /** @throws OnejobError E_JOB_REQUEST for more than the pool gives its agents */
 function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool): void {
   const over = (what: string, asked: string, most: string) =>
-    new OnejobError('E_JOB_REQUEST', `Cannot give the job ${asked}: agents of pool "${name}" have ${most}.`, {
-      hint: `Ask for no more with --${what}, or choose another pool with --pool.`,
+    new OnejobError('E_JOB_REQUEST', `Cannot give the job ${asked}: agents of pool "${name}" have only ${most}.`, {
+      hint: `Ask for at most that with --${what}, or choose another pool with --pool.`,
     });
   if (memory !== null && recipe.memory !== null && memory > recipe.memory)
     throw over('memory', `${formatSize(memory)} of memory`, formatSize(recipe.memory));
@@ -96,9 +96,9 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
     }
     throw new OnejobError(
       'E_POOL_UNKNOWN',
-      `Cannot queue the job: it names no pool, none is called "default", and all ${names.length} have devices.`,
+      `Cannot queue the job: it names no pool, no pool is called "default", and all ${names.length} pools have devices.`,
       {
-        hint: `Say which with --pool: ${names.join(', ')}.`,
+        hint: `Choose a pool with --pool: ${names.join(', ')}.`,
       },
     );
   }
@@ -119,8 +119,8 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
     {
       hint:
         fitting.length === 0
-          ? 'No pool has that many; one with "standby: false" and devices gives a job as many as it asks for.'
-          : `Choose a pool that has as many with --pool: ${fitting.join(', ')}.`,
+          ? 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.'
+          : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`,
     },
   );
 }
@@ -143,8 +143,8 @@ const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOP
 function checkVariable(name: string): void {
   if (variableName.test(name) && !shellsOwn.has(name)) return;
   const why = shellsOwn.has(name)
-    ? 'shells do not let it be set'
-    : 'it must be letters, digits and underscores, not starting with a digit';
+    ? 'shells do not allow setting it'
+    : 'its name must consist of letters, digits and underscores, and must not begin with a digit';
   throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
     hint: 'Choose another name, or set it in the command itself with "env".',
   });

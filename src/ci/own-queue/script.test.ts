@@ -74,7 +74,7 @@ it('refuses what a shell cannot carry', () => {
       jobScript({ workspace, env, command });
   expect(script({ 'A-B': 'x' })).toThrow(/"A-B": it must be letters/);
   expect(script({ '': 'x' })).toThrow(/E_JOB|Cannot set/);
-  expect(script({ UID: '0' })).toThrow(/shells do not let it be set/);
+  expect(script({ UID: '0' })).toThrow(/shells do not allow setting it/);
   expect(script({ A: 'x\0y' })).toThrow(/NUL/);
   expect(script({}, ['a\0'])).toThrow(/NUL/);
 });

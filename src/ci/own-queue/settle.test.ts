@@ -87,7 +87,7 @@ async function triesOf(error: unknown, times: number): Promise<{ again: number; 
 it('artifacts that lastingly fail are given up with a note, also when it is said to pass and over restarts', async () => {
   const { again, notes } = await triesOf(failing('E_ENGINE_FAILED'), 1_000);
   expect(again).toBe(9);
-  expect(notes).toEqual(['Its artifacts could not be kept: The Engine answered 500.']);
+  expect(notes).toEqual(['Failed to keep its artifacts: The Engine answered 500.']);
 });
 
 it.each(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL'] as const)(
@@ -108,8 +108,8 @@ it('a sparse file beyond what is read is not read at all, and what came before i
   await one.settle(async () => files);
   expect(one.kept).toEqual(['ok']);
   expect(one.notes).toEqual([
-    'Left out of the artifacts, with all that comes after it in the workspace, as no more than 100 GiB are read: big.',
-    'No file was found, and not all were looked at, for the artifacts none*.',
+    'Left out of the artifacts, with everything after it in the workspace, because onejob reads 100 GiB at most: big.',
+    'Not all files were searched, and none of those searched matched the artifacts none*.',
   ]);
   expect(files.destroyed).toBe(true);
   expect(read()).toBeLessThan(2 ** 20);
@@ -119,7 +119,7 @@ it('reading takes only so long', async () => {
   const one = subject(['ok'], { readLimit: Number.MAX_VALUE, timeLimit: 20 });
   const { files } = sparse(2 ** 50);
   await one.settle(async () => files);
-  expect(one.notes).toEqual(['Its artifacts could not be kept: its workspace could not be read within 0.02 s.']);
+  expect(one.notes).toEqual(['Failed to keep its artifacts: its workspace could not be read within 0.02 s.']);
   expect(files.destroyed).toBe(true);
 });
 
@@ -128,10 +128,10 @@ it.each(['big', 'ok'])('who does not want to wait gives up the rest, also in the
   const { files } = sparse(2 ** 20);
   const giveUp = new AbortController();
   const ended = one.settle(async () => sparse(2 ** 29).files, { giveUp: giveUp.signal });
-  setImmediate(() => giveUp.abort('it was cancelled while they were read'));
+  setImmediate(() => giveUp.abort('the job was cancelled while onejob read them'));
   await ended;
   files.destroy();
-  expect(one.notes).toEqual(['Its artifacts could not be kept: it was cancelled while they were read.']);
+  expect(one.notes).toEqual(['Failed to keep its artifacts: the job was cancelled while onejob read them.']);
   // Nor is it begun again.
   await one.settle(() => Promise.reject(new Error('unread')), { giveUp: giveUp.signal });
 });
@@ -145,7 +145,7 @@ it('a manager that ends leaves the try to the next one, and one that is killed t
   expect([one.tries, one.notes]).toEqual([{ failed: 0, killed: 0 }, []]);
   for (let times = 0; times < 3; times += 1) void one.settle(() => new Promise<Readable>(() => {}));
   await one.settle(() => Promise.reject(new Error('unread')));
-  expect(one.notes).toEqual(['Its artifacts could not be kept: onejob was killed 3 times while it read them.']);
+  expect(one.notes).toEqual(['Failed to keep its artifacts: onejob was killed 3 times while it read them.']);
 });
 
 it('only what patterns can match is asked for, where they say what it is called', async () => {

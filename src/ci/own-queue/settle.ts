@@ -56,7 +56,7 @@ export function createSettle(parts: SettleParts) {
   return async ({ id, request }: Pick<Job, 'id' | 'request'>, { open, signal, giveUp }: SettleHow): Promise<void> => {
     if (request.artifacts.length === 0 || spool.hasArtifacts(id)) return;
     const before = triesOf(id);
-    const notKept = (why: string) => annotate(id, [`Its artifacts could not be kept: ${why}`]);
+    const notKept = (why: string) => annotate(id, [`Failed to keep its artifacts: ${why}`]);
     if (giveUp.aborted) return notKept(`${giveUp.reason}.`);
     if (before.killed >= triesWhenKilled) return notKept(`onejob was killed ${before.killed} times while it read them.`);
     saveTries(id, { ...before, killed: before.killed + 1 });
@@ -107,7 +107,7 @@ export function createSettle(parts: SettleParts) {
       notes.push(...collected.notes);
       const missing = wanted.filter((one) => !one.found).map((one) => one.pattern);
       if (missing.length > 0) {
-        const why = collected.cutShort ? 'No file was found, and not all were looked at, for' : 'No file matched';
+        const why = collected.cutShort ? 'Not all files were searched, and none of those searched matched' : 'No file matched';
         notes.push(`${why} the artifacts ${missing.join(', ')}.`);
       }
       return collected.files > 0;
@@ -215,10 +215,10 @@ async function choose(
     entry.resume();
   }
   const notes = [
-    over.note(`as those over ${inGiB(limit)} in all are not kept`),
-    strange.note('being neither files nor links'),
-    cut.note('being hard links to files that no pattern names'),
-    unread.note(`with all that comes after it in the workspace, as no more than ${inGiB(readLimit)} are read`),
+    over.note(`because a job may keep ${inGiB(limit)} at most`),
+    strange.note('because they are neither files nor links'),
+    cut.note('because they are hard links to files that no pattern matches'),
+    unread.note(`with everything after it in the workspace, because onejob reads ${inGiB(readLimit)} at most`),
   ];
   return { files, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
 }

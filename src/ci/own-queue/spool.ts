@@ -76,7 +76,7 @@ function isId(id: string): boolean {
 }
 
 function checkedId(id: string): string {
-  if (!isId(id)) throw new RangeError(`not an id: ${id}`);
+  if (!isId(id)) throw new RangeError(`invalid id: ${id}`);
   return id;
 }
 
@@ -86,8 +86,8 @@ function limited(limit: number): Transform {
     transform(chunk: Uint8Array, _encoding, done) {
       bytes += chunk.length;
       if (bytes <= limit) return done(null, chunk);
-      const why = `The workspace has more than ${limit / 2 ** 30} GiB, which is the most that is taken.`;
-      const hint = 'Leave large files out with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.';
+      const why = `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`;
+      const hint = 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.';
       done(new OnejobError('E_WORKSPACE_TOO_LARGE', why, { hint }));
     },
   });
@@ -112,9 +112,9 @@ export class Workspaces {
   check(workspace: string): void {
     const taken = this.#attached.has(workspace);
     if (!taken && this.#spool.hasWorkspace(workspace)) return;
-    const why = taken ? 'is in another job' : 'was never sent in, or waited for over an hour';
+    const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
     throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
-      hint: 'Send the workspace again and submit with the new id.',
+      hint: 'Upload the workspace again, and submit the job with the new id.',
     });
   }
 

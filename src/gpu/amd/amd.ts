@@ -38,20 +38,20 @@ export function readAmd(text: string): readonly AmdReading[] {
   const smi = readings.length > 0 ? null : amdSmiText(text);
   if (rocm !== null) readings.push(readRocmSmi(rocm));
   if (smi !== null) readings.push(readAmdSmi(smi));
-  if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is torn: it begins and does not end.', askAgain));
+  if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is incomplete: it ends early.', askAgain));
   if (readings.length > 0) return readings;
   if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text)) {
     const message = 'The AMD driver amdgpu is not loaded, so no AMD card can be used.';
-    return [trouble('driver-not-loaded', message, 'Type "modprobe amdgpu", or look for it in dmesg.')];
+    return [trouble('driver-not-loaded', message, 'Type "modprobe amdgpu", or search dmesg for amdgpu.')];
   }
   if (values.some((value) => Array.isArray(value)) || /no json data|no (amd )?gpus?\b.*(found|detected)/i.test(text))
-    return [{ ...trouble('no-devices', 'The AMD tool lists no card.', 'Look for amdgpu in dmesg.'), complete: true }];
+    return [{ ...trouble('no-devices', 'The AMD tool lists no cards.', 'Search dmesg for amdgpu.'), complete: true }];
   if (/required groups|NO_PERM|permission denied/i.test(text)) {
     const hint = 'Add the user to the groups "render" and "video".';
-    return [trouble('insufficient-permissions', 'The AMD tool may not ask the driver.', hint)];
+    return [trouble('insufficient-permissions', 'The AMD tool has no permission to query the driver.', hint)];
   }
   const words = ownWords(text);
-  const said = words === null ? 'nothing' : `something else than it was asked for: "${words}"`;
+  const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
   return [trouble('not-understood', `The AMD tool printed ${said}.`, askAgain)];
 }
 

@@ -98,7 +98,7 @@ function missing(cards: readonly PciCard[], devices: readonly Device[]): readonl
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
     .map((card) => {
       const message = `The AMD card at ${card.pciId} is on the bus, but neither its driver nor a tool lists it.`;
-      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for amdgpu in dmesg.');
+      return elsewhere(card, ['amdgpu']) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for amdgpu.');
     });
 }
 

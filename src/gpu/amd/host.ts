@@ -13,7 +13,7 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const differing = severalHosts(readings);
   if (differing !== null) {
     const message = `These are recordings of different hosts or times: ${differing}.`;
-    findings.push(finding('error', 'recordings-differ', 'host', message, 'Give those of one host.'));
+    findings.push(finding('error', 'recordings-differ', 'host', message, 'Pass recordings of one host only.'));
     return { ...noGpus, complete: false, findings: distinct(findings) };
   }
   const { groups, without } = byCard(readings);
@@ -25,11 +25,11 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
   const devices = cards.flatMap((card) => deviceOf(card, shared) ?? []);
   const nameless = without + cards.length - devices.length;
   if (nameless > 0) {
-    const message = `${nameless === 1 ? 'An AMD card has' : `${nameless} AMD cards have`} neither an id nor a PCI address here, and cannot be told apart.`;
+    const message = `${nameless === 1 ? 'An AMD card has' : `${nameless} AMD cards have`} neither an id nor a PCI address in this output, so onejob cannot tell which is which.`;
     findings.push(finding('warning', 'no-identity', 'host', message, askAgain));
   }
   if (shared.size > 0) {
-    const message = 'Several AMD devices say the same id, as partitions of one card do; they are named by PCI address.';
+    const message = 'Several AMD devices report the same id, as partitions of one card do; onejob names them by PCI address.';
     findings.push(finding('warning', 'same-id', 'host', message));
   }
   return {
@@ -173,5 +173,5 @@ function isBuiltIn({ gfx, withCpu }: AmdCard): boolean {
 
 function builtInFinding({ pciId, gfx, model }: AmdCard): GpuFinding {
   const name = `${model ?? 'AMD graphics'}${gfx === null ? '' : ` (${gfx})`}${pciId === null ? '' : ` at ${pciId}`}`;
-  return finding('warning', 'built-in', pciId ?? 'host', `${name} is built into the processor, and is no device for jobs.`);
+  return finding('warning', 'built-in', pciId ?? 'host', `${name} is built into the processor, and is not a device for jobs.`);
 }

@@ -151,7 +151,7 @@ describe('what is no answer', () => {
 
   test('is said in the words of the tool', () => {
     expect(intelInventory(['Error: Fail to connect xpumd\nTry again.']).findings[0]?.message).toBe(
-      'xpu-smi printed something else than it was asked for: "Error: Fail to connect xpumd / Try again.".',
+      'xpu-smi printed something unexpected: "Error: Fail to connect xpumd / Try again.".',
     );
   });
 

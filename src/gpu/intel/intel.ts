@@ -71,7 +71,7 @@ function kernelDevice({ pciId, chip, renderMinor: minor }: PciCard): Device {
 
 function notListed(card: PciCard): GpuFinding {
   const message = `The Intel card at ${card.pciId} is on the bus, but xpu-smi does not list it.`;
-  return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Look for i915 or xe in dmesg.');
+  return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
 }
 
 /** Whether a text is what `xpu-smi` printed, whole or torn. */
@@ -89,11 +89,11 @@ export function intelInventory(texts: readonly string[]): Inventory {
     findings.push(finding(level, code, 'host', message, again));
   if (outputs.length < texts.length) {
     const words = ownWords(texts.find((_, at) => read[at] === null) ?? '');
-    const said = words === null ? 'nothing' : `something else than it was asked for: "${words}"`;
+    const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
     say('error', 'not-understood', `xpu-smi printed ${said}.`);
   }
   if (outputs.some((output) => output.torn))
-    say('error', 'output-torn', 'The output of an Intel tool is torn: it begins and does not end.');
+    say('error', 'output-torn', 'The output of an Intel tool is incomplete: it ends early.');
   const differing = severalHosts(outputs);
   if (differing !== null) {
     say('error', 'recordings-differ', `These are recordings of different hosts: card ${differing} is at two addresses.`);
@@ -102,10 +102,10 @@ export function intelInventory(texts: readonly string[]): Inventory {
   const { groups, without } = byCard(outputs);
   if (without > 0) {
     const who = without === 1 ? 'An Intel card has' : `${without} Intel cards have`;
-    say('warning', 'no-identity', `${who} no PCI address here, and cannot be told apart.`);
+    say('warning', 'no-identity', `${who} no PCI address in this output, so onejob cannot tell which is which.`);
   }
   const listed = outputs.some((output) => output.list);
-  if (!listed && groups.length > 0) say('warning', 'no-list', 'Only some Intel cards were asked; there may be more.');
+  if (!listed && groups.length > 0) say('warning', 'no-list', 'The output covers only some Intel cards; there may be more.');
   const devices = groups.map((group) => deviceOf(group, outputs));
   findings.push(...devices.flatMap((device, at) => weak(device, groups[at] ?? [])));
   return {

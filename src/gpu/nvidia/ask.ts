@@ -40,8 +40,8 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   if (pciIds?.length === 0 && found.devices.length === 0 && !xml.hung)
     return { ...noGpus, findings: found.findings.map(asWarning) };
   if (replies.some((reply) => reply.cut)) {
-    const message = `${tool} printed more than 16 MiB and was ended.`;
-    others.push(finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and look at what it prints.`));
+    const message = `${tool} printed more than 16 MiB, so onejob ended it.`;
+    others.push(finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and check what it prints.`));
   }
   return withFindings(found, others);
 }

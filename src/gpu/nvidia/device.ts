@@ -31,20 +31,21 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const memoryUsedMiB = usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd);
   const model = plainName(facts.model);
   if (model === null && (facts.model !== undefined || reading.depth === 'state')) {
-    warn('no-model', `${uuid}: its model is not said, so no condition on a model fits it.`);
+    warn('no-model', `${uuid}: the tool does not report its model, so no condition on a model matches it.`);
   } else if (/^(?:NVIDIA )?Graphics Device$/i.test(model ?? '')) {
-    const message = `${uuid} is only called "${model}": the driver is older than the card.`;
+    const message = `${uuid} is reported only as "${model}": the driver is older than the card.`;
     warn('model-unknown', message, 'Install a newer driver.');
   } else if (/\(nvgpu\)|\b(?:Orin|Thor|Xavier|Tegra)\b/i.test(model ?? '')) {
-    const message = `${uuid} is the GPU of a Jetson (${model}), of which nvidia-smi tells next to nothing.`;
+    const message = `${uuid} is the GPU of a Jetson (${model}), and nvidia-smi reports almost nothing about it.`;
     warn('jetson', message, 'Its containers need the runtime "nvidia" or CDI, and images made for its Jetson Linux.');
   }
-  if (!isUsualUuid(uuid)) warn('odd-uuid', `${uuid} is no whole UUID: it is masked or made up, and nothing can be granted by it.`);
+  if (!isUsualUuid(uuid))
+    warn('odd-uuid', `${uuid} is not a complete UUID: it is masked or made up, so onejob cannot grant anything by it.`);
   const { health, findings: complaints } = judge(reading, uuid);
   const mig = migOf(reading);
   if (mig !== null && mig.pending !== null) {
     const message = `${uuid}: MIG is ${mig.mode}, but will be ${mig.pending} after its next reset.`;
-    warn('mig-pending', message, 'Reset it while nothing uses it, or take the change back (nvidia-smi -mig).');
+    warn('mig-pending', message, 'Reset it while nothing uses it, or undo the change (nvidia-smi -mig).');
   }
   const ecc = eccOf(facts);
   if (ecc !== null && ecc.current !== ecc.pending) {
@@ -119,7 +120,7 @@ type Odd = (what: string, text: string) => void;
 /** Says of a value that it is nonsense. */
 function oddIn(uuid: string, findings: GpuFinding[]): Odd {
   return (what, text) =>
-    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which cannot be.`));
+    findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which is invalid.`));
 }
 
 /** Reads a field as a number: null without a word when it is not said, and with one when it is nonsense. */

@@ -10,8 +10,8 @@ import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
 
-export const kernelLog = 'Look for "NVRM" and "Xid" in the kernel log (dmesg).';
-export const reboot = `Reboot the machine, cold if it comes back: no container can use this GPU before. ${kernelLog}`;
+export const kernelLog = 'Search the kernel log (dmesg) for "NVRM" and "Xid".';
+export const reboot = `Reboot the machine, or power-cycle it if the problem returns: until then no container can use this GPU. ${kernelLog}`;
 
 /** What to do with a GPU that has to be reset. */
 export function resetHint(pciId: string | null): string {
@@ -33,46 +33,46 @@ const after = (before: string, said: string | null, behind = '') => (said === nu
 const ofTheHost: Readonly<Record<string, HostFailure>> = {
   'driver-not-loaded': {
     message: "The NVIDIA driver's kernel module is not loaded.",
-    hint: 'Type "modprobe nvidia". After an upgrade of the kernel install its headers and build the module (dkms autoinstall), then reboot; nouveau must not be loaded.',
+    hint: 'Type "modprobe nvidia". After a kernel upgrade, install its headers and build the module (dkms autoinstall), then reboot; nouveau must not be loaded.',
   },
   'library-mismatch': {
     message: (detail, module) =>
-      `The NVIDIA libraries${after(' (', detail, ')')} do not belong to the kernel module that is loaded${after(' (', module, ')')}: running containers go on, new ones cannot use a GPU.`,
-    hint: 'Reboot needed, or unload the nvidia modules while nothing uses them. Keep the driver out of unattended upgrades.',
+      `The NVIDIA libraries${after(' (', detail, ')')} do not match the loaded kernel module${after(' (', module, ')')}: running containers continue, new ones cannot use a GPU.`,
+    hint: 'Reboot needed, or unload the nvidia modules while nothing uses them. Exclude the driver from unattended upgrades.',
   },
   'no-devices': {
-    message: 'The NVIDIA driver is loaded, but could start no GPU, or none was passed to this machine.',
+    message: 'The NVIDIA driver is loaded, but it could not start any GPU, or no GPU was passed to this machine.',
     hint: kernelLog,
   },
   'insufficient-permissions': {
-    message: 'nvidia-smi may not open the GPUs.',
-    hint: "Look at the rights of /dev/nvidia* (0666 is usual) and whether SELinux or the service's own device rules forbid them.",
+    message: 'nvidia-smi has no permission to open the GPUs.',
+    hint: "Check the permissions of /dev/nvidia* (0666 is usual), and whether SELinux or the service's own device rules forbid access.",
   },
   'nvml-missing': {
-    message: 'nvidia-smi is there, but its library libnvidia-ml is not, or is too old for it.',
+    message: 'nvidia-smi is installed, but its library libnvidia-ml is missing or too old for it.',
     hint: "Install the driver's libraries of the same version (libnvidia-compute-… on Debian and Ubuntu), or run ldconfig.",
   },
   'nvml-unknown-error': {
     message:
-      'NVML answers "Unknown Error": inside a container this means that it lost its right to the devices, on a host that no GPU answers.',
-    hint: 'Try on the host: if nvidia-smi works there, the container only has to be started anew (a daemon-reload takes devices away).',
+      'NVML answers "Unknown Error": inside a container this means that the container lost its access to the devices, on a host that no GPU responds.',
+    hint: 'Try nvidia-smi on the host: if it works there, restarting the container is enough (a daemon-reload removes its devices).',
   },
   'nvml-failed': { message: (detail) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
   'tool-missing': {
-    message: 'nvidia-smi is not installed, or not on the path.',
+    message: 'nvidia-smi is not installed, or not on PATH.',
     hint: "Install the NVIDIA driver's tools.",
   },
   'tool-failed': { message: (detail) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
   'invalid-field': {
     level: 'warning',
-    message: (detail) => `This driver does not know the field${after(' "', detail, '"')} and answered nothing at all.`,
-    hint: 'Record without it; "nvidia-smi --help-query-gpu" lists what there is.',
+    message: (detail) => `This driver does not know the field${after(' "', detail, '"')} and printed nothing at all.`,
+    hint: 'Record without it; "nvidia-smi --help-query-gpu" lists the available fields.',
   },
   'invalid-argument': {
     level: 'warning',
-    message: (detail) => `nvidia-smi did not understand what it was asked${after(': ', detail)}.`,
+    message: (detail) => `nvidia-smi did not understand its arguments${after(': ', detail)}.`,
   },
-  'not-supported': { level: 'warning', message: 'nvidia-smi says that this is not supported here.' },
+  'not-supported': { level: 'warning', message: 'nvidia-smi reports that this is not supported here.' },
   'power-cable': {
     message: 'A GPU has no power: its external cables are not attached properly.',
     hint: 'Check the power cables.',
@@ -80,12 +80,12 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
   'interrupt-problem': { message: "The kernel has a problem with a GPU's interrupt.", hint: kernelLog },
   'inforom-corrupt': {
     level: 'warning',
-    message: 'The infoROM of a GPU is corrupt; it may be used, but reports itself unreliably.',
+    message: 'The infoROM of a GPU is corrupt; the GPU may be used, but reports its state unreliably.',
     hint: 'Ask the vendor.',
   },
-  'gpu-lost': { message: 'A GPU has fallen off the bus, and nvidia-smi does not say which.', hint: reboot },
+  'gpu-lost': { message: 'A GPU has fallen off the bus, but nvidia-smi does not report which one.', hint: reboot },
   'reset-required': {
-    message: 'A GPU cannot be used before it is reset, and nvidia-smi does not say which.',
+    message: 'A GPU cannot be used before it is reset, but nvidia-smi does not report which one.',
     hint: resetHint(null),
   },
 };
@@ -180,7 +180,7 @@ function handleFinding(said: string): GpuFinding {
   if (/requires? reset/i.test(reason)) {
     return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
   }
-  const message = `${name} does not answer${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its driver part is stuck. nvidia-smi may show nothing of the healthy ones either.`;
+  const message = `${name} does not respond${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its part of the driver is stuck. nvidia-smi may not show the healthy GPUs either.`;
   return finding('error', 'device-handle', subject, message, reboot);
 }
 
@@ -189,7 +189,7 @@ export function failuresOf(reply: Reply, rest: string, module: string | null = n
   const said = failuresIn(rest, module);
   if (reply.hung) {
     const asked = clip([reply.tool, ...reply.args].join(' '));
-    const message = `"${asked}" did not end in its time: a GPU or its driver is stuck. Which devices work is not known.`;
+    const message = `"${asked}" timed out: a GPU or its driver is stuck. onejob does not know which devices work.`;
     const hint = `${kernelLog} If "nvidia-smi" hangs for you too, only a reboot helps.`;
     return [...said, finding('error', 'tool-hung', 'host', message, hint)];
   }

@@ -16,9 +16,9 @@ interface Complaint {
   readonly hint: string;
 }
 
-const replace = 'Take it out of service and have it replaced; onejob will not use it.';
+const replace = 'Have it replaced; onejob will not use it.';
 const fabric =
-  'Start nvidia-fabricmanager, of exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA ends with error 802.';
+  'Start nvidia-fabricmanager, in exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA fails with error 802.';
 
 /** Fields that any card answers or has not; one that cannot be read leaves open how the card is. */
 const vital: Partial<Record<GpuField, string>> = {
@@ -44,12 +44,14 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   const unread = open.filter((each) => each.reported);
   if (unread.length > 0) {
     const words = unread.map((each) => each.words).join(', ');
-    findings.push(finding('error', 'gpu-unknown', subject, `${subject}: ${words}. Whether it works is not known.`, kernelLog));
+    findings.push(
+      finding('error', 'gpu-unknown', subject, `${subject}: ${words}. onejob does not know whether it works.`, kernelLog),
+    );
   }
   if (uncorrectedErrors !== null && uncorrectedErrors > 0) {
     const errors = uncorrectedErrors === 1 ? '1 uncorrected memory error' : `${uncorrectedErrors} uncorrected memory errors`;
     const message = `${subject} had ${errors} since its driver was loaded.`;
-    findings.push(finding('warning', 'ecc-uncorrected', subject, message, `${kernelLog} A reset sets the count back.`));
+    findings.push(finding('warning', 'ecc-uncorrected', subject, message, `${kernelLog} A reset clears the count.`));
   }
   const action = said(reading.facts.recoveryAction);
   const health: Health = {
@@ -73,12 +75,17 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   const add = (when: boolean, code: string, words: string, hint: string) => {
     if (when && !found.some((each) => each.words === words)) found.push({ code, words, hint });
   };
-  const lost = `Reboot the machine, cold if it comes back. ${kernelLog}`;
+  const lost = `Reboot the machine, or power-cycle it if the problem returns. ${kernelLog}`;
   add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
   add(trouble === 'reset', 'reset-required', 'cannot be used before it is reset', reset);
   const action = other('recoveryAction', 'none');
-  add(action !== null, 'recovery-action', `needs "${action}", says its driver`, /reboot/i.test(action ?? '') ? lost : reset);
-  add(yes('resetRequired') || yes('drainRecommended'), 'reset-required', 'has to be reset, says its driver', reset);
+  add(
+    action !== null,
+    'recovery-action',
+    `needs "${action}", according to its driver`,
+    /reboot/i.test(action ?? '') ? lost : reset,
+  );
+  add(yes('resetRequired') || yes('drainRecommended'), 'reset-required', 'has to be reset, according to its driver', reset);
   add(yes('remapFailure'), 'row-remap-failed', 'has a broken row of memory that it could not replace', replace);
   add(yes('unrepairable'), 'memory-unrepairable', 'has memory that cannot be repaired', replace);
   add(yes('sramThreshold'), 'sram-errors', 'had more SRAM errors than are acceptable', replace);
@@ -97,7 +104,7 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   const wrong = other('fabricConfig', 'none', 'false');
   add(wrong !== null, 'fabric', `is wrongly configured in the NVLink fabric (${wrong})`, fabric);
   const unhealthy = yes('fabricRoute') || other('fabricSummary', 'healthy', 'limited capacity') !== null;
-  add(unhealthy, 'fabric', 'has an unhealthy route in the NVLink fabric', `Look at the fabric manager's log. ${kernelLog}`);
+  add(unhealthy, 'fabric', 'has an unhealthy route in the NVLink fabric', `Check the log of the fabric manager. ${kernelLog}`);
   return found;
 }
 
@@ -108,7 +115,7 @@ function openQuestions({ facts, depth }: GpuReading): { readonly words: string; 
   if (failed.length > 0) return failed;
   if (depth === 'name') return [{ words: 'only its name was read', reported: false }];
   const alive = [facts.memoryTotal, facts.temperature, facts.performanceState].some((value) => said(value) !== null);
-  return alive ? [] : [{ words: 'nothing is said of its state', reported: false }];
+  return alive ? [] : [{ words: 'the tool reports nothing about its state', reported: false }];
 }
 
 function uncorrected({ facts }: GpuReading): number | null {

@@ -108,8 +108,8 @@ function differences(sources: readonly Source[]): GpuFinding[] {
   const [first, ...others] = lists;
   const odd = others.flatMap((other) => (first === undefined ? [] : [...first.symmetricDifference(other)]));
   if (odd.length === 0) return [];
-  const message = `Two outputs of nvidia-smi do not list the same GPUs (${clip([...new Set(odd)].join(', '))}): something changed in between, or they are of different hosts.`;
-  return [finding('error', 'sources-differ', 'host', message, 'Ask again.')];
+  const message = `Two outputs of nvidia-smi do not list the same GPUs (${clip([...new Set(odd)].join(', '))}): something changed in between, or they come from different hosts.`;
+  return [finding('error', 'sources-differ', 'host', message, 'Try again.')];
 }
 
 function samePlace(entries: readonly Entry[]): GpuFinding[] {

@@ -86,7 +86,7 @@ function judgeSet(
     expected.every((pciId) => best?.certain.has(pciId) === true || named.has(pciId));
   const findings = [...nameless, ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : [])];
   if (whole && seen.has(null) && count !== null && count > listed.length) {
-    const message = `${count} NVIDIA GPUs are on the PCI bus, nvidia-smi lists ${listed.length}.`;
+    const message = `${count} NVIDIA GPUs are on the PCI bus, but nvidia-smi lists ${listed.length}.`;
     findings.push(finding('error', 'gpu-lost', 'host', message, reboot));
   }
   return {
@@ -100,7 +100,7 @@ function judgeSet(
 function unseenFinding(onBus: readonly string[]): GpuFinding {
   const isOne = onBus.length === 1;
   const who = isOne ? 'An NVIDIA GPU is' : `${onBus.length} NVIDIA GPUs are`;
-  const message = `${who} on the PCI bus (${clip(onBus.join(', '))}), but nothing could be read of ${isOne ? 'it' : 'them'}.`;
+  const message = `${who} on the PCI bus (${clip(onBus.join(', '))}), but onejob could not read anything about ${isOne ? 'it' : 'them'}.`;
   return finding('error', 'gpus-unseen', 'host', message);
 }
 
@@ -111,7 +111,7 @@ function lostFinding(pciId: string): GpuFinding {
 
 function namelessFinding({ pciId, reading }: Joined): GpuFinding {
   const name = said(reading.facts.model) ?? 'A GPU';
-  const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and nothing is granted without one.`;
+  const message = `${clip(name)}${pciId === null ? '' : ` at ${pciId}`} has no UUID in this output, and onejob grants no device without one.`;
   return finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.');
 }
 
@@ -126,7 +126,7 @@ function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: 
   if (uuid === null) return { devices: [], findings: [], uncertain: [] };
   const gpu = gpuDevice(reading, uuid);
   const isLost = !isListed && pciId !== null && lost.has(pciId);
-  const health = { ...gpu.device.health, state: 'failed' as const, reasons: ['is lost: nvidia-smi does not list it any more'] };
+  const health = { ...gpu.device.health, state: 'failed' as const, reasons: ['is lost: nvidia-smi no longer lists it'] };
   const device = isLost ? { ...gpu.device, health } : gpu.device;
   const made = instances.flatMap(({ reading: instance, isSeen }) => {
     const name = migUuid(instance.uuid);
@@ -144,11 +144,11 @@ function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: 
   const seen = instances.filter((each) => each.isSeen).length;
   if (reading.depth === 'state' && seen < instances.length) {
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
-    doubt('mig-changed', message, 'Ask again.');
+    doubt('mig-changed', message, 'Try again.');
   }
-  const message = `${uuid}: MIG is on, but there is no instance: it can be used neither whole nor in part.`;
+  const message = `${uuid}: MIG is on, but there are no instances: it cannot be used as a whole or in part.`;
   const hint =
-    'Make instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or switch MIG off (nvidia-smi -mig 0).';
+    'Create instances (nvidia-smi mig -cgi PROFILE -C), which do not outlive a reboot, or turn MIG off (nvidia-smi -mig 0).';
   const idle = finding('warning', 'mig-empty', uuid, message, hint);
   return {
     devices: [device, ...made.map((each) => each.device)],
@@ -168,7 +168,7 @@ function twins(byUuid: ReadonlyMap<string, readonly Device[]>): GpuFinding[] {
 /** The tool looked for libcuda and did not find it; jobs get the host's, so theirs will not either. */
 function libcuda(sources: readonly Source[]): GpuFinding[] {
   if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
-  const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from here, so CUDA will not start in them.';
+  const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from the host, so CUDA will not start in them.';
   const hint = "Install the driver's compute libraries (libcuda1, libnvidia-compute-…).";
   return [finding('warning', 'libcuda-missing', 'host', message, hint)];
 }

@@ -50,7 +50,7 @@ const others: readonly (readonly [RegExp, string])[] = [
   ],
   [
     /NVSMI LOG=|NVIDIA-SMI (?:version|\d)|NVIDIA System Management Interface|(?:GPU|Compute) instances?\b|MIG Mode\b/i,
-    'another output of nvidia-smi than onejob reads',
+    'an output of nvidia-smi that onejob does not read',
   ],
 ];
 
@@ -60,7 +60,7 @@ export interface FilePieces {
 }
 
 /** What to type for a recording that has all that onejob reads. */
-export const howToRecord = 'Record "nvidia-smi -q -x > gpus.xml" and "nvidia-smi -L > gpus.txt" and give the folder.';
+export const howToRecord = 'Record "nvidia-smi -q -x > gpus.xml" and "nvidia-smi -L > gpus.txt" and pass the folder.';
 
 /** Files in the order in which they were made, if that is known: of several outputs of a kind the last one counts. */
 export function recordedHost(files: readonly FilePieces[]): Inventory {
@@ -107,7 +107,7 @@ function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
   });
   const more = traces.length > 6 ? ` and ${traces.length - 6} more` : '';
   const message = `These are recordings of different hosts or times: ${words.join(', ')}${more}.`;
-  return finding('error', 'several-hosts', 'host', message, 'Give one of them, or a folder with those of one host.');
+  return finding('error', 'several-hosts', 'host', message, 'Pass one of them, or a folder with recordings of one host.');
 }
 
 function canBeOne(one: Trace, other: Trace): boolean {

@@ -91,17 +91,17 @@ function sourceOf(
     return pciId === null ? answer.findings : ofCard(answer.findings, pciId);
   });
   if (short) {
-    const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is not whole.`;
-    findings.push(finding('error', 'output-short', 'host', message, 'Record it anew, with nothing cut out.'));
+    const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is incomplete.`;
+    findings.push(finding('error', 'output-short', 'host', message, 'Record it again, completely.'));
   }
   if (all.length > mostGpus) {
-    const message = `nvidia-smi listed ${all.length} GPUs, which cannot be; only the first ${mostGpus} are taken.`;
+    const message = `nvidia-smi listed ${all.length} GPUs, which is implausible; onejob uses only the first ${mostGpus}.`;
     findings.push(finding('error', 'output-odd', 'host', message));
   }
   const gap = gapIn(gpus);
   if (gap !== null && !answers.some((answer) => answer.complained)) {
-    const message = `nvidia-smi counts its GPUs without number ${gap}: that one is missing.`;
-    findings.push(finding('error', 'index-gap', 'host', message, 'Look for "NVRM" and "Xid" in the kernel log (dmesg).'));
+    const message = `nvidia-smi lists GPUs with higher numbers, but GPU ${gap} is missing.`;
+    findings.push(finding('error', 'index-gap', 'host', message, 'Search the kernel log (dmesg) for "NVRM" and "Xid".'));
   }
   const whole =
     !short && gap === null && all.length === gpus.length && answers.every((answer) => answer.whole && !answer.complained);
@@ -132,7 +132,7 @@ function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFin
   return findings.map((each) => {
     if (each.subject !== 'host' || ofTheHost.has(each.code)) return each;
     const code = each.code === 'reset-required' || each.code === 'power-cable' ? each.code : 'gpu-lost';
-    const message = `${pciId} does not answer, though other GPUs do; asked for it alone: ${each.message}`;
+    const message = `${pciId} does not respond, although other GPUs do; a query for it alone failed: ${each.message}`;
     return finding('error', code, pciId, message, each.hint ?? reboot);
   });
 }
@@ -162,14 +162,14 @@ const outputs: Readonly<Record<SourceKind, string>> = {
 
 function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFinding {
   const asked = `"${outputs[kind]}"`;
-  const again = `Type ${asked} and look at what it prints.`;
+  const again = `Type ${asked} and check what it prints.`;
   if (reply.output.trim() === '') return finding('error', 'tool-silent', 'host', `${asked} printed nothing.`, again);
   const words = ownWords(answer.rest);
   if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null) {
-    return finding('error', 'output-odd', 'host', `${asked} printed something else: "${words}".`, again);
+    return finding('error', 'output-odd', 'host', `${asked} printed something unexpected: "${words}".`, again);
   }
   const of = answer.attached === null ? '' : ` of ${answer.attached}`;
-  const message = `The output of ${asked} is cut off or damaged; ${answer.gpus.length}${of} GPUs could be read whole.`;
+  const message = `The output of ${asked} is cut off or damaged; ${answer.gpus.length}${of} GPUs could be read completely.`;
   return finding('error', 'output-torn', 'host', message, again);
 }
 

@@ -87,7 +87,7 @@ describe('a pool with devices', () => {
     [
       'cards that share no CUDA',
       host('470.256.02', '11.4', card('Tesla H100 K80', '3.7'), card('H100', '12.0')),
-      /no image can be used with both/,
+      /no image works with both/,
     ],
   ])('has none with %s, and the reason', (_, seen, reason) => {
     const auto = images(pool('gpu', { model: 'H100' }));

@@ -98,8 +98,8 @@ it('holds a pool with one reason, says so once for each, and tries at once what 
 
 it('holds a pool at once whose service is only getting ready, and warns of nothing', () => {
   const { emit, pool, lines } = open();
-  emit({ kind: 'hold', pool: 'ci', reason: 'the agent is being looked for', beginning: true });
-  expect([pool.pause.details, lines]).toEqual([['the agent is being looked for'], []]);
+  emit({ kind: 'hold', pool: 'ci', reason: 'looking for the agent', beginning: true });
+  expect([pool.pause.details, lines]).toEqual([['looking for the agent'], []]);
   emit({ kind: 'hold', pool: 'ci', reason: null });
   expect([pool.pause.any, lines]).toEqual([false, []]);
 });

@@ -11,9 +11,9 @@ function open() {
 
 test('a start that is over soon is no trouble', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   clock.advance(2_000);
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   tell('ci', null, false);
   clock.advance(60_000);
   expect(lines).toEqual([]);
@@ -21,17 +21,17 @@ test('a start that is over soon is no trouble', () => {
 
 test('one that takes long is told of, with what it waits for by then, and so is its end', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   clock.advance(4_000);
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   clock.advance(1_000);
   tell('ci', null, false);
-  expect(lines).toEqual(['pool waits for its CI service: the agent is being looked for', 'CI service is back: ']);
+  expect(lines).toEqual(['pool waits for its CI service: looking for the agent', 'CI service is back: ']);
 });
 
 test('a trouble is told of at once, also in the middle of a start', () => {
   const { clock, lines, tell } = open();
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   tell('ci', 'the token is refused', false);
   clock.advance(60_000);
   expect(lines).toEqual(['pool waits for its CI service: the token is refused']);
@@ -39,7 +39,7 @@ test('a trouble is told of at once, also in the middle of a start', () => {
 
 test('nothing is said once nobody listens', () => {
   const { clock, lines, tell, close } = open();
-  tell('ci', 'the agent is being looked for', true);
+  tell('ci', 'looking for the agent', true);
   close();
   clock.advance(60_000);
   expect(lines).toEqual([]);

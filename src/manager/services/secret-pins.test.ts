@@ -11,7 +11,7 @@ it('a value is pinned to a pipeline, the first one, and never to a pattern or to
   const book = createPinStore({ store, clock: systemClock });
   const fingerprint = '0'.repeat(32);
   for (const pipeline of ['acme/*', '*/*', 'acme/x; reboot', 'acme', ''])
-    expect(() => book.first(fingerprint, pipeline, 'A')).toThrow('A value was to be pinned to no pipeline.');
+    expect(() => book.first(fingerprint, pipeline, 'A')).toThrow('A value cannot be pinned to no pipeline.');
   expect(book.of(fingerprint)).toEqual([]);
   expect(book.first(fingerprint, 'acme/app', 'A')).toEqual(['acme/app']);
   expect(book.first(fingerprint, 'acme/other', 'A')).toEqual(['acme/app']);

@@ -49,7 +49,7 @@ export async function writeInput(
 /** A gate that cannot be reached any more; nothing has run. */
 export function gateEnded(what: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot release the agent: its sandbox ${what}.`, {
-    hint: 'Another standby takes the script.',
+    hint: 'Another standby runs the script.',
     retry: true,
   });
 }
@@ -68,7 +68,7 @@ async function write(
   try {
     const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
     if ('status' in socket) {
-      if (socket.status === 404 || socket.status === 409) throw gateEnded(`takes no input (${socket.status})`);
+      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
       throw new Refusal(socket.status, socket.body);
     }
     const closed = once(socket, 'close', { signal });

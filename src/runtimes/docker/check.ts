@@ -35,22 +35,22 @@ export async function checkEngine(
   if (probe.podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
-    findings.push(warning(subject, `${where}: it serves pools without devices and without volumes.`));
+    findings.push(warning(subject, `${where}: it only works for pools without devices and volumes.`));
   }
   if (probe.local) {
     const choice = chooseGrant(info, probe.version, { ...anyGrant, setting: grant });
     const isHere = (await statfs(info.DockerRootDir).catch(() => null)) !== null;
-    const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run on this host itself';
+    const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run directly on this host';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
   }
   if (info.PidsLimit === false) {
-    const message = 'This Engine cannot limit processes: a job can start as many as the host has room for, whatever "pids" says.';
-    const hint = 'Use a kernel with the pids control group, and for a rootless Engine delegate it.';
+    const message = 'This Engine cannot limit processes: a job can start as many as the host can hold, and "pids" has no effect.';
+    const hint = 'Use a kernel with the pids control group, and delegate it to a rootless Engine.';
     findings.push(warning(subject, message, hint));
   }
   for (const said of info.Warnings ?? []) {
     if (!/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(said)) continue;
-    findings.push(warning(subject, `The Engine says: ${said.replace(/^WARNING: /, '')}.`));
+    findings.push(warning(subject, `The Engine reports: ${said.replace(/^WARNING: /, '')}.`));
   }
   const disk = probe.local ? await diskFinding(info.DockerRootDir) : null;
   if (disk !== null) findings.push(disk);
@@ -58,9 +58,9 @@ export async function checkEngine(
 }
 
 const ways: Readonly<Record<Way, string>> = {
-  request: 'by device requests to its NVIDIA driver',
-  cdi: 'by their CDI names',
-  runtime: 'by the runtime "nvidia"',
+  request: 'through device requests to its NVIDIA driver',
+  cdi: 'through their CDI names',
+  runtime: 'through the runtime "nvidia"',
 };
 
 /** How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null. Nothing on a host without GPUs. */
@@ -69,20 +69,18 @@ export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: 
   const subject = 'devices';
   const how =
     choice.way === null
-      ? warning(subject, `Pools cannot have devices of NVIDIA, because ${choice.why}.`, choice.hint)
-      : fine(subject, `Devices of NVIDIA are granted ${ways[choice.way]}, because ${choice.why}.`);
-  if (blind === null) return [how, fine(subject, 'What a sandbox was granted is compared with its lease before it is used.')];
-  const message = `What a sandbox was granted cannot be compared with its lease, because ${blind}: the Engine is believed.`;
+      ? warning(subject, `Pools cannot have NVIDIA devices, because ${choice.why}.`, choice.hint)
+      : fine(subject, `NVIDIA devices are granted ${ways[choice.way]}, because ${choice.why}.`);
+  if (blind === null)
+    return [how, fine(subject, 'onejob compares the devices of a sandbox with its lease before it uses the sandbox.')];
+  const message = `onejob cannot compare the devices of a sandbox with its lease, because ${blind}: it has to trust the Engine.`;
   return [how, warning(subject, message, "Run onejob as root on the Engine's own host.")];
 }
 
 /** A limit of this host, and no fault: only pools that ask for that network mind. */
 export async function checkInternet(firewall: Firewall): Promise<Finding> {
   const why = await firewall.obstacle();
-  return fine(
-    'docker',
-    why === null ? 'Pools may have network: internet.' : `Pools cannot have network: internet, because ${why}.`,
-  );
+  return fine('docker', why === null ? 'Pools may use network: internet.' : `Pools cannot use network: internet, because ${why}.`);
 }
 
 /** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */

@@ -97,7 +97,7 @@ async function ownerOf(engine: Engine, container: string, user: string, signal: 
   const lines = await readLines(engine, container, '/etc/passwd', signal);
   const entry = lines.map((line) => line.split(':')).find((fields) => (isNumber ? fields[2] === name : fields[0] === name));
   if (entry === undefined && !isNumber) {
-    throw new OnejobError('E_USER_UNKNOWN', `Cannot make a sandbox for user "${user}": the image has no such user.`, {
+    throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for user "${user}": the image has no such user.`, {
       hint: 'Write a uid, or uid:gid, or a user of the image.',
     });
   }
@@ -116,7 +116,7 @@ async function groupId(
   const lines = await readLines(engine, container, '/etc/group', signal);
   const entry = lines.map((line) => line.split(':')).find((fields) => fields[0] === group);
   if (entry !== undefined) return Number(entry[2]);
-  throw new OnejobError('E_USER_UNKNOWN', `Cannot make a sandbox for group "${group}": the image has no such group.`, {
+  throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for group "${group}": the image has no such group.`, {
     hint: 'Write a gid, or a group of the image.',
   });
 }

@@ -162,7 +162,7 @@ describe('what was granted', () => {
     const devices = createDevices(here.engine, {});
     const said: string[] = [];
     await devices.verify(specWith(leased()), 'c1', (line) => said.push(line), never);
-    expect(said).toEqual([expect.stringMatching(/^Which devices it was given is not checked, because process \d+ of this host/)]);
+    expect(said).toEqual([expect.stringMatching(/^onejob does not check which devices it got, because process \d+ of this host/)]);
     const before = here.asked.length;
     await devices.verify(specWith(), 'c1', (line) => said.push(line), never);
     expect(here.asked).toHaveLength(before);
@@ -176,7 +176,7 @@ describe('doctor', () => {
   test('says how devices are granted and that it is checked', () => {
     const found = deviceFindings({ way: 'request', why: 'it is old' }, null, true);
     expect(found.map(({ level }) => level)).toEqual(['ok', 'ok']);
-    expect(found[0]?.message).toBe('Devices of NVIDIA are granted by device requests to its NVIDIA driver, because it is old.');
+    expect(found[0]?.message).toBe('NVIDIA devices are granted through device requests to its NVIDIA driver, because it is old.');
   });
 
   test('warns on a host with GPUs, and says nothing of them on another', () => {

@@ -41,7 +41,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
       const sight = await look(container.State.Pid, agent, signal, { clock: engine.clock });
       if (sight.kind !== 'gone') return sight;
       if (engine.clock.now() > until) {
-        return { kind: 'unseen', why: `process ${container.State.Pid}, of which the Engine speaks, is not on this host` };
+        return { kind: 'unseen', why: `process ${container.State.Pid}, which the Engine reports, is not on this host` };
       }
       await sleep(engine.clock, 20, signal);
       signal.throwIfAborted();
@@ -57,7 +57,12 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
         throw notGrantable(spec, `the Engine at ${endpointUrl(endpoint)} is not on this host`, 'Use an Engine of this host.');
       const hidden = devices.find(({ vendor, minor }) => vendor !== 'nvidia' && minor === null);
       if (hidden !== undefined) {
-        throw notGrantable(spec, `nobody knows which node below /dev/dri ${hidden.uuid} has`, 'See "onejob gpus".', true);
+        throw notGrantable(
+          spec,
+          `onejob does not know which node below /dev/dri belongs to ${hidden.uuid}`,
+          'See "onejob gpus".',
+          true,
+        );
       }
       const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
       const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
@@ -90,7 +95,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
       const sight = await see(spec, id, signal);
       if (sight.kind === 'unseen') {
         blind = sight.why;
-        if (devices.length > 0) progress(`Which devices it was given is not checked, because ${sight.why}.`);
+        if (devices.length > 0) progress(`onejob does not check which devices it got, because ${sight.why}.`);
       }
       if (sight.kind !== 'seen') return;
       const host = await lookAtHost(devices);
@@ -121,7 +126,7 @@ function mismatch({ name, devices }: SandboxSpec, wanted: string, has: string, w
   const leased = devices.length === 0 ? 'no device' : `${devices.map(({ uuid }) => uuid).join(', ')} (${wanted})`;
   const message = `Cannot start agent ${name}: it was leased ${leased}, and its container has ${has}: ${wrong.join(', ')}.`;
   return new OnejobError('E_DEVICES_GRANTED', message, {
-    hint: 'Nothing has run, and the container was removed. See "onejob doctor" for the Engine and its container toolkit.',
+    hint: 'Nothing ran, and onejob removed the container. Type "onejob doctor" to check the Engine and its container toolkit.',
     retry: true,
   });
 }

@@ -147,7 +147,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       if (only != null && !podman) return Readable.from(topEntries(engine, container.Id, only, signal), { objectMode: false });
       const files = await engine.getArchive(container.Id, `${workspacePath}/.`, signal);
       if (files !== null) return podman ? withDot(files) : files;
-      throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no ${workspacePath} any more.`);
+      throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has ${workspacePath}.`);
     },
 
     getFolder: async (agent, folder, signal) => {

@@ -15,7 +15,7 @@ import type { RuntimeEvent } from '../runtime.ts';
 import { labels } from './create.ts';
 import { type Exits, exitCodeOf } from './exits.ts';
 
-const hungUp = 'The Docker Engine hung up: it was stopped, or is being started anew';
+const hungUp = 'The Docker Engine closed the connection: it was stopped, or is restarting';
 const firstPause = 100;
 const longestPause = 5_000;
 /** s */
@@ -45,7 +45,7 @@ export async function* followEvents(
       // From a little earlier: the list of containers lags behind the events, so one that has just died may be missed by both.
       const since = Math.floor(engine.clock.wall() / 1000) - overlap;
       const stream = await engine.events(filters, since, either);
-      if (stream === null) throw new Error('the Engine has no events');
+      if (stream === null) throw new Error('the Engine sends no events');
       // Heard also while the Engine is asked about itself: a stream that broke by then says nothing more.
       const hangUp = () => connection.abort();
       stream.on('error', hangUp).on('close', hangUp);

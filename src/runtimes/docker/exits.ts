@@ -102,11 +102,11 @@ export function createExits(engine: Engine, bootId: string | null) {
       }
       for (const { Id, State, Config } of strangers) {
         const boot = Config.Labels?.[labels.boot];
-        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was started anew meanwhile'));
+        if (boot !== undefined && bootId !== null && boot !== bootId) known.set(Id, lost('the host was rebooted meanwhile'));
         else if (isUnrecorded(State.ExitCode, Date.parse(State.FinishedAt))) known.set(Id, unrecorded);
         else if (!known.has(Id)) known.set(Id, ownEnd(State.ExitCode, { State }));
       }
-      return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('nobody saw how')]));
+      return new Map(containers.map(({ Id }) => [Id, known.get(Id) ?? lost('how it ended is unknown')]));
     },
 
     /** What was found out before; null when nothing was. */
@@ -151,7 +151,7 @@ function remember(known: Map<string, Exit>, id: string, exit: Exit): Exit {
 
 /** An Engine closes its door first, then ends its containers, then hangs up (measured on 20.10). */
 async function isStaying(engine: Engine, connection: AbortSignal): Promise<boolean> {
-  return (await whyNotStaying(engine, connection).catch(() => 'it hung up')) === null;
+  return (await whyNotStaying(engine, connection).catch(() => 'it closed the connection')) === null;
 }
 
 async function whyNotStaying(engine: Engine, signal: AbortSignal): Promise<OnejobError | null> {

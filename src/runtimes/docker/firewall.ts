@@ -117,7 +117,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
 /** @throws OnejobError */
 export function unguarded(why: string): OnejobError {
   return new OnejobError('E_NETWORK_UNGUARDED', `Cannot keep the network "internet" from the host and private networks: ${why}.`, {
-    hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default (of untrusted jobs: trust.forks and trust.others: refuse, or trust.network).',
+    hint: 'Run onejob as root on the host of a Docker Engine that has its iptables rules on, or write network: none or default (for untrusted jobs: trust.forks and trust.others: refuse, or trust.network).',
   });
 }
 
@@ -179,7 +179,7 @@ async function ask(command: string, args: readonly string[], input = ''): Promis
   const { code, stdout, stderr } = await run(command, args, { input, timeout: patience });
   if (code === 0) return { ok: true, said: stdout.toString() };
   if (typeof code === 'string') return { ok: false, said: `"${command}" is not installed` };
-  return { ok: false, said: `"${command}" failed: ${stderr.trim().split('\n').at(0) || `it ended with ${code}`}` };
+  return { ok: false, said: `"${command}" failed: ${stderr.trim().split('\n').at(0) || `it ended with exit code ${code}`}` };
 }
 
 const daemonConfig = z.object({ dns: z.array(z.string()).optional() });

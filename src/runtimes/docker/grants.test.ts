@@ -22,7 +22,7 @@ const choose = (
 
 describe('the way to devices', () => {
   test('is a device request where the Engine knows no CDI', () => {
-    expect(choose({}, old)).toMatchObject({ way: 'request', why: expect.stringContaining('does not know it') });
+    expect(choose({}, old)).toMatchObject({ way: 'request', why: expect.stringContaining('does not support it') });
     expect(choose({ Runtimes: { runc: {}, nvidia: {} } }, old).way).toBe('request');
   });
 
@@ -53,7 +53,7 @@ describe('the way to devices', () => {
   });
 
   test('is the one that is set, or none with the reason', () => {
-    expect(choose(named('GPU-1'), recent, { setting: 'request' })).toEqual({ way: 'request', why: '"grant: request" asks for it' });
+    expect(choose(named('GPU-1'), recent, { setting: 'request' })).toEqual({ way: 'request', why: '"grant: request" requests it' });
     expect(choose({}, old, { setting: 'cdi' })).toMatchObject({ way: null, hint: expect.stringContaining('daemon.json') });
     expect(choose({}, old, { setting: 'runtime' })).toMatchObject({ way: null, why: 'the Engine has no runtime "nvidia"' });
     expect(choose({ Runtimes: { nvidia: {} } }, old, { setting: 'runtime' }).way).toBe('runtime');

@@ -36,7 +36,7 @@ export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish
   };
   if (wish.setting !== 'auto') {
     const offer = offers[wish.setting];
-    return offer.way === null ? offer : { way: offer.way, why: `"grant: ${wish.setting}" asks for it` };
+    return offer.way === null ? offer : { way: offer.way, why: `"grant: ${wish.setting}" requests it` };
   }
   // CDI first: what a hook gave, a `systemctl daemon-reload` takes away again.
   const open = (['cdi', 'request', 'runtime'] as const).filter((way) => offers[way].way !== null);
@@ -45,12 +45,12 @@ export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish
 
 /** Measured: 4.3 takes a request and grants nothing, as name of a device it takes no CDI name; 5.4 takes the request. */
 function onPodman(version: string, setting: GrantWay): GrantChoice {
-  const hint = 'Use Docker Engine or Podman 5.4 for pools with devices of NVIDIA.';
+  const hint = 'Use Docker Engine, or Podman 5.4 or newer, for pools with NVIDIA devices.';
   if (!isAtLeast(version, [5, 4])) {
-    return { way: null, why: `Podman ${version} takes requests for devices through this socket and grants none`, hint };
+    return { way: null, why: `Podman ${version} accepts requests for devices through this socket, but grants none`, hint };
   }
-  if (setting === 'auto' || setting === 'cdi') return { way: 'cdi', why: 'Podman knows no other way' };
-  return { way: null, why: `Podman grants devices by CDI only, and "grant: ${setting}" asks for another way`, hint };
+  if (setting === 'auto' || setting === 'cdi') return { way: 'cdi', why: 'Podman supports no other way' };
+  return { way: null, why: `Podman grants devices only through CDI, but "grant: ${setting}" requests another way`, hint };
 }
 
 function isAtLeast(version: string, [major, minor]: readonly [number, number]): boolean {
@@ -62,11 +62,11 @@ const cdiKind = 'nvidia.com/gpu=';
 
 function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wish): GrantChoice {
   const none = (why: string, hint: string): GrantChoice => ({ way: null, why, hint });
-  const specify = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" on its host, or leave "grant" out.';
+  const specify = 'Type "nvidia-ctk cdi generate --output=/var/run/cdi/nvidia.yaml" on its host, or remove "grant".';
   const folders = info.CDISpecDirs ?? [];
   if (folders.length === 0) {
-    const hint = 'Docker Engine 25 and later can, with { "features": { "cdi": true } } in /etc/docker/daemon.json.';
-    return none('this Engine has CDI turned off or does not know it', hint);
+    const hint = 'Docker Engine 25 and later support CDI, with { "features": { "cdi": true } } in /etc/docker/daemon.json.';
+    return none('this Engine has CDI turned off or does not support it', hint);
   }
   // Engine 28.2 lists the names, and leaves the key out where there are none. Before it, CDI is on where somebody turned it on.
   if (!isAtLeast(version.ApiVersion, [1, 50])) return { way: 'cdi', why: `CDI is turned on (${folders.join(', ')})` };
@@ -74,7 +74,7 @@ function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wis
   const missing = uuids.find((uuid) => !names.includes(cdiKind + uuid));
   if (missing !== undefined && setting === 'auto') return none(`its CDI specifications do not name ${missing}`, specify);
   if (!names.some((name) => name.startsWith(`${cdiKind}GPU-`) || name.startsWith(`${cdiKind}MIG-`))) {
-    return none("its CDI specifications name no device of NVIDIA's by UUID", specify);
+    return none('its CDI specifications name no NVIDIA device by UUID', specify);
   }
   return { way: 'cdi', why: 'the Engine lists their CDI names' };
 }
@@ -82,7 +82,7 @@ function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wis
 function byRuntime(info: InfoAnswer): GrantChoice {
   const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
   if (!Object.hasOwn(info.Runtimes ?? {}, 'nvidia')) return { way: null, why: 'the Engine has no runtime "nvidia"', hint };
-  return { way: 'runtime', why: 'the Engine knows no other way, and has the runtime "nvidia"' };
+  return { way: 'runtime', why: 'the Engine supports no other way, and has the runtime "nvidia"' };
 }
 
 /** What of one sandbox's container depends on its devices. */

@@ -36,9 +36,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     }
     const [first, ...others] = await ours(name);
     if (first === undefined || first.Options?.[bridgeName] !== more[bridgeName]) {
-      throw new OnejobError('E_NAME_TAKEN', `Cannot create network "${name}": one of that name is there, and is not onejob's.`, {
-        hint: `Look at it with "docker network inspect ${name}", and remove it if nothing needs it.`,
-      });
+      throw new OnejobError(
+        'E_NAME_TAKEN',
+        `Cannot create network "${name}": a network with that name exists, and it does not belong to onejob.`,
+        {
+          hint: `Inspect it with "docker network inspect ${name}", and remove it if nothing needs it.`,
+        },
+      );
     }
     for (const { Id } of others) await engine.removeNetwork(Id);
     return first.Id;
@@ -65,9 +69,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     const kept = await engine.network(Id, signal);
     // Somebody's container is on it: it is theirs to remove then.
     if (kept === null || Object.keys(kept.Containers ?? {}).length > 0) return;
-    throw new OnejobError('E_ENGINE_FAILED', `Cannot remove network "${Name}": the Engine says that it is in use, by nothing.`, {
-      hint: `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`,
-    });
+    throw new OnejobError(
+      'E_ENGINE_FAILED',
+      `Cannot remove network "${Name}": the Engine reports that it is in use, but lists no container on it.`,
+      {
+        hint: `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`,
+      },
+    );
   };
   /** A failure is for those who waited; the next one tries again. */
   const once = (name: string, make: () => Promise<string>): Promise<string> => {
@@ -122,8 +130,8 @@ export async function openDoor(
   port: number,
   signal: AbortSignal,
 ) {
-  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`no TCP port: ${port}`);
-  if (network === 'none') throw noDoor(network, 'it has none but its own loopback');
+  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
+  if (network === 'none') throw noDoor(network, 'it has only its own loopback interface');
   if (engine.endpoint.kind !== 'unix') throw noDoor(network, `the Engine at ${endpointUrl(engine.endpoint)} is not on this host`);
   if (network === 'host') {
     if (await isEngineHere(await engine.network('bridge', signal))) return '127.0.0.1';
@@ -160,10 +168,10 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
   for (const gateway of [...gateways.filter(isIPv4), ...gateways.filter((one) => !isIPv4(one))]) {
     if (await isOwnAddress(gateway)) return gateway;
   }
-  const why = gateways.length === 0 ? 'it has no gateway' : `its gateway ${gateways.join(' or ')} is no address of this host`;
+  const why = gateways.length === 0 ? 'it has no gateway' : `its gateway ${gateways.join(' or ')} is not an address of this host`;
   if (isNamed || gateways.length === 0) throw noDoor(network, why);
   throw noDoor(network, `${why} now`, {
-    hint: 'Podman makes a bridge with its first container and takes it away with the last: try again while one is there, or write network: host.',
+    hint: 'Podman creates a bridge with its first container and removes it with the last one: try again while a container exists, or write network: host.',
     retry: true,
   });
 }
@@ -175,8 +183,8 @@ async function isEngineHere(standard: NetworkAnswer | null): Promise<boolean> {
 }
 
 function noDoor(network: string, why: string, more: { readonly hint?: string; readonly retry?: boolean } = {}): OnejobError {
-  return new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach what listens on this host: ${why}.`, {
-    hint: 'Write network: default or internet for a Docker Engine of this host, run by root.',
+  return new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {
+    hint: 'Write network: default or internet, with a Docker Engine on this host that runs as root.',
     ...more,
   });
 }

@@ -133,7 +133,7 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
     return make(
       'E_MOUNT_MISSING',
       `the path "${mount[1]}" of its ${key} is not on this host`,
-      `Make it (mkdir -p ${mount[1]}), or take it out of ${key} in pools.${pool}.`,
+      `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`,
     );
   }
   if (/no such image/i.test(said)) {
@@ -146,7 +146,9 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
   }
   if (/network .*not found|could not find network/i.test(said)) {
     const own = recipe.network === 'default';
-    const hint = own ? 'It is made anew.' : `Type "docker network create ${recipe.network}", or change network in pools.${pool}.`;
+    const hint = own
+      ? 'onejob creates it again.'
+      : `Type "docker network create ${recipe.network}", or change network in pools.${pool}.`;
     return make('E_NETWORK_NOT_FOUND', `the Engine has no network "${recipe.network}"`, hint, own);
   }
   if (/unable to find (user|group)|no matching entries in (passwd|group) file/i.test(said)) {
@@ -160,11 +162,16 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
     return make(
       'E_NO_SHELL',
       `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`,
-      `Take another image in pools.${pool}.`,
+      `Use another image in pools.${pool}.`,
     );
   }
   if (statusOf(error) === 409 && /name .*(in use|already)/i.test(said)) {
-    return make('E_NAME_TAKEN', "a container of its name is there, and is not onejob's", 'Look at it with "docker ps -a".', true);
+    return make(
+      'E_NAME_TAKEN',
+      'a container with its name exists, and it does not belong to onejob',
+      'Inspect it with "docker ps -a".',
+      true,
+    );
   }
   return translate(error, doing, endpoint);
 }
@@ -175,9 +182,9 @@ function deviceRefusal(
   { recipe, pool, devices }: SandboxSpec,
 ): { what: string; hint: string; retry: boolean } | null {
   const names = devices.map(({ uuid }) => uuid).join(', ');
-  const toolkit = 'Install nvidia-container-toolkit and restart Docker, which looks for it only at its start.';
+  const toolkit = 'Install nvidia-container-toolkit and restart Docker, which looks for it only when it starts.';
   if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(said)) {
-    return { what: `the Engine has nobody who could give it ${names}: ${said}`, hint: toolkit, retry: false };
+    return { what: `the Engine has no driver that can give it ${names}: ${said}`, hint: toolkit, retry: false };
   }
   const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(said);
   if (cdi !== null) {
@@ -192,10 +199,10 @@ function deviceRefusal(
   const needs = /unsatisfied condition: ([^,]+)/.exec(said);
   if (needs !== null) {
     const what = `the image "${recipe.image}" needs ${needs[1]}, and the driver of this host does not have it`;
-    return { what, hint: `Take an image for an older CUDA in pools.${pool}, or update the driver.`, retry: false };
+    return { what, hint: `Use an image for an older CUDA in pools.${pool}, or update the driver.`, retry: false };
   }
   if (/gathering device information/.test(said)) {
-    return { what: `a device node is not on this host any more (${said})`, hint: 'See "onejob gpus".', retry: true };
+    return { what: `a device node is no longer on this host (${said})`, hint: 'See "onejob gpus".', retry: true };
   }
   const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(said) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(said);
   if (hook === null) return null;
@@ -204,13 +211,17 @@ function deviceRefusal(
     .trim()
     .split('\n')
     .at(-1);
-  return { what: `giving it ${names} failed: ${words}`, hint: 'See "nvidia-smi" and "onejob doctor" on its host.', retry: true };
+  return {
+    what: `the Engine failed to give it ${names}: ${words}`,
+    hint: 'Run "nvidia-smi" and "onejob doctor" on its host.',
+    retry: true,
+  };
 }
 
 /** Its own path of that name would be mounted, and what is there is another host's. */
 function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
-  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, and the Engine at ${url} is not on this host.`;
+  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, but the Engine at ${url} is not.`;
   return new OnejobError('E_MOUNT_MISSING', message, {
-    hint: `Take the volumes out of pools.${spec.pool}, or use an Engine of this host.`,
+    hint: `Remove the volumes from pools.${spec.pool}, or use an Engine on this host.`,
   });
 }

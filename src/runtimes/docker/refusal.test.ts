@@ -25,7 +25,7 @@ test.each([
     specOf({ ...recipe, mounts }),
     endpoint,
   );
-  expect(error).toMatchObject({ code: 'E_MOUNT_MISSING', hint: expect.stringContaining(`out of ${key} in pools.`) });
+  expect(error).toMatchObject({ code: 'E_MOUNT_MISSING', hint: expect.stringContaining(`from ${key} in pools.`) });
   expect(error.message).toContain(`"/no/such" of its ${key} is not on this host`);
   expect(error.hint).toContain('mkdir -p /no/such');
 });
@@ -81,7 +81,9 @@ describe('an Engine that cannot give devices', () => {
   test('says what the tool said last, without what is around it', () => {
     expect(
       refused(hook("Auto-detected mode as 'legacy'\nnvidia-container-cli: device error: GPU-0: unknown device: unknown")).message,
-    ).toBe('Cannot start agent con.1: giving it GPU-0 failed: nvidia-container-cli: device error: GPU-0: unknown device.');
+    ).toBe(
+      'Cannot start agent con.1: the Engine failed to give it GPU-0: nvidia-container-cli: device error: GPU-0: unknown device.',
+    );
     expect(
       refused(hook('nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.8, please update')).message,
     ).toContain('needs cuda>=12.8');

@@ -97,7 +97,7 @@ export function missingRule(saved: string, family: Family, names: Names, rules: 
   const lines = ours(saved, names);
   for (const hook of ['forward', 'input'] as const) {
     const chain = names[hook];
-    if (!lines.includes(jump(family, hook, names))) return `nothing leads from ${hooks[family][hook]} to chain ${chain}`;
+    if (!lines.includes(jump(family, hook, names))) return `no rule leads from ${hooks[family][hook]} to chain ${chain}`;
     const count = lines.filter((line) => line.startsWith(`-A ${chain} `)).length;
     if (count !== rules[hook].length) return `chain ${chain} has ${count} rules instead of ${rules[hook].length}`;
   }

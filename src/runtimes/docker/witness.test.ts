@@ -62,7 +62,7 @@ test('a process that is another is unknown, not wrong', async () => {
   fake(14, { cmdline: 'postgres\0', environ: 'X=1\0' });
   expect(await look(14, 'a1', never, { proc, patience: 20 })).toEqual({
     kind: 'unseen',
-    why: 'process 14 of this host is not the one that the Engine speaks of',
+    why: 'process 14 of this host is not the one that the Engine reports',
   });
 });
 

@@ -41,7 +41,7 @@ export async function look(pid: number, agent: AgentId, signal: AbortSignal, opt
     // An Engine says that it started when its own helper is about to become the container's first process; nothing tells
     // when it has (runc: a moment later).
     while (!(await readFile(join(at, 'cmdline'), 'latin1')).includes(agent)) {
-      if (clock.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine speaks of`);
+      if (clock.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine reports`);
       await sleep(clock, 2, signal);
       signal.throwIfAborted();
     }
@@ -53,8 +53,8 @@ export async function look(pid: number, agent: AgentId, signal: AbortSignal, opt
     signal.throwIfAborted();
     const code = codeOf(error);
     if (code === 'ENOENT' || code === 'ESRCH') return { kind: 'gone' };
-    if (code === 'EACCES' || code === 'EPERM') return unseen("only root may look at an Engine's processes");
-    return unseen(`process ${pid} cannot be looked at (${error instanceof Error ? error.message : error})`);
+    if (code === 'EACCES' || code === 'EPERM') return unseen("only root may inspect an Engine's processes");
+    return unseen(`process ${pid} cannot be inspected (${error instanceof Error ? error.message : error})`);
   }
 }
 

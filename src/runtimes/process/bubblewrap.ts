@@ -112,7 +112,7 @@ export async function probeBubblewrap(
   uid: number | null = null,
   filter: Uint8Array | null = null,
 ): Promise<{ usable: boolean; filtered: boolean; why: string }> {
-  const confined = filter === null ? 'it has no filter for this processor' : await trySandbox(signal, uid, filter);
+  const confined = filter === null ? 'onejob has no filter for this processor' : await trySandbox(signal, uid, filter);
   if (confined === null) return { usable: true, filtered: true, why: 'Bubblewrap is installed and a probe sandbox ran.' };
   const failure = await trySandbox(signal, uid, null);
   if (failure === null)

@@ -94,12 +94,12 @@ export function makeCgroups(
   if (own !== null && roots.mount !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
     enable(roots.mount, dirname(own));
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
-    missing.push(`The memory limit of ${memory} bytes is not enforced: no writable memory control group is there.`);
+    missing.push(`The memory limit of ${memory} bytes is not enforced: there is no writable memory control group.`);
   if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))
-    missing.push(`The limit of ${cpus} CPUs is not enforced: no writable CPU control group is there.`);
+    missing.push(`The limit of ${cpus} CPUs is not enforced: there is no writable CPU control group.`);
   // Where there is no such group, another limit holds or `doctor` has said so.
   if (pids !== null && roots.pids !== null && !limit(make(roots.pids), (at) => writeFileSync(join(at, 'pids.max'), String(pids))))
-    missing.push(`The limit of ${pids} processes is not enforced: its control group cannot be written.`);
+    missing.push(`The limit of ${pids} processes is not enforced: its control group is not writable.`);
   return { paths: [...paths], missing };
 }
 

@@ -125,7 +125,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
       expect(runtime.capabilities.weaker).toContain('every GPU');
       expect((await runtime.check(never)).find(({ subject }) => subject === 'devices')).toMatchObject({
         level: 'warning',
-        message: expect.stringContaining('no barrier'),
+        message: expect.stringContaining('do not restrict them'),
       });
       expect(await run([], 'echo "<$CUDA_VISIBLE_DEVICES>"')).toBe('<>\n');
     });
@@ -157,7 +157,9 @@ describe('what a sandbox is granted', () => {
 
   test('is refused where the node of a device cannot be told', () => {
     const told = () => grantDevices(host, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
-    expect(told).toThrow('Cannot start agent x: it was leased GPU-j, and nobody knows which nodes of /no/such are GPU-j.');
+    expect(told).toThrow(
+      'Cannot start agent x: it was leased GPU-j, and onejob does not know which nodes of /no/such belong to GPU-j.',
+    );
     expect(() => grantDevices(host, { name: 'x', devices: [slice(0, 1)] })).toThrow('there is no /no/such/nvidiactl');
   });
 

@@ -29,13 +29,16 @@ export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<
   const refuse = (why: string): never => {
     const uuids = devices.map(({ uuid }) => uuid).join(', ');
     const message = `Cannot start agent ${name}: it was leased ${uuids}, and ${why}.`;
-    throw new OnejobError('E_DEVICES_GRANTED', message, { hint: 'See "onejob gpus" and "nvidia-smi".', retry: true });
+    throw new OnejobError('E_DEVICES_GRANTED', message, {
+      hint: 'Type "onejob gpus" and "nvidia-smi" to check them.',
+      retry: true,
+    });
   };
   const missing = found.find(({ node, group }) => group === null && needed.includes(node));
   if (missing !== undefined) refuse(`there is no ${join(deviceDir, missing.node)} on this host`);
   // What is not mounted is not there: a job would find no device, and nobody would say why.
   const hidden = alone && devices.find((device) => device.minor === null || (minors !== null && capsOf(device, minors) === null));
-  if (hidden) refuse(`nobody knows which nodes of ${deviceDir} are ${hidden.uuid}`);
+  if (hidden) refuse(`onejob does not know which nodes of ${deviceDir} belong to ${hidden.uuid}`);
   const there = found.filter(({ group }) => group !== null);
   return {
     env: visibleDevices(devices, alone),

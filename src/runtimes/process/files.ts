@@ -31,7 +31,12 @@ export async function extract(to: Workspace, files: Readable, signal: AbortSigna
   signal.throwIfAborted();
   const code = exit.status === 'fulfilled' ? exit.value : String(exit.reason);
   if (code !== 0)
-    throw failed(to.agent, 'put files into', `tar ended with ${code}: ${said()}`, exit.status === 'rejected' ? exit.reason : null);
+    throw failed(
+      to.agent,
+      'put files into',
+      `tar ended with exit code ${code}: ${said()}`,
+      exit.status === 'rejected' ? exit.reason : null,
+    );
   if (sent.status === 'rejected' && !isEarlyEnd(sent.reason))
     throw failed(to.agent, 'put files into', String(sent.reason), sent.reason);
 }
@@ -54,7 +59,7 @@ export function archive(from: Workspace, signal: AbortSignal, only: readonly str
     // 1: a file changed while it was read. 2: one could not be read. In both the archive is whole.
     (code) => {
       if (code === 0 || code === 1 || code === 2) out.end();
-      else out.destroy(failed(from.agent, 'read files from', `tar ended with ${code}: ${said()}`, null));
+      else out.destroy(failed(from.agent, 'read files from', `tar ended with exit code ${code}: ${said()}`, null));
     },
     (error: unknown) => out.destroy(failed(from.agent, 'read files from', String(error), error)),
   );
@@ -90,7 +95,7 @@ function isEarlyEnd(error: unknown): boolean {
 
 function failed(agent: AgentId, what: string, why: string, cause: unknown): OnejobError {
   return new OnejobError('E_FILES', `Cannot ${what} the workspace of agent ${agent}: ${why}.`, {
-    hint: 'Look for a full disk, or for a file in it that an ordinary user cannot make.',
+    hint: 'Check for a full disk, or for a file in it that an ordinary user cannot create.',
     ...(cause === null ? {} : { cause }),
   });
 }

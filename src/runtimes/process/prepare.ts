@@ -35,12 +35,12 @@ export function fingerprintOf(host: Host, recipe: Recipe): string {
 export function checkRecipe(host: Host, recipe: Recipe): void {
   const refuse = (what: string): never => {
     throw new OnejobError('E_RECIPE', `A sandbox on the process runtime cannot have ${what}.`, {
-      hint: 'Leave it out, or set "runtime: docker" for this pool.',
+      hint: 'Remove it, or set "runtime: docker" for this pool.',
     });
   };
   if (!['default', 'host', 'none'].includes(recipe.network)) refuse(`network "${recipe.network}", only "host" or "none"`);
   if (recipe.network === 'none' && host.mode === 'plain') refuse('network "none" without bubblewrap');
-  if (recipe.user !== null) refuse(`user "${recipe.user}": every agent has one of its own`);
+  if (recipe.user !== null) refuse(`user "${recipe.user}": every agent has a user of its own`);
   if (recipe.capAdd.length > 0) refuse(`capabilities (${recipe.capAdd.join(', ')})`);
   for (const [name, wanted] of Object.entries(recipe.unsafe)) if (wanted) refuse(`"unsafe.${name}"`);
   if (host.mode === 'plain') {
@@ -48,12 +48,12 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
     if (moved !== undefined) refuse(`${moved.host} at ${moved.container} without bubblewrap`);
   }
   const closed = host.mode === 'bubblewrap' ? recipe.mounts.find((mount) => isReadOnly(mount.container)) : undefined;
-  if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, in a folder of the host's that is read-only`);
+  if (closed !== undefined) refuse(`${closed.host} at ${closed.container}, inside a read-only folder of the host`);
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
-  const message = `Cannot mount ${missing.host} at ${missing.container}: there is no such file or folder on this host.`;
+  const message = `Cannot mount ${missing.host} at ${missing.container}: the file or folder does not exist on this host.`;
   throw new OnejobError('E_MOUNT_MISSING', message, {
-    hint: `Create it, or correct it under "${missing.cache === null ? 'volumes' : 'caches'}".`,
+    hint: `Create it, or fix the path under "${missing.cache === null ? 'volumes' : 'caches'}".`,
   });
 }
 
@@ -164,8 +164,8 @@ async function start(folder: string, { at, clock, inherited }: Host, agent: Agen
   const { promise, resolve, reject } = Promise.withResolvers<void>();
   child.once('spawn', resolve);
   child.once('error', (cause) => {
-    const message = `Cannot start agent ${agent}: starting /bin/sh failed (${cause.message}).`;
-    reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Look for a limit on processes or memory.' }));
+    const message = `Cannot start agent ${agent}: failed to start /bin/sh (${cause.message}).`;
+    reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' }));
   });
   await promise;
 }
@@ -178,7 +178,7 @@ async function makeOpen(path: string): Promise<void> {
   const found = await lstat(path);
   // Whatever the umask is.
   if (found.isDirectory() && found.uid === process.getuid?.()) return chmod(path, 0o711);
-  throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder of this user.`, {
+  throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder that belongs to this user.`, {
     hint: 'Remove it.',
   });
 }

@@ -109,7 +109,7 @@ function processRuntime(host: Host): Runtime {
   const needed = (agent: AgentId): Intent => {
     const about = known(agent);
     if (about !== null) return about;
-    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} has no sandbox on this host any more.`, { retry: false });
+    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`, { retry: false });
   };
   const look = (agent: AgentId): SandboxSeen['state'] | null => {
     const about = readIntent(host.at, agent);
@@ -195,8 +195,8 @@ function processRuntime(host: Host): Runtime {
     logs: (agent, from, signal) => followLog(host.clock, join(folder(agent), 'log'), from, hasExited(agent), signal),
     door: async (network) => {
       if (network === 'default' || network === 'host') return '127.0.0.1';
-      const why = network === 'none' ? 'it has none but its own loopback' : 'processes can only have "host" or "none"';
-      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach what listens on this host: ${why}.`, {
+      const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
+      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {
         hint: 'Write network: host.',
       });
     },
@@ -217,12 +217,12 @@ function processRuntime(host: Host): Runtime {
 function weaker(host: Host): string {
   if (host.mode === 'bubblewrap') {
     const user = host.root ? '' : ' They run as your own user.';
-    const calls = host.filter === null ? ' No system call is denied to them.' : '';
-    return `Jobs share this host's network and kernel interface: services on localhost are within their reach.${user}${calls}`;
+    const calls = host.filter === null ? ' They can make every system call.' : '';
+    return `Jobs share this host's network and kernel interface: they can reach services on localhost.${user}${calls}`;
   }
   if (host.root)
-    return 'Jobs run as users of their own, but see what everybody on this host can read, its processes, its network and every GPU.';
-  return 'Jobs run as your own user with nothing kept apart: they can read, write and use all that you can, every GPU included.';
+    return 'Jobs run as users of their own, but can see everything that any user of this host can read, its processes, its network and every GPU.';
+  return 'Jobs run as your own user without isolation: they can read, write and use everything that you can, including every GPU.';
 }
 
 /** ms between looks at everything: finds sandboxes whose processes were killed without leaving a code. */

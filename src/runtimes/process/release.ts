@@ -27,7 +27,7 @@ export async function releaseGate(
   // The sandbox writes who it is right after it has opened its input: before that nobody would read.
   const started = await untilStarted(clock, path, over, signal);
   signal.throwIfAborted();
-  if (!started) throw ended(agent, 'it did not start');
+  if (!started) throw ended(agent, 'its gate did not start');
   using watch = watchFolders(clock, [path, join(path, 'log')], signal);
   const useless = (): boolean => {
     if (hasReleased(path, agent)) return true;

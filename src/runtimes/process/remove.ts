@@ -59,8 +59,8 @@ async function killAll(clock: Clock, folder: string, about: Intent): Promise<voi
     // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
     if (waited > killTimeout) {
-      const message = `Cannot remove agent ${about.agent}: its processes were killed but are still there.`;
-      const hint = 'A process that waits for a disk or device ends when that answers.';
+      const message = `Cannot remove agent ${about.agent}: its processes were killed, but still exist.`;
+      const hint = 'A process that waits for a disk or device ends when the disk or device responds.';
       throw new OnejobError('E_SANDBOX_STUCK', message, { retry: true, hint });
     }
     // No event tells the end of a process that is not our child.

@@ -34,7 +34,7 @@ export function quote(word: string): string {
 }
 
 /** The line that stands in a log where output could not be written. */
-export const lostLine = 'onejob: output is missing here: it could not be written';
+export const lostLine = 'onejob: output is missing here: onejob failed to write it';
 /** Bytes that one read of the job's output takes at most. */
 const readSize = 64 * 1024;
 /** Files of one stream that there are at most. */

@@ -33,8 +33,8 @@ export async function claimUid(claims: string, folder: string): Promise<number> 
       if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
     }
   }
-  throw new OnejobError('E_NO_USER', `No free user id was found for an agent: ${claims} holds nearly all of ${uidCount}.`, {
-    hint: `Remove the links there that point to nothing.`,
+  throw new OnejobError('E_NO_USER', `Found no free user id for an agent: ${claims} already contains nearly all ${uidCount} ids.`, {
+    hint: `Remove the dangling links there.`,
   });
 }
 

@@ -23,8 +23,8 @@ const architectures: Readonly<Record<string, string>> = {
 export function releaseUrl(version: string, arch: string, base = releases): string {
   const name = architectures[arch];
   if (name !== undefined) return `${base}/v${version}/buildkite-agent-linux-${name}-${version}.tar.gz`;
-  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite releases no agent ${version} for Linux on ${arch}.`, {
-    hint: 'Build one, and name it in the service: agent: { from: /path/to/buildkite-agent }.',
+  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite does not release agent ${version} for Linux on ${arch}.`, {
+    hint: 'Build one, and name its path in the service: agent: { from: /path/to/buildkite-agent }.',
   });
 }
 
@@ -57,11 +57,11 @@ export function buildkiteReleases(base?: string, pins: Readonly<Record<string, s
         const line = text.split('\n').find((one) => one.trim().split(/\s+\*?/)[1] === file);
         const sum = line?.trim().split(/\s+/)[0]?.toLowerCase();
         if (sum !== undefined && /^[0-9a-f]{64}$/.test(sum)) return sum;
-        throw new Error(`it has no checksum of ${file}`);
+        throw new Error(`it has no checksum for ${file}`);
       } catch (error) {
         options.signal.throwIfAborted();
         throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the agent from ${from} against ${sums}: ${reasonOf(error)}.`, {
-          hint: `See whether "curl -fLO ${sums}" works here, or name a program that you have: agent: { from: /path/to/buildkite-agent }.`,
+          hint: `Check whether "curl -fLO ${sums}" works on this host, or name a program that is already there: agent: { from: /path/to/buildkite-agent }.`,
           retry: true,
           cause: error,
         });

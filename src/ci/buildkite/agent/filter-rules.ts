@@ -64,11 +64,11 @@ export const buildkiteRules: Rules = {
     switch (sealed.use as Use) {
       case 'register': {
         if (method !== 'POST' || first !== 'register' || segments.length !== 1 || asked.query !== '')
-          return refused(401, 'This token registers an agent, and nothing else.');
+          return refused(401, 'This token can only register an agent.');
         return { kind: 'whole', answer: (json, seal) => registered(json, sealed, seal) };
       }
       case 'session': {
-        if (!isListed(asked, ofAgent, own)) return refused(403, 'Agents of onejob may not ask for this.');
+        if (!isListed(asked, ofAgent, own)) return refused(403, 'Agents of onejob may not make this call.');
         if (what === 'acquire') return { kind: 'whole', answer: (json, seal, host) => acquired(json, sealed, seal, host) };
         return { kind: 'whole', ...(first === 'ping' && { answer: pinged }) };
       }
@@ -85,12 +85,12 @@ function ofItsJob(
   { first, id, what }: { readonly first: string; readonly id: string | undefined; readonly what: string },
 ): Verdict {
   if (!isListed(asked, ofJob, own)) {
-    if (first === 'jobs' && id !== sealed.job) return refused(403, 'That is not the job of this token.');
+    if (first === 'jobs' && id !== sealed.job) return refused(403, 'This token does not belong to that job.');
     const why = "onejob's trust rule runs this job as untrusted (trust, in the pool's configuration)";
     const isToken = first === 'jobs' && tokens.has(what);
     const rest = isToken
-      ? "the service's secrets and tokens are not for it"
-      : 'it may use its own job and read its own build, nothing else';
+      ? "it may not read the service's secrets and tokens"
+      : 'it may only use its own job and read its own build';
     return refused(403, `${why}: ${rest}.`);
   }
   if (first === 'steps') {
@@ -98,7 +98,7 @@ function ofItsJob(
       const read = stepExport.safeParse(json);
       return read.data?.build_id !== undefined && read.data.build_id === sealed.build ? JSON.stringify(read.data) : null;
     };
-    return { kind: 'whole', body: own, why: 'That is a step of another build.' };
+    return { kind: 'whole', body: own, why: 'That step belongs to another build.' };
   }
   // The agent drops a chunk for any 4xx, also for one that only asks it to wait (`core/client.go`).
   return what === 'chunks' ? { kind: 'stream', toldAs: (status) => (status === 429 ? 503 : status) } : { kind: 'stream' };
@@ -146,7 +146,7 @@ const job = z.looseObject({
 /** Where the service gives no token for the job, the session's stands for it. */
 function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unknown {
   const { endpoint: _, token: own, ...answer } = job.parse(json);
-  if (answer.id !== sealed.job) throw new Error('it is another job');
+  if (answer.id !== sealed.job) throw new Error('it belongs to another job');
   const { BUILDKITE_AGENT_ACCESS_TOKEN: __, ...env } = answer.env ?? {};
   const read = (name: string): string | null => (typeof env[name] === 'string' ? env[name] : null);
   return {

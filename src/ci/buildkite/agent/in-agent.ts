@@ -102,7 +102,7 @@ export function createInAgent(parts: InAgentParts): CiService {
   /** An agent may wait for another job where the service does not hear that it has had one. */
   function endOutlived(agent: AgentId): void {
     wait(agent, tidying, () => {
-      log.warn('an agent is ended that has outlived its job', { agent });
+      log.warn('onejob ends an agent that outlived its job', { agent });
       emit({ kind: 'jobDone', agent });
     });
   }
@@ -147,7 +147,7 @@ export function createInAgent(parts: InAgentParts): CiService {
   function sayIfSilent(agent: AgentId): void {
     const ms = slots.silentFor(agent);
     if (ms === null) return;
-    const message = `Agent ${agent} was started ${Math.round(ms / 1000)} s ago and has not come online at ${config.endpoint}. Look whether it reaches that address from inside its sandbox, and whether its token is good there.`;
+    const message = `Agent ${agent} was started ${Math.round(ms / 1000)} s ago and has not come online at ${config.endpoint}. Check whether it can reach that address from inside its sandbox, and whether its token is valid there.`;
     emit({ kind: 'silent', agent, failure: { code: 'E_AGENT_SILENT', message, retry: true } });
   }
 
@@ -159,7 +159,10 @@ export function createInAgent(parts: InAgentParts): CiService {
     async register(context) {
       const pool = pools.get(context.pool);
       if (pool === undefined)
-        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${context.pool}, which is not its own.`);
+        throw new OnejobError(
+          'E_BUG',
+          `Service ${config.name} was asked for pool ${context.pool}, which belongs to another service.`,
+        );
       const token = (await parts.token()).trim();
       const { endpoint } = config;
       const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
@@ -190,7 +193,7 @@ export function createInAgent(parts: InAgentParts): CiService {
         signal.throwIfAborted();
       }
       if (heard.job !== null) return heard.job;
-      const message = `Agent ${agent} was told to end after its job, if it has one; it says nothing of a job, and is still there.`;
+      const message = `Agent ${agent} was told to end after its job, if it has one; it reports no job, and still runs.`;
       throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
     },
 

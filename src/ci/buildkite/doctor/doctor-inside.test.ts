@@ -40,7 +40,7 @@ async function look(
   return readLook(said);
 }
 
-async function filter(reply: Reply = json({ message: 'The token is not one, or no longer.' }, 401)): Promise<number> {
+async function filter(reply: Reply = json({ message: 'The token is invalid or no longer valid.' }, 401)): Promise<number> {
   const server = await serve(reply);
   open.push(server);
   return Number(new URL(server.url).port);
@@ -79,7 +79,8 @@ describe('the way to the filter', () => {
   });
 
   it('is tried with the agent where it is there', async () => {
-    const says = 'echo "fatal: POST $BUILDKITE_AGENT_ENDPOINT: 401 Unauthorized: The token is not one, or no longer." >&2; exit 1';
+    const says =
+      'echo "fatal: POST $BUILDKITE_AGENT_ENDPOINT: 401 Unauthorized: The token is invalid or no longer valid." >&2; exit 1';
     const found = await look(lookScript(filterAt('10.1.2.3', 7070)), ['bash'], { agent: agentThat(says) });
     expect(found.reached).toContain('http://10.1.2.3:7070/v3');
     expect(way(found).level).toBe('ok');
@@ -90,7 +91,7 @@ describe('the way to the filter', () => {
     ['another refusal', json({ message: 'Forbidden' }, 403), []],
   ])('%s is not the filter', async (_, reply) => {
     const found = await look(lookScript(filterAt('127.0.0.1', await filter(reply))), ['bash']);
-    expect(way(found)).toMatchObject({ level: 'error', message: expect.stringContaining('is not reached from network "lab"') });
+    expect(way(found)).toMatchObject({ level: 'error', message: expect.stringContaining('cannot be reached from network "lab"') });
   });
 
   it('a port where nobody listens is told with the line that opens a firewall', async () => {
@@ -98,7 +99,7 @@ describe('the way to the filter', () => {
     expect(way(found)).toEqual({
       level: 'error',
       subject: 'pool p',
-      message: 'The filter at 127.0.0.1:7070 is not reached from network "lab", by agents of pool p: Connection refused.',
+      message: 'The filter at 127.0.0.1:7070 cannot be reached from network "lab" by agents of pool p: Connection refused.',
       hint: expect.stringMatching(
         /"ufw allow to 127\.0\.0\.1 port 7070 proto tcp".*"iptables -I INPUT -d 127\.0\.0\.1 -p tcp --dport 7070 -j ACCEPT"/,
       ),
@@ -128,14 +129,14 @@ describe('the way to the filter', () => {
 
   it('the hint says how long it holds on a network of our own', async () => {
     const found = { ...(await look(lookScript(null), [])), reached: 'dial tcp: connect: connection refused' };
-    expect(way(found, 'default').hint).toContain('is made anew after "onejob down"');
+    expect(way(found, 'default').hint).toContain('onejob recreates the network after "onejob down"');
   });
 
   it('of a trusted job leads to the service itself, and a proxy, or certificates, may be missing', async () => {
     const found = { ...(await look(lookScript(null), [])), reached: 'x509: certificate signed by unknown authority' };
     expect(way(found, 'default', false)).toMatchObject({
       level: 'error',
-      message: expect.stringContaining('http://127.0.0.1:7070/v3 is not reached from network "default"'),
+      message: expect.stringContaining('http://127.0.0.1:7070/v3 cannot be reached from network "default"'),
       hint: expect.stringMatching(/HTTPS_PROXY.*CA certificates/),
     });
   });
@@ -164,8 +165,8 @@ describe('what jobs would lack', () => {
   it.each<[string, Partial<Inside>, RegExp]>([
     ['git', { programs: new Set(['bash', 'buildkite-agent']) }, /^error: There is no git in image "x:1".*packages: \[git\]/],
     ['both', { programs: new Set(['buildkite-agent']) }, /^error: There is neither bash nor git .*packages: \[bash, git\]/],
-    ['a way to run scripts', { temporary: { path: '/tmp', works: false } }, /^error: Nothing can be run in \/tmp.*"exec"/],
-    ['a home', { home: { path: '/nope', works: false } }, /^warning: Nothing can be written to HOME, \/nope/],
+    ['a way to run scripts', { temporary: { path: '/tmp', works: false } }, /^error: Cannot run anything in \/tmp.*"exec"/],
+    ['a home', { home: { path: '/nope', works: false } }, /^warning: Cannot write to HOME, \/nope/],
     ['an agent that runs', { agent: null }, /^error: buildkite-agent does not run in image "x:1".*architecture/],
   ])('%s', (_, change, line) => expect(lack(change)).toEqual([expect.stringMatching(line)]));
 

@@ -91,18 +91,18 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   const { endpoint, isFilter, network } = way;
   const what = isFilter ? `The filter at ${new URL(endpoint).host}` : endpoint;
   if (found.reached === null) {
-    const message = `Nobody knows whether ${whose} reach ${isFilter ? 'the filter' : endpoint}: their sandbox has no agent to try it with.`;
-    return { level: 'warning', subject, message, hint: 'Look at "agent" of the service.' };
+    const message = `Cannot check whether ${whose} can reach ${isFilter ? 'the filter' : endpoint}: their sandbox has no agent to try it with.`;
+    return { level: 'warning', subject, message, hint: 'Check "agent" of the service.' };
   }
   if (/\b401\b/.test(found.reached)) {
-    return { level: 'ok', subject, message: `${what} is reached from network "${network}", by ${whose}.`, hint: null };
+    return { level: 'ok', subject, message: `${what} can be reached from network "${network}" by ${whose}.`, hint: null };
   }
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
   const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
-  const message = `${what} is not reached from network "${network}", by ${whose}: ${why}.`;
+  const message = `${what} cannot be reached from network "${network}" by ${whose}: ${why}.`;
   const hint = isFilter
     ? howToOpen(way)
-    : 'Jobs speak to the service themselves: give their network a way out, "env" of the pool the proxy that leads there (HTTPS_PROXY), and the image CA certificates.';
+    : 'Jobs connect to the service themselves: give their network a route to it, set the proxy that leads there in "env" of the pool (HTTPS_PROXY), and add CA certificates to the image.';
   return { level: 'error', subject, message, hint };
 }
 
@@ -118,9 +118,9 @@ function howToOpen({ endpoint, network }: Way): string {
   const iptables = `iptables -I INPUT${from[1]} -d ${address} -p tcp --dport ${port} -j ACCEPT`;
   const isOwn = network === 'default' || network === 'internet';
   const lasting = isOwn
-    ? 'The port stays the same; the network is made anew after "onejob down", one of your own ("network: NAME") stays.'
+    ? 'The port stays the same; onejob recreates the network after "onejob down"; a network of your own ("network: NAME") stays.'
     : 'The port stays the same.';
-  return `Open this host's firewall for it: type "${ufw}" where ufw keeps it, else "${iptables}". ${lasting}`;
+  return `Open this host's firewall for it: type "${ufw}" if ufw manages it, else "${iptables}". ${lasting}`;
 }
 
 /** The interface of this host that has an address, such as a bridge. */
@@ -156,13 +156,13 @@ export function lackFindings(
       ? `buildkite-agent does not run in ${where}.`
       : `There is no buildkite-agent in ${where}${mounted ? `, although it should be mounted at ${inside.program}` : ''}.`;
     const hint = mounted
-      ? 'Look whether the image is of the architecture of this host, and at "agent" of the service.'
-      : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then it is mounted.';
+      ? 'Check whether the image has the architecture of this host, and check "agent" of the service.'
+      : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then onejob mounts it.';
     list.push({ level: 'error', subject, message, hint });
   }
   if (found.temporary !== null && !found.temporary.works) {
     const { path } = found.temporary;
-    const message = `Nothing can be run in ${path}, where the agent keeps the scripts that wrap hooks.`;
+    const message = `Cannot run anything in ${path}, where the agent keeps the scripts that wrap hooks.`;
     const hint = `Mount it with "exec" (tmpfs: { "${path}": "exec" }), make it writable for the sandbox's user, or set TMPDIR in "env".`;
     list.push({ level: 'error', subject, message, hint });
   }
@@ -170,7 +170,7 @@ export function lackFindings(
     const message =
       found.home.path === ''
         ? 'The sandbox has no HOME; git and many tools need one.'
-        : `Nothing can be written to HOME, ${found.home.path}.`;
+        : `Cannot write to HOME, ${found.home.path}.`;
     list.push({ level: 'warning', subject, message, hint: 'Set HOME in "env" to a folder that the sandbox\'s user can write to.' });
   }
   if (list.length === 0)

@@ -28,7 +28,7 @@ function ofTrust(pool: PoolConfig): Finding[] {
   const { privileged, pidHost, seccompUnconfined } = pool.recipe.unsafe;
   if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
   const message =
-    'Its trusted jobs have "unsafe", and untrusted ones are let in: those run without it, but on the same devices, and after jobs that could do everything.';
+    'Its trusted jobs have "unsafe", and it accepts untrusted jobs: those run without "unsafe", but on the same devices, and after jobs that could do anything.';
   return [warning(pool, message, 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.')];
 }
 
@@ -48,7 +48,7 @@ function ofVolumes(pool: PoolConfig): Finding[] {
   if (read.length === 0) return left;
   const message = `Untrusted jobs can read ${read.join(' and ')} of this host ("volumes").`;
   const hint =
-    'Mount only what everybody may read, give untrusted jobs a pool of their own, or write "trust: { forks: refuse, others: refuse }".';
+    'Mount only what anyone may read, give untrusted jobs a pool of their own, or write "trust: { forks: refuse, others: refuse }".';
   return [...left, warning(pool, message, hint)];
 }
 
@@ -63,9 +63,9 @@ function ofHomes(pool: PoolConfig): Finding[] {
   return pool.recipe.mounts
     .filter(({ container, readOnly }) => !readOnly && isHome(container, pool))
     .map(({ container, cache }) => {
-      const message = `${container} is a home and outlives jobs ("${cache === null ? 'volumes' : 'caches'}"): what a job of one pipeline leaves there runs in the next one of another, with its secrets.`;
+      const message = `${container} is a home and outlives jobs ("${cache === null ? 'volumes' : 'caches'}"): what a job of one pipeline leaves there runs in the next job of another pipeline, with its secrets.`;
       const hint =
-        'Keep folders of it instead, such as "depot:/root/.julia", or give each pipeline a pool of its own with "trust: { pipelines: [ORGANISATION/PIPELINE] }".';
+        'Keep only folders of it, such as "depot:/root/.julia", or give each pipeline a pool of its own with "trust: { pipelines: [ORGANISATION/PIPELINE] }".';
       return warning(pool, message, hint);
     });
 }
@@ -80,8 +80,8 @@ const enough = 15_000;
 
 function ofTimes(pool: PoolConfig): Finding[] {
   if (pool.stopGrace >= enough) return [];
-  const message = `A cancelled job is killed after ${formatDuration(pool.stopGrace)} ("stop_grace"), of which the agent needs 5s for the end of its log.`;
-  return [warning(pool, message, `Write "stop_grace: ${formatDuration(35_000)}", or leave it out.`)];
+  const message = `A cancelled job is killed after ${formatDuration(pool.stopGrace)} ("stop_grace"), and the agent needs 5s of that for the end of its log.`;
+  return [warning(pool, message, `Write "stop_grace: ${formatDuration(35_000)}", or remove it.`)];
 }
 
 /** Hooks run in every later job, with its secrets. */
@@ -94,18 +94,18 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
-      const message = `The folder ${folder} ("${key}") is not there.`;
-      found.push({ level: 'error', subject: `pool ${pool.name}`, message, hint: 'Make it, or mend its path.' });
+      const message = `The folder ${folder} ("${key}") does not exist.`;
+      found.push({ level: 'error', subject: `pool ${pool.name}`, message, hint: 'Create it, or fix its path.' });
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
       if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
-      const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one of them puts there runs in those after it.`;
+      const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
       found.push(warning(pool, message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
     }
     const open = await openPath(real);
     if (open !== null) {
-      const message = `Every user of this host can write to ${open} ("${key}"), and what is there runs in jobs.`;
+      const message = `Every user of this host can write to ${open} ("${key}"), and jobs run what is there.`;
       found.push(warning(pool, message, `Type "chmod o-w ${open}".`));
     }
   }
@@ -147,12 +147,12 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     return [
       ok,
       ...said(
-        'whoever can push a branch is trusted with secrets; "trust" can narrow that to pipelines and branches.',
+        'anyone who can push a branch is trusted with secrets; "trust" can limit that to pipelines and branches.',
         ({ pipelines, branches }) => pipelines === null && branches === null,
       ),
-      ...said('builds of tags get no secrets; "trust.tags" names those that do.', ({ tags }) => tags === null),
+      ...said('builds of tags get no secrets; list in "trust.tags" the tags that do.', ({ tags }) => tags === null),
       ...said(
-        'whoever can make a build by hand may name any commit of a trusted branch; "trust.sources" can narrow that to webhooks.',
+        'anyone who can create a build by hand may name any commit of a trusted branch; "trust.sources" can limit that to webhooks.',
         ({ branches, sources }) => branches !== null && sources === null,
       ),
     ];
@@ -171,7 +171,7 @@ async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[
   if (disk === null || wanted <= disk.blocks * disk.bsize) return [];
   const message = `Caches of ${cached.map(({ name }) => name).join(', ')} may grow to ${formatSize(wanted)}, more than the disk of ${stateDir} has.`;
   const hint =
-    'Make "cache_limit" smaller, or move "state_dir"; onejob removes what was not used for longest when the disk runs full.';
+    'Make "cache_limit" smaller, or move "state_dir"; when the disk runs full, onejob removes the least recently used caches.';
   return [{ level: 'warning', subject: 'caches', message, hint }];
 }
 

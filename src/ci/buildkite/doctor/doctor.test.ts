@@ -24,7 +24,7 @@ import { type DoctorParts, findings } from './doctor.ts';
 
 const patient = new AbortController().signal;
 const good = 'has bash\nhas git\nhas buildkite-agent\nagent buildkite-agent version 3.137.0+1\ntmp yes /tmp\nhome yes /root\n';
-const reached = 'reach\nfatal: 401 Unauthorized: The token is not one, or no longer.\n';
+const reached = 'reach\nfatal: 401 Unauthorized: The token is invalid or no longer valid.\n';
 
 let buildkite: BuildkiteStandin;
 let dir: Scratch;
@@ -128,11 +128,11 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
   expect([...lines(found, 'warning'), ...lines(found, 'error')]).toEqual([]);
   const all = lines(found).join('\n');
   for (const part of [
-    'takes the token of organisation acme, cluster "Lab"',
+    'accepts the token of organisation acme, cluster "Lab"',
     'Queue "default" is there; 0 jobs wait in it.',
-    'The agent is 3.137.0',
-    'is reached from network "default", by agents of pool p.',
-    'The filter at 172.18.0.1:7070 is reached from network "default", by untrusted jobs of pool p.',
+    'The agent is version 3.137.0',
+    'can be reached from network "default" by agents of pool p.',
+    'The filter at 172.18.0.1:7070 can be reached from network "default" by untrusted jobs of pool p.',
     'bash, git, agent 3.137.0',
   ])
     expect(all).toContain(part);
@@ -149,13 +149,13 @@ it('a token that enters sandboxes is told of, with what else could be done', asy
   expect(lines(found, 'error')).toEqual([]);
   expect(lines(found, 'warning')).toEqual([
     expect.stringMatching(
-      /service bk: The agent token enters every sandbox .* every job of pool p can read it.* Take "registration" out: the token is of a cluster/,
+      /service bk: The agent token enters every sandbox .* every job of pool p can read it.* Remove "registration": the token belongs to a cluster/,
     ),
   ]);
 });
 
 it.each([
-  ['manager', 'error', 'The token is of no cluster, and only the jobs of a cluster can be reserved.'],
+  ['manager', 'error', 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.'],
   ['in-agent', 'warning', 'The agent token enters every sandbox ("registration: in-agent"): every job of pools a, b can read it'],
 ] as const)('a token of no cluster, with %s', async (registration, level, message) => {
   const { tokenFindings } = await import('./doctor.ts');
@@ -178,7 +178,7 @@ it('a token that is refused is told once, and all that needs no token still is',
   expect(lines(found, 'error')).toEqual([
     expect.stringMatching(/service bk: .*answered 401.* Put it into file \S+token; it is read again/),
   ]);
-  expect(lines(found, 'ok').join()).toContain('is reached from network');
+  expect(lines(found, 'ok').join()).toContain('can be reached from network');
 });
 
 it('a token of one queue is wrong for pools of another', async () => {
@@ -188,7 +188,7 @@ it('a token of one queue is wrong for pools of another', async () => {
     token,
   });
   expect(lines(found, 'error')).toEqual([
-    expect.stringContaining('for queue "gpu" only, and pool b takes its jobs from "cpu". Write "queue: gpu"'),
+    expect.stringContaining('only for queue "gpu", but pool b takes its jobs from "cpu". Write "queue: gpu"'),
   ]);
 });
 
@@ -197,13 +197,13 @@ it('a metrics token that may not count costs a warning only', async () => {
   const found = await check({ pools: plain, service: `, metrics_token: { file: ${dir.path}/metrics }` });
   expect(lines(found, 'error')).toEqual([]);
   expect(lines(found, 'warning')).toEqual([
-    expect.stringMatching(/answered 401.*remove "metrics_token"; all but the counts works/),
+    expect.stringMatching(/answered 401.*remove "metrics_token"; everything but the counts works/),
   ]);
 });
 
 it('a queue that nobody has heard of is a warning with those there are', async () => {
   const found = await check({ pools: '{ p: { service: bk, queue: nope, image: "x:1" } }' });
-  expect(lines(found, 'warning')).toEqual([expect.stringMatching(/does not speak of queue "nope".*It speaks of default\./)]);
+  expect(lines(found, 'warning')).toEqual([expect.stringMatching(/does not list queue "nope".*It lists default\./)]);
 });
 
 it.each([
@@ -227,7 +227,7 @@ it.each([
 });
 
 it.each<[string, AgentProgramState, RegExp]>([
-  ['being fetched', { kind: 'preparing' }, /warning .*being fetched/],
+  ['being fetched', { kind: 'preparing' }, /warning .*is downloading/],
   [
     'not to be had',
     { kind: 'failed', failure: { code: 'E_AGENT_PACKAGE', message: 'Cannot use it.', retry: false } },
@@ -288,7 +288,7 @@ it('says why no way leads to the filter, and looks at the rest', async () => {
 
 it('an image that is yet to be made is told as such', async () => {
   const found = await check({ pools: '{ p: { service: bk, queue: default, image: auto } }' });
-  expect(lines(found, 'warning')).toEqual([expect.stringContaining('there is no image for them yet')]);
+  expect(lines(found, 'warning')).toEqual([expect.stringContaining('they have no image yet')]);
 });
 
 it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can write to, and of a short grace', async () => {
@@ -298,19 +298,19 @@ it('complains of "unsafe" where untrusted jobs come in, of hooks that jobs can w
   chmodSync(join(hooks, 'environment'), 0o777);
   const keys = `service: bk, queue: default, image: "x:1", unsafe: { privileged: true }, stop_grace: 6s, hooks: ${hooks}, volumes: ["${hooks}:/h:rw"]`;
   const warnings = lines(await check({ pools: `{ p: { ${keys} } }` }), 'warning').join('\n');
-  expect(warnings).toContain('"unsafe", and untrusted ones are let in');
+  expect(warnings).toContain('"unsafe", and it accepts untrusted jobs');
   expect(warnings).toContain(`Jobs can write to ${hooks} ("hooks"), as /h`);
   expect(warnings).toContain(`Every user of this host can write to ${join(hooks, 'environment')}`);
   expect(warnings).toContain('killed after 6s');
   const closed = lines(await check({ pools: `{ p: { ${keys}, trust: { forks: refuse, others: refuse } } }` }), 'warning').join(
     '\n',
   );
-  expect(closed).not.toContain('untrusted ones');
+  expect(closed).not.toContain('accepts untrusted jobs');
 });
 
 it('a folder of hooks that is not there is an error', async () => {
   const found = await check({ pools: `{ p: { service: bk, queue: default, image: "x:1", hooks: ${dir.path}/none } }` });
-  expect(lines(found, 'error')).toEqual([expect.stringContaining('/none ("hooks") is not there')]);
+  expect(lines(found, 'error')).toEqual([expect.stringContaining('/none ("hooks") does not exist')]);
 });
 
 it('names the kinds of keys there are, never a key', async () => {
@@ -318,11 +318,11 @@ it('names the kinds of keys there are, never a key', async () => {
   const found = lines(await check({ pools: plain, keys: () => parseKeys(text) })).join('\n');
   expect(found).toMatch(/secrets\.key: It opens secrets with x25519 [0-9a-f]{8}, rsa [0-9a-f]{8}\./);
   expect(found).toContain('In pool p whoever can push a branch is trusted with secrets');
-  expect(found).toContain('In pool p builds of tags get no secrets; "trust.tags" names those that do.');
+  expect(found).toContain('In pool p builds of tags get no secrets; list in "trust.tags" the tags that do.');
   const narrow = '{ p: { service: bk, image: "x:1", trust: { branches: [main], tags: ["v*"], network: default } } }';
   const other = lines(await check({ pools: narrow, keys: () => parseKeys(text) })).join('\n');
-  expect(other).not.toMatch(/builds of tags|whoever can push/);
-  expect(other).toContain('"trust.sources" can narrow that to webhooks.');
+  expect(other).not.toMatch(/builds of tags|anyone who can push/);
+  expect(other).toContain('"trust.sources" can limit that to webhooks.');
   for (const line of text.split('\n').filter((one) => one.length > 30 && !one.startsWith('#'))) expect(found).not.toContain(line);
 });
 
@@ -332,7 +332,7 @@ it('complains of a home that outlives jobs of several pipelines, where there are
     const pools = `{ p: { service: bk, queue: default, image: "x:1", ${more} } }`;
     return lines(await check({ pools, ...given }), 'warning').join('\n');
   };
-  const said = 'what a job of one pipeline leaves there runs in the next one of another, with its secrets';
+  const said = 'what a job of one pipeline leaves there runs in the next job of another pipeline, with its secrets';
   for (const more of [
     'caches: ["home:/root"]',
     'caches: ["/srv/h/{name}:/root"]',

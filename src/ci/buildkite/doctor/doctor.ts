@@ -120,8 +120,15 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const { config } = parts;
   const subject = `pool ${pool.name}`;
   if (sandbox === null) {
-    const message = `Nothing is known of the sandboxes of ${whose}: there is no image for them yet.`;
-    return [{ level: 'warning', subject, message, hint: 'Type "onejob image build", or ask again once the first agent was made.' }];
+    const message = `Cannot check the sandboxes of ${whose}: they have no image yet.`;
+    return [
+      {
+        level: 'warning',
+        subject,
+        message,
+        hint: 'Type "onejob image build", or try again after onejob has created the first agent.',
+      },
+    ];
   }
   using own = deadline(parts.clock, patience, looking.late);
   const late = own.signal;
@@ -129,7 +136,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const unknown = (error: unknown, what: string, level: 'warning' | 'error'): Finding => {
     outer.throwIfAborted();
     const said = late.aborted ? { message: 'it took too long.', hint: null } : saidOf(error);
-    return { level, subject, message: `Cannot ${what} of ${whose}: ${said.message}`, hint: said.hint ?? 'Ask again later.' };
+    return { level, subject, message: `Cannot ${what} of ${whose}: ${said.message}`, hint: said.hint ?? 'Try again later.' };
   };
 
   const list: Finding[] = [];
@@ -187,13 +194,15 @@ function programFindings(service: string, state: AgentProgramState, from: string
       return [];
     case 'unknown':
     case 'preparing':
-      return [{ level: 'warning', subject, message: 'The agent is being fetched and checked.', hint: 'Ask again in a moment.' }];
+      return [
+        { level: 'warning', subject, message: 'onejob is downloading and checking the agent.', hint: 'Try again in a moment.' },
+      ];
     case 'failed': {
       const { code, message } = state.failure;
       return [{ level: 'error', subject, message: `${message} (${code})`, hint: howToHave(from) }];
     }
     case 'ready': {
-      const message = `The agent is ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
+      const message = `The agent is version ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
       return [{ level: 'ok', subject, message, hint: null }, ...ageFindings(subject, state.version)];
     }
   }
@@ -202,13 +211,13 @@ function programFindings(service: string, state: AgentProgramState, from: string
 /** An agent that is on this host already can be named. */
 function howToHave(from: string | null): string {
   return from === null
-    ? 'Where this host reaches no releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
-    : 'Look at "agent" of the service; "agent: { from: /path/to/buildkite-agent }" names a program that is on this host already.';
+    ? 'If this host cannot reach the releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
+    : 'Check "agent" of the service; "agent: { from: /path/to/buildkite-agent }" names a program that is already on this host.';
 }
 
 function ageFindings(subject: string, version: string): Finding[] {
   if (!isOlder(version, oldest)) return [];
-  const message = `The agent is ${version}; before ${oldest} it does not say how its job ended, and "onejob jobs" shows all of them as passed.`;
+  const message = `The agent is version ${version}; before ${oldest} it does not report how its job ended, and "onejob jobs" shows all jobs as passed.`;
   return [
     { level: 'warning', subject, message, hint: 'Use a newer agent: "agent: { version: … }" of the service, or of the image.' },
   ];
@@ -240,7 +249,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
   try {
     const told = await api.identity((await parts.token()).trim(), signal);
     if (told === null) {
-      found.push(say('warning', `${config.endpoint} does not say what the token is.`, 'See whether "endpoint" is the Agent API.'));
+      found.push(say('warning', `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
     } else {
       skew = told.skew;
       found.push(...ofIdentity(told.value, parts, say));
@@ -258,8 +267,8 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
     const { metricsToken } = config;
     const hint =
       metricsToken === null
-        ? 'Give "metrics_token" a token that may read metrics; all but the counts works without.'
-        : `${howToReplace(metricsToken)}, or remove "metrics_token"; all but the counts works without.`;
+        ? 'Set "metrics_token" to a token that may read metrics; everything but the counts works without it.'
+        : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
   return [...found, ...ofClock(skew, say)];
@@ -280,30 +289,30 @@ export function whatIs({ organisation, cluster, queue }: TokenIdentity): string 
 
 function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, say: Say): Finding[] {
   const { cluster, queue, type, expires } = identity;
-  const found = [say('ok', `${config.endpoint} takes the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
+  const found = [say('ok', `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
-    const message = `The token is for queue ${JSON.stringify(queue)} only, and pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
-    found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token of the whole cluster.`));
+    const message = `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
+    found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
   }
   if (config.registration === 'in-agent') {
     const whose = pools.map(({ name }) => name).join(', ');
-    const message = `The agent token enters every sandbox ("registration: in-agent"): every job of ${pools.length === 1 ? 'pool' : 'pools'} ${whose} can read it, and take any job with it.`;
-    const other = 'Take "registration" out: the token is of a cluster, so that onejob can reserve jobs with it.';
+    const message = `The agent token enters every sandbox ("registration: in-agent"): every job of ${pools.length === 1 ? 'pool' : 'pools'} ${whose} can read it and take any job with it.`;
+    const other = 'Remove "registration": the token belongs to a cluster, so onejob can reserve jobs with it.';
     const hint =
-      cluster === null ? 'Let nobody but trusted people make jobs for these queues; clusters would do without it.' : other;
+      cluster === null ? 'Let only trusted people create jobs for these queues; with clusters this is not necessary.' : other;
     found.push(say('warning', message, hint));
   } else if (cluster === null) {
-    const message = 'The token is of no cluster, and only the jobs of a cluster can be reserved.';
+    const message = 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.';
     const how =
-      'Use a token of a cluster: on the website Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
+      'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
     found.push(say('error', message, how));
   }
   if (expires !== null && expires - clock.wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);
     const isOver = expires <= clock.wall();
-    const message = isOver ? `The token was good until ${day}.` : `The token is good until ${day} only.`;
-    found.push(say(isOver ? 'error' : 'warning', message, `Make a new one. ${howToReplace(config.token)}.`));
+    const message = isOver ? `The token expired on ${day}.` : `The token expires on ${day}.`;
+    found.push(say(isOver ? 'error' : 'warning', message, `Create a new one. ${howToReplace(config.token)}.`));
   }
   return found;
 }
@@ -312,11 +321,11 @@ function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, say:
   const queues = [...new Set(pools.map(({ queue }) => queue))];
   return queues.map((queue) => {
     const name = JSON.stringify(queue);
-    if (known.has(queue)) return say('ok', `Queue ${name} is there; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
-    const message = `The service does not speak of queue ${name}: it has no agent and no job there, or there is no such queue.`;
+    if (known.has(queue)) return say('ok', `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
+    const message = `The service does not list queue ${name}: the queue has no agent and no job, or does not exist.`;
     const others = [...known].toSorted().slice(0, 5);
-    const those = others.length === 0 ? '' : ` It speaks of ${others.join(', ')}.`;
-    return say('warning', message, `Make it on the website (Agents, the cluster, Queues), or mend "queue" of the pool.${those}`);
+    const those = others.length === 0 ? '' : ` It lists ${others.join(', ')}.`;
+    return say('warning', message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
   });
 }
 
@@ -327,9 +336,9 @@ export function howManyWait(jobs: number): string {
 function ofClock(skew: number | null, say: Say): Finding[] {
   if (skew === null || Math.abs(skew) <= skewWarning) return [];
   const seconds = Math.round(Math.abs(skew) / 1000);
-  const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's; times of jobs are wrong, and uploads may be refused.`;
+  const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's clock; times of jobs are wrong, and uploads may be refused.`;
   const level = Math.abs(skew) > skewError ? 'error' : 'warning';
-  return [say(level, message, 'Let the clock be set by NTP, such as "timedatectl set-ntp true".')];
+  return [say(level, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".')];
 }
 
 /** `refused`: what to do about a token that the service does not take. */
@@ -337,7 +346,7 @@ function failing(subject: string, level: 'warning' | 'error', error: unknown, si
   signal.throwIfAborted();
   const { code, message, hint } = saidOf(error);
   const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
-  return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Ask again later.') };
+  return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Try again later.') };
 }
 
 /** What went wrong, and what to do about it. */

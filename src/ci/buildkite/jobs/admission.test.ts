@@ -70,7 +70,7 @@ it('refuses a job whose secrets are encrypted where config has no key, and only 
   expect(ruling).toMatchObject({
     kind: 'refused',
     reason: ['SECRET_A', 'SECRET_B']
-      .map((variable) => `${variable} is encrypted, and the config of the host has no "secrets.key" to open it with.`)
+      .map((variable) => `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`)
       .join('\n'),
   });
   const cut = { ...trustedEnv, SECRET_A: env.SECRET_A.slice(0, -9) };

@@ -58,7 +58,7 @@ export async function admit(job: GivenJob, { trust, keys, pins }: AdmissionParts
 }
 
 function withoutKey(variable: string): string {
-  return `${variable} is encrypted, and the config of the host has no "secrets.key" to open it with.`;
+  return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
 }
 
 /**

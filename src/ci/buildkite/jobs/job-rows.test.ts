@@ -128,12 +128,12 @@ it('goes on while nothing can be written, says so once, and makes up for it', ()
   expect([one.row(), one.list(), one.unended()]).toEqual([null, ['job-1'], ['job-1']]);
   one.rows.left('job-1', 'passed');
   expect([one.row(), one.list(), one.unended()]).toEqual([null, [], []]);
-  expect(one.said()).toEqual(['warn jobs are not written down']);
+  expect(one.said()).toEqual(['warn failed to write job records']);
   one.full = false;
   one.reserve('job-2');
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
   expect(one.unended()).toEqual(['job-2']);
-  expect(one.said()).toEqual(['warn jobs are not written down', 'info jobs are written down again']);
+  expect(one.said()).toEqual(['warn failed to write job records', 'info job records can be written again']);
 });
 
 it.each<[string, JobResult | null, string]>([

@@ -55,12 +55,12 @@ export function createJobRows(
       });
     } catch (error) {
       isRefused = true;
-      if (!wasRefused) log.warn('jobs are not written down', { service, reason: toFailure(error).message });
+      if (!wasRefused) log.warn('failed to write job records', { service, reason: toFailure(error).message });
       return;
     }
     unwritten.clear();
     isRefused = false;
-    if (wasRefused) log.info('jobs are written down again', { service });
+    if (wasRefused) log.info('job records can be written again', { service });
   };
   const save = (row: ServiceJob, before: ServiceJob | null): void => {
     if (row.state === 'done') open.delete(row.id);

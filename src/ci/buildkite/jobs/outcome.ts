@@ -20,7 +20,7 @@ export function whyLost(result: JobResult, pool: PoolConfig | undefined): string
     case 'unstartable':
       return `This job was lost: ${result.failure.message}`;
     case 'code':
-      return `This job was lost: its agent ended with exit code ${result.code}, and did not say how the job ended.`;
+      return `This job was lost: its agent ended with exit code ${result.code}, and did not report how the job ended.`;
     case 'signal':
       return `This job was lost: its agent was ended by ${result.signal}.`;
   }
@@ -30,7 +30,7 @@ export function whyLost(result: JobResult, pool: PoolConfig | undefined): string
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
   if (why === 'timeout') return tooLong(pool);
   if (why === 'disk') return tooLarge(pool);
-  return why === 'shutdown' ? 'onejob ended this job: it was told to stop.' : null;
+  return why === 'shutdown' ? 'onejob ended this job: onejob was told to stop.' : null;
 }
 
 function tooLong(pool: PoolConfig | undefined): string {
@@ -49,18 +49,18 @@ function tooLarge(pool: PoolConfig | undefined): string {
 export function whyNotAcquired(result: JobResult): string {
   switch (result.kind) {
     case 'code':
-      if (result.code === 27) return `the service did not let its agent acquire it`;
-      return `its agent ended with exit code ${result.code} before it had acquired it`;
+      if (result.code === 27) return 'the service did not allow its agent to acquire it';
+      return `its agent ended with exit code ${result.code} before it acquired the job`;
     case 'signal':
-      return `its agent was ended by ${result.signal} before it had acquired it`;
+      return `its agent was ended by ${result.signal} before it acquired the job`;
     case 'oom':
-      return 'its sandbox ran out of memory before its agent had acquired it';
+      return 'its sandbox ran out of memory before its agent acquired the job';
     case 'timeout':
       return "its agent did not acquire it within the pool's `timeout`";
     case 'disk':
-      return "its files took more than the pool's `disk` before its agent had acquired it";
+      return "its files took more than the pool's `disk` before its agent acquired the job";
     case 'cancelled':
-      return 'it was cancelled before its agent had acquired it';
+      return 'it was cancelled before its agent acquired it';
     case 'lost':
       return result.reason;
     case 'unstartable':

@@ -50,17 +50,25 @@ describe('with nothing written', () => {
   it.each([
     ['a fork', fork, 'it is pull request 12 from git://github.com/mallory/app.git, not from https://github.com/acme/app.git'],
     ['a fork with the name of a branch here', { ...fork, BUILDKITE_BRANCH: 'main' }, 'from git://github.com/mallory'],
-    ['one of nobody knows where', pullRequest(''), 'it is pull request 12 of which the service does not say where it is from'],
+    [
+      'one of nobody knows where',
+      pullRequest(''),
+      'it is pull request 12, and the service does not say which repository it comes from',
+    ],
     ['one of something strange', pullRequest('::'), 'it is pull request 12 from ::'],
-    ['one to nobody knows where', { ...fork, BUILDKITE_REPO: 'absent' }, "the pipeline's own repository is not known"],
-    ['both unknown', { ...pullRequest('absent'), BUILDKITE_REPO: 'absent' }, 'does not say where it is from'],
+    ['one to nobody knows where', { ...fork, BUILDKITE_REPO: 'absent' }, "the pipeline's own repository is unknown"],
+    ['both unknown', { ...pullRequest('absent'), BUILDKITE_REPO: 'absent' }, 'does not say which repository it comes from'],
     ['both strange in the same way', { ...pullRequest('x'), BUILDKITE_REPO: 'x' }, 'it is pull request 12 from x'],
-    ['a job of which nobody says whether it is one', { BUILDKITE_PULL_REQUEST: 'absent' }, 'it may be a pull request of which'],
-    ["a branch with its fork's name", { BUILDKITE_BRANCH: 'mallory:main' }, 'its branch "mallory:main" is one of a fork'],
-    ['a ref of a pull request', { BUILDKITE_BRANCH: 'refs/pull/12/head' }, "that of a pull request, which may be a fork's"],
-    ['a commit that is one', { BUILDKITE_COMMIT: 'refs/pull/12/head' }, 'its commit "refs/pull/12/head" is that of a pull request'],
-    ['one of GitLab', { BUILDKITE_COMMIT: 'merge-requests/12/head' }, 'its commit "merge-requests/12/head" is that of a pull'],
-    ['what is fetched', { BUILDKITE_REFSPEC: '+refs/heads/*:refs/heads/* +refs/pull/*/head:refs/pr' }, 'may be that of a pull'],
+    [
+      'a job of which nobody says whether it is one',
+      { BUILDKITE_PULL_REQUEST: 'absent' },
+      'it may be a pull request, and the service',
+    ],
+    ["a branch with its fork's name", { BUILDKITE_BRANCH: 'mallory:main' }, 'its branch "mallory:main" belongs to a fork'],
+    ['a ref of a pull request', { BUILDKITE_BRANCH: 'refs/pull/12/head' }, 'belongs to a pull request, which may come from a fork'],
+    ['a commit that is one', { BUILDKITE_COMMIT: 'refs/pull/12/head' }, 'its commit "refs/pull/12/head" belongs to a pull request'],
+    ['one of GitLab', { BUILDKITE_COMMIT: 'merge-requests/12/head' }, 'its commit "merge-requests/12/head" belongs to a pull'],
+    ['what is fetched', { BUILDKITE_REFSPEC: '+refs/heads/*:refs/heads/* +refs/pull/*/head:refs/pr' }, 'may belong to a pull'],
     ...[
       ...[
         "'refs/pull/7/head'",
@@ -75,13 +83,17 @@ describe('with nothing written', () => {
       { BUILDKITE_REFSPEC: refspec },
       'is not a plain "refs/heads/…"',
     ]),
-    ['an empty answer', { BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request of which the service does not say'],
+    ['an empty answer', { BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request, and the service does not say'],
     ['none, but of a fork', { ...fork, BUILDKITE_PULL_REQUEST: 'false' }, 'it may be a pull request from git://github.com/mallory'],
     ['an empty one of a fork', { ...fork, BUILDKITE_PULL_REQUEST: '' }, 'it may be a pull request from git://github.com/mallory'],
-    ['none, of somewhere strange', { BUILDKITE_PULL_REQUEST_REPO: 'https://x/\u0000y' }, 'does not say where it is from'],
-    ['a branch that is hidden', { BUILDKITE_BRANCH: `x${'y'.repeat(255)}` }, 'BUILDKITE_BRANCH is too long or holds what no name'],
-    ['a tag that is hidden', { BUILDKITE_TAG: 'v'.repeat(256) }, 'BUILDKITE_TAG is too long or holds what no name'],
-    ['a commit that is hidden', { BUILDKITE_COMMIT: 'refs/pull/1/head\u200b' }, 'BUILDKITE_COMMIT is too long or holds what no'],
+    [
+      'none, of somewhere strange',
+      { BUILDKITE_PULL_REQUEST_REPO: 'https://x/\u0000y' },
+      'does not say which repository it comes from',
+    ],
+    ['a branch that is hidden', { BUILDKITE_BRANCH: `x${'y'.repeat(255)}` }, 'BUILDKITE_BRANCH is too long or contains invalid'],
+    ['a tag that is hidden', { BUILDKITE_TAG: 'v'.repeat(256) }, 'BUILDKITE_TAG is too long or contains invalid'],
+    ['a commit that is hidden', { BUILDKITE_COMMIT: 'refs/pull/1/head\u200b' }, 'BUILDKITE_COMMIT is too long or contains invalid'],
   ])('%s runs without secrets', (_, env, why) => {
     const verdict = decide(env);
     expect(verdict).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
@@ -95,13 +107,13 @@ describe('with nothing written', () => {
 
 describe('with patterns', () => {
   it.each<[string, Record<string, string>, Partial<TrustConfig>, string]>([
-    ['another branch', { BUILDKITE_BRANCH: 'dev' }, { branches: ['main'] }, 'its branch dev is none that "trust.branches" names'],
-    ['no branch', { BUILDKITE_BRANCH: 'absent' }, { branches: ['**'] }, 'the service does not say which branch it is of'],
-    ['another pipeline', {}, { pipelines: ['lib'] }, 'its pipeline acme/app is none that "trust.pipelines" names'],
-    ['another organisation', {}, { pipelines: ['other/app'] }, 'its pipeline acme/app is none'],
+    ['another branch', { BUILDKITE_BRANCH: 'dev' }, { branches: ['main'] }, 'its branch dev does not match "trust.branches"'],
+    ['no branch', { BUILDKITE_BRANCH: 'absent' }, { branches: ['**'] }, 'the service does not say which branch it belongs to'],
+    ['another pipeline', {}, { pipelines: ['lib'] }, 'its pipeline acme/app does not match "trust.pipelines"'],
+    ['another organisation', {}, { pipelines: ['other/app'] }, 'its pipeline acme/app does not match'],
     ['no organisation', { BUILDKITE_ORGANIZATION_SLUG: 'absent' }, { pipelines: ['app'] }, 'does not say which pipeline'],
     ['no pipeline', { BUILDKITE_PIPELINE_SLUG: '' }, { pipelines: ['*'] }, 'does not say which pipeline'],
-    ['no pattern at all', {}, { branches: [] }, 'its branch main is none'],
+    ['no pattern at all', {}, { branches: [] }, 'its branch main does not match'],
   ])('%s is not trusted', (_, env, trust, why) => {
     expect(decide(env, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
     const refused = decide(env, { ...trust, others: 'refuse' });
@@ -134,7 +146,7 @@ describe('a build of a tag', () => {
     ['release/x', { branches: ['main', 'release/**'] }],
     ['release/x', { branches: ['**'], tags: ['v*'] }],
   ])('%s is not one of a branch with %j', (name, trust) => {
-    const why = `it is of tag ${name}, which "trust.tags" does not name (rule "trust.others`;
+    const why = `its tag ${name} does not match "trust.tags" (rule "trust.others`;
     expect(decide(tagged(name), trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
     expect(decide(tagged(name), { ...trust, others: 'refuse' })).toMatchObject({ kind: 'refused' });
   });
@@ -150,7 +162,7 @@ describe('a build of a tag', () => {
     for (const BUILDKITE_SOURCE of ['ui', 'api', 'absent', 'new']) {
       const env = { ...tagged('v1.2'), BUILDKITE_SOURCE, BUILDKITE_COMMIT: 'evil' };
       const why = expect.stringContaining(
-        'it was made by hand, and nobody can tell whether its commit is of tag v1.2 ("trust.sources"',
+        'it was created by hand, and onejob cannot verify that its commit belongs to tag v1.2 ("trust.sources"',
       );
       for (const branches of [null, ['main']])
         expect(decide(env, { branches, tags: ['v*'] })).toMatchObject({ kind: 'untrusted', why });
@@ -166,7 +178,9 @@ describe('a build of a tag', () => {
       ['ui', ['ui']],
     ] as const) {
       const env = { ...tagged('v1.2'), BUILDKITE_SOURCE, BUILDKITE_REFSPEC: '+refs/heads/evil:refs/tags/v1.2' };
-      const why = expect.stringContaining('nobody can tell whether its refspec +refs/heads/evil:refs/tags/v1.2 is of tag v1.2');
+      const why = expect.stringContaining(
+        'onejob cannot verify that its refspec +refs/heads/evil:refs/tags/v1.2 belongs to tag v1.2',
+      );
       expect(decide(env, { tags: ['v*'], sources })).toMatchObject({ kind: 'untrusted', why });
     }
   });
@@ -175,19 +189,19 @@ describe('a build of a tag', () => {
 describe('where branches are named', () => {
   const trust = { branches: ['main'] };
   it.each([
-    ['a short commit', { BUILDKITE_COMMIT: 'abc1234' }, 'whether its commit abc1234 is of branch main'],
-    ['another ref', { BUILDKITE_COMMIT: 'refs/heads/evil' }, 'whether its commit refs/heads/evil is of branch main'],
-    ['no commit', { BUILDKITE_COMMIT: 'absent' }, 'does not say which commit it is of'],
+    ['a short commit', { BUILDKITE_COMMIT: 'abc1234' }, 'that its commit abc1234 belongs to branch main'],
+    ['another ref', { BUILDKITE_COMMIT: 'refs/heads/evil' }, 'that its commit refs/heads/evil belongs to branch main'],
+    ['no commit', { BUILDKITE_COMMIT: 'absent' }, 'does not say which commit it builds'],
     // The agent does not look for the commit on the branch then.
     [
       'a commit behind a refspec',
       { BUILDKITE_REFSPEC: 'refs/heads/main' },
-      'whether its refspec refs/heads/main is of branch main',
+      'that its refspec refs/heads/main belongs to branch main',
     ],
     [
       'the last commit of another',
       { BUILDKITE_COMMIT: 'HEAD', BUILDKITE_REFSPEC: 'refs/heads/dev' },
-      'whether its refspec refs/heads/dev',
+      'that its refspec refs/heads/dev',
     ],
   ])('%s is not trusted', (_, env, why) => {
     expect(decide(env, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
@@ -210,7 +224,7 @@ describe('a build made by hand, where branches are named', () => {
     ['calls itself one, of its last commit', { ...own, BUILDKITE_COMMIT: 'HEAD' }],
   ])('that %s is not trusted, unless "sources" names it', (_, env) => {
     for (const source of ['ui', 'api', 'absent', 'new']) {
-      const why = expect.stringContaining('it was made by hand, and nobody can tell whether its commit is of branch');
+      const why = expect.stringContaining('it was created by hand, and onejob cannot verify that its commit belongs to branch');
       expect(decide({ ...env, BUILDKITE_SOURCE: source }, trust)).toMatchObject({ kind: 'untrusted', why });
     }
     expect(decide({ ...env, BUILDKITE_SOURCE: 'ui' }, { ...trust, sources: ['ui'] })).toEqual({ kind: 'trusted' });
@@ -226,7 +240,7 @@ describe('a build made by hand, where branches are named', () => {
 it('only what the named sources made is trusted', () => {
   const trust = { sources: ['webhook', 'schedule'] };
   expect(decide({}, trust)).toEqual({ kind: 'trusted' });
-  const why = 'the source of its build, api, is none that "trust.sources" names';
+  const why = 'the source of its build, api, does not match "trust.sources"';
   expect(decide({ BUILDKITE_SOURCE: 'api' }, trust)).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });
   expect(decide({ BUILDKITE_SOURCE: 'absent' }, trust)).toMatchObject({ kind: 'untrusted' });
 });
@@ -238,7 +252,7 @@ describe('a job that another build triggered', () => {
     expect(verdict).toEqual({
       kind: 'untrusted',
       why:
-        'The job runs without secrets, and without the caches of its pool: another build triggered it (of pipeline app), and nobody says whether that was one of a fork ' +
+        'The job runs without secrets, and without the caches of its pool: another build triggered it (of pipeline app), and the service does not say whether that build came from a fork ' +
         '(rule "trust.others: run-without-secrets"; "trust.triggered: trust" trusts such builds).',
     });
     expect(decide(triggered, { others: 'refuse' })).toMatchObject({
@@ -270,11 +284,11 @@ describe('with patterns of repositories', () => {
     (repository) => expect(decide({ BUILDKITE_REPO: repository }, trust)).toEqual({ kind: 'trusted' }),
   );
   it.each([
-    ['https://github.com/mallory/app', 'its repository https://github.com/mallory/app is none that "trust.repositories" names'],
-    ['https://me:hunter2@github.com.evil.example/acme/app', 'https://github.com.evil.example/acme/app is none'],
-    ['https://github.com/acme/app/more', 'is none that "trust.repositories" names'],
-    ['absent', 'the service does not say which repository it is of'],
-    ['what is this', 'is none that "trust.repositories" names'],
+    ['https://github.com/mallory/app', 'its repository https://github.com/mallory/app does not match "trust.repositories"'],
+    ['https://me:hunter2@github.com.evil.example/acme/app', 'https://github.com.evil.example/acme/app does not match'],
+    ['https://github.com/acme/app/more', 'does not match "trust.repositories"'],
+    ['absent', 'the service does not say which repository it belongs to'],
+    ['what is this', 'does not match "trust.repositories"'],
   ])('%s is not', (repository, why) => {
     const verdict = decide({ BUILDKITE_REPO: repository }, trust);
     expect(verdict).toMatchObject({ kind: 'untrusted', why: expect.stringContaining(why) });

@@ -54,21 +54,21 @@ const plainRefspec = /^\+?refs\/heads\/[\w./-]+(?::refs\/[\w./-]+)?$/;
 
 /** Why a job is taken for one from a fork, as the middle of a sentence; null when it is from the pipeline's own repository. */
 function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
-  if (hidden !== null) return `${shown(hidden)} is too long or holds what no name holds, and may be that of a fork`;
+  if (hidden !== null) return `${shown(hidden)} is too long or contains invalid characters, and may belong to a fork`;
   // git allows no colon in the name of a branch: the service writes one between the owner of a fork and its branch.
-  if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} is one of a fork`;
+  if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} belongs to a fork`;
   // Who builds such a ref by hand builds what anybody may have sent, and the service calls it no pull request.
   for (const [what, text] of Object.entries({ branch, commit })) {
     if (text?.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
-      return `its ${what} ${JSON.stringify(shown(text))} is that of a pull request, which may be a fork's`;
+      return `its ${what} ${JSON.stringify(shown(text))} belongs to a pull request, which may come from a fork`;
   }
   if (refspec !== null && !refspec.split(/\s+/).every((one) => plainRefspec.test(one)))
-    return `its refspec ${JSON.stringify(shown(refspec))} is not a plain "refs/heads/…", and may be that of a pull request`;
+    return `its refspec ${JSON.stringify(shown(refspec))} is not a plain "refs/heads/…", and may belong to a pull request`;
   if (pullRequest === null) return null;
   if (isSameRepository(pullRequest.repository, repository)) return null;
   const it = pullRequest.number === null ? 'it may be a pull request' : `it is pull request ${pullRequest.number}`;
-  if (pullRequest.repository === null) return `${it} of which the service does not say where it is from`;
-  if (repository === null) return `${it} from ${address(pullRequest.repository)}, and the pipeline's own repository is not known`;
+  if (pullRequest.repository === null) return `${it}, and the service does not say which repository it comes from`;
+  if (repository === null) return `${it} from ${address(pullRequest.repository)}, and the pipeline's own repository is unknown`;
   return `${it} from ${address(pullRequest.repository)}, not from ${address(repository)}`;
 }
 
@@ -79,15 +79,15 @@ export function sourceRepository(facts: Origin): string | null {
 }
 
 function whyOtherPipeline({ organisation, pipeline }: Judged, patterns: readonly string[]): string | null {
-  if (organisation === null || pipeline === null) return 'the service does not say which pipeline it is of';
+  if (organisation === null || pipeline === null) return 'the service does not say which pipeline it belongs to';
   if (matchesPipeline(patterns, organisation, pipeline)) return null;
-  return `its pipeline ${shown(`${organisation}/${pipeline}`)} is none that "trust.pipelines" names`;
+  return `its pipeline ${shown(`${organisation}/${pipeline}`)} does not match "trust.pipelines"`;
 }
 
 function whyOtherRepository({ repository }: Judged, patterns: readonly string[]): string | null {
-  if (repository === null) return 'the service does not say which repository it is of';
+  if (repository === null) return 'the service does not say which repository it belongs to';
   if (matchesRepository(patterns, repository)) return null;
-  return `its repository ${address(repository)} is none that "trust.repositories" names`;
+  return `its repository ${address(repository)} does not match "trust.repositories"`;
 }
 
 const triggeredWords = 'another build triggered it';
@@ -96,7 +96,7 @@ const triggeredWords = 'another build triggered it';
 function whyTriggered({ triggeredBy }: Judged): string | null {
   if (triggeredBy === null) return null;
   const from = triggeredBy.pipeline === null ? '' : ` (of pipeline ${shown(triggeredBy.pipeline)})`;
-  return `${triggeredWords}${from}, and nobody says whether that was one of a fork`;
+  return `${triggeredWords}${from}, and the service does not say whether that build came from a fork`;
 }
 
 /**
@@ -107,23 +107,23 @@ function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfi
   const { tag, branch, commit, refspec } = facts;
   const isTyped = sources === null && !isMadeBy.has(facts.source ?? '');
   if (tag !== null) {
-    if (!matches(tags ?? [], tag)) return `it is of tag ${shown(tag)}, which "trust.tags" does not name`;
+    if (!matches(tags ?? [], tag)) return `its tag ${shown(tag)} does not match "trust.tags"`;
     // The agent compares neither commit nor refspec with the tag.
     if (isTyped) return typed(`tag ${shown(tag)}`);
-    return refspec === null ? null : `nobody can tell whether its refspec ${shown(refspec)} is of tag ${shown(tag)}`;
+    return refspec === null ? null : `onejob cannot verify that its refspec ${shown(refspec)} belongs to tag ${shown(tag)}`;
   }
   if (branches === null) return null;
-  if (branch === null) return 'the service does not say which branch it is of';
-  if (!matches(branches, branch)) return `its branch ${shown(branch)} is none that "trust.branches" names`;
-  if (commit === null) return 'the service does not say which commit it is of';
+  if (branch === null) return 'the service does not say which branch it belongs to';
+  if (!matches(branches, branch)) return `its branch ${shown(branch)} does not match "trust.branches"`;
+  if (commit === null) return 'the service does not say which commit it builds';
   if (isTyped && isUnseen(facts, branches.includes(branch))) return typed(`branch ${shown(branch)}`);
   if (isOnBranch(facts)) return null;
   const what = refspec === null ? `commit ${shown(commit)}` : `refspec ${shown(refspec)}`;
-  return `nobody can tell whether its ${what} is of branch ${shown(branch)}`;
+  return `onejob cannot verify that its ${what} belongs to branch ${shown(branch)}`;
 }
 
 function typed(revision: string): string {
-  return `it was made by hand, and nobody can tell whether its commit is of ${revision} ("trust.sources" trusts such builds)`;
+  return `it was created by hand, and onejob cannot verify that its commit belongs to ${revision} ("trust.sources" trusts such builds)`;
 }
 
 /**
@@ -147,8 +147,8 @@ function isUnseen({ pullRequest, commit }: Judged, isNamed: boolean): boolean {
 }
 
 function whyOtherSource({ source }: Judged, sources: readonly string[]): string | null {
-  if (source === null) return 'the service does not say what made its build';
-  return sources.includes(source) ? null : `the source of its build, ${shown(source)}, is none that "trust.sources" names`;
+  if (source === null) return 'the service does not say what created its build';
+  return sources.includes(source) ? null : `the source of its build, ${shown(source)}, does not match "trust.sources"`;
 }
 
 /** Without a password that may stand in it. */

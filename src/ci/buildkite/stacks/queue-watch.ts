@@ -69,7 +69,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
       else if (agent === null) rows.left(id, stageOf(state) === 'over' ? wordOf(state, null) : null);
     }
     if (picks.length === 0) return;
-    log.info('reservations taken up', { queue, jobs: picks.map(({ job }) => job) });
+    log.info('reservations resumed', { queue, jobs: picks.map(({ job }) => job) });
     await take(picks);
   }
 
@@ -130,7 +130,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     const detail = `onejob on ${shared.host}: every slot that fits is busy; this job waits for one`;
     const notes = late.slice(0, pageSize).map((job) => ({ job, detail }));
     await stacks.notify(stack, notes, signal).catch((error: unknown) => {
-      if (!signal.aborted) log.info('jobs not told why they wait', { queue, reason: toFailure(error).message });
+      if (!signal.aborted) log.info('failed to report why jobs wait', { queue, reason: toFailure(error).message });
     });
   }
 

@@ -272,9 +272,9 @@ export function createReservations(shared: Shared): Reservations {
       const now = wait(job, failures);
       if (now === undefined) return;
       if (its !== null && (failures >= mostTries || !its.retry)) {
-        const detail = `onejob could not run this job: its sandbox could not be made: ${its.message}`;
+        const detail = `onejob could not run this job: failed to create its sandbox: ${its.message}`;
         void end(job, { detail, word: 'failed' });
-      } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot is gone');
+      } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot no longer exists');
       else queueMicrotask(() => tellWaiting(now));
     },
     async notAcquired({ job, agent, result, late }, inner) {
@@ -308,7 +308,7 @@ export function createReservations(shared: Shared): Reservations {
       for (const one of untaken.filter((each) => each.slot === slot)) {
         const other = free(one.queue).find((each) => poolOf(each)?.name === one.pool);
         if (other !== undefined) move(one.job, other);
-        else if (offer === 'gone') void giveBack(one.job, 'its slot is gone');
+        else if (offer === 'gone') void giveBack(one.job, 'its slot no longer exists');
       }
     },
     get knowsSlots() {

@@ -101,7 +101,7 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
   /** It was cancelled, and its agent has not ended it in its time. Again after as long. */
   function endUnheeded(run: Run): void {
     log.warn('cancelled job ended', { job: run.job, agent: run.agent });
-    rows.note(run.job, 'The job was cancelled, and its agent did not end it: onejob did.');
+    rows.note(run.job, 'The job was cancelled, but its agent did not end it, so onejob ended it.');
     end(run);
   }
 

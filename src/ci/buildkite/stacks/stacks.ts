@@ -155,7 +155,7 @@ export function createStacks(parts: StacksParts): Stacks {
       return new Set(read(called, reservation).reserved);
     },
     async show(stack, job, signal) {
-      const doing = `read what job ${job} is`;
+      const doing = `read job ${job}`;
       const called = await ask({ method: 'GET', path: at(stack, `jobs/${escapeId(job)}`), doing }, signal);
       if (!called.ok && called.status === 404) return null;
       const found = read(called, shown);
@@ -163,7 +163,7 @@ export function createStacks(parts: StacksParts): Stacks {
       return { id: job, env: Object.fromEntries(env) };
     },
     async states(stack, jobs, signal) {
-      const doing = 'ask what has become of jobs';
+      const doing = 'query the state of jobs';
       const called = await ask({ method: 'POST', path: at(stack, 'jobs/get-states'), body: { job_uuids: jobs }, doing }, signal);
       return new Map(Object.entries(read(called, states).states));
     },
@@ -186,7 +186,7 @@ export function createStacks(parts: StacksParts): Stacks {
     async notify(stack, notes, signal) {
       const timestamp = new Date(clock.wall()).toISOString();
       const notifications = notes.map(({ job, detail }) => ({ job_uuid: job, detail: cut(detail, longestNote), timestamp }));
-      const doing = 'say why jobs wait';
+      const doing = 'report why jobs wait';
       const called = await ask({ method: 'POST', path: at(stack, 'notifications'), body: { notifications }, doing }, signal);
       if (!called.ok) throw called.error;
     },
@@ -291,6 +291,6 @@ export function createStackEntry(
 export function whyRefused(error: unknown): unknown {
   if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
   const hint =
-    'A stack needs the token of a cluster, and an organisation has a limit of stacks: remove old ones on its pages, or ask for more.';
+    'A stack needs the token of a cluster, and an organisation can have only so many stacks: remove old ones on its website, or ask Buildkite for more.';
   return new OnejobError(error.code, error.message, { hint, retry: error.retry, cause: error });
 }
