@@ -209,7 +209,7 @@ describe('run', () => {
     [['--timeout', '10', '--', 'true'], 'has no unit'],
     [['--volume', 'data', '--', 'true'], 'no container path'],
     [['-e', 'NOT_SET_ANYWHERE', '--', 'true'], 'is not set in this environment'],
-    [['-e', '1A=b', '--', 'true'], 'name of a variable'],
+    [['-e', '1A=b', '--', 'true'], 'valid variable name'],
     [['--retries', '-1', '--', 'true'], 'whole number'],
   ])('run %j is wrong usage', async (args, text) => {
     const run = await onejob(['run', '--no-workspace', ...args]);

@@ -185,7 +185,7 @@ test('a socket that somebody else has put there is sent nothing', async () => {
   chmodSync(dir.path, 0o777);
   await expect(connect(asked, { start: true })).rejects.toMatchObject({
     code: 'E_SOCKET_FOREIGN',
-    message: expect.stringContaining('everybody'),
+    message: expect.stringContaining('every user'),
   });
   await new Promise((resolve) => fake.close(resolve));
   expect(seen).toEqual([]);

@@ -107,7 +107,7 @@ describe('the table of proofs', () => {
     expect(shown(null)).toEqual([
       `WHEN        DEVICE                                    VERDICT   TOOK    SLOT   AFTER       FOUND`,
       `1d 1h ago   ${uuid}  occupied  1m 01s  lab/1  a1b2c3d4e5  ${held}`,
-      `2m 05s ago  ${uuid}  clean     0.3s    lab/1  a1b2c3d4e5  1 check well, not told: kernelLog`,
+      `2m 05s ago  ${uuid}  clean     0.3s    lab/1  a1b2c3d4e5  1 check passed, not reported: kernelLog`,
       `2m 05s ago  ${uuid}  clean     0.3s    lab/1  a1b2c3d4e5`,
     ]);
   });

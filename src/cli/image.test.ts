@@ -1,5 +1,5 @@
 /** `onejob image choose` as a person types it; it needs no daemon. */
-import { chmodSync, writeFileSync } from 'node:fs';
+import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
@@ -70,7 +70,7 @@ test('--json is one object, whether one fits or not', async () => {
 test('a device that the recording does not have is refused with those it has', async () => {
   const { code, stderr } = await choose(['--from', l40s, '--device', 'GPU-nowhere']);
   expect(code).toBe(1);
-  expect(stderr).toMatch(/no device GPU-nowhere: there is GPU-/);
+  expect(stderr).toMatch(/no device GPU-nowhere: this host has GPU-/);
 });
 
 test('tables of the owner are used instead of ours, and refused by name when they make no sense', async () => {
@@ -114,8 +114,11 @@ test('a recording of a tool that failed is not a host without a GPU', async () =
 });
 
 test('devices that could not be read are spoken of, and the others served', async () => {
-  const { code, stdout, stderr } = await choose(['--from', join(recordings, 'q', 'r535-h100-x8-truncated.txt')]);
-  expect({ code, stdout }).toEqual({ code: 0, stdout: 'nvidia/cuda:12.2.2-devel-ubuntu22.04\n' });
+  using dir = scratch();
+  const whole = readFileSync(join(recordings, 'xml', 'r580-h100-x8.xml'), 'utf8');
+  writeFileSync(join(dir.path, 'gpus.xml'), whole.slice(0, whole.lastIndexOf('<gpu id')));
+  const { code, stdout, stderr } = await choose(['--from', join(dir.path, 'gpus.xml')]);
+  expect({ code, stdout }).toEqual({ code: 0, stdout: 'nvidia/cuda:13.0.3-devel-ubuntu24.04\n' });
   expect(stderr).toContain('not all devices could be read');
 });
 

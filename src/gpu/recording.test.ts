@@ -109,7 +109,7 @@ describe('a folder', () => {
       expect.objectContaining({
         level: 'warning',
         code: 'recording-unused',
-        message: expect.stringMatching(/^dmesg\.log holds a kernel log/),
+        message: expect.stringMatching(/^dmesg\.log contains a kernel log/),
       }),
     ]);
   });

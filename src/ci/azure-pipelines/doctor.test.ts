@@ -26,7 +26,7 @@ it('finds nothing to say against a good day, and changes nothing', async () => {
   expect(text).toContain(`${world.azure.url} answers`);
   expect(text).toContain('Agent pool "gpu" has 2 entries, 1 of them for agents of this host.');
   expect(text).toContain('jobs wait in it while it has no agent (one placeholder)');
-  expect(text).toContain('The agent in the images is 5.278.0');
+  expect(text).toContain('The agent in the images is version 5.278.0');
   expect(await said(one, 'warning')).toBe('');
   expect(await said(one, 'error')).toBe('');
   expect(world.azure.agents(world.pool)).toEqual(before);

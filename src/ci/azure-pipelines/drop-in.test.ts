@@ -140,7 +140,7 @@ describe('what is wrong is told with what to type, the token never', () => {
     [['@pat', url, 'gpu', '--name', 'a/b'], 2, 'is not a valid agent name', '--name NAME'],
     [['@pat', url, 'gpu', '--volume', 'x:/y:Z'], 2, 'is not a folder on this host', '--volume HOST:CONTAINER:VARIABLE'],
     [['@pat', url, 'gpu', '--config', 'x.yml'], 2, '--config belongs to "onejob up"', 'onejob up --config FILE'],
-    [['@pat', url, 'gpu', '-d', 'not an image'], 1, 'the command line: pools.azure.image', 'Mend'],
+    [['@pat', url, 'gpu', '-d', 'not an image'], 1, 'the command line: pools.azure.image', 'Fix the problems'],
   ])('%j', async (args, code, message, hint) => {
     const ran = await type(['azure', ...args]);
     expect(ran).toMatchObject({ code, stdout: '', started: null });

@@ -97,8 +97,8 @@ describe('without a terminal', () => {
   });
 
   it.each([
-    [['--agents', 'many'], '--agents cannot be used'],
-    [['--agents', '2', '--expires', 'soon'], '--expires cannot be used'],
+    [['--agents', 'many'], 'Invalid value for --agents'],
+    [['--agents', '2', '--expires', 'soon'], 'Invalid value for --expires'],
   ])('%j is judged before the service is asked', async (more, message) => {
     writeFileSync(at('azure.pat'), azure.pat, { mode: 0o600 });
     const before = azure.log.length;

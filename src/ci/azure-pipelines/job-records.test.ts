@@ -59,7 +59,7 @@ it('tells the rest without that right, asks no more than once, and doctor says i
   expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
   expect(world.asked(0, 'builds/{buildId}')).toBe(1);
   const said = (await one.service.check(patient, noDiagnosticSandboxes)).map(({ message }) => message).join('\n');
-  expect(said).toContain('may not read builds');
+  expect(said).toContain('not allowed to read builds');
 });
 
 it('gives a build up that cannot be read after a few tries', async () => {

@@ -242,7 +242,7 @@ describe('deregister', () => {
     world.azure.queue(world.pool);
     await agent.take();
     await one.end('a1');
-    expect(world.said.at(-1)).toMatch(/box-1-\w+-a1.*does not give up/);
+    expect(world.said.at(-1)).toMatch(/box-1-\w+-a1.*does not yet release the entry/);
   });
 
   it('does not blame an agent whose end another manager has seen', async () => {

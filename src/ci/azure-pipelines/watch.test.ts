@@ -74,7 +74,7 @@ it('names the pools there are when the one that config names is missing, and fin
   const world = await open();
   const one = world.manager({ pools: [{ name: 'ci', queue: 'gpu pool', tags: [] }] });
   await one.watch();
-  expect(one.held.get('ci')).toContain('none of that name. It shows Default, gpu.');
+  expect(one.held.get('ci')).toContain('no agent pool with that name. It shows Default, gpu.');
   expect((await world.failure(one.register('a1'))).code).toBe('E_CI_POOL');
   world.azure.addPool('GPU pool');
   await world.pass(60_000);

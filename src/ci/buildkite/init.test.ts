@@ -126,8 +126,8 @@ describe('without a terminal', () => {
     ['an API token', 'bkua_1234567890', ['--queue', 'default'], 1, /an API access token/],
     ['a file with more than a token', 'to ken', ['--queue', 'default'], 1, /agent token is malformed/],
     ['no queue', '', [], 2, /--queue QUEUE/],
-    ['a queue that is none', '', ['--queue', 'a b'], 2, /--queue cannot be used/],
-    ['no endpoint', '', ['--queue', 'q', '--endpoint', 'ftp://x'], 2, /--endpoint cannot be used/],
+    ['a queue that is none', '', ['--queue', 'a b'], 2, /Invalid value for --queue/],
+    ['no endpoint', '', ['--queue', 'q', '--endpoint', 'ftp://x'], 2, /Invalid value for --endpoint/],
   ])('%s is told, and nothing is written', async (_, value, more, code, said) => {
     token(value === '' ? buildkite.token : value);
     const { stderr, ...ran } = await init([...given, ...more]);
@@ -156,7 +156,7 @@ describe('with a person', () => {
         [/Agent token/, 'bkct_wrongwrongwrong\n'],
         [/answered 401[\s\S]*Agent token/, `${bound}\n`],
         [/Queue that the agents take jobs from \[gpu\]/, 'default\n'],
-        [/for queue "gpu" only[\s\S]*Queue/, '\n'],
+        [/only for queue "gpu"[\s\S]*Queue/, '\n'],
         [/Number of agents \[2\]/, '\n'],
         [/Last day/, '\n'],
         [/Write \S+config\.yml and \S+buildkite\.token\? \[yes\]/, '\n'],

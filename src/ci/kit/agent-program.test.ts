@@ -210,8 +210,8 @@ describe('from a file', () => {
     ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
     ['no program', 'just a text', /it is not an executable: it begins with "just a text"/],
     ['nothing', '', /it is not an executable/],
-    ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with 0 and said "hello"/],
-    ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with 3 and said "broken"/],
+    ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with exit code 0 and printed "hello"/],
+    ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with exit code 3 and printed "broken"/],
     ['what never answers', '#!/bin/sh\nsleep 600 & wait\n', /"--version" took more than 0\.3 s/, 300],
   ])('%s is refused', async (_, content, why, patience = patient) => {
     const agent = agentOf({ from: file('agent', content), version: '3.137.0' }, { patience });

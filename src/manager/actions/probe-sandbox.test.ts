@@ -142,6 +142,6 @@ it('has removed the sandbox when the last one has given up, and serves who comes
 it('does not keep more than it is worth', async () => {
   const asker = open();
   await expect(ask(asker, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
-    'come to its end',
+    'did not finish',
   );
 });

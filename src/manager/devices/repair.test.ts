@@ -91,7 +91,7 @@ describe('the command', () => {
     );
     repair.put(broken('GPU-1'));
     await line('repair failed');
-    expect(lines[1]).toMatchObject({ device: 'GPU-1', reason: 'it ended with 3' });
+    expect(lines[1]).toMatchObject({ device: 'GPU-1', reason: 'it exited with 3' });
     expect(String(lines[1]?.output).length).toBeLessThanOrEqual(8 * 1024);
     expect(lines[1]?.output).toMatch(/cannot reset$/);
     expect(looked).toEqual([]);

@@ -129,7 +129,7 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
   const all = lines(found).join('\n');
   for (const part of [
     'accepts the token of organisation acme, cluster "Lab"',
-    'Queue "default" is there; 0 jobs wait in it.',
+    'Queue "default" exists; 0 jobs wait in it.',
     'The agent is version 3.137.0',
     'can be reached from network "default" by agents of pool p.',
     'The filter at 172.18.0.1:7070 can be reached from network "default" by untrusted jobs of pool p.',
@@ -176,7 +176,7 @@ it.each([
 it('a token that is refused is told once, and all that needs no token still is', async () => {
   const found = await check({ pools: plain, token: 'bkct_wrong' });
   expect(lines(found, 'error')).toEqual([
-    expect.stringMatching(/service bk: .*answered 401.* Put it into file \S+token; it is read again/),
+    expect.stringMatching(/service bk: .*answered 401.* Put it into file \S+token; onejob reads it again/),
   ]);
   expect(lines(found, 'ok').join()).toContain('can be reached from network');
 });
@@ -263,7 +263,7 @@ it("untrusted jobs' own network is tried, too, and same sandboxes once", async (
   const pools = `{ p: { service: bk, queue: default, image: "x:1" }, q: { service: bk, queue: default, image: "x:1", trust: { network: default } } }`;
   const found = await check({ pools });
   expect(asked.map(({ recipe }) => recipe.network)).toEqual(['default', 'internet', 'default']);
-  expect(lines(found, 'ok').join('\n')).toContain('from network "internet", by untrusted jobs of pool p');
+  expect(lines(found, 'ok').join('\n')).toContain('from network "internet" by untrusted jobs of pool p');
 });
 
 it('a network of untrusted jobs that cannot be kept from the host is an error', async () => {
@@ -317,7 +317,7 @@ it('names the kinds of keys there are, never a key', async () => {
   const text = `${await makeKey('x25519', 'one')}${await makeKey('rsa', 'two')}`;
   const found = lines(await check({ pools: plain, keys: () => parseKeys(text) })).join('\n');
   expect(found).toMatch(/secrets\.key: It opens secrets with x25519 [0-9a-f]{8}, rsa [0-9a-f]{8}\./);
-  expect(found).toContain('In pool p whoever can push a branch is trusted with secrets');
+  expect(found).toContain('In pool p anyone who can push a branch is trusted with secrets');
   expect(found).toContain('In pool p builds of tags get no secrets; list in "trust.tags" the tags that do.');
   const narrow = '{ p: { service: bk, image: "x:1", trust: { branches: [main], tags: ["v*"], network: default } } }';
   const other = lines(await check({ pools: narrow, keys: () => parseKeys(text) })).join('\n');
