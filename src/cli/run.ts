@@ -118,7 +118,7 @@ async function submit(
 
 function sayOf({ output }: Session, status: StatusView, { detach }: RunOptions): void {
   const said = [status.runtimeReason, status.weaker].filter((each) => each !== null);
-  if (!detach && said.length > 0) output.say(said.join('; '));
+  if (!detach && said.length > 0) output.say(said.join('. ').replace('.. ', '. '));
   for (const problem of status.problems) output.say(problem);
 }
 
