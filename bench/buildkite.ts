@@ -25,7 +25,7 @@ export interface BuildkiteStart {
   readonly whole: Stats;
   /** Of it until the service lists the job: the poll. */
   readonly found: Stats;
-  /** From there until the script is on its way to the gate, without what the service took to answer: decision, commits, the gate. */
+  /** From there until the script is written to the gate: decision, calls (with the stand-in's answers), commits. */
   readonly ours: Stats;
   /** Until the sandbox's shell has become the agent's program. */
   readonly gate: Stats;

@@ -186,7 +186,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
       const { code, stdout, stderr } = await here.cli(['config', 'check'], { env: { ONEJOB_CONFIG: `${here.dir}/config.yml` } })
         .ended;
       expect(code).toBe(1);
-      expect((stdout + stderr).replaceAll(/\s+/g, ' ')).toContain(`is ${network}, but ${why}`);
+      expect((stdout + stderr).replaceAll(/\s+/g, ' ')).toContain(`is "${network}", but ${why}`);
     }
   });
 });
