@@ -13,7 +13,7 @@ const sums = {
 const modules = join(__dirname, '..', 'node_modules');
 const node = join(modules, 'node', 'bin', 'node');
 const expected = sums[process.arch];
-// Without development packages there is none, and onejob takes the Node of the host.
+// Without development packages there isn't one, and onejob takes the Node of the host.
 if (existsSync(node)) {
   const found = createHash('sha256').update(readFileSync(node)).digest('hex');
   if (expected === undefined) {

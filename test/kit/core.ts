@@ -4,7 +4,7 @@ import type { Clock } from '../../src/core/clock.ts';
 export interface HandClock extends Clock {
   /** Moves it, and calls what is due in between. */
   advance(ms: number): void;
-  /** ms until the next thing that is waited for; null when there is none. */
+  /** ms until the next thing that is waited for; null if there isn't one. */
   next(): number | null;
 }
 

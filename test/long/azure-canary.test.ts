@@ -45,7 +45,7 @@ function onlineSoFar({ azure, pool }: AzureBench): number[] {
   return azure.agents(pool).flatMap(({ id, everOnline }) => (everOnline ? [id] : []));
 }
 
-/** Resolves once an agent is online that is none of those, with the ids of all that were online so far. */
+/** Resolves once an agent is online that is not one of those, with the ids of all that were online so far. */
 async function untilNext(bench: AzureBench, old: readonly number[]): Promise<number[]> {
   await expect.poll(() => onlineSoFar(bench).some((id) => !old.includes(id)), { timeout: 60_000, interval: 50 }).toBe(true);
   return onlineSoFar(bench);

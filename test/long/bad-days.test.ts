@@ -243,7 +243,7 @@ describe.each(members)('on $name', ({ missing, pool, name }) => {
       await engine.ok('DELETE', `/containers/${container?.Id}?force=1&v=1`);
       return;
     }
-    // Stopped first: whoever sees another one of them die must not live to write that down.
+    // Stopped first: anyone who sees another one of them die must not live to write that down.
     for (const signal of ['SIGSTOP', 'SIGKILL'] as const) {
       for (const pid of readdirSync('/proc').filter((each) => /^\d+$/.test(each))) {
         try {
@@ -319,7 +319,7 @@ describe.each([
     expect((await here.api.settled(waiting)).result).toEqual({ kind: 'code', code: 0 });
     expect((await here.run('--', 'sh', '-c', 'echo new').ended).stdout).toBe('new\n');
     expect(await pausedBy()).toBe('');
-    // Deleted once whoever waits has been told.
+    // Deleted once anyone who waits has been told.
     await expect.poll(() => readdirSync(join(here.stateDir, 'workspaces'))).toEqual([]);
     await here.close();
   });
@@ -334,7 +334,7 @@ async function untilRefused(here: Home) {
   throw new Error('50 jobs were accepted on a full disk');
 }
 
-/** A way to the socket at `to` that holds up whoever has sent `limit` bytes until it is opened. */
+/** A way to the socket at `to` that holds up anyone who has sent `limit` bytes until it is opened. */
 async function narrowDoor(path: string, to: string, limit: number) {
   const [held, opened] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
   const server = createServer({ allowHalfOpen: true }, (client) => {

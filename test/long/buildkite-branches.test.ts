@@ -11,7 +11,7 @@ import { scratch } from '../support/scratch.ts';
 describe.skipIf(lacks('docker', 'image', 'buildkiteAgent') || lacksGit() !== null)('a job of a trusted branch', () => {
   beforeAll(async () => void (await ensureBuildkiteImages()));
 
-  test('is of a commit on that branch, or ends before anything of it runs; a tag of its name is none of it', async () => {
+  test('is of a commit on that branch, or ends before anything of it runs; a tag of its name is not that branch', async () => {
     using dir = scratch();
     chmodSync(dir.path, 0o755);
     const app = bareRepository(dir.path);

@@ -28,7 +28,7 @@ async function removeImages(here: Home): Promise<void> {
   expect([code, stderr]).toEqual([0, '']);
 }
 
-/** Checks out, and looks around as whoever it is. */
+/** Checks out, and looks around as its user. */
 async function looksAround(bench: BuildkiteBench, spec: Omit<JobSpec, 'command'>): Promise<string> {
   const look = [
     'echo "files: $(ls | tr "\\n" " ")"; git rev-parse HEAD; id -un',

@@ -74,7 +74,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
 
     expectRefused((await got(day, names, { env: sealed, pipeline: 'other' })).job, /SECRET_NEW .*acme\/demo/);
     expectRefused((await got(day, names, { env: { SECRET_OTHER: sealed.SECRET_NEW } })).job, /SECRET_OTHER .*NEW/);
-    // A changed second half would open for whoever pairs it with a known first one: pinned by the first.
+    // A changed second half would open for anyone who pairs it with a known first one: pinned by the first.
     const swapped = `${old.SECRET_OLD.split(';')[0]};${seedValue(keys.rsa, 'x').split(';')[1]}`;
     expectRefused((await got(day, names, { env: { SECRET_OLD: swapped }, pipeline: 'third' })).job, 'belongs to acme/demo and');
 
@@ -87,7 +87,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('encrypte
     await endOf(day, again);
   });
 
-  test('that were damaged, or are none, are named with the reason, and nothing of them is anywhere', async () => {
+  test('that were damaged, or are not secrets, are named with the reason, and nothing of them is anywhere', async () => {
     await using day = await secretDay();
     const { here, keys, bench } = day;
     const daemon = await here.up();

@@ -19,7 +19,7 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl'))('trust', 
     const env = { SECRET_TOKEN: seedValue(keys.rsa, 'hunter2 hunter2') };
     const trusted = await bench.job(`touch /cache/kept; ${tell}`, { env, repo: own });
     expect(trusted.log).toContain('token is [REDACTED], cache is kept\n');
-    const sameRepository = { pullRequest: 6, pullRequestRepo: 'git@github.com:Acme/solver', branch: 'mend' };
+    const sameRepository = { pullRequest: 6, pullRequestRepo: 'git@github.com:Acme/solver', branch: 'fix-it' };
     expect((await bench.job(tell, { env, repo: own, ...sameRepository })).log).toContain('token is [REDACTED], cache is kept\n');
     const stranger = await bench.job(tell, { env, ...fork });
     expect({ exit: stranger.exit, log: stranger.log }).toEqual({

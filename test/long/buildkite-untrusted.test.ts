@@ -164,13 +164,13 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent', 'openssl') || lacksGi
     await daemon.stop();
     configure(poolOf('refuse'));
     daemon = await here.up();
-    const refused = await Promise.all([job('solver-core', 'mend'), job('app', 'main')]);
+    const refused = await Promise.all([job('solver-core', 'fix-it'), job('app', 'main')]);
     expect(refused.map(({ exit, signalReason }) => [exit, signalReason])).toEqual([
       [-1, 'stack_error'],
       [-1, 'stack_error'],
     ]);
     const [branch, pipeline] = refused.map(({ detail }) => detail);
-    expect(branch).toContain('its branch mend does not match "trust.branches" (rule "trust.others: refuse")');
+    expect(branch).toContain('its branch fix-it does not match "trust.branches" (rule "trust.others: refuse")');
     expect(pipeline).toContain('its pipeline acme/app does not match "trust.pipelines" (rule "trust.others: refuse")');
     await endOf(day, daemon);
   });

@@ -90,7 +90,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
     });
   });
 
-  test('that cannot be built backs off with its last lines; mended, it works by itself', async () => {
+  test('that cannot be built backs off with its last lines; once fixed, it works by itself', async () => {
     await ensureImages();
     const here = await home('');
     const path = dockerfile(here, 'RUN echo oh no; exit 7');

@@ -120,7 +120,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
     expect(await reads('host', [`${await runtime.door('host', port, never())} ${port}`])).toEqual([here]);
   });
 
-  test('is refused where there is none, with what to write instead', async () => {
+  test('is refused where it is missing, with what to write instead', async () => {
     await expect(runtime.door('none', 1, never())).rejects.toMatchObject({
       code: 'E_NO_DOOR',
       message: expect.stringContaining('network "none"'),

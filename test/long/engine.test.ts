@@ -57,7 +57,7 @@ describe('no Docker for us', () => {
     const ended = await asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
     expect(ended.stderr).toMatch(/^onejob: process, because .*you do not have permission to open that socket.*usermod -aG docker/m);
-    // Its temporary daemon leads until it has ended, and that is after whoever it ran for.
+    // Its temporary daemon leads until it has ended, and that is after the one it ran for.
     const temporary = leaderOf(here.stateDir)?.pid ?? null;
     if (temporary !== null) await untilGone(temporary);
 
@@ -69,7 +69,7 @@ describe('no Docker for us', () => {
     expect(doctor.stdout + doctor.stderr).toMatch(/do not have permission to open that socket[\s\S]*usermod -aG docker/);
     const run = asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'let in');
     await run.says(/is waiting in pool default.*do not have permission to open that socket.*usermod -aG docker/);
-    // Groups are taken on at login; a socket open to everybody is the same to whoever tries.
+    // Groups are taken on at login; a socket open to everybody is the same to anyone who tries.
     chmodSync(socket.path, 0o666);
     expect(await run.ended).toMatchObject({ code: 0, stdout: 'let in\n' });
     up.signal('SIGTERM');
@@ -124,7 +124,7 @@ describe.skipIf(lacks('docker', 'busybox'))('an Engine that others use too', () 
   });
 });
 
-/** The machine's Engine behind a socket that only root may open, as Docker's is to whoever is not in its group. */
+/** The machine's Engine behind a socket that only root may open, as Docker's is to anyone who is not in its group. */
 async function groupsSocket(here: Home): Promise<{ readonly path: string } & Disposable> {
   const path = join(here.dir, 'docker.sock');
   const open = new Set<Socket>();

@@ -35,7 +35,7 @@ async function home(host: GpuHost, config: Readonly<Record<string, unknown>>) {
 }
 
 describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
-  test('doctor says what of it needs mending, what pools cannot have, and what to type', async () => {
+  test('doctor says what needs fixing, what pools cannot have, and what to type', async () => {
     using host = gpuHost([card(0, { persistence: false }), card(1)]);
     tool(host, 'nvidia-ctk', 'echo "NVIDIA Container Toolkit CLI version 1.14.3"');
     tool(host, 'nvidia-container-cli', 'echo "NVRM version:   570.133.20"');
@@ -65,13 +65,13 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     expect(daemon.child.stderr + daemon.child.stdout).toMatch(/"what":"pool large"/);
   });
 
-  test('the owner’s command is run for a device in quarantine, and what it mended is used again at once', async () => {
+  test('the owner’s command runs for a device in quarantine, and a repaired device is used again at once', async () => {
     using host = gpuHost([card(0)]);
     const done = join(host.dir, 'repair');
     tool(
       host,
       'repair-gpu',
-      `echo "$ONEJOB_DEVICE $ONEJOB_PCI $1" >'${done}.asked'; until [ -e '${done}.done' ]; do sleep 0.05; done; echo mended`,
+      `echo "$ONEJOB_DEVICE $ONEJOB_PCI $1" >'${done}.asked'; until [ -e '${done}.done' ]; do sleep 0.05; done; echo repaired`,
     );
     await using here = await home(host, { pools: { gpu: { agents: 1, devices: 1 } }, on_quarantine: ['repair-gpu', '--now'] });
     const daemon = await here.up();
@@ -86,7 +86,7 @@ describe.skipIf(lacks('bubblewrap', 'root'))('a host with GPUs', () => {
     writeFileSync(`${done}.done`, '');
     // By itself it would be looked at after a minute at the earliest.
     await expect.poll(async () => (await device(here, uuid))?.state, { timeout: 20_000 }).toMatch(/free|leased/);
-    expect(daemon.child.stderr + daemon.child.stdout).toMatch(/"output":"mended","event":"repaired"/);
+    expect(daemon.child.stderr + daemon.child.stdout).toMatch(/"output":"repaired","event":"repaired"/);
     const again = await hold(here, 'gpu');
     await finish(again);
   });

@@ -161,7 +161,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with a hook on
     async (name) => {
       const sandbox = await here.standby([second]);
       const { State } = (await here.container(sandbox.agent)) ?? { State: { Pid: 0 } };
-      // A node that may not be opened: whoever reloads systemd takes the right to devices from containers that have them.
+      // A node that may not be opened: anyone who reloads systemd takes the right to devices from containers that have them.
       const take = `rm /dev/${name} && mknod -m 666 /dev/${name} c 240 77`;
       expect(spawnSync('nsenter', ['-t', `${State.Pid}`, '-m', 'sh', '-c', take]).status).toBe(0);
       expect(await here.release(sandbox, 'echo ran')).toEqual({ exit: { kind: 'code', code: exitNoDevice }, output: '' });

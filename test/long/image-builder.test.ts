@@ -137,7 +137,7 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
 
   test.each<[string, () => Partial<ImageWish>, RegExp]>([
     ['a step that fails', () => ({ dockerfile: dockerfile('RUN echo oh no; exit 7') }), /code: 7\.\nIts last lines:\n {2}oh no$/],
-    ['a Dockerfile that is none', () => ({ dockerfile: dockerfile('RUM x') }), /unknown instruction: RUM/],
+    ['an invalid Dockerfile', () => ({ dockerfile: dockerfile('RUM x') }), /unknown instruction: RUM/],
     ['files beside a Dockerfile, which are not sent', () => ({ dockerfile: dockerfile('COPY secrets /') }), /COPY failed/],
     ['a Dockerfile that is not there', () => ({ dockerfile: '/nowhere/Dockerfile' }), /Cannot read the Dockerfile \/nowhere/],
     [

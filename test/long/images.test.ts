@@ -133,7 +133,7 @@ describe.skipIf(lacks('docker', 'busybox'))('images', { timeout: 60_000 }, () =>
     expect(status).not.toMatch(/! good/);
     expect((await here.cli(['jobs']).ended).stdout).toMatch(/refused/);
     expect((await here.cli(['plan']).ended).stdout).toMatch(/never\/1 .*waits for image.*forbids/);
-    // One failure each that trying again cannot mend: it does not spin. The other kind is tried again, ever more slowly.
+    // One failure each that trying again cannot fix: it does not spin. The other kind is tried again, ever more slowly.
     // Each wait is twice the one before, less a fifth at most, so this is how many there may be by now.
     const failuresSince = (first: number): number => 1 + Math.floor(Math.log2(1 + (performance.now() - begun) / (first * 0.8)));
     for (const [name, first] of Object.entries({ denied: 30_000, never: 30_000, noshell: 30_000, away: 1_000 })) {

@@ -152,7 +152,7 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('network internet', { timeou
         .split('\n')
         .filter((line) => line.includes(owner)),
     ).toEqual(before);
-    // A firewall that was emptied while jobs run is mended by the next look at all of them.
+    // A firewall that was emptied while jobs run is restored by the next look at all of them.
     execFileSync('sh', ['-c', `iptables -w -D DOCKER-USER -i ${names.bridge} -j ${names.forward}`]);
     await runtime.list(never());
     expect(firewall()).toContain(`-A DOCKER-USER -i ${names.bridge} -j ${names.forward}`);

@@ -160,7 +160,7 @@ export class SimAgent {
     for (const { id, agent } of service.world.open) if (agent?.id === this.#id) excuse(id, why);
   }
 
-  /** Its entry at the service, which is the only one with its key; null when there is none any more. */
+  /** Its entry at the service, which is the only one with its key; null if there isn't one any more. */
   #entryOf(settings: Record<string, unknown>, clientId: string, modulus: string): Entry | null {
     const { service, broken } = this.#parts;
     const entry = service.world.pools.get(Number(settings.poolId))?.agents.get(Number(settings.agentId)) ?? null;

@@ -196,7 +196,7 @@ function never(): Promise<never> {
   return new Promise<never>(() => {});
 }
 
-/** Nothing comes, until whoever waits gives up. */
+/** Nothing comes, until anyone who waits gives up. */
 function silence(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
     const ended = (): void => reject(signal.reason);

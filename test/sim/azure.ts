@@ -40,7 +40,7 @@ const sweepEvery = 30_000;
 const recovery = 180_000;
 /** ms that a pool of these scenarios gives an agent to end its job; and ms by which a clock may be early. */
 const grace = 35_000 - 500;
-/** Agents of one slot that come to nothing in so many ms: some soon after one another, then one every five minutes; each with a standby. */
+/** Agents of one slot that fail in so many ms: some soon after one another, then one every five minutes; each with a standby. */
 const triesIn = (ms: number): number => 2 * (12 + ms / 200_000);
 /** ms between two comparisons of what onejob says of its agents with what they do. */
 const compareEvery = 10_000;
@@ -90,7 +90,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
   let minute = { at: 0, requests: 0 };
   /** Since when the owner of the token may not manage the pool, and entries that were tried to be made since. */
   let denied: { readonly since: number; readonly starts: number; tries: number } | null = null;
-  /** Since when agents come to nothing, with what may be registered before nothing helps any more. */
+  /** Since when agents fail, with what may be registered before nothing helps any more. */
   let hopeless: { readonly since: number; readonly starts: number; added: number; begun: number } | null = null;
   /** Somebody has told a manager twice to end. */
   let isHurried = false;
@@ -209,7 +209,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
           hopeless.added += 1;
           const { since, starts, added, begun } = hopeless;
           const most = slots * triesIn(time.now - since) * (1 + host.starts - starts) + 2 * begun;
-          if (added > most) breaks(`S9: ${added} agents were registered in ${time.now - since} ms, and all come to nothing`);
+          if (added > most) breaks(`S9: ${added} agents were registered in ${time.now - since} ms, and all fail`);
         }
         return;
       case 'agentDeleted':
@@ -303,7 +303,7 @@ export function azurePipelines(host: SimHost, random: () => number): Outside {
     }
   }
 
-  /** From now on agents come to nothing, for `ms`. */
+  /** From now on agents fail, for `ms`. */
   function despair(ms: number): void {
     hopeless = { since: time.now, starts: host.starts, added: 0, begun: 0 };
     const these = hopeless;

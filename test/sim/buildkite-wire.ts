@@ -31,7 +31,7 @@ export interface Reply {
   readonly json: unknown;
 }
 
-/** What agents call, whoever carries it. @throws an error of the network, or the reason of `signal` */
+/** What agents call, by any route. @throws an error of the network, or the reason of `signal` */
 export type Ask = (
   method: string,
   path: string,
@@ -80,7 +80,7 @@ export class BuildkiteWire {
     this.faults += 1;
     if (drawn >= fails + lost) return { kind: 'delay', ms: 1_000 + this.#random() * 39_000 };
     if (drawn >= fails) return this.#one(losses);
-    // Whoever is told that a result was taken believes it, so an agent is told no nonsense.
+    // Anyone who is told that a result was taken believes it, so an agent is told no nonsense.
     return isManagers && this.#random() < 0.1 ? { kind: 'garbage' } : this.#one(failures);
   }
 
@@ -174,7 +174,7 @@ function never(): Promise<never> {
   return new Promise<never>(() => {});
 }
 
-/** Nothing comes, until whoever waits gives up. */
+/** Nothing comes, until anyone who waits gives up. */
 function silence(signal: AbortSignal): Promise<never> {
   return new Promise((_, reject) => {
     const ended = (): void => reject(signal.reason);

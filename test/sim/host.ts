@@ -119,7 +119,7 @@ export class SimHost {
     return this.#running?.opened?.loop.asker.isProbe(agent) === true;
   }
 
-  /** The process of the manager that is up or starts; null while there is none. */
+  /** The process of the manager that is up or starts; null while there isn't one. */
   get process(): SimProcess | null {
     return this.#running?.process ?? null;
   }

@@ -123,7 +123,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
       }
     });
     if (wanted.isAccepted) return;
-    // Whoever was not answered does not know whether the job was taken, and asks with the same id.
+    // Anyone who was not answered does not know whether the job was taken, and asks with the same id.
     if (error instanceof OnejobError && !error.retry) broken.push(`submit: ${error.message}`);
     else time.after(again, () => tryToSubmit(id, wanted));
   }
@@ -260,7 +260,7 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
   return {
     name: 'own queue',
     takes: {
-      /** `cancelAfter`: ms until whoever handed it in has another mind; `kill`: the manager is killed at that effect of it. */
+      /** `cancelAfter`: ms until the user cancels it; `kill`: the manager is killed at that effect of it. */
       submit({ ms, exit = 0, says, term, pool = null, cancelAfter = null, kill = null, ...request }: Happening) {
         const id = unused(Math.floor(random() * 2 ** 48));
         const lines = typeof says === 'number' ? `${`line of ${id}\n`.repeat(says)}` : undefined;

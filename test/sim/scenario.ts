@@ -121,7 +121,7 @@ function drawn(value: unknown, random: () => number): unknown {
   return value;
 }
 
-/** What happens to the host itself, whoever takes part. */
+/** What happens to the host itself, in every scenario. */
 function takenByHost(host: SimHost): Outside['takes'] {
   const { engine, time } = host;
   const number = (value: unknown, otherwise: number): number => (typeof value === 'number' ? value : otherwise);

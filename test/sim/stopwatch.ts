@@ -1,5 +1,5 @@
 /**
- * Somebody with a stopwatch: while nothing goes wrong in the world, nothing may take long. What a slow second look would mend in
+ * Somebody with a stopwatch: while nothing goes wrong in the world, nothing may take long. What a slow second look would fix in
  * the end is found here: an event that was dropped, a timer that was not armed, a wait that nobody ends.
  */
 import { isDiskFull } from './builtins.ts';

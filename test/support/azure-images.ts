@@ -119,7 +119,7 @@ function digest(entries: readonly Entry[], more: readonly string[]): string {
   return hash.digest('hex').slice(0, 16);
 }
 
-/** The image's id when it is made from something else, null when there is none, true when it is as it should be. */
+/** The image's id when it is made from something else, null if there isn't one, true when it is as it should be. */
 async function seen(socket: string, name: string, hash: string): Promise<string | null | true> {
   const { status, body } = await call(socket, 'GET', `/images/${name}/json`);
   if (status !== 200) return null;

@@ -18,7 +18,7 @@ export function agentPath(env: NodeJS.ProcessEnv = process.env): string {
   return env.ONEJOB_BUILDKITE_AGENT ?? join(tmpdir(), 'onejob-ci-cache', `buildkite-agent-${agentVersion}`);
 }
 
-/** Path of a built agent; null when there is none. */
+/** Path of a built agent; null if there isn't one. */
 export function realAgent(): string | null {
   const path = agentPath();
   return existsSync(path) ? path : null;

@@ -34,7 +34,7 @@ export async function aDay(
   return { bench, here, [Symbol.asyncDispose]: () => all.disposeAsync() };
 }
 
-/** Pid of the filter that is there; null while there is none. */
+/** Pid of the filter that is there; null while there isn't one. */
 export function filterPid({ stateDir }: Pick<Home, 'stateDir'>): number | null {
   const own = processesOf({ stateDir, owner: null }).find(({ command }) => command.includes(` filter --state-dir ${stateDir}`));
   return own?.pid ?? null;

@@ -20,7 +20,7 @@ export interface SeenManager {
   readonly stateDir: string;
 }
 
-/** Variables that every job is given; whoever inherits one was started by an agent. */
+/** Variables that every job is given; anyone who inherits one was started by an agent. */
 const marks = ['ONEJOB_AGENT_MARK', 'ONEJOB_JOB_ID', 'ONEJOB_POOL'];
 
 /** Who asks is not counted, nor its ancestors, which carry the same arguments; nor processes that only wait to be reaped. */
@@ -50,7 +50,7 @@ export function processesOf({ stateDir, owner }: ProcessFilter): SeenProcess[] {
   }
 }
 
-/** Whoever holds the lock file of a state directory open leads it. */
+/** Anyone who holds the lock file of a state directory open leads it. */
 export function managers(): SeenManager[] {
   return pids().flatMap((pid) => {
     const held = list(`/proc/${pid}/fd`)

@@ -68,7 +68,7 @@ function entries(dir: string): string[] {
   return existsSync(dir) ? readdirSync(dir) : [];
 }
 
-/** Whoever closes the database last removes what belongs to it, and a reader may come in between. */
+/** Anyone who closes the database last removes what belongs to it, and a reader may come in between. */
 function ask(stateDir: string, sql: string, tries = 5): Record<string, unknown>[] {
   try {
     return askOnce(stateDir, sql);

@@ -5,7 +5,7 @@
  *
  * Without an owner or a state directory it counts everybody's, and looks into the usual state directory. What a manager that runs now holds is listed, and not held against it.
  * Exits 1 when something is there that should not be. Changes nothing. With `--save` it notes what is there and exits 0;
- * with `--since` it counts only what was not noted then: what an earlier run left, killed by whoever, is not this one's.
+ * with `--since` it counts only what was not noted then: what an earlier run left, no matter who killed it, is not this one's.
  */
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';

@@ -187,7 +187,7 @@ exit 2
 `;
 }
 
-/** Lets go of whoever is stuck: they were killed long ago. */
+/** Lets go of anyone who is stuck: they were killed long ago. */
 function thaw(group: string): void {
   if (!existsSync(group)) return;
   writeFileSync(join(group, 'freezer.state'), 'THAWED');

@@ -14,7 +14,7 @@ export async function slotOf(here: Home, key = 'default/1'): Promise<SlotView> {
   return slot;
 }
 
-/** The agent that stands by in a slot; null while there is none. */
+/** The agent that stands by in a slot; null while there isn't one. */
 export async function standbyOf(here: Home, key = 'default/1'): Promise<string | null> {
   const { standby } = await slotOf(here, key);
   return standby.state === 'standby' ? standby.agent : null;

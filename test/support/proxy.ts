@@ -63,7 +63,7 @@ export async function startProxy(hosts: Readonly<Record<string, number>>): Promi
     seen.push(`CONNECT ${request.url}`);
     const { mood } = proxy;
     const say = (text: string): void => void socket.write(text);
-    // Whoever is not led anywhere is still heard to go.
+    // Anyone who is not led anywhere is still heard to go.
     if (mood !== 'well') socket.resume().once('end', () => socket.destroy());
     if (typeof mood === 'number') return void socket.end(`HTTP/1.1 ${mood} No\r\nContent-Length: 0\r\n\r\n`);
     if (mood === 'hangs up') return void socket.destroy();

@@ -112,7 +112,7 @@ export function fileTests(bench: Bench): void {
     expect(await folderOf(agent, '.one')).toEqual(expected);
   });
 
-  it('folder', 'what is no folder is none, also a link to one: it may lead to what the job itself cannot read', async () => {
+  it('folder', 'refuses what is not a folder, also a link to one: it may lead to what the job itself cannot read', async () => {
     const { agent, log } = await standby();
     await release(
       agent,

@@ -29,7 +29,7 @@ export interface Faults {
 
 export const noFaults: Faults = { fails: 0, answerLost: 0, eventLost: 0 };
 
-/** Whoever listens to an owner's events: one per manager that lives. */
+/** Anyone who listens to an owner's events: one per manager that lives. */
 export interface Listener {
   readonly owner: string;
   push(event: RuntimeEvent): void;
@@ -81,7 +81,7 @@ export interface EngineOptions {
 /** Owner of everything, unless told otherwise. */
 export const ours = 'ours';
 const takenAway: Exit = { kind: 'lost', reason: 'somebody removed its container' };
-/** ms for which what happened is told again to whoever connects anew. */
+/** ms for which what happened is told again to anyone who connects anew. */
 const overlap = 10_000;
 
 export class SimEngine {
@@ -258,7 +258,7 @@ export class SimEngine {
     });
   }
 
-  /** It stops and ends all that runs, whoever's it is; after `ms` it answers again. */
+  /** It stops and ends all that runs, no matter whose it is; after `ms` it answers again. */
   restart(ms: number): void {
     if (!this.isUp) return;
     this.restarts += 1;

@@ -49,7 +49,7 @@ export class Workspace {
     this.#entries.delete(posix.normalize(path));
   }
 
-  /** Text of a file, where links lead too; null when there is none. */
+  /** Text of a file, where links lead too; null if there isn't one. */
   text(path: string): string | null {
     const entry = this.get(path);
     if (entry?.kind === 'link') return this.text(posix.join(posix.dirname(path), entry.to));

@@ -100,7 +100,7 @@ test('another organisation is a page that does not exist', async () => {
   expect(text).toContain('<html');
 });
 
-test('another collection of the same server is none of ours either', async () => {
+test('another collection of the same server is not ours either', async () => {
   await using server = await startAzureDevOps({ collectionPath: 'tfs/DefaultCollection' });
   const ask = asking(server);
   expect((await ask('GET', POOLS)).status).toBe(200);

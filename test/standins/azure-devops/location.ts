@@ -75,7 +75,7 @@ function options(x: Exchange): Reply {
   return list(found.map(([area, resourceName, id, routeTemplate]) => ({ id, area, resourceName, routeTemplate, ...VERSIONS })));
 }
 
-/** On-premises there are none, and clients stay with the URL that they have. */
+/** On-premises there aren't any, and clients stay with the URL that they have. */
 function areas(world: World): Reply {
   if (!world.hosted) return ok({ count: 0, value: null });
   return list(AREAS.map(([id, name]) => ({ id, name, locationUrl: `${urlOf(world)}/` })));

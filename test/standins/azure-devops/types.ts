@@ -66,7 +66,7 @@ export type Identity = 'pat' | 'principal' | 'agent' | 'job' | 'none';
 
 export interface LoggedRequest {
   readonly method: string;
-  /** Short name of the route, e.g. `agents/{agentId}`; `?` when there is none. See `routes.ts`. */
+  /** Short name of the route, e.g. `agents/{agentId}`; `?` if there isn't one. See `routes.ts`. */
   readonly route: string;
   readonly path: string;
   readonly identity: Identity;

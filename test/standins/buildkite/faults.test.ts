@@ -54,7 +54,7 @@ test('a connection is cut before or after the deed', async () => {
   expect(bk.requests.slice(-3).map(({ status }) => status)).toEqual([0, 0, 200]);
 });
 
-test('silence is silence, and ends with whoever listens', async () => {
+test('silence is silence, and ends with anyone who listens', async () => {
   bk.faults.add({ kind: 'hang' }, { route: 'ping' });
   const cut = new AbortController();
   const waiting = fetch(`${bk.endpoint}/ping`, { signal: cut.signal, headers: { authorization: `Token ${agent.session}` } });

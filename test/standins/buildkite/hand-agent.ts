@@ -42,7 +42,7 @@ export interface HandAgent {
   readonly name: string;
   readonly session: string;
   readonly ask: Ask;
-  /** Id of the job that the ping offers; null when there is none. */
+  /** Id of the job that the ping offers; null if there isn't one. */
   ping(): Promise<string | null>;
   heartbeat(): Promise<Answer>;
   /** @throws Error when it is refused. */

@@ -67,7 +67,7 @@ export function trialFolder(name: string, state = ''): Disposable & { readonly d
     dir,
     state: join(dir, state),
     [Symbol.dispose]() {
-      // Whoever leads it still needs it to end its agents.
+      // Anyone who leads it still needs it to end its agents.
       if (existsSync(join(dir, state, 'onejob.sock'))) console.log(`A onejob is still up; remove ${dir} once it is down.`);
       else rmSync(dir, { recursive: true, force: true });
     },
@@ -84,7 +84,7 @@ function conversation(obey: (line: string) => Promise<string>): Promise<unknown>
       clearInterval(stay);
       lines.close();
       process.stdin.destroy();
-      // An "up" that is under way would open the door again behind whoever closes it.
+      // An "up" that is under way would open the door again behind anyone who closes it.
       void before.then(resolve);
     };
     process.once('SIGINT', end);

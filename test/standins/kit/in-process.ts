@@ -1,5 +1,5 @@
 /**
- * A stand-in without a socket and without time of its own: whoever asks it is in the same process, and says how time passes. For
+ * A stand-in without a socket and without time of its own: anyone who asks it is in the same process, and says how time passes. For
  * simulations; what it answers is the same.
  */
 import { enter, type Incoming, type Passage, type Service } from './door.ts';
@@ -15,9 +15,9 @@ export interface InProcessOptions<Entry, Fault> {
 }
 
 export interface InProcess {
-  /** False between `faults.down()` and `faults.up()`: whoever asks then finds nobody. */
+  /** False between `faults.down()` and `faults.up()`: anyone who asks then finds nobody. */
   readonly isUp: boolean;
-  /** One request and its answer; see `door.ts`. Whoever finds nobody must not call it. */
+  /** One request and its answer; see `door.ts`. Anyone who finds nobody must not call it. */
   enter(request: Incoming): Promise<Passage>;
 }
 

@@ -47,7 +47,7 @@ function runs(file) {
   }
 }
 
-/** `KEY=VALUE` lines of a file; nothing when there is none. */
+/** `KEY=VALUE` lines of a file; nothing if there isn't one. */
 export function readPairs(file) {
   if (!existsSync(file)) return {};
   const lines = readFileSync(file, 'utf8')

@@ -34,7 +34,7 @@ export function openConsole({ plan, timelineId, hide, retry, trace }) {
       if (!logs.has(current)) logs.set(current, []);
       logs.get(current).push(`${new Date().toISOString().replace('Z', '0000Z')} ${text}`);
     },
-    /** Sends what waits, and the record's whole log; gives the log's id, null when there is none. */
+    /** Sends what waits, and the record's whole log; gives the log's id, null if there isn't one. */
     async keep(recordId) {
       sending = sending.then(flush);
       await sending;

@@ -17,7 +17,7 @@ const agents = { http: new plain.Agent({ keepAlive: true }), https: new tls.Agen
 
 /**
  * One request. `body` is sent as JSON unless it is a Buffer or a string.
- * Gives status, headers and the parsed body, null when there is none. Throws `ServiceError`, or the socket's error.
+ * Gives status, headers and the parsed body, null if there isn't one. Throws `ServiceError`, or the socket's error.
  */
 export function send(method, url, { headers = {}, body, signal } = {}) {
   const { request } = url.startsWith('https:') ? tls : plain;

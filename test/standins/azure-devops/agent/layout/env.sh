@@ -1,5 +1,5 @@
 #!/bin/sh
-# Keeps the PATH and a few variables of whoever configures the agent. Is sourced.
+# Keeps the PATH and a few variables of the user who configures the agent. Is sourced.
 echo "$PATH" >.path
 [ -e .env ] || : >.env
 for name in LANG JAVA_HOME VSTS_HTTP_PROXY VSTS_HTTP_PROXY_USERNAME; do
