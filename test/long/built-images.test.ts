@@ -100,7 +100,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
     expect((await poolOf(here, 'lab')).backoff).toMatchObject({ failures: 1 });
     expect(await run(here, 'plain', 'true')).toMatchObject({ code: 0 });
     const failed = await here.cli(['image', 'build', 'lab', 'plain']).ended;
-    expect(failed).toMatchObject({ code: 1, stdout: expect.stringMatching(/^plain: onejob-test\/base:1 is there$/m) });
+    expect(failed).toMatchObject({ code: 1, stdout: expect.stringMatching(/^plain: onejob-test\/base:1 exists$/m) });
     expect(failed.stderr).toContain('oh no');
     writeFileSync(path, readFileSync(path, 'utf8').replace('exit 7', 'true'));
     expect(await here.cli(['image', 'build']).ended).toMatchObject({
@@ -137,7 +137,7 @@ describe.skipIf(lacks('docker', 'busybox'))('a pool with a recipe', () => {
     const built = await here.cli(['image', 'build', 'lab']).ended;
     expect(built).toMatchObject({ code: 0, stdout: expect.stringMatching(/^lab: onejob\/own-queue:[0-9a-f]{12} was built\n$/) });
     expect(built.stderr).toContain('lab: building the image: step');
-    expect(await here.cli(['image', 'build']).ended).toMatchObject({ stdout: expect.stringContaining('is there'), stderr: '' });
+    expect(await here.cli(['image', 'build']).ended).toMatchObject({ stdout: expect.stringContaining('exists'), stderr: '' });
     expect(await here.cli(['image', 'refresh', 'nope']).ended).toMatchObject({
       code: 1,
       stderr: expect.stringContaining('lab, plain'),
