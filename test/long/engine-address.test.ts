@@ -102,7 +102,7 @@ describe.skipIf(lacks('docker', 'busybox'))('the Engine is found', () => {
       // Its own path of that name would be mounted, or made.
       const refused = await here.run('--no-workspace', '--volume', `${here.cwd}:/in`, '--', 'ls', '/in').ended;
       expect(refused.code).toBe(125);
-      expect(refused.stderr).toContain(`the Engine at ${door.url} is not on this host`);
+      expect(refused.stderr).toContain(`is on this host, but the Engine at ${door.url} is not`);
       const found = await here.cli(['doctor']).ended;
       expect(found.stdout).toContain(`The Engine at ${door.url} is not on this host`);
       expect(found.stdout).toContain('Pools cannot use network: internet, because the Engine is not on this host.');
