@@ -1,7 +1,7 @@
 /**
- * What `doctor` looks at on a host with GPUs beside the devices themselves: the kernel's modules, NVIDIA's container tools, the
- * services that belong to the driver, and whether something may exchange the driver by night. Whatever cannot be told is null;
- * nothing here throws, and each tool has its time (see `run.ts`). On a host without a card of NVIDIA's no tool is asked.
+ * What `doctor` checks on a host with GPUs apart from the devices: the kernel's modules, NVIDIA's container tools, the driver's
+ * services, and whether an unattended upgrade may replace the driver. Whatever is unknown is null; nothing here throws, and each
+ * tool has a time limit (see `run.ts`). On a host without an NVIDIA card it runs no tool.
  */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -12,51 +12,48 @@ import type { Run, ToolRunner } from './run.ts';
 export interface GpuHostFacts {
   /** GPUs on the PCI bus; null where there is no such list. */
   readonly cards: readonly PciCard[] | null;
-  /** NVSwitches on the PCI bus. */
   readonly switches: number;
-  /** Names of the kernel modules that are loaded. */
   readonly modules: ReadonlySet<string> | null;
-  /** Version of NVIDIA's module, when it is loaded. */
+  /** Version of NVIDIA's module; null when it is not loaded. */
   readonly module: string | null;
   readonly secureBoot: boolean | null;
   /** `ID` and `ID_LIKE` of os-release(5), such as `ubuntu` and `debian`. */
   readonly distribution: readonly string[];
-  /** Whether there is a `nvidia-smi`. */
   readonly hasTool: boolean;
   readonly toolkit: Toolkit;
   readonly cli: ContainerCli | null;
-  /** Whether `nvidia-persistenced` runs; null also where systemd does not. */
+  /** Whether `nvidia-persistenced` runs; null also without systemd. */
   readonly persistenced: boolean | null;
   readonly fabricManager: FabricManager;
   readonly apt: Apt | null;
 }
 
-/** NVIDIA's container toolkit. `version`: null for one that does not say it, as those from before `nvidia-ctk`. */
+/** NVIDIA's container toolkit. `version`: null for one that does not report it, from before `nvidia-ctk`. */
 export type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
 
-/** What `nvidia-container-cli info` says, which asks the driver as the hook of a container does. */
-export interface ContainerCli {
+/** The answer of `nvidia-container-cli info`, which asks the driver as a container's hook does. */
+interface ContainerCli {
   /** Version of the driver that it found. */
   readonly driver: string | null;
-  /** Why it found none, in its own words. */
+  /** Why it found no driver, in its own words. */
   readonly failure: string | null;
 }
 
-export interface FabricManager {
+interface FabricManager {
   readonly active: boolean | null;
-  /** null where it is not installed, or does not say it. */
+  /** null where it is not installed, or does not report it. */
   readonly version: string | null;
 }
 
-/** Of Debian and Ubuntu. */
-export interface Apt {
-  /** Whether upgrades are made without anybody asking. */
+/** On Debian and Ubuntu. */
+interface Apt {
+  /** Whether unattended upgrades are on. */
   readonly unattended: boolean;
-  /** Packages of the driver that are installed, and may be exchanged: neither held back nor on the list of exceptions. */
+  /** Installed packages of the driver that may be replaced: neither held back nor on the list of exceptions. */
   readonly open: readonly string[];
 }
 
-export interface HostFactsOptions {
+interface HostFactsOptions {
   readonly runner: ToolRunner;
   /** `/sys`, `/proc` and `/etc`; a test has its own. */
   readonly sys?: string;
@@ -88,7 +85,7 @@ export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostF
     readToolkit(run, has),
     readCli(run),
     isActive('nvidia-persistenced', run),
-    // Only boards with NVSwitches have anything for it to do.
+    // Only boards with NVSwitches need it.
     switches === 0 ? nothingAsked.fabricManager : readFabricManager(run),
     readApt(run, has),
   ]);
@@ -161,7 +158,7 @@ async function readCli(run: Run): Promise<ContainerCli | null> {
   return { driver, failure: failure.slice(0, 200) || `it ended with exit code ${reply.code}` };
 }
 
-/** null where nobody can say: without systemd, or where it does not answer. */
+/** null where it is unknown: without systemd, or where it does not answer. */
 async function isActive(unit: string, run: Run): Promise<boolean | null> {
   const { output } = await run('systemctl', 'is-active', unit);
   const state = /^(active|inactive|failed|unknown|activating|deactivating|reloading|maintenance)$/m.exec(output)?.[1];
@@ -178,8 +175,8 @@ const ofDriver =
   /^(?:libnvidia-(?:compute|ml|cfg|common|gpucomp)|libcuda1|nvidia-(?:driver|kernel|dkms|open|utils|compute-utils|headless|smi|modprobe|firmware)|linux-(?:modules|objects|signatures)-nvidia|cuda-drivers)/;
 
 /**
- * Whether unattended upgrades may exchange the driver under running jobs: the library is new then, the module that is loaded is
- * old, and no container gets a GPU until a reboot. null where there is no APT, or it does not answer.
+ * Whether unattended upgrades may replace the driver under running jobs: then the library is new, the loaded module is old, and no
+ * container gets a GPU until a reboot. null where there is no APT, or it does not answer.
  */
 async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<Apt | null> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
@@ -187,7 +184,7 @@ async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promi
   const [config, holds, packages] = await Promise.all([
     run('apt-config', 'dump'),
     run('apt-mark', 'showhold'),
-    // It ends with 1 when a pattern fits nothing, and lists what fits the others.
+    // It exits with 1 when a pattern matches nothing, and lists what matches the others.
     run('dpkg-query', '-W', '-f', '${db:Status-Status} ${Package}\\n', '*nvidia*', 'libcuda1', 'cuda-drivers*'),
   ]);
   if (config.code !== 0 || packages.hung) return null;
@@ -213,7 +210,7 @@ function exceptionsIn(config: string): RegExp[] {
     try {
       return [new RegExp(`^(?:${text})`)];
     } catch {
-      // Python's, and not ours.
+      // A regular expression that only Python knows.
       return [];
     }
   });

@@ -1,7 +1,7 @@
 /**
- * The checks of the clean-slot proof, in the order in which they are told: processes, memory, settings, errors, kernel log.
- * All are made every time, so that the evidence is whole. Each compares what is seen with the baseline by one rule: known
- * before and not now is unknown; never known is unchecked.
+ * The checks of the clean-slot proof, in the order of the evidence: processes, memory, settings, errors, kernel log. All of them
+ * run every time, so that the evidence is complete. Each compares the current value with the baseline: known before and unknown
+ * now is unknown; never known is unchecked.
  */
 import type { Device } from './inventory.ts';
 import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
@@ -19,7 +19,7 @@ export type Fault = {
   readonly hint: string | null;
 };
 
-/** One line of the evidence. `unchecked`: this device or host never tells, or something else made the question void. */
+/** One line of the evidence. `unchecked`: this device or host never reports it, or another finding makes the check pointless. */
 export type Check = {
   readonly check:
     | 'listed'
@@ -56,14 +56,14 @@ function failed(check: Finding['check'], fault: Fault, more: Partial<Finding> = 
   return finding(check, 'failed', { ...more, faults: [fault] });
 }
 
-/** How long leftover processes, and memory that no process holds, are waited for, in ms after the agent was gone. */
+/** How long to wait for leftover processes, and for memory that no process uses, in ms after the agent ended. */
 const leftoverWait = 30_000;
 export const memoryWait = 60_000;
 
-/** MiB that a device may have in use above its baseline: contexts of the driver's own come and go. */
+/** MiB that a device may use above its baseline: the driver's own contexts come and go. */
 const memoryTolerance = 64;
 
-/** `device`: as listed now, null when it is not. `holders`: null where the tool cannot say. */
+/** `device`: as listed now, null when it is not listed. `holders`: null where the tool does not list processes. */
 export function allChecks(device: Device | null, holders: Holders | null, input: ProofInput): Finding[] {
   const { baseline } = input;
   if (device === null) return [listed(input), kernelLog(null, input)];
@@ -85,7 +85,7 @@ export function allChecks(device: Device | null, holders: Holders | null, input:
   ];
 }
 
-/** The rule for a value that has to be as it was; `judge` is asked only when it is known before and now. */
+/** The rule for a value that must be as before; it calls `judge` only for a value that is known both before and now. */
 function compare<T>(
   check: Finding['check'],
   now: T | null,
@@ -110,17 +110,12 @@ function listed({ baseline, inventory }: ProofInput): Finding {
   return failed('listed', { code: 'missing', message, remedy: 'look', hint: 'Create the MIG instances again as they were.' });
 }
 
-/** What the inventory's findings on a device come to; those not named here are looked at again. */
-const remedies: Readonly<Record<string, Fault['remedy']>> = {
-  'gpu-lost': 'reboot',
-  'reset-required': 'reset',
-  'row-remap-pending': 'reset',
-  'page-retirement-pending': 'reset',
-  'repair-pending': 'reset',
-  'row-remap-failed': 'replace',
-  'memory-unrepairable': 'replace',
-  'sram-errors': 'replace',
-};
+/** Remedies for the inventory's findings about a device; others need another look. */
+const remedies: ReadonlyMap<string, Fault['remedy']> = new Map([
+  ['gpu-lost', 'reboot'],
+  ...['reset-required', 'row-remap-pending', 'page-retirement-pending', 'repair-pending'].map((code) => [code, 'reset'] as const),
+  ...['row-remap-failed', 'memory-unrepairable', 'sram-errors'].map((code) => [code, 'replace'] as const),
+]);
 
 function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Finding {
   const seen = { saw: now.state === 'ok' ? 'ok' : [now.state, ...now.reasons].join(', '), before: baseline.health };
@@ -128,13 +123,9 @@ function health({ uuid, parent, health: now }: Device, { baseline, inventory }: 
   if (now.state === 'unknown') return finding('health', baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
   const about = inventory.findings.filter(({ level, subject }) => level === 'error' && (subject === uuid || subject === parent));
   const message = `${uuid} ${now.reasons.join(', and ') || 'is not healthy'}.`;
-  const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: fromTable(code), hint }));
+  const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: remedies.get(code) ?? 'look', hint }));
   const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'Type "onejob gpus" to see what helps.' };
   return finding('health', 'failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
-}
-
-function fromTable(code: string): Fault['remedy'] {
-  return (Object.hasOwn(remedies, code) ? remedies[code] : undefined) ?? 'look';
 }
 
 function processes(holders: Holders | null, { baseline, now, since }: ProofInput): Finding {
@@ -152,10 +143,8 @@ function processes(holders: Holders | null, { baseline, now, since }: ProofInput
     return failed('processes', { code: 'leftover-process', message, remedy: 'look', hint }, { saw });
   }
   if (leftovers.length + unseen.length > 0 && !late) {
-    return finding('processes', 'wait', {
-      saw,
-      wait: { message: `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`, until },
-    });
+    const message = `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`;
+    return finding('processes', 'wait', { saw, wait: { message, until } });
   }
   return finding('processes', others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
 }
@@ -171,13 +160,13 @@ function memory(device: Device, holders: Holders | null, { baseline, now, since 
   if (own <= baseline.memoryMiB + memoryTolerance) return finding('memory', 'ok', seen);
   const held =
     holders !== null && [holders.leftovers, holders.unseen, holders.others, holders.sharers].some((one) => one.length > 0);
-  // Theirs: it can be judged when they have gone.
+  // It is theirs, and can be judged when they are gone.
   if (held) return finding('memory', 'unchecked', seen);
   if (holders !== null && !holders.residents.memoryKnown) return finding('memory', 'unchecked', seen);
   const excess = `${seen.saw} are in use on ${device.uuid} without a process; before the agent it was ${seen.before}`;
   const until = since + memoryWait;
   if (now < until) return finding('memory', 'wait', { ...seen, wait: { message: `${excess}.`, until } });
-  // A desktop's own memory is not all told per process, and it fails nothing.
+  // The tool does not list all of a desktop's memory per process, so it is not a fault.
   if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
   const message = `${excess}. They are still in use after ${memoryWait / 1000} s.`;
   const hint = hintFor('reset', device.uuid, device.parent);
@@ -194,7 +183,7 @@ function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): F
 }
 
 function persistence({ uuid, persistence: mode }: Device, baseline: Baseline): Finding {
-  // On is what `doctor` asks for, so turning it on is no fault.
+  // `doctor` recommends to turn it on, so that is not a fault.
   return compare('persistence', mode, baseline.persistence, (now, before) => {
     if (now || !before) return null;
     const message = `The persistence mode of ${uuid} was on and is off.`;
@@ -203,7 +192,7 @@ function persistence({ uuid, persistence: mode }: Device, baseline: Baseline): F
 }
 
 function settings({ uuid, parent, settings: set }: Device, baseline: Baseline): Finding {
-  // Written down by managers before this was looked at: then there is nothing to compare with.
+  // A baseline of an older manager does not have it.
   return compare('settings', set, baseline.settings ?? null, (now, before) => {
     if (now === before) return null;
     const message = `Clocks and power limit of ${uuid} were set to ${before} and are ${now}.`;
@@ -232,7 +221,7 @@ function layoutFault({ uuid }: Device, now: Mig, before: Mig): Fault | null {
     const isNew = now.pending !== null && now.pending !== before.pending;
     return isNew ? fault(`MIG of ${uuid} is ${now.mode} and will be ${now.pending} after the next reset.`) : null;
   }
-  // The UUID stands for the placement; ids may change when a layout is made again.
+  // The UUID stands for the placement; ids may change when a layout is created again.
   if ('mode' in now || 'mode' in before || now.profile === null || before.profile === null) return null;
   if (now.profile === before.profile || sameProfile(now.profile, before.profile)) return null;
   return fault(`${uuid} was a ${before.profile} and is a ${now.profile}.`);
@@ -264,7 +253,7 @@ function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { ba
   });
 }
 
-/** What the kernel log says of a device since its baseline. */
+/** The kernel log's lines about a device since its baseline. */
 function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Finding {
   if (!kernel.readable) return finding('kernelLog', 'unchecked', { saw: 'kernel log not readable' });
   const place = pciPlace(device?.pciId ?? baseline.pciId ?? '');
@@ -278,7 +267,7 @@ function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput
   return finding('kernelLog', faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
 }
 
-/** Whether an error is only of another MIG instance. One that takes a reset takes it of all of them. */
+/** Whether an error concerns only another MIG instance. One that needs a reset concerns all of them. */
 function isNeighbours(event: KernelEvent, own: Device['mig']): boolean {
   if (event.gpuInstance === null || own === null || 'mode' in own || own.gpuInstance === null) return false;
   const { grade } = gradeXid(event.xid ?? -1);
@@ -296,7 +285,7 @@ function eventFault(event: KernelEvent, device: Device | null, { uuid, parent }:
   if (event.kind !== 'xid' || event.xid === null) return null;
   const { grade, meaning } = gradeXid(event.xid);
   const what = `Xid ${event.xid}, ${meaning}`;
-  // 154 only points to the recovery action, which drivers of its time tell elsewhere.
+  // 154 only refers to the recovery action, which drivers that print 154 report elsewhere.
   const isUntold =
     event.xid === 154 && device !== null && device.health.recoveryAction === null && !/\(None\)[^()]*$/.test(event.text);
   if (isUntold) return fault('xid', what, 'reset');
@@ -314,7 +303,7 @@ function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: De
   return failed('recoveryAction', { code: 'recovery-action', message, remedy, hint }, { saw: action });
 }
 
-/** Another driver is no fault: one that does not fit its library shows as such, and standbys are made anew (S11). */
+/** Another driver is not a fault: one that does not match its library shows as such, and standbys are created again (S11). */
 function driver({ inventory, baseline }: ProofInput): Finding {
   return compare('driver', inventory.driver, baseline.driver, () => null);
 }
@@ -336,7 +325,7 @@ function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): 
   return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then type ${clear}.`;
 }
 
-/** Whether the host has certainly been booted since the baseline. */
+/** Whether the host was certainly rebooted since the baseline. */
 function wasRebooted(before: string | null, now: string | null): boolean {
   return before !== null && now !== null && before !== now;
 }

@@ -1,30 +1,30 @@
 /**
  * Recordings of GPU tools instead of this host, for bug reports and tests: a file, or a folder with all that was recorded on
- * one host. What kind each is shows its content. A file that is none is said and never makes anything fail.
+ * one host. Their content tells which tool they come from. A file of no tool is reported and never makes anything fail.
  */
 import { createReadStream } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
-export interface RecordedFile {
-  /** As the one who gave it knows it. */
+interface RecordedFile {
+  /** For messages. */
   readonly name: string;
   readonly text: string;
 }
 
-/** 16 MiB: what a host of eight GPUs prints is less than half of one. */
+/** 16 MiB: a host of eight GPUs prints less than half of one. */
 const mostBytes = 2 ** 24;
 const mostFiles = 200;
 
 /**
  * The host that was recorded in a file, a pipe, or a folder and the folders in it.
- * @throws OnejobError E_USAGE when there is no such thing, or it may not be read.
+ * @throws OnejobError E_USAGE when it does not exist or cannot be read.
  */
 export async function readRecording(path: string): Promise<Inventory> {
   try {
@@ -48,13 +48,13 @@ export async function readRecording(path: string): Promise<Inventory> {
 }
 
 function reasonOf(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : null;
+  const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'the file or folder does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'this user has no permission to read it';
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The host that these files were recorded on. Never throws, whatever they hold. */
+/** The host that these files were recorded on. Never throws, whatever they contain. */
 export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   const known = files.map((file) => ({ ...file, ...readRecorded(file.text) }));
   const nvidia = known.filter((file) => file.pieces.length > 0);
@@ -72,12 +72,12 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   return {
     ...found,
     complete: used.size > 0 && found.complete,
-    // Once more for those of other vendors: a recording comes from a stranger, and goes to a terminal.
+    // Cleaned once more: a recording comes from a stranger, and goes to a terminal.
     findings: [...found.findings, ...notes].map((each) => finding(each.level, each.code, each.subject, each.message, each.hint)),
   };
 }
 
-/** Whatever a tool prints instead of its report is the tool's fault, in its own words; only a folder may hold what no tool printed. */
+/** A finding for a file without a report: what its tool printed instead, in its own words. */
 function unusedFinding(level: GpuFinding['level'], file: RecordedFile, instead: string | null, isAlone: boolean): GpuFinding {
   const name = clip(file.name);
   if (instead !== null) return finding(level, 'recording-unused', 'host', `${name} contains ${instead}.`, howToRecord);
@@ -96,7 +96,7 @@ async function filesIn(folder: string): Promise<string[]> {
   const files: string[] = [];
   for (const path of names.map((name) => join(folder, name))) {
     if (await isFile(path)) files.push(path);
-    // A folder in it that may not be read holds nothing for us.
+    // An unreadable folder has nothing for us.
     const inner = await readdir(path).catch((): string[] => []);
     for (const each of inner.sort()) if (await isFile(join(path, each))) files.push(join(path, each));
   }

@@ -1,22 +1,19 @@
 /**
- * All secrets of one trusted job, opened. Who is refused by a pin is refused before anything is decrypted: what an old value
- * does when it is tampered with would tell a stranger about it. A pin is noted before the value goes out.
+ * Decrypts all secrets of one trusted job. It checks a value's pin before it decrypts the value: how a manipulated old value
+ * decrypts would tell a stranger about it. It stores a new pin before it hands out the value.
  */
 import { OnejobError } from '../errors.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
 
-/** Where pins are remembered. */
+type Pins = readonly PipelinePattern[];
+
 export interface PinStore {
-  /** What a value is pinned to; empty when it was never used. */
-  of(fingerprint: string): readonly PipelinePattern[] | Promise<readonly PipelinePattern[]>;
-  /** Pins a value that is pinned to nothing; what it is pinned to now, which is another's where that one was faster. Durable when it returns. */
-  first(
-    fingerprint: string,
-    pipeline: PipelinePattern,
-    name: string,
-  ): readonly PipelinePattern[] | Promise<readonly PipelinePattern[]>;
+  /** The pipelines of a value's pins; empty when it was never used. */
+  of(fingerprint: string): Pins | Promise<Pins>;
+  /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
+  first(fingerprint: string, pipeline: PipelinePattern, name: string): Pins | Promise<Pins>;
 }
 
 export interface JobSecrets {
@@ -25,18 +22,18 @@ export interface JobSecrets {
   readonly refused: readonly { readonly name: string; readonly why: string }[];
 }
 
-/** How many variables of one job are opened: each old one costs some 50 ms of a core. */
+/** How many variables of one job are decrypted: each old one takes about 50 ms of a core. */
 export const mostSecrets = 100;
 /**
- * How many of a job's values may be RSA alone. Whether one opens is told, and what it opens to is the job's: whoever asks for
- * thousands that they made up learns what another's means.
+ * How many of a job's values may be RSA alone. The job learns whether one decrypts, and to what: anyone who could try thousands
+ * of made-up values would learn what another's value means.
  */
 const mostPlain = 10;
-/** How many are opened at once: fewer than Node has threads, which files wait for as well. */
+/** How many are decrypted at once: fewer than Node has threads, which file access needs too. */
 const atOnce = 3;
 
 interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
-  /** As the CI service gave it, which nothing that ran inside a sandbox has touched. */
+  /** As the CI service gave it; nothing inside a sandbox can have changed it. */
   readonly env: Readonly<Record<string, string>>;
   readonly pins: PinStore;
 }
@@ -52,14 +49,11 @@ export async function openJobSecrets(job: Job): Promise<JobSecrets> {
     }
   };
   await Promise.all(Array.from({ length: atOnce }, lane));
-  const opened: { name: string; value: string }[] = [];
-  const refused: { name: string; why: string }[] = [];
-  for (const [index, { name, variable }] of secrets.entries()) {
-    const one = found[index] ?? tooMany;
-    if (one.ok) opened.push({ name, value: one.value });
-    else refused.push({ name, why: `${variable} ${one.why}.` });
-  }
-  return { opened, refused };
+  const all = secrets.map((secret, index) => ({ ...secret, found: found[index] ?? tooMany }));
+  return {
+    opened: all.flatMap(({ name, found }) => (found.ok ? [{ name, value: found.value }] : [])),
+    refused: all.flatMap(({ name, variable, found }) => (found.ok ? [] : [{ name, why: `${variable} ${found.why}.` }])),
+  };
 }
 
 const tooManyPlain = {
@@ -74,7 +68,7 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
   const format = formatOf(text);
   if (format === null || format === 'sealed') return openSecret(request);
   const fingerprint = fingerprintOf(text);
-  const decide = (known: readonly PipelinePattern[]) => decidePin({ format, fingerprint, pins: known, organisation, pipeline });
+  const decide = (known: Pins) => decidePin({ format, fingerprint, pins: known, organisation, pipeline });
   const verdict = decide(await pins.of(fingerprint));
   if (typeof verdict !== 'string') return { ok: false, why: verdict.refused };
   const opened = await openSecret(request);
@@ -88,34 +82,32 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
 interface PinRequest extends Pick<SecretOfJob, 'organisation' | 'pipeline'> {
   readonly format: SecretFormat;
   readonly fingerprint: string;
-  readonly pins: readonly PipelinePattern[];
+  readonly pins: Pins;
 }
 
-/** `pin`: nobody has used it yet; note the pipeline before the value goes out. */
+/** `pin`: it was never used; store the pin before the value goes out. */
 type PinVerdict = 'open' | 'pin' | { readonly refused: string };
 
 /**
- * Old values are bound to nothing: who sees one in another pipeline's definition could use it in their own. So the first pipeline
- * that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` remembers.
- * @param pins what `fingerprint` is pinned to; empty when it was never used
+ * Old values name no pipeline: anyone who sees one in another pipeline's definition could use it in their own. So the first
+ * pipeline that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` stores
+ * pins.
+ * @param pins pipelines of the pins of `fingerprint`; empty when it was never used
  * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
  * `refused`: the end of a sentence that begins with the variable.
  */
 export function decidePin({ format, fingerprint, pins, organisation, pipeline }: PinRequest): PinVerdict {
   if (format === 'sealed') return 'open';
+  const alone = 'is in the old format, which is for one pipeline only';
   if (organisation === null || pipeline === null)
-    return {
-      refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it belongs to',
-    };
+    return { refused: `${alone}, and the job does not say which pipeline it belongs to` };
   const here = `${organisation}/${pipeline}`;
-  // It would be a pattern, or stand in a command that somebody is told to type.
+  // It would be a pattern, or become part of a command that a person is told to type.
   if (here.includes('*') || parsePipeline(here) === null)
-    return { refused: 'is in the old format, which is for one pipeline only, and the pipeline name that the job gives is invalid' };
+    return { refused: `${alone}, and the pipeline name that the job gives is invalid` };
   if (pins.length === 0) return 'pin';
   if (covers(pins, organisation, pipeline)) return 'open';
-  return {
-    refused:
-      `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to use it; ` +
-      `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`,
-  };
+  const allow = `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`;
+  const owner = `${listPipelines(pins)}, which used it first or was allowed to use it`;
+  return { refused: `is in the old format and belongs to ${owner}; ${allow}` };
 }

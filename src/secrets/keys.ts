@@ -1,9 +1,9 @@
 /**
- * Key files. One file may hold several private keys, so that what was encrypted for an old one still opens while a new one is
- * in use: lines `AGE-SECRET-KEY-1…` (X25519, as `age-keygen` writes them) and PEM blocks of RSA keys, in any order; blank lines
- * and those that begin with `#` mean nothing. The first key of a kind is the one that new values are encrypted for.
+ * Key files. One file may contain several private keys, so that values for an old key still decrypt while a new one is in use:
+ * lines `AGE-SECRET-KEY-1…` (X25519, as `age-keygen` writes them) and PEM blocks of RSA keys, in any order; blank lines and those
+ * that begin with `#` are ignored. New values are encrypted for the first key of a kind.
  *
- * What is wrong with a file is said by line. Nothing of a private key is ever in a message, nor in what a key looks like to `inspect`.
+ * Errors name the line. No message contains any of a private key, nor does `inspect` of a key.
  */
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { OnejobError } from '../errors.ts';
@@ -22,20 +22,20 @@ export interface SecretKeys {
   readonly keys: readonly SecretKey[];
 }
 
-/** RSA keys below this are not even read, bits. */
+/** Smallest RSA key that is accepted, bits. */
 const shortest = 1024;
-/** Those that are made, bits: their owners' scripts know this length. */
+/** Size of new RSA keys, bits: their owners' scripts expect it. */
 const usual = 2048;
 
-/** A piece of a key file: a line, or a PEM block. `at`: its line, from 1. */
+/** A line of a key file, or a PEM block. `at`: its line, from 1. */
 interface Piece {
   readonly at: number;
   readonly text: string;
 }
 
 /**
- * @param what how the file is called in messages, such as `/etc/onejob/secrets.key`
- * @throws OnejobError E_SECRET_KEY naming every line that cannot be read, and when there is no private key
+ * @param what name of the file in messages, such as `/etc/onejob/secrets.key`
+ * @throws OnejobError E_SECRET_KEY naming every invalid line, and when there is no private key
  */
 export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
   const { keys, problems } = await readPieces(text, secretOf);
@@ -45,7 +45,7 @@ export async function parseKeys(text: string, what = 'The key file'): Promise<Se
 }
 
 /**
- * Public keys of a text that holds public or private ones: `age1…` lines, PEM blocks, or a whole key file.
+ * Public keys of a text that contains public or private ones: `age1…` lines, PEM blocks, or a whole key file.
  * @throws OnejobError E_SECRET_KEY
  */
 export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
@@ -55,7 +55,7 @@ export async function parsePublicKeys(text: string, what = 'The key'): Promise<P
   return keys;
 }
 
-/** The public half as it is given to others: an `age1…` line, or a PEM block. Ends with a newline. */
+/** The public half for others: an `age1…` line, or a PEM block. Ends with a newline. */
 export function publicOf(key: SecretKey | PublicKey): string {
   if (key.kind === 'x25519') return `${key.recipient}\n`;
   return publicHalf(key.key).export({ type: 'spki', format: 'pem' }).toString();
@@ -67,7 +67,7 @@ function asPublic(key: SecretKey | string): PublicKey | string {
   return { kind: 'rsa', id: key.id, key: publicHalf(key.key) };
 }
 
-/** A new private key as a key file's text. `comment`: one line that says what it is. */
+/** A new private key as a key file's text. `comment`: one line of description. */
 export async function makeKey(kind: SecretKey['kind'], comment: string): Promise<string> {
   if (kind === 'rsa') {
     const { privateKey } = generateKeyPairSync('rsa', { modulusLength: usual });
@@ -128,7 +128,7 @@ async function secretOf({ text }: Piece): Promise<SecretKey | string> {
   return rsaKey(() => createPrivateKey(text), 'private');
 }
 
-/** A public key; null when it is none, or what is wrong as a string. */
+/** A public key; null when it is not one, or what is wrong as a string. */
 async function publicOnly({ text }: Piece): Promise<PublicKey | string | null> {
   if (text.startsWith('age1')) return ageRecipient(text);
   if (!/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text) || !text.includes('-----END ')) return null;
@@ -143,7 +143,7 @@ async function ageKey(text: string): Promise<SecretKey | string> {
     const recipient = await identityToRecipient(text);
     return { kind: 'x25519', id: idOf(recipient), recipient, identity: () => text };
   } catch {
-    // The library's words hold the key.
+    // The library's message contains the key.
     return 'is a damaged private key: it was cut off or mistyped';
   }
 }
@@ -174,7 +174,6 @@ function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa
   return { kind: 'rsa', id: idOf(publicHalf(key).export({ type: 'spki', format: 'der' })), key };
 }
 
-/** Node makes one of a private key only. */
 function publicHalf(key: KeyObject): KeyObject {
   return key.type === 'public' ? key : createPublicKey(key);
 }

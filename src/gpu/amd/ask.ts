@@ -1,5 +1,5 @@
 /**
- * Asks a host for its AMD cards: `amd-smi`, else its forerunner `rocm-smi`, and in any case the kernel, which knows enough to
+ * Queries a host for its AMD cards: `amd-smi`, or else its predecessor `rocm-smi`, and always the kernel, which knows enough to
  * grant a card where no tool is installed.
  */
 import { join } from 'node:path';
@@ -13,12 +13,12 @@ import { readKfd } from './kfd.ts';
 import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /**
- * What cards are called by PCI address, for the life of a probe. Sources know different parts of a card, and which of them
- * answers changes: a lease of a card must not fall on a second name of it.
+ * Names of cards by PCI address, for the life of a probe. Sources know different parts of a card, and different ones answer over
+ * time: a lease must not be for a second name of the same card.
  */
 export type AmdNames = Map<string, string>;
 
-/** Each knows a part; without the later ones the earlier are still worth having. */
+/** Each has a part; those that succeed are useful without the later ones. */
 const amdSmi = [
   ['static', '--json'],
   ['list', '--json'],
@@ -26,36 +26,26 @@ const amdSmi = [
 ];
 
 /** Options that releases from 2 to 6 know. */
-const rocmSmi = [
-  '-i',
-  '--showuniqueid',
-  '--showbus',
-  '--showproductname',
-  '--showmeminfo',
-  'vram',
-  '--showdriverversion',
-  '--json',
-];
+const rocmSmi = '-i --showuniqueid --showbus --showproductname --showmeminfo vram --showdriverversion --json'.split(' ');
 
-/** `names`: what cards were called before; those seen first now are added. */
+/** `names`: earlier names of cards; new ones are added. */
 export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory> {
   const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
-  // The tools of a vendor without a card have nothing to say but that they fail.
+  // Without a card the vendor's tools could only fail.
   if (cards?.length === 0) return noGpus;
   const kfd = await readKfd(asking.sys, asking.proc);
   const told = await askTools(asking);
   if (cards === null && kfd === null && !told.asked) return noGpus;
   const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
   const host = amdHost([await readIds(asking.sys, cards ?? [], readings), ...readings]);
-  // Partitions of one card are another set of devices than the card was.
+  // Partitions of a card are other devices than the card was.
   const isParted = host.findings.some(({ code }) => code === 'same-id');
   const devices = host.devices
     .map((device) => (isParted ? device : keepName(device, names)))
     .map((device) => withRenderNode(device, cards ?? []));
   const builtIn = new Set(host.findings.flatMap(({ code, subject }) => (code === 'built-in' ? [subject] : [])));
   const jobCards = cards?.filter(({ pciId }) => !builtIn.has(pciId)) ?? [];
-  // Where the cards were listed all the same, a tool that fails keeps nobody from using them; one that hangs shows a driver
-  // that is sick.
+  // If the cards were listed all the same, they can be used although a tool failed; a tool that hangs is a sign of a sick driver.
   const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
   const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
   return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
@@ -72,10 +62,7 @@ async function askTools(asking: Asking): Promise<Told> {
   const failures: GpuFinding[] = [];
   const readings: AmdReading[] = [];
   let asked = false;
-  for (const [tool, calls] of [
-    ['amd-smi', amdSmi],
-    ['rocm-smi', [rocmSmi]],
-  ] as const) {
+  for (const [tool, calls] of Object.entries({ 'amd-smi': amdSmi, 'rocm-smi': [rocmSmi] })) {
     if (readings.length > 0 || !(await asking.has(tool))) continue;
     asked = true;
     for (const call of calls) {
@@ -92,7 +79,7 @@ async function askTools(asking: Asking): Promise<Told> {
   return { asked, hung: false, readings, failures };
 }
 
-/** Cards on the bus that nobody lists. Graphics built into a processor may be among them, so nothing is said to be lost. */
+/** Cards on the bus that no source lists. They may be graphics built into a processor, so none is reported as lost. */
 function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
   return cards
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
@@ -102,7 +89,7 @@ function missing(cards: readonly PciCard[], devices: readonly Device[]): readonl
     });
 }
 
-/** The ids that amdgpu has of those cards that `readings` list, from Vega on; below `sys` (`/sys`). Wakes no card. */
+/** The ids that amdgpu has for the cards in `readings`, from Vega on; below `sys` (`/sys`). Wakes no card. */
 async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
   const listed = readings.flatMap((reading) => reading.cards);
   const read = await Promise.all(
@@ -117,7 +104,7 @@ async function readIds(sys: string, cards: readonly PciCard[], readings: readonl
   return readingOf('bus', null, known);
 }
 
-/** `device` by the name that its place had first, unless both are ids and differ: then it is another card. */
+/** `device` under the first name of its address, unless both are ids and differ: then it is another card. */
 function keepName(device: Device, names: AmdNames): Device {
   if (device.pciId === null) return device;
   const before = names.get(device.pciId);

@@ -1,4 +1,4 @@
-/** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
+/** One NVIDIA GPU, or one of its MIG instances, from its readings. Invalid numbers are left out, with a finding. */
 import { architectureOf } from '../architectures.ts';
 import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
@@ -17,7 +17,7 @@ export interface Made {
 const mostPid = 2 ** 31 - 1;
 const mostId = 65_535;
 
-/** `uuid` is certain by now; everything else may be missing. */
+/** `uuid` is certain; anything else may be missing. */
 export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const { facts } = reading;
   const findings: GpuFinding[] = [];
@@ -83,7 +83,7 @@ function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['fact
   return parts.filter((part) => part !== null).join(', ') || null;
 }
 
-/** One instance of `gpu`. What one shares with its GPU it has from there: when that fails, all of it fails. */
+/** One instance of `gpu`. It shares the GPU's health: when the GPU fails, all of its instances fail. */
 export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean): Made {
   const findings: GpuFinding[] = [];
   const odd = oddIn(uuid, findings);
@@ -117,13 +117,13 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
 
 type Odd = (what: string, text: string) => void;
 
-/** Says of a value that it is nonsense. */
+/** Adds a finding about an invalid value. */
 function oddIn(uuid: string, findings: GpuFinding[]): Odd {
   return (what, text) =>
     findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which is invalid.`));
 }
 
-/** Reads a field as a number: null without a word when it is not said, and with one when it is nonsense. */
+/** Reads a field as a number: null when it is missing, and with a finding when it is invalid. */
 function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
   return <T>(field: F, what: string, parse: (text: string) => T | null): T | null => {
     const text = said(facts[field]);
@@ -170,7 +170,7 @@ function processesOf(readings: readonly ProcessReading[] | null, odd: Odd): read
   if (readings === null) return null;
   const processes = readings.map(processOf);
   const wrong = processes.indexOf(null);
-  // Somebody is there, and who is not known: that is not an empty list.
+  // An unknown process is there: that is not an empty list.
   if (wrong >= 0) odd("process' number", readings[wrong]?.pid ?? '');
   return wrong >= 0 ? null : processes.filter((process) => process !== null);
 }

@@ -1,4 +1,4 @@
-/** What is known of NVIDIA GPUs without nvidia-smi: the driver's files under `/proc`, and its branch. */
+/** What the driver's files under `/proc` tell about NVIDIA GPUs, and what follows from the driver's version. */
 import { builtInTables } from '../../images/tables.ts';
 import { type GpuReading, newBlock } from './reading.ts';
 import { driverVersion } from './values.ts';
@@ -10,8 +10,8 @@ export function readProcVersion(text: string): string | null {
 }
 
 /**
- * The newest CUDA that this driver can certainly run, for tools that do not say it: before 410, or without libcuda. A branch that
- * the tables lack can do what the one below it can; null below the first.
+ * The newest CUDA that this driver can certainly run, for tools that do not report it: before 410, or without libcuda. A branch
+ * that is not in the tables counts as the one below it; null below the first.
  */
 export function cudaOfDriver(driver: string | null): string | null {
   const branch = driver === null ? 0 : Number.parseInt(driver, 10);
@@ -19,28 +19,17 @@ export function cudaOfDriver(driver: string | null): string | null {
 }
 
 /**
- * `/proc/driver/nvidia/gpus/<PCI address>/information`: its GPUs, one for each `Model:`, without those that the owner keeps from the driver. The UUID reads `GPU-????????-…` until a
- * card was used for the first time.
+ * The GPUs in texts of `/proc/driver/nvidia/gpus/<PCI address>/information`, one for each `Model:`, without those that the owner
+ * excluded from the driver. The UUID reads `GPU-????????-…` until a card is used for the first time.
  */
 export function readProcGpus(text: string): GpuReading[] {
-  const blocks: Map<string, string>[] = [];
-  for (const line of text.split('\n')) {
-    const at = line.indexOf(':');
-    const label = line.slice(0, Math.max(0, at)).trim().toLowerCase();
-    if (label === 'model' || blocks.length === 0) blocks.push(new Map());
-    blocks.at(-1)?.set(label, line.slice(at + 1).trim());
-  }
-  return blocks
-    .filter((block) => block.has('bus location') && !/^yes$/i.test(block.get('gpu excluded') ?? ''))
-    .map((block) => ({ ...newBlock(factsOf(block)), depth: 'name' }));
-}
-
-function factsOf(block: ReadonlyMap<string, string>): GpuReading['facts'] {
-  const labels = { model: 'model', uuid: 'gpu uuid', pciId: 'bus location', minor: 'device minor' };
-  return Object.fromEntries(
-    Object.entries(labels).flatMap(([field, label]) => {
-      const value = block.get(label);
-      return value === undefined ? [] : [[field, value]];
-    }),
-  );
+  return text.split(/^(?=Model:)/im).flatMap((block): GpuReading[] => {
+    const lines = new Map(
+      [...block.matchAll(/^([^:\n]*):(.*)$/gm)].map(([, label = '', value = '']) => [label.trim().toLowerCase(), value.trim()]),
+    );
+    if (!lines.has('bus location') || /^yes$/i.test(lines.get('gpu excluded') ?? '')) return [];
+    const labels = { model: 'model', uuid: 'gpu uuid', pciId: 'bus location', minor: 'device minor' };
+    const known = Object.entries(labels).filter(([, label]) => lines.has(label));
+    return [{ ...newBlock(Object.fromEntries(known.map(([field, label]) => [field, lines.get(label)]))), depth: 'name' }];
+  });
 }

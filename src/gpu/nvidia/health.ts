@@ -1,8 +1,7 @@
 /**
- * Whether an NVIDIA GPU may be given to a job, judged from what its own driver says of it. A value that could not be read is
- * "unknown" and not "fine"; a value that such a card does not have (`N/A`) says nothing either way.
+ * Whether a job may get an NVIDIA GPU, judged from what its driver reports. A value that could not be read is "unknown" and not
+ * "fine"; a value that the card does not have (`N/A`) counts neither way.
  */
-
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
 import { kernelLog, resetHint } from './failures.ts';
@@ -11,7 +10,7 @@ import { isUnread, said, wholeNumber } from './values.ts';
 
 interface Complaint {
   readonly code: string;
-  /** Of the GPU, as the end of a sentence that begins with its name. */
+  /** The end of a sentence that begins with the GPU's name. */
   readonly words: string;
   readonly hint: string;
 }
@@ -20,7 +19,7 @@ const replace = 'Have it replaced; onejob will not use it.';
 const fabric =
   'Start nvidia-fabricmanager, in exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA fails with error 802.';
 
-/** Fields that any card answers or has not; one that cannot be read leaves open how the card is. */
+/** Fields whose value must be readable if the card has it; otherwise its health is unknown. */
 const vital: Partial<Record<GpuField, string>> = {
   memoryTotal: 'memory',
   memoryUsed: 'used memory',
@@ -108,7 +107,7 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   return found;
 }
 
-/** What keeps a card that complains of nothing from being called healthy; `reported` where somebody should look. */
+/** Why a card without complaints cannot be called healthy; `reported` where a person should look. */
 function openQuestions({ facts, depth }: GpuReading): { readonly words: string; readonly reported: boolean }[] {
   const unread = Object.entries(vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
   const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));

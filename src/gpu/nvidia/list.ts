@@ -1,11 +1,11 @@
 /**
- * `nvidia-smi -L`: GPUs with their UUIDs, each followed by its MIG instances. The only output that has an instance's UUID and
- * profile on every driver, and an index that shows when a card in the middle is missing.
+ * `nvidia-smi -L`: GPUs with their UUIDs, each followed by its MIG instances. Only this output has the UUID and profile of an
+ * instance on every driver, and an index that shows when a card in the middle is missing.
  */
 import { type GpuReading, type MigReading, newBlock, nothingRead, type Reading } from './reading.ts';
 import { migUuid } from './values.ts';
 
-/** Whether a line of it is in the text. */
+/** Whether the text contains a line of it. */
 export function looksLikeList(text: string): boolean {
   return /^[ \t]*GPU[ \t]{1,8}\d{1,4}:.{0,200}\(UUID:/m.test(text);
 }
@@ -16,7 +16,7 @@ interface Entry {
   readonly lines: Set<string>;
 }
 
-/** Never throws. The same line twice is one GPU: other outputs repeat it. */
+/** Never throws. A repeated line is the same GPU: other outputs repeat it. */
 export function readList(text: string): Reading {
   const entries = new Map<string, Entry>();
   const rest: string[] = [];
@@ -33,7 +33,7 @@ export function readList(text: string): Reading {
       if (!owner.lines.has(line)) owner.instances.push(instance);
       owner.lines.add(line);
     } else {
-      // The beginning of such a line without its end, or an instance of nobody.
+      // An incomplete line, or an instance without a GPU.
       if (/^(GPU[ \t]{1,8}\d{1,4}:|MIG[ \t]{1,8}\d)/.test(line)) whole = false;
       rest.push(raw);
     }
@@ -42,7 +42,7 @@ export function readList(text: string): Reading {
   return { ...nothingRead, gpus, whole: whole && gpus.length > 0, rest: rest.join('\n') };
 }
 
-/** `GPU 0: NVIDIA L4 (UUID: GPU-…)`; a name may have brackets of its own: `Orin (nvgpu)`. */
+/** `GPU 0: NVIDIA L4 (UUID: GPU-…)`; a name may contain brackets: `Orin (nvgpu)`. */
 function gpuIn(line: string): GpuReading | null {
   const [start, index] = /^GPU[ \t]{1,8}(\d{1,4}):/.exec(line) ?? [];
   const at = line.lastIndexOf('(UUID:');
@@ -64,7 +64,7 @@ function migIn(line: string): MigReading | null {
     profile,
     index,
     uuid,
-    ...(gpuInstance === null ? {} : { gpuInstance }),
-    ...(computeInstance === null ? {} : { computeInstance }),
+    ...(gpuInstance !== null && { gpuInstance }),
+    ...(computeInstance !== null && { computeInstance }),
   };
 }

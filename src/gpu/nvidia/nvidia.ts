@@ -1,9 +1,7 @@
 /**
- * The NVIDIA GPUs of one host, from all that is known of it. No device is made up: one is listed only under a UUID that was
- * printed. And none is believed gone because a tool did not get to the end: the set is complete only when every GPU that should
- * be there is either listed or named as lost.
+ * The NVIDIA GPUs of one host, from all sources. It lists a device only under a UUID that was printed. It considers none gone
+ * because a tool did not finish: the set is complete only when every expected GPU is either listed or reported as lost.
  */
-
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
@@ -44,14 +42,14 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   };
 }
 
-/** Complaints of a tool on a host that has no GPU it could have found. */
+/** Findings that do not matter on a host that has no GPU. */
 const needless: ReadonlySet<string> = new Set(['tool-missing', 'no-devices', 'driver-not-loaded']);
 
 interface SetJudgement {
   readonly complete: boolean;
-  /** Whether it is certain that there is no GPU. */
+  /** Whether there is certainly no GPU. */
   readonly isEmpty: boolean;
-  /** PCI addresses of GPUs that are there and that nvidia-smi has lost. */
+  /** PCI addresses of GPUs that exist but that nvidia-smi no longer lists. */
   readonly lost: ReadonlySet<string>;
   readonly findings: readonly GpuFinding[];
 }
@@ -72,14 +70,14 @@ function judgeSet(
     return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
   }
   const best = sources.find((each) => each.gpus.length > 0);
-  // A better one that was asked and said nothing: it failed.
+  // A better source was asked and listed nothing: it failed.
   const whole = best?.whole === true && sources[0] === best;
   const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
   const seen = new Set(listed.map((gpu) => gpu.pciId));
   const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => gpu.pciId ?? [])])];
   const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
   const missing = seen.has(null) ? [] : expected.filter((pciId) => !seen.has(pciId));
-  // One card off the bus makes the tool fail for all of them, but each was asked by itself, or is what it complains of.
+  // One card off the bus makes the tool fail for all of them, but each was queried separately, or is named in its error.
   const isAccounted =
     onBus !== null &&
     (best?.attached ?? 0) <= expected.length &&
@@ -118,7 +116,7 @@ function namelessFinding({ pciId, reading }: Joined): GpuFinding {
 interface Devices {
   readonly devices: readonly Device[];
   readonly findings: readonly GpuFinding[];
-  /** Findings that leave open which devices there are. */
+  /** Findings that leave the set of devices uncertain. */
   readonly uncertain: readonly GpuFinding[];
 }
 
@@ -165,7 +163,7 @@ function twins(byUuid: ReadonlyMap<string, readonly Device[]>): GpuFinding[] {
   });
 }
 
-/** The tool looked for libcuda and did not find it; jobs get the host's, so theirs will not either. */
+/** The tool did not find libcuda. Jobs use the host's, so they will not find it either. */
 function libcuda(sources: readonly Source[]): GpuFinding[] {
   if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
   const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from the host, so CUDA will not start in them.';

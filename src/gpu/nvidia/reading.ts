@@ -2,94 +2,90 @@
 import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
 /**
- * The path of each element of `-q -x` below its GPU, since names repeat under different parents. Every one of them may be missing:
- * which are there depends on driver and card.
- *
- * Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi).
+ * Elements of `-q -x` by their path below the GPU, since names repeat under different parents. Any may be missing, depending on
+ * driver and card. Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi).
  */
 const gpuFields = {
-  model: ['product_name'],
-  uuid: ['uuid'],
-  pciId: ['pci/pci_bus_id'],
-  index: ['index'],
-  minor: ['minor_number'],
-  architecture: ['product_architecture'],
-  memoryTotal: ['fb_memory_usage/total'],
-  memoryUsed: ['fb_memory_usage/used'],
-  temperature: ['temperature/gpu_temp'],
-  performanceState: ['performance_state'],
-  persistence: ['persistence_mode'],
-  computeMode: ['compute_mode'],
+  product_name: 'model',
+  uuid: 'uuid',
+  'pci/pci_bus_id': 'pciId',
+  index: 'index',
+  minor_number: 'minor',
+  product_architecture: 'architecture',
+  'fb_memory_usage/total': 'memoryTotal',
+  'fb_memory_usage/used': 'memoryUsed',
+  'temperature/gpu_temp': 'temperature',
+  performance_state: 'performanceState',
+  persistence_mode: 'persistence',
+  compute_mode: 'computeMode',
   // What is set, not what is reached: `clocks` and `instant_power_draw` change by themselves.
-  graphicsClock: ['applications_clocks/graphics_clock'],
-  memoryClock: ['applications_clocks/mem_clock'],
-  powerLimit: ['gpu_power_readings/current_power_limit', 'power_readings/power_limit'],
-  displayActive: ['display_active'],
-  migCurrent: ['mig_mode/current_mig'],
-  migPending: ['mig_mode/pending_mig'],
-  eccCurrent: ['ecc_mode/current_ecc'],
-  eccPending: ['ecc_mode/pending_ecc'],
+  'applications_clocks/graphics_clock': 'graphicsClock',
+  'applications_clocks/mem_clock': 'memoryClock',
+  'gpu_power_readings/current_power_limit': 'powerLimit',
+  'power_readings/power_limit': 'powerLimit',
+  display_active: 'displayActive',
+  'mig_mode/current_mig': 'migCurrent',
+  'mig_mode/pending_mig': 'migPending',
+  'ecc_mode/current_ecc': 'eccCurrent',
+  'ecc_mode/pending_ecc': 'eccPending',
   // Volta and older count all kinds in one total, Turing and newer by memory, from 535 on SRAM by kind.
-  uncorrectedTotal: ['ecc_errors/volatile/double_bit/total'],
-  uncorrectedDram: ['ecc_errors/volatile/dram_uncorrectable'],
-  uncorrectedSram: ['ecc_errors/volatile/sram_uncorrectable'],
-  uncorrectedParity: ['ecc_errors/volatile/sram_uncorrectable_parity'],
-  uncorrectedSecded: ['ecc_errors/volatile/sram_uncorrectable_secded'],
-  sramThreshold: ['ecc_errors/aggregate/sram_threshold_exceeded'],
-  channelRepair: ['ecc_errors/channel_repair_pending'],
-  tpcRepair: ['ecc_errors/tpc_repair_pending'],
-  unrepairable: ['ecc_errors/unrepairable_memory'],
-  retirementPending: ['retired_pages/pending_retirement'],
-  blacklistPending: ['retired_pages/pending_blacklist'],
-  remapPending: ['remapped_rows/remapped_row_pending'],
-  remapFailure: ['remapped_rows/remapped_row_failure'],
-  recoveryAction: ['gpu_recovery_action'],
-  resetRequired: ['gpu_reset_status/reset_required'],
-  drainRecommended: ['gpu_reset_status/drain_and_reset_recommended'],
-  fabricState: ['fabric/state'],
-  fabricStatus: ['fabric/status'],
-  fabricSummary: ['fabric/health/summary'],
-  fabricRoute: ['fabric/health/route_unhealthy'],
-  fabricConfig: ['fabric/health/incorrect_configuration'],
+  'ecc_errors/volatile/double_bit/total': 'uncorrectedTotal',
+  'ecc_errors/volatile/dram_uncorrectable': 'uncorrectedDram',
+  'ecc_errors/volatile/sram_uncorrectable': 'uncorrectedSram',
+  'ecc_errors/volatile/sram_uncorrectable_parity': 'uncorrectedParity',
+  'ecc_errors/volatile/sram_uncorrectable_secded': 'uncorrectedSecded',
+  'ecc_errors/aggregate/sram_threshold_exceeded': 'sramThreshold',
+  'ecc_errors/channel_repair_pending': 'channelRepair',
+  'ecc_errors/tpc_repair_pending': 'tpcRepair',
+  'ecc_errors/unrepairable_memory': 'unrepairable',
+  'retired_pages/pending_retirement': 'retirementPending',
+  'retired_pages/pending_blacklist': 'blacklistPending',
+  'remapped_rows/remapped_row_pending': 'remapPending',
+  'remapped_rows/remapped_row_failure': 'remapFailure',
+  gpu_recovery_action: 'recoveryAction',
+  'gpu_reset_status/reset_required': 'resetRequired',
+  'gpu_reset_status/drain_and_reset_recommended': 'drainRecommended',
+  'fabric/state': 'fabricState',
+  'fabric/status': 'fabricStatus',
+  'fabric/health/summary': 'fabricSummary',
+  'fabric/health/route_unhealthy': 'fabricRoute',
+  'fabric/health/incorrect_configuration': 'fabricConfig',
 } as const;
 
 /** Of one MIG instance. Some drivers say the UUID there, most only with `-L`. */
 const migFields = {
-  index: ['index'],
-  uuid: ['uuid', 'mig_uuid'],
-  gpuInstance: ['gpu_instance_id'],
-  computeInstance: ['compute_instance_id'],
-  memoryTotal: ['fb_memory_usage/total'],
-  memoryUsed: ['fb_memory_usage/used'],
-  uncorrected: ['ecc_error_count/volatile_count/sram_uncorrectable', 'ecc_errors/volatile/sram_uncorrectable'],
+  index: 'index',
+  uuid: 'uuid',
+  mig_uuid: 'uuid',
+  gpu_instance_id: 'gpuInstance',
+  compute_instance_id: 'computeInstance',
+  'fb_memory_usage/total': 'memoryTotal',
+  'fb_memory_usage/used': 'memoryUsed',
+  'ecc_error_count/volatile_count/sram_uncorrectable': 'uncorrected',
+  'ecc_errors/volatile/sram_uncorrectable': 'uncorrected',
 } as const;
 
 /** Of one process. */
 const processFields = {
-  pid: ['pid'],
-  name: ['process_name'],
-  type: ['type'],
-  memory: ['used_memory'],
-  gpuInstance: ['gpu_instance_id'],
-  computeInstance: ['compute_instance_id'],
+  pid: 'pid',
+  process_name: 'name',
+  type: 'type',
+  used_memory: 'memory',
+  gpu_instance_id: 'gpuInstance',
+  compute_instance_id: 'computeInstance',
 } as const;
 
-export type GpuField = keyof typeof gpuFields;
-export type MigField = keyof typeof migFields | 'profile';
-export type ProcessField = keyof typeof processFields;
+export type GpuField = (typeof gpuFields)[keyof typeof gpuFields];
+type MigField = (typeof migFields)[keyof typeof migFields];
+type ProcessField = (typeof processFields)[keyof typeof processFields];
 
-function placesOf<F extends string>(fields: Record<F, readonly string[]>): ReadonlyMap<string, F> {
-  const entries = Object.entries<readonly string[]>(fields) as [F, readonly string[]][];
-  return new Map(entries.flatMap(([field, places]) => places.map((place) => [place, field] as const)));
-}
-
-export const gpuPlaces = placesOf<GpuField>(gpuFields);
-const migPlaces = placesOf<keyof typeof migFields>(migFields);
-export const processPlaces = placesOf<ProcessField>(processFields);
+const gpuPlaces = new Map<string, GpuField>(Object.entries(gpuFields));
+const migPlaces = new Map<string, MigField>(Object.entries(migFields));
+const processPlaces = new Map<string, ProcessField>(Object.entries(processFields));
 
 /** Texts as printed, each where the tool said something of the kind, be it only `N/A`. */
 export type Facts<F extends string> = { readonly [K in F]?: string };
-export type MigReading = Facts<MigField>;
+export type MigReading = Facts<MigField | 'profile'>;
 export type ProcessReading = Facts<ProcessField>;
 
 export interface Reading {
@@ -116,19 +112,12 @@ export interface GpuReading {
   readonly depth: 'state' | 'name';
 }
 
-export const nothingRead: Reading = {
-  driver: null,
-  cuda: null,
-  attached: null,
-  gpus: [],
-  whole: false,
-  rest: '',
-};
+export const nothingRead: Reading = { driver: null, cuda: null, attached: null, gpus: [], whole: false, rest: '' };
 
 /** A GPU while it is read. */
 export interface Block {
   facts: { [K in GpuField]?: string };
-  instances: { [K in MigField]?: string }[];
+  instances: { [K in MigField | 'profile']?: string }[];
   processes: { [K in ProcessField]?: string }[] | null;
   trouble: Trouble | null;
 }
@@ -139,7 +128,7 @@ export function newBlock(facts: Block['facts'] = {}): Block {
 
 /** Where the values of the newest MIG instance and the newest process of a block are. */
 const inInstance = 'mig_devices/mig_device/';
-export const inProcess = 'processes/process_info/';
+const inProcess = 'processes/process_info/';
 
 /** Takes a value at its place in a block; places that are not known are passed over. */
 export function take(block: Block, place: string, value: string): void {

@@ -1,5 +1,4 @@
-/** The answers of one host's nvidia-smi, each read in its own way, with what went wrong while it was asked. */
-
+/** The answers of one host's nvidia-smi, each parsed, with the problems of each call. */
 import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
@@ -10,36 +9,32 @@ import type { GpuReading, Reading } from './reading.ts';
 import { said } from './values.ts';
 import { readXml } from './xml.ts';
 
-/** What can be known of the NVIDIA GPUs of one host, each part by itself; whatever was not asked for is left out or null. */
+/** The sources about one host's NVIDIA GPUs; one that was not asked is left out or null. */
 export interface NvidiaParts {
-  /** `nvidia-smi -q -x`; several when each GPU was asked by itself (`-i UUID`). The only part that knows health and processes whole. */
+  /** `nvidia-smi -q -x`; several when each GPU was queried separately (`-i UUID`). Only this has complete health and processes. */
   readonly xml?: Reply | readonly Reply[] | null;
-  /** `nvidia-smi -L`: the only one with the UUIDs and profiles of MIG instances. */
+  /** `nvidia-smi -L`: the only source of the UUIDs and profiles of MIG instances. */
   readonly list?: Reply | readonly Reply[] | null;
-  /** `/proc/driver/nvidia/version`: the kernel module that is loaded. */
+  /** `/proc/driver/nvidia/version`: the loaded kernel module. */
   readonly procVersion?: string | null;
-  /** The texts of `/proc/driver/nvidia/gpus/<PCI address>/information`. */
   readonly procGpus?: readonly string[] | null;
-  /**
-   * PCI addresses of the NVIDIA GPUs that should be seen: all on the bus but those that another driver holds (vfio-pci for a
-   * virtual machine). null where nobody knows.
-   */
+  /** PCI addresses of the expected NVIDIA GPUs: all on the bus except those that another driver holds. null where unknown. */
   readonly pciIds?: readonly string[] | null;
 }
 
 export type SourceKind = 'xml' | 'list';
 
-/** All answers of one kind: usually one, several when each GPU was asked by itself. */
+/** All answers of one kind: usually one, several when each GPU was queried separately. */
 export interface Source extends Omit<Reading, 'rest'> {
   readonly kind: SourceKind;
-  /** Whether these are all GPUs that the driver has. */
+  /** Whether these are all GPUs of the driver. */
   readonly whole: boolean;
-  /** PCI addresses of GPUs out of answers that were whole by themselves. */
+  /** PCI addresses of GPUs from complete answers. */
   readonly certain: ReadonlySet<string>;
   readonly findings: readonly GpuFinding[];
 }
 
-/** Kinds that were asked for, those that know more first. */
+/** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
   return [
     sourceOf('xml', [parts.xml ?? []].flat(), module, readXml),
@@ -47,7 +42,7 @@ export function sourcesOf(parts: NvidiaParts, module: string | null): readonly S
   ].filter((source) => source !== null);
 }
 
-/** More than any host has, and few enough to be compared with each other. */
+/** More than any host has, and few enough to compare each with each. */
 const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
@@ -62,13 +57,13 @@ function sourceOf(
   const answers = replies.map((reply) => {
     const answer = read(reply.output);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
-    // What an exit code says of nobody, when the answer says it of one.
+    // The answer attributes to one GPU what the exit code says about the host.
     const failures = failuresOf(reply, answer.rest, module).filter(
       ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
     );
     const whole = answer.whole && !reply.hung;
     const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
-    // A code alone says nothing against an answer that has all that it should have.
+    // An exit code alone is no reason to distrust a complete answer.
     const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
     return {
       ...answer,
@@ -81,7 +76,7 @@ function sourceOf(
   const gpus = all.slice(0, mostGpus);
   const attached = Math.max(-1, ...answers.map((answer) => answer.attached ?? -1));
   const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
-  // Asked for one GPU the tool says how many there are, so that only all answers together have to have as many.
+  // Queried for one GPU, the tool reports how many there are, so only all answers together must have as many.
   const isOne = replies.length === 1;
   const short =
     attached >= 0 && answers.every((answer) => answer.whole) && (isOne ? names.size !== attached : names.size < attached);
@@ -118,16 +113,16 @@ function sourceOf(
   };
 }
 
-/** The only GPU that was asked for; null where all were, or the call did not end. */
+/** The only GPU that was queried; null where all were, or the call did not end. */
 function askedFor(reply: Reply | undefined): string | null {
   const at = reply?.args.indexOf('-i') ?? -1;
   return reply === undefined || reply.hung || at < 0 ? null : normalPci(reply.args[at + 1] ?? '');
 }
 
-/** What holds for every GPU, even where another one answered just before. */
+/** Findings about every GPU, even if another one answered just before. */
 const ofTheHost: ReadonlySet<string> = new Set(['driver-not-loaded', 'library-mismatch', 'nvml-missing', 'tool-missing']);
 
-/** What a tool that answers for other GPUs says of the host when it is asked for one GPU, it says of that one. */
+/** If the tool answers for other GPUs, what it says about the host when queried for one GPU is about that GPU. */
 function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFinding[] {
   return findings.map((each) => {
     if (each.subject !== 'host' || ofTheHost.has(each.code)) return each;
@@ -146,7 +141,7 @@ function withIndex(gpu: GpuReading, at: number): GpuReading {
   return { ...gpu, facts: { index: String(at), ...gpu.facts } };
 }
 
-/** The first number that is left out between 0 and the highest; null when there is none, or the output has no numbers. */
+/** The first missing number between 0 and the highest; null when none is missing, or the output has no numbers. */
 function gapIn(gpus: readonly GpuReading[]): number | null {
   const numbers = new Set(gpus.map((gpu) => Number.parseInt(gpu.facts.index ?? '', 10)));
   const highest = Math.max(...numbers);
