@@ -1,7 +1,4 @@
-/**
- * Compute capability and architecture of NVIDIA's GPUs by the name of the model, for drivers that do not report them. A name
- * that is not in `models.json` stays unknown.
- */
+/** Compute capability and architecture of NVIDIA's GPUs by model, for drivers that do not report them; see `models.json`. */
 import { builtInTables } from '../images/tables.ts';
 import known from './models.json' with { type: 'json' };
 

@@ -15,10 +15,7 @@ export function movedCard(cards: readonly Listed[]): { readonly index: number; r
   return null;
 }
 
-/**
- * The readings of each card: by PCI address; those without one by the same tool's number for the card, or else by the card's
- * id. `without`: how many cards have neither.
- */
+/** Readings of each card: by PCI address, else by the tool's number, else by id. `without`: how many cards have none of these. */
 export function byCard<C extends Listed>(
   readings: readonly { readonly source: string; readonly cards: readonly C[] }[],
 ): { readonly groups: readonly (readonly C[])[]; readonly without: number } {

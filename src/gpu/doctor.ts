@@ -1,7 +1,4 @@
-/**
- * `doctor` for a host with GPUs: the findings of the look at its devices, with the command that fixes them, and problems that are
- * invisible until something breaks. Pure. Whatever is unknown gives no finding.
- */
+/** `doctor` for a host with GPUs: problems, even invisible ones, with the command that fixes them. Pure. Unknown is no finding. */
 import type { Finding } from '../finding.ts';
 import type { Arch } from '../images/request.ts';
 import { whyNotImage } from '../images/search.ts';

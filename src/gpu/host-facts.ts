@@ -1,7 +1,6 @@
 /**
- * What `doctor` checks on a host with GPUs apart from the devices: the kernel's modules, NVIDIA's container tools, the driver's
- * services, and whether an unattended upgrade may replace the driver. Whatever is unknown is null; nothing here throws, and each
- * tool has a time limit (see `run.ts`). On a host without an NVIDIA card it runs no tool.
+ * What `doctor` checks on a host with GPUs apart from the devices: modules, container tools, the driver's services, and unattended
+ * upgrades. Whatever is unknown is null; nothing here throws. On a host without an NVIDIA card it runs no tool.
  */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';

@@ -1,7 +1,6 @@
 /**
- * What one look at a host's GPUs found. Devices are identified by UUID, never by index. A value that a tool did not report is
- * null, "unknown", and unknown never means free or healthy. A look that could not read all devices says so in `complete`:
- * nothing may conclude from it that a device is gone.
+ * What one look at a host's GPUs found. UUIDs identify devices, never indexes. A value that no tool reported is null, "unknown",
+ * which never means free or healthy. After a look that is not `complete`, no device may be considered gone.
  */
 import { comparePci } from './pci.ts';
 

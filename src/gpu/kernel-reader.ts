@@ -1,7 +1,6 @@
 /**
- * Reads the kernel log's device, which never blocks here: each look reads all that is there, from the oldest record the kernel
- * still has, so that it also sees an error from while the manager was not running (S5). It keeps the newest event of each kind
- * per GPU. Where the log cannot be read it says so once, and every look says why.
+ * Reads the kernel log's device, without blocking: each look reads all that is there, from the oldest record on, so that it also
+ * sees an error from while no manager was running (S5). It keeps the newest event of each kind per GPU.
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { turn } from '../clock.ts';

@@ -54,10 +54,7 @@ interface MigPlace {
   readonly computeInstance: number | null;
 }
 
-/**
- * Whether a process may be on an instance. A compute process without a known instance may be on each: an instance is free only
- * if no process can be on it. Display processes run on none.
- */
+/** Whether a process may be on an instance. A compute process without a known instance may be on each; displays are on none. */
 export function mayBeOn(process: GpuProcess, { gpuInstance, computeInstance }: MigPlace): boolean {
   if (process.gpuInstance === null) return process.type !== 'G';
   if (process.gpuInstance !== gpuInstance) return false;

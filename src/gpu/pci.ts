@@ -22,10 +22,7 @@ export interface PciCard {
 /** PCI's numbers of the vendors (https://pci-ids.ucw.cz). */
 const vendors: Readonly<Record<string, Vendor>> = { '0x10de': 'nvidia', '0x1002': 'amd', '0x8086': 'intel' };
 
-/**
- * Class codes of PCI: 0300 VGA, 0302 3D and 0380 other display controller, 1200 accelerator. Other functions of a card (sound
- * 0403, NVSwitch 0680, bridges 0604) are not GPUs.
- */
+/** Class codes of PCI: 0300 VGA, 0302 3D and 0380 other display controller, 1200 accelerator. 0680 would be an NVSwitch. */
 const classes = /^0x(0300|0302|0380|1200)/;
 
 /** All GPUs below `sys` (`/sys`), in the order of their addresses; null where the kernel has no such list. */
@@ -79,18 +76,11 @@ function numbersOf(pciId: string | null): number[] {
 
 /** A small file's text, trimmed; null when it is missing, unreadable or empty. */
 export async function readText(file: string): Promise<string | null> {
-  try {
-    const text = (await readFile(file, 'utf8')).trim();
-    return text === '' ? null : text;
-  } catch {
-    return null;
-  }
+  const text = await readFile(file, 'utf8').catch(() => '');
+  return text.trim() || null;
 }
 
 async function linkName(link: string): Promise<string | null> {
-  try {
-    return basename(await readlink(link));
-  } catch {
-    return null;
-  }
+  const target = await readlink(link).catch(() => null);
+  return target === null ? null : basename(target);
 }

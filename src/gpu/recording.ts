@@ -22,10 +22,7 @@ interface RecordedFile {
 const mostBytes = 2 ** 24;
 const mostFiles = 200;
 
-/**
- * The host that was recorded in a file, a pipe, or a folder and the folders in it.
- * @throws OnejobError E_USAGE when it does not exist or cannot be read.
- */
+/** The host recorded in a file, a pipe, or a folder with its folders. @throws OnejobError E_USAGE when it cannot be read */
 export async function readRecording(path: string): Promise<Inventory> {
   try {
     const isFolder = (await stat(path)).isDirectory();

@@ -179,12 +179,11 @@ export function listen(child: ChildProcess, { clock, limit, drain, signal, take 
 }
 
 async function isExecutable(file: string): Promise<boolean> {
-  try {
-    await access(file, constants.X_OK);
-    return (await stat(file)).isFile();
-  } catch {
-    return false;
-  }
+  const isAllowed = await access(file, constants.X_OK).then(
+    () => true,
+    () => false,
+  );
+  return isAllowed && (await stat(file).catch(() => null))?.isFile() === true;
 }
 
 export function killGroup(group: number): void {

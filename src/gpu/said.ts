@@ -1,7 +1,4 @@
-/**
- * Reads what vendors' tools print. Numbers are texts, units stand in keys or next to the number, a missing value has a dozen
- * spellings, and warnings come before the JSON.
- */
+/** Reads what vendors' tools print: numbers as texts, units anywhere, many spellings of "unknown", warnings before the JSON. */
 import { jsonOf } from '../system/json.ts';
 
 /** A JSON object whose contents are not known. */

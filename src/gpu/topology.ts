@@ -1,7 +1,6 @@
 /**
- * Which GPUs are close to each other, so that an agent with several gets GPUs that communicate fast: linked by NVLink, below the
- * same PCIe root, or at the same NUMA node. Unknown counts as apart. And which CPUs are close to a GPU: those of the NUMA node of
- * its PCI bus. It asks the kernel, never a driver.
+ * Which GPUs are close to each other, so that an agent gets GPUs that communicate fast: linked by NVLink, below the same PCIe root,
+ * or at the same NUMA node. And which CPUs are close to a GPU. It asks the kernel, never a driver; unknown counts as apart.
  */
 import { realpath } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -74,10 +73,7 @@ function linkOf(a: number, b: number): string {
   return a < b ? `${a} ${b}` : `${b} ${a}`;
 }
 
-/**
- * CPUs near these cards, as the kernel lists them (`0-15,32-47`); null where there are no cards, or the kernel does not list them
- * for one of them. `sys`: `/sys`.
- */
+/** CPUs near all these cards (`0-15,32-47`); null without cards, or if the kernel does not know one's. `sys`: `/sys`. */
 export async function cpusNear(pciIds: readonly (string | null)[], sys = '/sys'): Promise<string | null> {
   const near = new Set<number>();
   for (const pciId of new Set(pciIds)) {

@@ -1,7 +1,4 @@
-/**
- * What NVIDIA's error numbers ("Xid", printed to the kernel log) mean for whether a GPU may be used again. `xid.json` contains
- * the grades and their sources.
- */
+/** What NVIDIA's error numbers ("Xid", in the kernel log) mean for the next use of a GPU; `xid.json` has grades and sources. */
 import xids from './xid.json' with { type: 'json' };
 
 /**

@@ -9,7 +9,7 @@ export interface ImageChoice {
   /** null when none fits. */
   readonly image: string | null;
   readonly steps: readonly Step[];
-  /** Why none fits and what to do, in whole sentences; null when one does. */
+  /** Why none fits and what to do, in whole sentences. */
   readonly problem: string | null;
 }
 
@@ -17,7 +17,7 @@ export interface ImageChoice {
 export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables): ImageChoice {
   const request = asked.distribution === null ? asked : { ...asked, distribution: tagWord(asked.distribution) };
   const steps: Step[] = [hostStep(request)];
-  // Before all else: what a Jetson lists of its GPU is so little that it reads like a tool that failed.
+  // First of all: a Jetson reports so little of its GPU that it looks like a failing tool.
   if (request.platform === 'l4t' && request.devices?.length !== 0) return refuse(steps, jetson);
   const cards = cardsFor(request.inventory, request.devices);
   if (cards.kind === 'problem') return refuse(steps, cards.problem);
@@ -97,14 +97,14 @@ function tagWord(distribution: string): string {
 }
 
 export interface Step {
-  /** What it is about, in a word or two. */
+  /** The subject, in a word or two. */
   readonly about: string;
   readonly known: string;
-  /** Where that is known from. */
+  /** The source of `known`. */
   readonly from: string;
   /** null when it rules nothing out. */
   readonly rulesOut: string | null;
-  /** false when it rests on something in the tables that no source confirms. */
+  /** false when it rests on an unconfirmed entry of the tables. */
   readonly verified: boolean;
 }
 
@@ -141,7 +141,7 @@ function distributionStep(request: ImageRequest, tables: Tables): Step {
   return step('distribution', distribution, 'the request', rulesOut);
 }
 
-/** Where a part of the tables has what it says from. */
+/** The source of a part of the tables. */
 function source(key: string, tables: Tables): string {
   return `tables of ${tables.date}: ${tables.sources[key] ?? key}`;
 }

@@ -1,27 +1,25 @@
-/** The search itself: what is published as asked, and the newest of it that fits. */
-
+/** The search: which published images match a request, and the newest that fits. */
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { type CudaRange, groupsOf, inRange } from './cards.ts';
 import type { Arch, ImageRequest } from './request.ts';
 import { builtInTables, type Gate, type PublishedImage, type Tables } from './tables.ts';
 import { compareVersions, leadingVersion, major } from './version.ts';
 
-/** What a host asks of an image. */
+/** What a host requires of an image. */
 export interface Demands {
   readonly arch: Arch;
   readonly host: HostCuda;
-  /** Of every GPU. */
   readonly ranges: readonly CudaRange[];
   readonly models: readonly string[];
 }
 
-/** Why an image runs: its CUDA is not newer than the driver's, or it is of the same family. */
+/** Why an image runs: its CUDA is not newer than the driver's, or has the same major version. */
 export type Rule = 'version' | 'minor';
 
 export interface Found {
   readonly image: PublishedImage;
   readonly rule: Rule;
-  /** What fits as well but was passed over, because no source confirms it. */
+  /** Fitting images that were passed over, because no source confirms them. */
   readonly skipped: readonly PublishedImage[];
 }
 
@@ -37,7 +35,7 @@ export function candidates(
   return tables.images.filter(has).toSorted((one, other) => compareVersions(other.tag, one.tag));
 }
 
-/** `found` as `candidates` gives it. One that no source confirms is taken only where no other fits by the same rule. */
+/** `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. */
 export function pick(found: readonly PublishedImage[], demands: Demands, tables: Tables): Found | null {
   for (const rule of ['version', 'minor'] as const) {
     const fitting = found.filter((image) => suits(image, demands) && runs(image, demands, tables) === rule);
@@ -47,12 +45,12 @@ export function pick(found: readonly PublishedImage[], demands: Demands, tables:
   return null;
 }
 
-/** Whether every GPU can be used with it. */
+/** Whether every GPU supports its CUDA. */
 export function suits({ cuda }: PublishedImage, { ranges }: Pick<Demands, 'ranges'>): boolean {
   return ranges.every((range) => inRange(cuda, range));
 }
 
-/** By which rule the driver runs it; `gated` when it would, but the image itself does not let the host in; null: it does not. */
+/** By which rule the driver runs it; `gated` if the image's own check refuses the host; null: it does not. */
 export function runs(
   image: PublishedImage,
   { host, models, arch }: Pick<Demands, 'host' | 'models' | 'arch'>,
@@ -66,7 +64,7 @@ export function runs(
   return admits(image[arch]?.gate ?? null, tables, host.driver, models) ? 'minor' : 'gated';
 }
 
-/** The newest image that only fails because the driver is an early one of its branch; null when there is none. */
+/** The newest image that only fails because the driver is an early one of its branch. */
 export function tooNew(
   found: readonly PublishedImage[],
   demands: Demands,
@@ -82,24 +80,25 @@ function oldestDriver({ cuda }: PublishedImage, tables: Tables): string | null {
   return tables.toolkits.find((each) => each.cuda === cuda)?.any ?? null;
 }
 
-/** What CUDA the driver of a host can run: what its tool says, held against the driver's branch. */
+/** The CUDA that a host's driver can run: from its tool, checked against the driver's branch. */
 export interface HostCuda {
   readonly cuda: string;
   /** null where only CUDA is known. */
   readonly driver: string | null;
-  /** Where `cuda` comes from, and what was made of it. */
+  /** Source of `cuda`. */
   readonly from: string;
   readonly verified: boolean;
 }
 
-/** null when neither the driver nor its CUDA is known, or the driver is older than all that the tables know. */
+/** null when neither the driver nor its CUDA is known, or the driver is older than the tables. */
 export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>, tables: Tables): HostCuda | null {
   const driver = leadingVersion(inventory.driver);
   const said = inventory.cudaFrom === 'tool' && /^\d+\.\d+$/.test(inventory.cuda ?? '') ? inventory.cuda : null;
-  const row = driver === null ? null : branchRow(driver, tables);
+  const known = tables.branches.filter((each) => driver !== null && each.driver <= major(driver));
+  const row = known.toSorted((one, other) => one.driver - other.driver).at(-1) ?? null;
   const exact = row !== null && driver !== null && row.driver === major(driver);
   if (said !== null && exact && compareVersions(said, row.cuda) > 0) {
-    // Inside a container with forward compatibility the tool shows the container's number, which other images do not have.
+    // In a container with forward compatibility the tool reports the container's version, which other images do not have.
     const from = `the driver's branch ${row.driver}; the tool reports ${said}, which is only possible through forward compatibility: run onejob on the host`;
     return { cuda: row.cuda, driver, from, verified: row.verified };
   }
@@ -109,19 +108,7 @@ export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFro
   return { cuda: row.cuda, driver, from, verified: row.verified };
 }
 
-function branchRow(driver: string, tables: Tables): Tables['branches'][number] | null {
-  return (
-    tables.branches
-      .filter((each) => each.driver <= major(driver))
-      .toSorted((one, other) => one.driver - other.driver)
-      .at(-1) ?? null
-  );
-}
-
-/**
- * The brands, in the words of gates, that a GPU of this name may have: the driver knows it, its tool does not print it.
- * null where the name says nothing.
- */
+/** The brands, as gates name them, that a GPU of this name may have; the tool does not print it. null where unknown. */
 export function brandsOf(model: string): readonly string[] | null {
   const name = model.toLowerCase().replace(/^nvidia\s+/, '');
   if (/\bgeforce\b/.test(name)) return ['geforce', 'geforcertx'];
@@ -133,9 +120,8 @@ export function brandsOf(model: string): readonly string[] | null {
 }
 
 /**
- * The gate that an image of NVIDIA has itself: the container toolkit reads `NVIDIA_REQUIRE_CUDA` and refuses to start the image on a
- * host whose CUDA is older, but for some branches of the driver and some brands of GPUs. Whether it lets such a host in: only if it
- * does whichever brand each GPU has.
+ * Whether an image's own check lets the host in: `NVIDIA_REQUIRE_CUDA` refuses a host whose CUDA is older, except for some branches
+ * of the driver and brands of GPUs. It must do so for every possible brand of each GPU.
  */
 export function admits(gate: Gate | null, tables: Tables, driver: string, models: readonly string[]): boolean {
   if (gate === null || !gate.branches.includes(major(driver))) return false;
@@ -144,15 +130,12 @@ export function admits(gate: Gate | null, tables: Tables, driver: string, models
   return models.every((model) => (brandsOf(model) ?? all).every((brand) => admitted.includes(brand)));
 }
 
-/** CUDA of an image by its tag, such as `12.9` of `nvcr.io/nvidia/cuda:12.9.1-devel-ubuntu24.04`; null where it does not say it. */
+/** CUDA of an image by its tag, such as `12.9` of `nvcr.io/nvidia/cuda:12.9.1-devel-ubuntu24.04`; null for other tags. */
 export function cudaOfImage(image: string): string | null {
   return /(?:^|\/)nvidia\/cuda:(\d{1,2}\.\d{1,2})(?:\.\d{1,2})?(?:-|@|$)/.exec(image)?.[1] ?? null;
 }
 
-/**
- * Why an image cannot be used with these devices of a host, as the end of a sentence about it; null when nothing speaks against
- * it, or nobody knows: only the tags of NVIDIA's own images say their CUDA.
- */
+/** Why these devices cannot use an image, as the end of a sentence; null also where unknown: only NVIDIA's tags contain CUDA. */
 export function whyNotImage(
   image: string,
   inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>,

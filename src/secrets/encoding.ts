@@ -1,7 +1,4 @@
-/**
- * Bytes as text and back. Decoding is strict: only one spelling of the same bytes is accepted, so that no changed text stands for
- * them. Values are text that an environment variable can contain.
- */
+/** Bytes as text and back. Each value has exactly one accepted spelling, so that no changed text stands for the same bytes. */
 import { OnejobError } from '../errors.ts';
 
 /** Longest value, in bytes: Linux gives a job no variable over 128 KiB, and the encrypted text is longer than the value. */

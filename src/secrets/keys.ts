@@ -33,10 +33,7 @@ interface Piece {
   readonly text: string;
 }
 
-/**
- * @param what name of the file in messages, such as `/etc/onejob/secrets.key`
- * @throws OnejobError E_SECRET_KEY naming every invalid line, and when there is no private key
- */
+/** @throws OnejobError E_SECRET_KEY naming every invalid line of the file `what`, and when there is no private key */
 export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
   const { keys, problems } = await readPieces(text, secretOf);
   if (problems.length > 0) throw bad(what, problems);
@@ -44,10 +41,7 @@ export async function parseKeys(text: string, what = 'The key file'): Promise<Se
   return { keys };
 }
 
-/**
- * Public keys of a text that contains public or private ones: `age1…` lines, PEM blocks, or a whole key file.
- * @throws OnejobError E_SECRET_KEY
- */
+/** Public keys of `age1…` lines, PEM blocks, or a whole key file. @throws OnejobError E_SECRET_KEY */
 export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
   const { keys, problems } = await readPieces(text, async (piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece)));
   if (problems.length > 0) throw bad(what, problems);

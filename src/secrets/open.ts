@@ -1,7 +1,4 @@
-/**
- * Encrypted variables of a job: which they are, how they are identified, and how a value is decrypted for exactly one job. The
- * caller has decided whether the job is trusted.
- */
+/** Encrypted variables of a job that the caller trusts: which they are, and how a value is decrypted for exactly one job. */
 import { createHash } from 'node:crypto';
 import type { SecretKeys } from './keys.ts';
 import { looksSealed, misfit, parseEnvelope, type Sealed, unseal, variableName } from './sealed-format.ts';

@@ -1,7 +1,4 @@
-/**
- * Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs, as in the address of the pipeline's page. `*` stands
- * for all, and is never assumed.
- */
+/** Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs. `*` stands for all, and is never assumed. */
 
 /** `acme/solver`, `acme/*`, or `*` twice for every pipeline. */
 export type PipelinePattern = string;

@@ -50,10 +50,7 @@ export function howToReplace(reference: SecretReference): string {
   }
 }
 
-/**
- * The secret's value without the newline that ends a file. `what`: its name for people.
- * @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB
- */
+/** The value without a newline at its end. @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB */
 export async function readSecret(
   reference: SecretReference,
   variables: Variables = process.env,

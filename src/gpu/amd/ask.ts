@@ -1,7 +1,4 @@
-/**
- * Queries a host for its AMD cards: `amd-smi`, or else its predecessor `rocm-smi`, and always the kernel, which knows enough to
- * grant a card where no tool is installed.
- */
+/** Queries a host for its AMD cards: `amd-smi`, or else `rocm-smi`, and the kernel, which knows enough to grant a card. */
 import { join } from 'node:path';
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { asWarning, finding, withFindings } from '../finding.ts';
@@ -12,10 +9,7 @@ import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
 import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
-/**
- * Names of cards by PCI address, for the life of a probe. Sources know different parts of a card, and different ones answer over
- * time: a lease must not be for a second name of the same card.
- */
+/** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;
 
 /** Each has a part; those that succeed are useful without the later ones. */

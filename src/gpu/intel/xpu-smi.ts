@@ -1,7 +1,4 @@
-/**
- * `xpu-smi discovery`, `health`, `ps`, with `-j`, as table or as CSV: the same values under nearly the same names. All of them
- * number the cards alike, so the number joins them.
- */
+/** `xpu-smi discovery`, `health`, `ps`, with `-j`, as table or as CSV: nearly the same names, and the same numbers of cards. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { countOf, type Fields, isFields, jsonIn, mebibytes, textOf } from '../said.ts';

@@ -1,14 +1,14 @@
 /**
  * Error messages of nvidia-smi as findings with a stable code. It prints them to standard output, some with exit code 0 and half
- * an answer, so the text comes first, and the exit code counts where the text is unknown.
- *
- * Sources: recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues; exit codes: nvidia-smi(1), "RETURN VALUE", and
- * nvml.h; 18 seen at mozilla/translations#1167.
+ * an answer, so the text comes first, and the exit code counts where the text is unknown. Sources:
+ * recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues, and those in `errors.json`.
  */
+
 import { clip, finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
+import errors from './errors.json' with { type: 'json' };
 
 export const kernelLog = 'Search the kernel log (dmesg) for "NVRM" and "Xid".';
 export const reboot = `Reboot the machine, or power-cycle it if the problem returns: until then no container can use this GPU. ${kernelLog}`;
@@ -95,37 +95,8 @@ function hostFinding(code: string, module: string | null, detail: string | null 
   return finding(level, known, 'host', typeof message === 'string' ? message : message(detail, module), hint);
 }
 
-const codes: ReadonlyMap<number, string> = new Map([
-  [2, 'invalid-argument'],
-  [3, 'not-supported'],
-  [4, 'insufficient-permissions'],
-  [6, 'no-devices'],
-  [8, 'power-cable'],
-  [9, 'driver-not-loaded'],
-  [10, 'interrupt-problem'],
-  [12, 'nvml-missing'],
-  [13, 'nvml-missing'],
-  [14, 'inforom-corrupt'],
-  [15, 'gpu-lost'],
-  [16, 'reset-required'],
-  [17, 'insufficient-permissions'],
-  [18, 'library-mismatch'],
-  [127, 'tool-missing'],
-]);
-
-/** Texts of NVML's errors after "Failed to initialize NVML:". */
-const nvmlErrors: ReadonlyMap<string, string> = new Map([
-  ['driver not loaded', 'driver-not-loaded'],
-  ['driver/library version mismatch', 'library-mismatch'],
-  ['insufficient permissions', 'insufficient-permissions'],
-  ['nvml shared library not found', 'nvml-missing'],
-  ['function not found', 'nvml-missing'],
-  ['unknown error', 'nvml-unknown-error'],
-  ['gpu is lost', 'gpu-lost'],
-  ['gpu requires reset', 'reset-required'],
-  ['no supported gpus were found', 'no-devices'],
-  ['not found', 'no-devices'],
-]);
+const codes = new Map<string, string>(Object.entries(errors.exitCodes));
+const nvmlErrors = new Map<string, string>(Object.entries(errors.nvml));
 
 const texts: readonly (readonly [RegExp, string])[] = [
   [/^NVIDIA-SMI has failed because it couldn'?t communicate with the NVIDIA driver/i, 'driver-not-loaded'],
@@ -193,7 +164,7 @@ export function failuresOf(reply: Reply, rest: string, module: string | null = n
     return [...said, finding('error', 'tool-hung', 'host', message, hint)];
   }
   if (said.length > 0 || reply.code === null || reply.code === 0) return said;
-  const code = codes.get(reply.code);
+  const code = codes.get(String(reply.code));
   const words = ownWords(rest);
   if (code === undefined)
     return [hostFinding('tool-failed', module, `exit code ${reply.code}${words === null ? '' : `, ${words.replace(/\.$/, '')}`}`)];

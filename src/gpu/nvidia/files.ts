@@ -9,10 +9,7 @@ export function readProcVersion(text: string): string | null {
   return driverVersion(/\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?=\s|$)/.exec(line)?.[1]);
 }
 
-/**
- * The newest CUDA that this driver can certainly run, for tools that do not report it: before 410, or without libcuda. A branch
- * that is not in the tables counts as the one below it; null below the first.
- */
+/** The newest CUDA that this driver can certainly run, for tools that do not report it; null below the first branch. */
 export function cudaOfDriver(driver: string | null): string | null {
   const branch = driver === null ? 0 : Number.parseInt(driver, 10);
   return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;

@@ -1,10 +1,8 @@
-/**
- * Whether a job may get an NVIDIA GPU, judged from what its driver reports. A value that could not be read is "unknown" and not
- * "fine"; a value that the card does not have (`N/A`) counts neither way.
- */
+/** Whether a job may get an NVIDIA GPU. A value that could not be read is "unknown", not "fine"; a missing one (`N/A`) is neither. */
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
 import { kernelLog, resetHint } from './failures.ts';
+import fields from './fields.json' with { type: 'json' };
 import type { GpuField, GpuReading } from './reading.ts';
 import { isUnread, said, wholeNumber } from './values.ts';
 
@@ -18,21 +16,6 @@ interface Complaint {
 const replace = 'Have it replaced; onejob will not use it.';
 const fabric =
   'Start nvidia-fabricmanager, in exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA fails with error 802.';
-
-/** Fields whose value must be readable if the card has it; otherwise its health is unknown. */
-const vital: Partial<Record<GpuField, string>> = {
-  memoryTotal: 'memory',
-  memoryUsed: 'used memory',
-  temperature: 'temperature',
-  performanceState: 'performance state',
-  computeMode: 'compute mode',
-  uncorrectedTotal: 'ECC errors',
-  uncorrectedDram: 'ECC errors',
-  remapPending: 'row remapping',
-  remapFailure: 'row remapping',
-  retirementPending: 'page retirement',
-  recoveryAction: 'recovery action',
-};
 
 /** `subject`: its UUID, or its PCI address where it has none. */
 export function judge(reading: GpuReading, subject: string): { readonly health: Health; readonly findings: readonly GpuFinding[] } {
@@ -109,7 +92,7 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
 
 /** Why a card without complaints cannot be called healthy; `reported` where a person should look. */
 function openQuestions({ facts, depth }: GpuReading): { readonly words: string; readonly reported: boolean }[] {
-  const unread = Object.entries(vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
+  const unread = Object.entries(fields.vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
   const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));
   if (failed.length > 0) return failed;
   if (depth === 'name') return [{ words: 'only its name was read', reported: false }];

@@ -1,91 +1,24 @@
 /** What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. */
+import fields from './fields.json' with { type: 'json' };
 import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
-/**
- * Elements of `-q -x` by their path below the GPU, since names repeat under different parents. Any may be missing, depending on
- * driver and card. Source: recordings of drivers 352 to 610 (test/fixtures/gpu/nvidia-smi).
- */
-const gpuFields = {
-  product_name: 'model',
-  uuid: 'uuid',
-  'pci/pci_bus_id': 'pciId',
-  index: 'index',
-  minor_number: 'minor',
-  product_architecture: 'architecture',
-  'fb_memory_usage/total': 'memoryTotal',
-  'fb_memory_usage/used': 'memoryUsed',
-  'temperature/gpu_temp': 'temperature',
-  performance_state: 'performanceState',
-  persistence_mode: 'persistence',
-  compute_mode: 'computeMode',
-  // What is set, not what is reached: `clocks` and `instant_power_draw` change by themselves.
-  'applications_clocks/graphics_clock': 'graphicsClock',
-  'applications_clocks/mem_clock': 'memoryClock',
-  'gpu_power_readings/current_power_limit': 'powerLimit',
-  'power_readings/power_limit': 'powerLimit',
-  display_active: 'displayActive',
-  'mig_mode/current_mig': 'migCurrent',
-  'mig_mode/pending_mig': 'migPending',
-  'ecc_mode/current_ecc': 'eccCurrent',
-  'ecc_mode/pending_ecc': 'eccPending',
-  // Volta and older count all kinds in one total, Turing and newer by memory, from 535 on SRAM by kind.
-  'ecc_errors/volatile/double_bit/total': 'uncorrectedTotal',
-  'ecc_errors/volatile/dram_uncorrectable': 'uncorrectedDram',
-  'ecc_errors/volatile/sram_uncorrectable': 'uncorrectedSram',
-  'ecc_errors/volatile/sram_uncorrectable_parity': 'uncorrectedParity',
-  'ecc_errors/volatile/sram_uncorrectable_secded': 'uncorrectedSecded',
-  'ecc_errors/aggregate/sram_threshold_exceeded': 'sramThreshold',
-  'ecc_errors/channel_repair_pending': 'channelRepair',
-  'ecc_errors/tpc_repair_pending': 'tpcRepair',
-  'ecc_errors/unrepairable_memory': 'unrepairable',
-  'retired_pages/pending_retirement': 'retirementPending',
-  'retired_pages/pending_blacklist': 'blacklistPending',
-  'remapped_rows/remapped_row_pending': 'remapPending',
-  'remapped_rows/remapped_row_failure': 'remapFailure',
-  gpu_recovery_action: 'recoveryAction',
-  'gpu_reset_status/reset_required': 'resetRequired',
-  'gpu_reset_status/drain_and_reset_recommended': 'drainRecommended',
-  'fabric/state': 'fabricState',
-  'fabric/status': 'fabricStatus',
-  'fabric/health/summary': 'fabricSummary',
-  'fabric/health/route_unhealthy': 'fabricRoute',
-  'fabric/health/incorrect_configuration': 'fabricConfig',
-} as const;
+export type GpuField = keyof typeof fields.gpu;
+type MigField = keyof typeof fields.mig | 'profile';
+type ProcessField = keyof typeof fields.process;
 
-/** Of one MIG instance. Some drivers say the UUID there, most only with `-L`. */
-const migFields = {
-  index: 'index',
-  uuid: 'uuid',
-  mig_uuid: 'uuid',
-  gpu_instance_id: 'gpuInstance',
-  compute_instance_id: 'computeInstance',
-  'fb_memory_usage/total': 'memoryTotal',
-  'fb_memory_usage/used': 'memoryUsed',
-  'ecc_error_count/volatile_count/sram_uncorrectable': 'uncorrected',
-  'ecc_errors/volatile/sram_uncorrectable': 'uncorrected',
-} as const;
+/** The field of each path in `fields.json`. */
+function placesOf<F extends string>(all: Readonly<Record<F, readonly string[]>>): ReadonlyMap<string, F> {
+  const entries = Object.entries(all) as [F, readonly string[]][];
+  return new Map(entries.flatMap(([field, places]) => places.map((place) => [place, field] as const)));
+}
 
-/** Of one process. */
-const processFields = {
-  pid: 'pid',
-  process_name: 'name',
-  type: 'type',
-  used_memory: 'memory',
-  gpu_instance_id: 'gpuInstance',
-  compute_instance_id: 'computeInstance',
-} as const;
-
-export type GpuField = (typeof gpuFields)[keyof typeof gpuFields];
-type MigField = (typeof migFields)[keyof typeof migFields];
-type ProcessField = (typeof processFields)[keyof typeof processFields];
-
-const gpuPlaces = new Map<string, GpuField>(Object.entries(gpuFields));
-const migPlaces = new Map<string, MigField>(Object.entries(migFields));
-const processPlaces = new Map<string, ProcessField>(Object.entries(processFields));
+const gpuPlaces = placesOf(fields.gpu);
+const migPlaces = placesOf<MigField>({ ...fields.mig, profile: [] });
+const processPlaces = placesOf(fields.process);
 
 /** Texts as printed, each where the tool said something of the kind, be it only `N/A`. */
 export type Facts<F extends string> = { readonly [K in F]?: string };
-export type MigReading = Facts<MigField | 'profile'>;
+export type MigReading = Facts<MigField>;
 export type ProcessReading = Facts<ProcessField>;
 
 export interface Reading {
@@ -117,7 +50,7 @@ export const nothingRead: Reading = { driver: null, cuda: null, attached: null, 
 /** A GPU while it is read. */
 export interface Block {
   facts: { [K in GpuField]?: string };
-  instances: { [K in MigField | 'profile']?: string }[];
+  instances: { [K in MigField]?: string }[];
   processes: { [K in ProcessField]?: string }[] | null;
   trouble: Trouble | null;
 }

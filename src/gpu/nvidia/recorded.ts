@@ -1,7 +1,4 @@
-/**
- * Saved outputs of `nvidia-smi -q -x` and `nvidia-smi -L`, which onejob itself runs, and the host that they describe. Their content
- * tells which output they are, not the name of the file.
- */
+/** Saved outputs of `nvidia-smi -q -x` and `-L`, identified by their content, and the host that they describe. */
 import { clip, finding } from '../finding.ts';
 import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { normalPci } from '../pci.ts';

@@ -1,7 +1,4 @@
-/**
- * Values as nvidia-smi prints them. A dozen spellings mean "unknown"; all of them are null here, because unknown must never look
- * like free, healthy or zero.
- */
+/** Values as nvidia-smi prints them. Every spelling of "unknown" is null, which must never look like free, healthy or zero. */
 
 /** Spellings of a missing value: those in recordings of drivers 352 to 610, and the texts of NVML's errors (nvml.h). */
 const spellings = ['', 'n/a', 'unknown', 'not supported', 'not available', 'no data', 'err!', 'timeout', 'uninitialized'];

@@ -14,7 +14,7 @@ const slot = (key: string, changes: Partial<Slot> = {}): Slot => ({
 const busy: AgentLane = { kind: 'busy', agent: 'a1', job: 'j', since: 0, due: null };
 const standby: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };
 const nameOf = (key: string) => key.replace('/', '.');
-const idle = (one: CachePlace, ...slots: Slot[]) => isIdle(one, { slots, nameOf });
+const idle = (one: CachePlace, ...slots: Slot[]) => isIdle(one, slots, nameOf);
 
 describe('a cache is idle', () => {
   test.each<[string, AgentLane, boolean]>([

@@ -1,7 +1,4 @@
-/**
- * Keeps room on the disk that holds the state: jobs' output must not take the last of it, which the store needs to accept jobs and to
- * write down how they ended.
- */
+/** Keeps free space on the disk of the state directory, which the store needs: jobs' output must not take the last of it. */
 import { statfsSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,16 +6,16 @@ import type { Finding } from '../../finding.ts';
 
 export interface StateRoomParts {
   readonly dir: string;
-  /** ms; any clock that goes on. */
+  /** ms; any monotonic clock. */
   readonly now: () => number;
-  /** Bytes of the disk, and of those that are free; null when nobody can say. */
+  /** Bytes of the disk, and of its free space; null when unknown. */
   readonly look?: () => { readonly size: number; readonly free: number } | null;
 }
 
-/** Of the disk, and never more than `mostKept`, as bytes. */
+/** Share of the disk, and at most `mostKept` bytes. */
 const shareKept = 0.05;
 const mostKept = 512 * 2 ** 20;
-/** ms that a look holds: output comes in pieces of some hundred KiB. */
+/** ms between checks: output comes in pieces of some hundred KiB. */
 const lookEvery = 100;
 /** How many of the largest folders are named. */
 const named = 3;
@@ -50,7 +47,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       return seen.line;
     },
     problem,
-    /** For `doctor`, with what takes the most. */
+    /** For `doctor`, with the largest items. */
     async findings(): Promise<Finding[]> {
       const message = problem();
       if (message === null) return [];
@@ -68,7 +65,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
   };
 }
 
-/** Bytes on the disk; what vanishes meanwhile has none. */
+/** Bytes on the disk; 0 for what vanishes meanwhile. */
 async function sizeOf(path: string, isFolder: boolean): Promise<number> {
   if (!isFolder)
     return stat(path).then(
