@@ -5,52 +5,13 @@
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readProcVersion } from './nvidia/files.ts';
-import { type PciCard, readPci, readText } from './pci.ts';
+import { readPci, readText } from './pci.ts';
 import type { Run, ToolRunner } from './run.ts';
 
-export interface GpuHostFacts {
-  /** GPUs on the PCI bus; null where there is no such list. */
-  readonly cards: readonly PciCard[] | null;
-  readonly switches: number;
-  readonly modules: ReadonlySet<string> | null;
-  /** Version of NVIDIA's module; null when it is not loaded. */
-  readonly module: string | null;
-  readonly secureBoot: boolean | null;
-  /** `ID` and `ID_LIKE` of os-release(5), such as `ubuntu` and `debian`. */
-  readonly distribution: readonly string[];
-  readonly hasTool: boolean;
-  readonly toolkit: Toolkit;
-  readonly cli: ContainerCli | null;
-  /** Whether `nvidia-persistenced` runs; null also without systemd. */
-  readonly persistenced: boolean | null;
-  readonly fabricManager: FabricManager;
-  readonly apt: Apt | null;
-}
+export type GpuHostFacts = Awaited<ReturnType<typeof readHostFacts>>;
 
 /** NVIDIA's container toolkit. `version`: null for one that does not report it, from before `nvidia-ctk`. */
-export type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
-
-/** The answer of `nvidia-container-cli info`, which asks the driver as a container's hook does. */
-interface ContainerCli {
-  /** Version of the driver that it found. */
-  readonly driver: string | null;
-  /** Why it found no driver, in its own words. */
-  readonly failure: string | null;
-}
-
-interface FabricManager {
-  readonly active: boolean | null;
-  /** null where it is not installed, or does not report it. */
-  readonly version: string | null;
-}
-
-/** On Debian and Ubuntu. */
-interface Apt {
-  /** Whether unattended upgrades are on. */
-  readonly unattended: boolean;
-  /** Installed packages of the driver that may be replaced: neither held back nor on the list of exceptions. */
-  readonly open: readonly string[];
-}
+type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
 
 interface HostFactsOptions {
   readonly runner: ToolRunner;
@@ -63,7 +24,7 @@ interface HostFactsOptions {
   readonly signal?: AbortSignal;
 }
 
-export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostFacts> {
+export async function readHostFacts(options: HostFactsOptions) {
   const { runner, sys = '/sys', proc = '/proc', etc = '/etc', limit = 10_000, signal } = options;
   const run = (tool: string, ...args: string[]) => runner.run(tool, args, { limit, ...(signal && { signal }) });
   const has = async (tool: string) => (await runner.find(tool)) !== null;
@@ -75,30 +36,30 @@ export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostF
     readDistribution(etc),
     has('nvidia-smi'),
   ]);
+  /** Version of NVIDIA's module; null when it is not loaded. */
   const module = procVersion === null ? null : readProcVersion(procVersion);
   const isNvidia = cards === null || hasTool || cards.some((card) => card.vendor === 'nvidia');
-  const facts = { cards, switches, modules, module, distribution, hasTool };
-  if (!isNvidia) return { ...facts, ...nothingAsked };
+  const tools = isNvidia ? await askTools(run, has, sys, switches) : nothingAsked;
+  return { cards, switches, modules, module, distribution, hasTool, ...tools };
+}
+
+async function askTools(run: Run, has: (tool: string) => Promise<boolean>, sys: string, switches: number) {
   const [secureBoot, toolkit, cli, persistenced, fabricManager, apt] = await Promise.all([
     readSecureBoot(sys, run),
     readToolkit(run, has),
     readCli(run),
     isActive('nvidia-persistenced', run),
     // Only boards with NVSwitches need it.
-    switches === 0 ? nothingAsked.fabricManager : readFabricManager(run),
+    switches === 0 ? noFabric : readFabricManager(run),
     readApt(run, has),
   ]);
-  return { ...facts, secureBoot, toolkit, cli, persistenced, fabricManager, apt };
+  return { secureBoot, toolkit, cli, persistenced, fabricManager, apt };
 }
 
-const nothingAsked = {
-  secureBoot: null,
-  toolkit: { kind: 'missing' },
-  cli: null,
-  persistenced: null,
-  fabricManager: { active: null, version: null },
-  apt: null,
-} as const satisfies Partial<GpuHostFacts>;
+const noFabric: Awaited<ReturnType<typeof readFabricManager>> = { active: null, version: null };
+const nothingAsked: Awaited<ReturnType<typeof askTools>> = {
+  ...{ secureBoot: null, toolkit: { kind: 'missing' }, cli: null, persistenced: null, fabricManager: noFabric, apt: null },
+};
 
 /** PCI class 0680, "other bridge", of NVIDIA's: an NVSwitch. */
 async function countSwitches(sys: string): Promise<number> {
@@ -144,7 +105,8 @@ async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): P
   return older.some(Boolean) ? { kind: 'there', version: null } : { kind: 'missing' };
 }
 
-async function readCli(run: Run): Promise<ContainerCli | null> {
+/** The driver that `nvidia-container-cli info` finds, which asks as a container's hook does; else why it failed, in its own words. */
+async function readCli(run: Run): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
   if (reply.hung) return { driver: null, failure: 'it timed out' };
@@ -164,7 +126,7 @@ async function isActive(unit: string, run: Run): Promise<boolean | null> {
   return state === undefined ? null : state === 'active' || state === 'reloading';
 }
 
-async function readFabricManager(run: Run): Promise<FabricManager> {
+async function readFabricManager(run: Run): Promise<{ readonly active: boolean | null; readonly version: string | null }> {
   const [active, reply] = await Promise.all([isActive('nvidia-fabricmanager', run), run('nv-fabricmanager', '--version')]);
   return { active, version: reply.missing ? null : (/\b(\d{3,4}\.\d+(?:\.\d+)?)\b/.exec(reply.output)?.[1] ?? null) };
 }
@@ -175,9 +137,9 @@ const ofDriver =
 
 /**
  * Whether unattended upgrades may replace the driver under running jobs: then the library is new, the loaded module is old, and no
- * container gets a GPU until a reboot. null where there is no APT, or it does not answer.
+ * container gets a GPU until a reboot. `open`: installed packages of the driver that they may replace. null without APT.
  */
-async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<Apt | null> {
+async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<{ unattended: boolean; open: string[] } | null> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
   if (!hasApt) return null;
   const [config, holds, packages] = await Promise.all([

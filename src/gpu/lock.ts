@@ -70,11 +70,7 @@ export function createLocks(options: LockOptions) {
   const usual = [ofRoot, ...shared];
   const folders = [...new Set([dir, ...(options.beside ?? (usual.includes(dir) ? usual : []))])];
   const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
-  const mine = new Set(
-    list(dir)
-      .filter(isMine)
-      .map(({ uuid }) => uuid),
-  );
+  const mine = new Set(list(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
 
   // A manager of this owner that was killed while it wrote a lock left a file that only this owner knows.
   for (const name of isFolder(dir) ? namesIn(dir) : [])
@@ -84,9 +80,7 @@ export function createLocks(options: LockOptions) {
   const others = (uuid: DeviceId): Found | undefined =>
     folders
       .filter(isFolder)
-      .flatMap((folder) =>
-        [`@${encodeURIComponent(bootId)}`, ''].map((boot) => join(folder, `${encodeURIComponent(uuid)}${boot}.lock`)),
-      )
+      .flatMap((folder) => [pathOf(folder, uuid, `@${encodeURIComponent(bootId)}`), pathOf(folder, uuid)])
       .flatMap((path) => read(path) ?? [])
       .find((lock) => !isJob(lock.uid) && !isMine(lock) && (lock.holder === null || lock.holder.boot === bootId));
 
@@ -94,15 +88,12 @@ export function createLocks(options: LockOptions) {
     /** Takes the lock, or has it already: null. Otherwise which manager has it, in words that say what to do. */
     take(uuid: DeviceId): string | null {
       if (mine.has(uuid)) return null;
-      const path = join(dir, `${encodeURIComponent(uuid)}@${encodeURIComponent(bootId)}.lock`);
+      const path = pathOf(dir, uuid, `@${encodeURIComponent(bootId)}`);
       let made = false;
       try {
         open(dir, root);
-        made = createFor(
-          owner,
-          path,
-          `${JSON.stringify({ owner, stateDir, boot: bootId, pid: process.pid } satisfies LockHolder)}\n`,
-        );
+        const holder: LockHolder = { owner, stateDir, boot: bootId, pid: process.pid };
+        made = createFor(owner, path, `${JSON.stringify(holder)}\n`);
         // Only now: if two managers lock in different folders at the same time, at least one sees the other.
         const other = others(uuid);
         const there = read(path);
@@ -132,6 +123,10 @@ export function createLocks(options: LockOptions) {
 export function locksIn(dir: string): Map<DeviceId, LockHolder | null> {
   const locks = list(dir).toSorted((a, b) => a.written - b.written);
   return new Map(locks.map(({ uuid, holder }) => [uuid, holder]));
+}
+
+function pathOf(folder: string, uuid: DeviceId, boot = ''): string {
+  return join(folder, `${encodeURIComponent(uuid)}${boot}.lock`);
 }
 
 interface Found {

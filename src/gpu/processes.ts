@@ -86,9 +86,8 @@ export function parseCgroup(text: string): Pick<ProcessOwner, 'containers' | 'ag
   for (const line of text.split('\n')) {
     const path = /^\d+:[^:]*:(.*)$/.exec(line)?.[1] ?? '';
     for (const [, id] of path.matchAll(/(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])/g)) if (id !== undefined) containers.add(id);
-    for (const [, owner, agent] of path.matchAll(/\/onejob\/([^/]+)\/([^/.][^/]*)/g)) {
+    for (const [, owner, agent] of path.matchAll(/\/onejob\/([^/]+)\/([^/.][^/]*)/g))
       if (owner !== undefined && agent !== undefined) agents.set(`${owner}/${agent}`, { owner, agent });
-    }
   }
   return { containers: [...containers], agents: [...agents.values()] };
 }

@@ -141,9 +141,8 @@ export function judge(input: ProofInput): Verdict {
   if (unknown.length > 0) return { kind: 'unknown', message: unknownMessage(unknown, input), evidence };
   const waits = findings.flatMap(({ wait }) => wait ?? []);
   if (waits[0] !== undefined) return { kind: 'wait', ...waits[0], evidence };
-  if (holders !== null && findings.some((finding) => finding.result === 'held')) {
+  if (holders !== null && findings.some((finding) => finding.result === 'held'))
     return { kind: 'occupied', message: `held by ${listHolders([...holders.others, ...holders.unseen], input.wall)}`, evidence };
-  }
   return { kind: 'clean', evidence };
 }
 

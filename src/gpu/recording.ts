@@ -28,9 +28,8 @@ export async function readRecording(path: string): Promise<Inventory> {
     const isFolder = (await stat(path)).isDirectory();
     const files = isFolder ? await filesIn(path) : [path];
     const texts: RecordedFile[] = [];
-    for (const file of files.slice(0, mostFiles)) {
+    for (const file of files.slice(0, mostFiles))
       texts.push({ name: isFolder ? relative(path, file) : path, text: await readText(file) });
-    }
     const found = inventoryOf(texts);
     if (files.length <= mostFiles) return found;
     const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;

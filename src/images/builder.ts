@@ -91,9 +91,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
     const bases = reference !== null ? [reference] : basesOf(dockerfile ?? '');
     // Pulled here and not by the build: with the credentials of this host, and before it is decided what to build.
     const found = [];
-    for (const image of bases) {
-      found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
-    }
+    for (const image of bases) found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
     let agent = await wish.agent(await platformOf(signal), signal);
     if (agent !== null && agent.sha256 === null && agent.from.startsWith('/')) {
       // For a file, its content counts, not its name.

@@ -107,9 +107,8 @@ export function connectImageEngine(endpoint: Endpoint) {
         const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
         const answer = await raw({ ...call, file: context, doing, signal });
         if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a build without a stream');
-        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
+        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY }))
           if (line.trim() !== '') output.line(line);
-        }
       } catch (error) {
         signal.throwIfAborted();
         // What the Engine answers at once is about the Dockerfile, such as an unknown instruction.
@@ -151,7 +150,6 @@ const longestRest = 64 * 1024;
 
 const answer = z.object({
   stream: z.string().optional(),
-  status: z.string().optional(),
   error: z.string().optional(),
   aux: z.object({ ID: z.string().optional() }).optional().catch(undefined),
 });
@@ -160,55 +158,47 @@ const answer = z.object({
 export function readBuild(progress: (step: string) => void) {
   const lines: string[] = [];
   let rest = '';
-  let id: string | null = null;
-  let error: string | null = null;
-  let step: string | null = null;
 
   const take = (said: string): void => {
     const line = stripVTControlCharacters(said);
     // Docker prints `Step 3/9 : RUN …`, Podman `STEP 3/9: RUN …`.
     const [, at, of, instruction] = /^step (\d+)\/(\d+) ?: (.*)$/i.exec(line) ?? [];
     if (instruction !== undefined) {
-      step = `step ${at}/${of} ${titleOf(instruction)}`;
+      output.step = `step ${at}/${of} ${titleOf(instruction)}`;
       // The others take no time.
-      if (/^(?:RUN|COPY|ADD|FROM)\b/i.test(instruction)) progress(step);
+      if (/^(?:RUN|COPY|ADD|FROM)\b/i.test(instruction)) progress(output.step);
       return;
     }
     // Podman has no `aux` for this; both end with the id.
     const made = /^(?:Successfully built )?([0-9a-f]{12,64})$/.exec(line)?.[1];
-    if (made !== undefined) id ??= made;
+    if (made !== undefined) output.id ??= made;
     if (/^(?: ?--->|-->|Removing intermediate container|Successfully )/.test(line) || line.trim() === '') return;
     lines.push(line.length > longestLine ? `${line.slice(0, longestLine)}…` : line);
     if (lines.length > linesShown) lines.shift();
   };
 
-  return {
+  const output = {
+    /** Id of the image; null until it is known. */
+    id: null as string | null,
+    /** Why it failed. */
+    error: null as string | null,
+    /** The current step, for people; null before the first. */
+    step: null as string | null,
     /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for any other line */
     line(json: string): void {
-      const { stream, error: failure, aux } = answer.parse(JSON.parse(json));
-      if (aux?.ID !== undefined) id = aux.ID;
-      if (failure !== undefined) error = failure.trim();
+      const { stream, error, aux } = answer.parse(JSON.parse(json));
+      if (aux?.ID !== undefined) output.id = aux.ID;
+      if (error !== undefined) output.error = error.trim();
       if (stream === undefined) return;
       // A piece may end in the middle of a line, and progress bars go back to its beginning.
       const pieces = (rest + stream).split(/\r?\n|\r/);
       rest = (pieces.pop() ?? '').slice(0, longestRest);
       pieces.forEach(take);
     },
-    /** Id of the image; null until it is known. */
-    get id(): string | null {
-      return id;
-    },
-    /** Why it failed. */
-    get error(): string | null {
-      return error;
-    },
-    /** The current step, for people; null before the first. */
-    get step(): string | null {
-      return step;
-    },
     /** The last lines of output. */
     tail: (): string[] => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
   };
+  return output;
 }
 
 /** An instruction in a few words: the text after `RUN :` is a title in onejob's own Dockerfiles. */

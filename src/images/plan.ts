@@ -82,9 +82,8 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
   }
   const needs = templates.needs[wish.type];
   if (needs !== undefined) layers.push({ what: 'needs', dockerfile: needs, args: { OWNER: owner }, hasAgent: false });
-  if (agent !== null && template !== undefined) {
+  if (agent !== null && template !== undefined)
     layers.push({ what: 'agent', dockerfile: template, args: { OWNER: owner, AGENT_VERSION: agent.version }, hasAgent: true });
-  }
   if (layers.length === 0) return null;
   const recipe = recipeOf(wish);
   const hash = digest({

@@ -68,9 +68,8 @@ type RecordedHost = Required<Pick<ImageRequest, 'arch' | 'archFrom' | 'platform'
 export function recordedHost({ devices, findings }: Pick<Inventory, 'devices' | 'findings'>): RecordedHost {
   // A Jetson's tool lists its GPU as "Orin (nvgpu)", often without a UUID: then only a finding has the name.
   const jetson = /\bnvgpu\b/i;
-  if (devices.some(({ model }) => jetson.test(model)) || findings.some(({ message }) => jetson.test(message))) {
+  if (devices.some(({ model }) => jetson.test(model)) || findings.some(({ message }) => jetson.test(message)))
     return { arch: 'arm64', archFrom: 'nvgpu, the driver of a Jetson', platform: 'l4t' };
-  }
   const arm = devices.find(({ vendor, model }) => vendor === 'nvidia' && /\b(?:G[BH]\d{2,3}|T4G|Thor)\b/i.test(model));
   if (arm !== undefined) return { arch: 'arm64', archFrom: `${arm.model}, which exists beside Arm CPUs only`, platform: 'sbsa' };
   const archFrom = 'a guess, because no recording contains it; if it is wrong, use --arch arm64';

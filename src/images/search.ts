@@ -149,18 +149,16 @@ export function whyNotImage(
   for (const { model, range } of groupsOf(cards, tables)) {
     if (range === null) continue;
     const { generation, first, last } = range;
-    if (last !== null && compareVersions(cuda, last) > 0) {
+    if (last !== null && compareVersions(cuda, last) > 0)
       return `has CUDA ${cuda}, but ${last} is the last one that supports ${model} (${generation})`;
-    }
     if (compareVersions(cuda, first) < 0)
       return `has CUDA ${cuda}, but ${first} is the first one that supports ${model} (${generation})`;
   }
   const host = hostCuda(inventory, tables);
   const toolkit = tables.toolkits.find((each) => each.cuda === cuda);
   const driver = leadingVersion(inventory.driver);
-  if (driver !== null && toolkit !== undefined && compareVersions(driver, toolkit.any) < 0) {
+  if (driver !== null && toolkit !== undefined && compareVersions(driver, toolkit.any) < 0)
     return `has CUDA ${cuda}, which needs driver ${toolkit.any} or newer; this host has ${driver}`;
-  }
   const published = tables.images.find((each) => each.cuda === cuda);
   if (host === null || published === undefined) return null;
   const models = [...new Set(cards.map((card) => card.model))];

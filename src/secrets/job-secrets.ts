@@ -44,9 +44,8 @@ export async function openJobSecrets(job: Job): Promise<JobSecrets> {
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
   const rest = secrets.slice(0, mostSecrets).entries();
   const lane = async (): Promise<void> => {
-    for (const [index, { name, text }] of rest) {
+    for (const [index, { name, text }] of rest)
       found[index] = isCrowded && formatOf(text) === 'plain-rsa' ? tooManyPlain : await openOne({ ...job, name, text });
-    }
   };
   await Promise.all(Array.from({ length: atOnce }, lane));
   const all = secrets.map((secret, index) => ({ ...secret, found: found[index] ?? tooMany }));

@@ -8,14 +8,11 @@
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { OnejobError } from '../errors.ts';
 
-export type PublicKey =
-  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string }
-  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
-
 /** `id`: 8 hex digits, the same for both halves. */
-export type SecretKey =
-  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string; identity(): string }
-  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+type AgeKey = { readonly kind: 'x25519'; readonly id: string; readonly recipient: string };
+type RsaKey = { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+export type PublicKey = AgeKey | RsaKey;
+export type SecretKey = (AgeKey & { identity(): string }) | RsaKey;
 
 /** In the order of the file; never empty. */
 export interface SecretKeys {
@@ -35,18 +32,13 @@ interface Piece {
 
 /** @throws OnejobError E_SECRET_KEY naming every invalid line of the file `what`, and when there is no private key */
 export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
-  const { keys, problems } = await readPieces(text, secretOf);
-  if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['it contains no private key']);
-  return { keys };
+  return { keys: await readKeys(text, what, secretOf, 'it contains no private key') };
 }
 
 /** Public keys of `age1…` lines, PEM blocks, or a whole key file. @throws OnejobError E_SECRET_KEY */
 export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
-  const { keys, problems } = await readPieces(text, async (piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece)));
-  if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['it contains no key']);
-  return keys;
+  const read = async (piece: Piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece));
+  return readKeys(text, what, read, 'it contains no key');
 }
 
 /** The public half for others: an `age1…` line, or a PEM block. Ends with a newline. */
@@ -72,10 +64,8 @@ export async function makeKey(kind: SecretKey['kind'], comment: string): Promise
   return `# ${comment}\n# public key: ${await identityToRecipient(identity)}\n${identity}\n`;
 }
 
-async function readPieces<T>(
-  text: string,
-  read: (piece: Piece) => Promise<T | string>,
-): Promise<{ keys: T[]; problems: string[] }> {
+/** `none`: what is wrong with a text without keys. */
+async function readKeys<T>(text: string, what: string, read: (piece: Piece) => Promise<T | string>, none: string): Promise<T[]> {
   const keys: T[] = [];
   const problems: string[] = [];
   for (const piece of piecesOf(text)) {
@@ -83,7 +73,11 @@ async function readPieces<T>(
     if (typeof found === 'string') problems.push(`line ${piece.at}: ${found}`);
     else keys.push(found);
   }
-  return { keys, problems };
+  if (problems.length === 0 && keys.length === 0) problems.push(none);
+  if (problems.length === 0) return keys;
+  throw new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
+    hint: 'docs/secrets.md describes key files; "onejob secret keygen" creates one.',
+  });
 }
 
 function piecesOf(text: string): Piece[] {
@@ -116,9 +110,8 @@ async function secretOf({ text }: Piece): Promise<SecretKey | string> {
   if (!text.startsWith('-----BEGIN ')) return notAKey;
   if (!text.includes('-----END ')) return 'the PEM block that begins here does not end';
   if (/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text)) return 'is a public key; the private key is needed';
-  if (/ENCRYPTED/.test(text.split('\n', 3).join())) {
+  if (/ENCRYPTED/.test(text.split('\n', 3).join()))
     return 'is a private key with a passphrase, which onejob cannot ask for; remove the passphrase (openssl pkey -in OLD -out NEW)';
-  }
   return rsaKey(() => createPrivateKey(text), 'private');
 }
 
@@ -154,7 +147,7 @@ async function ageRecipient(text: string): Promise<PublicKey | string> {
   return { kind: 'x25519', id: idOf(text), recipient: text };
 }
 
-function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa'; id: string; key: KeyObject } | string {
+function rsaKey(read: () => KeyObject, half: 'private' | 'public'): RsaKey | string {
   let key: KeyObject;
   try {
     key = read();
@@ -174,10 +167,4 @@ function publicHalf(key: KeyObject): KeyObject {
 
 function idOf(publicKey: string | Buffer): string {
   return createHash('sha256').update(publicKey).digest('hex').slice(0, 8);
-}
-
-function bad(what: string, problems: readonly string[]): OnejobError {
-  return new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
-    hint: 'docs/secrets.md describes key files; "onejob secret keygen" creates one.',
-  });
 }

@@ -44,11 +44,9 @@ export function createIntel(): (asking: Asking) => Promise<Inventory> {
     const details =
       kept.list === list.output ? kept.texts : await ask(numbers.map((number) => ['discovery', '-d', String(number), '-j']));
     if (failures.length === 0) kept = { list: list.output, texts: details };
-    const now = await ask([
-      ['health', '-l', '-j'],
-      ['ps', '-j'],
-    ]);
-    const told = intelInventory([list.output, ...details, ...now]);
+    const health = await ask([['health', '-l', '-j']]);
+    const processes = await ask([['ps', '-j']]);
+    const told = intelInventory([list.output, ...details, ...health, ...processes]);
     const devices = told.devices.map((device) => withRenderNode(device, cards ?? []));
     const missing = (cards ?? []).filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
     return withFindings({ ...told, devices }, [...failures, ...missing.map(notListed)], failures.length === 0);

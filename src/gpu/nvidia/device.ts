@@ -8,14 +8,14 @@ import { judge } from './health.ts';
 import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
-export interface Made {
+interface Made {
   readonly device: Device;
   readonly findings: readonly GpuFinding[];
 }
 
 /** The kernel numbers processes up to 2^22, other systems further. */
 const mostPid = 2 ** 31 - 1;
-const mostId = 65_535;
+const idOf = (text: string) => wholeNumber(text, 65_535);
 
 /** `uuid` is certain; anything else may be missing. */
 export function gpuDevice(reading: GpuReading, uuid: string): Made {
@@ -27,7 +27,7 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const read = readerOf(facts, odd);
 
   const pciId = read('pciId', 'PCI address', normalPci);
-  const memoryMiB = positive(read('memoryTotal', 'memory', mebibytes));
+  const memoryMiB = read('memoryTotal', 'memory', mebibytes) || null;
   const memoryUsedMiB = usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd);
   const model = plainName(facts.model);
   if (model === null && (facts.model !== undefined || reading.depth === 'state')) {
@@ -57,8 +57,8 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
     vendor: 'nvidia',
     uuid,
     parent: null,
-    index: read('index', 'index', (text) => wholeNumber(text, mostId)),
-    minor: read('minor', 'minor number', (text) => wholeNumber(text, mostId)),
+    index: read('index', 'index', idOf),
+    minor: read('minor', 'minor number', idOf),
     pciId,
     model: model ?? 'unknown',
     memoryMiB,
@@ -88,10 +88,9 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
   const findings: GpuFinding[] = [];
   const odd = oddIn(uuid, findings);
   const read = readerOf(reading, odd);
-  const id = (text: string) => wholeNumber(text, mostId);
-  const gpuInstance = read('gpuInstance', 'GPU instance', id);
-  const computeInstance = read('computeInstance', 'compute instance', id);
-  const total = positive(read('memoryTotal', 'memory', mebibytes));
+  const gpuInstance = read('gpuInstance', 'GPU instance', idOf);
+  const computeInstance = read('computeInstance', 'compute instance', idOf);
+  const total = read('memoryTotal', 'memory', mebibytes) || null;
   const memoryMiB = total !== null && gpu.memoryMiB !== null && total > gpu.memoryMiB ? null : total;
   if (memoryMiB !== total) odd('memory', `${total} MiB, more than its GPU has`);
   const unknown = gpu.health.state === 'ok' && !isSeen;
@@ -100,7 +99,7 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
     kind: 'mig',
     uuid,
     parent: gpu.uuid,
-    index: read('index', 'index', id),
+    index: read('index', 'index', idOf),
     memoryMiB,
     memoryUsedMiB: usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd),
     mig: { profile: plainName(reading.profile), gpuInstance, computeInstance },
@@ -132,10 +131,6 @@ function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
     if (value === null) odd(what, text);
     return value;
   };
-}
-
-function positive(amount: number | null): number | null {
-  return amount === 0 ? null : amount;
 }
 
 function usedOf(used: number | null, total: number | null, odd: Odd): number | null {
@@ -179,14 +174,13 @@ function processOf(reading: ProcessReading): GpuProcess | null {
   const pid = wholeNumber(said(reading.pid) ?? '', mostPid);
   if (pid === null || pid === 0) return null;
   const type = said(reading.type);
-  const id = (text: string | undefined) => wholeNumber(said(text) ?? '', mostId);
   return {
     pid,
     name: plainName(reading.name),
-    type: type === 'C' || type === 'G' || type === 'C+G' || type === 'M+C' ? type : null,
+    type: (['C', 'G', 'C+G', 'M+C'] as const).find((each) => each === type) ?? null,
     memoryMiB: mebibytes(said(reading.memory) ?? 'none'),
-    gpuInstance: id(reading.gpuInstance),
-    computeInstance: id(reading.computeInstance),
+    gpuInstance: idOf(said(reading.gpuInstance) ?? ''),
+    computeInstance: idOf(said(reading.computeInstance) ?? ''),
   };
 }
 

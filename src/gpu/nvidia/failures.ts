@@ -147,9 +147,8 @@ function handleFinding(said: string): GpuFinding {
     .trim();
   if (/GPU is lost/i.test(reason))
     return finding('error', 'gpu-lost', subject, `${name} is lost: it has fallen off the bus.`, reboot);
-  if (/requires? reset/i.test(reason)) {
+  if (/requires? reset/i.test(reason))
     return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
-  }
   const message = `${name} does not respond${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its part of the driver is stuck. nvidia-smi may not show the healthy GPUs either.`;
   return finding('error', 'device-handle', subject, message, reboot);
 }

@@ -1,4 +1,4 @@
-/** Whether a job may get an NVIDIA GPU. A value that could not be read is "unknown", not "fine"; a missing one (`N/A`) is neither. */
+/** Whether a job may get an NVIDIA GPU. An unreadable value is "unknown", not "fine"; a missing one (`N/A`) is neither. */
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
 import { kernelLog, resetHint } from './failures.ts';
@@ -26,9 +26,8 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   const unread = open.filter((each) => each.reported);
   if (unread.length > 0) {
     const words = unread.map((each) => each.words).join(', ');
-    findings.push(
-      finding('error', 'gpu-unknown', subject, `${subject}: ${words}. onejob does not know whether it works.`, kernelLog),
-    );
+    const message = `${subject}: ${words}. onejob does not know whether it works.`;
+    findings.push(finding('error', 'gpu-unknown', subject, message, kernelLog));
   }
   if (uncorrectedErrors !== null && uncorrectedErrors > 0) {
     const errors = uncorrectedErrors === 1 ? '1 uncorrected memory error' : `${uncorrectedErrors} uncorrected memory errors`;
@@ -61,23 +60,15 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
   add(trouble === 'reset', 'reset-required', 'cannot be used before it is reset', reset);
   const action = other('recoveryAction', 'none');
-  add(
-    action !== null,
-    'recovery-action',
-    `needs "${action}", according to its driver`,
-    /reboot/i.test(action ?? '') ? lost : reset,
-  );
+  const recover = /reboot/i.test(action ?? '') ? lost : reset;
+  add(action !== null, 'recovery-action', `needs "${action}", according to its driver`, recover);
   add(yes('resetRequired') || yes('drainRecommended'), 'reset-required', 'has to be reset, according to its driver', reset);
   add(yes('remapFailure'), 'row-remap-failed', 'has a broken row of memory that it could not replace', replace);
   add(yes('unrepairable'), 'memory-unrepairable', 'has memory that cannot be repaired', replace);
   add(yes('sramThreshold'), 'sram-errors', 'had more SRAM errors than are acceptable', replace);
   add(yes('remapPending'), 'row-remap-pending', 'waits for a reset to replace a broken row of memory', reset);
-  add(
-    yes('retirementPending') || yes('blacklistPending'),
-    'page-retirement-pending',
-    'waits for a reset to retire a broken page of memory',
-    reset,
-  );
+  const isRetiring = yes('retirementPending') || yes('blacklistPending');
+  add(isRetiring, 'page-retirement-pending', 'waits for a reset to retire a broken page of memory', reset);
   add(yes('channelRepair') || yes('tpcRepair'), 'repair-pending', 'waits for a reset to repair itself', reset);
   const state = other('fabricState', 'completed');
   add(state !== null, 'fabric', `is not part of the NVLink fabric yet (${state})`, fabric);

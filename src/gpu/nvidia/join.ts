@@ -23,10 +23,7 @@ interface Entry {
 }
 
 /** A finding here means that the set of devices is uncertain. */
-export function join(
-  sources: readonly Source[],
-  proc: readonly GpuReading[],
-): { readonly gpus: readonly Joined[]; readonly findings: readonly GpuFinding[] } {
+export function join(sources: readonly Source[], proc: readonly GpuReading[]) {
   const findings: GpuFinding[] = [];
   const entries: Entry[] = [];
   const add = (reading: GpuReading, kind: Source['kind'] | 'proc') => {
@@ -100,11 +97,9 @@ function joined({ uuid, pciId, readings }: Entry): Joined {
 
 /** Complete lists that do not contain the same GPUs: something changed between the two calls. */
 function differences(sources: readonly Source[]): GpuFinding[] {
-  const lists = sources
-    .filter((source) => source.whole && source.gpus.length > 0)
-    .map((source) => new Set(source.gpus.map((gpu) => gpuUuid(gpu.facts.uuid)).filter((uuid) => uuid !== null)))
-    .filter((uuids) => uuids.size > 0);
-  const [first, ...others] = lists;
+  const uuidsOf = ({ gpus }: Source) => new Set(gpus.flatMap((gpu) => gpuUuid(gpu.facts.uuid) ?? []));
+  const lists = sources.filter((source) => source.whole).map(uuidsOf);
+  const [first, ...others] = lists.filter((uuids) => uuids.size > 0);
   const odd = others.flatMap((other) => (first === undefined ? [] : [...first.symmetricDifference(other)]));
   if (odd.length === 0) return [];
   const message = `Two outputs of nvidia-smi do not list the same GPUs (${clip([...new Set(odd)].join(', '))}): something changed in between, or they come from different hosts.`;
@@ -112,13 +107,8 @@ function differences(sources: readonly Source[]): GpuFinding[] {
 }
 
 function samePlace(entries: readonly Entry[]): GpuFinding[] {
-  const places = Map.groupBy(
-    entries.filter((entry) => entry.pciId !== null),
-    (entry) => entry.pciId ?? '',
-  );
-  return [...places].flatMap(([pciId, there]) =>
-    there.length < 2
-      ? []
-      : [finding('error', 'duplicate-pci', pciId, `Two GPUs have the PCI address ${pciId}: the output is masked or damaged.`)],
+  const places = entries.flatMap((entry) => entry.pciId ?? []);
+  return [...new Set(places.filter((pciId, at) => places.indexOf(pciId) !== at))].map((pciId) =>
+    finding('error', 'duplicate-pci', pciId, `Two GPUs have the PCI address ${pciId}: the output is masked or damaged.`),
   );
 }

@@ -18,18 +18,14 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const sources = sourcesOf(parts, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
   const said = sources.flatMap((source) => source.findings);
-  const set = judgeSet(parts, sources, gpus, said);
+  const set = judgeSet(parts.pciIds, sources, gpus);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
-  const byUuid = Map.groupBy(
-    made.flatMap((each) => each.devices),
-    (device) => device.uuid,
-  );
+  const devices = made.flatMap((each) => each.devices);
+  const byUuid = Map.groupBy(devices, ({ uuid }) => uuid);
   const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...twins(byUuid)];
   const driver = firstVersion([...sources.map((each) => each.driver), module], driverVersion);
-  const tool = firstVersion(
-    sources.map((each) => each.cuda),
-    cudaVersion,
-  );
+  const cudas = sources.map((each) => each.cuda);
+  const tool = firstVersion(cudas, cudaVersion);
   const cuda = tool ?? cudaOfDriver(driver);
   const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
   return {
@@ -54,13 +50,9 @@ interface SetJudgement {
   readonly findings: readonly GpuFinding[];
 }
 
-function judgeSet(
-  parts: NvidiaParts,
-  sources: readonly Source[],
-  gpus: readonly Joined[],
-  complaints: readonly GpuFinding[],
-): SetJudgement {
-  const onBus = parts.pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
+function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpus: readonly Joined[]): SetJudgement {
+  const complaints = sources.flatMap((source) => source.findings);
+  const onBus = pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
   const count = onBus?.length ?? null;
   const listed = gpus.filter((gpu) => gpu.isListed);
   const hung = complaints.some((each) => each.code === 'tool-hung');
@@ -78,10 +70,8 @@ function judgeSet(
   const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
   const missing = seen.has(null) ? [] : expected.filter((pciId) => !seen.has(pciId));
   // One card off the bus makes the tool fail for all of them, but each was queried separately, or is named in its error.
-  const isAccounted =
-    onBus !== null &&
-    (best?.attached ?? 0) <= expected.length &&
-    expected.every((pciId) => best?.certain.has(pciId) === true || named.has(pciId));
+  const isNamed = (pciId: string) => best?.certain.has(pciId) === true || named.has(pciId);
+  const isAccounted = onBus !== null && (best?.attached ?? 0) <= expected.length && expected.every(isNamed);
   const findings = [...nameless, ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : [])];
   if (whole && seen.has(null) && count !== null && count > listed.length) {
     const message = `${count} NVIDIA GPUs are on the PCI bus, but nvidia-smi lists ${listed.length}.`;

@@ -17,14 +17,8 @@ interface Piece {
   readonly reading: Reading;
 }
 
-export interface Recorded {
-  readonly pieces: readonly Piece[];
-  /** What it contains instead of devices, for a message; null when there are pieces, or it is unknown. */
-  readonly instead: string | null;
-}
-
-/** Never throws. */
-export function readRecorded(text: string): Recorded {
+/** Never throws. `instead`: what it contains instead of devices, for a message; null when there are pieces, or it is unknown. */
+export function readRecorded(text: string): { readonly pieces: readonly Piece[]; readonly instead: string | null } {
   const pieces = piecesOf(text);
   return { pieces, instead: pieces.length > 0 ? null : (others.find(([pattern]) => pattern.test(text))?.[1] ?? null) };
 }
@@ -51,7 +45,7 @@ const others: readonly (readonly [RegExp, string])[] = [
   ],
 ];
 
-export interface FilePieces {
+interface FilePieces {
   readonly name: string;
   readonly pieces: readonly Piece[];
 }
@@ -109,14 +103,14 @@ function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
 function canBeOne(one: Trace, other: Trace): boolean {
   if (one.drivers.size > 0 && other.drivers.size > 0 && one.drivers.isDisjointFrom(other.drivers)) return false;
   if (one.gpus.size === 0 || other.gpus.size === 0) return true;
-  const shared = [...one.gpus].flatMap(([uuid, gpu]) => {
-    const same = other.gpus.get(uuid);
-    return same === undefined ? [] : [[gpu, same] as const];
-  });
+  const shared = [...one.gpus].filter(([uuid]) => other.gpus.has(uuid));
   // Queried one by one, each contains another GPU of the same host.
   if (shared.length === 0) return one.isPart && other.isPart;
-  const fits = (a: string | null, b: string | null) => a === null || b === null || a === b;
-  return shared.every(([a, b]) => fits(a.pciId, b.pciId) && fits(a.model, b.model));
+  const fits = (a: string | null, b: string | null | undefined) => a === null || b == null || a === b;
+  return shared.every(([uuid, { pciId, model }]) => {
+    const same = other.gpus.get(uuid);
+    return fits(pciId, same?.pciId) && fits(model, same?.model);
+  });
 }
 
 function traceOf({ name, pieces }: FilePieces): Trace {

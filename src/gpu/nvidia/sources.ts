@@ -22,7 +22,7 @@ export interface NvidiaParts {
   readonly pciIds?: readonly string[] | null;
 }
 
-export type SourceKind = 'xml' | 'list';
+type SourceKind = 'xml' | 'list';
 
 /** All answers of one kind: usually one, several when each GPU was queried separately. */
 export interface Source extends Omit<Reading, 'rest'> {
@@ -36,10 +36,8 @@ export interface Source extends Omit<Reading, 'rest'> {
 
 /** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
-  return [
-    sourceOf('xml', [parts.xml ?? []].flat(), module, readXml),
-    sourceOf('list', [parts.list ?? []].flat(), module, readList),
-  ].filter((source) => source !== null);
+  const all = (['xml', 'list'] as const).map((kind) => sourceOf(kind, [parts[kind] ?? []].flat(), module));
+  return all.filter((source) => source !== null);
 }
 
 /** More than any host has, and few enough to compare each with each. */
@@ -47,13 +45,9 @@ const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-function sourceOf(
-  kind: SourceKind,
-  replies: readonly Reply[],
-  module: string | null,
-  read: (output: string) => Reading,
-): Source | null {
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null): Source | null {
   if (replies.length === 0) return null;
+  const { read } = outputs[kind];
   const answers = replies.map((reply) => {
     const answer = read(reply.output);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
@@ -65,12 +59,8 @@ function sourceOf(
     const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // An exit code alone is no reason to distrust a complete answer.
     const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
-    return {
-      ...answer,
-      whole,
-      findings: [...failures, ...torn],
-      complained: serious.some((each) => each.level === 'error'),
-    };
+    const complained = serious.some((each) => each.level === 'error');
+    return { ...answer, whole, findings: [...failures, ...torn], complained };
   });
   const all = answers.flatMap((answer) => answer.gpus);
   const gpus = all.slice(0, mostGpus);
@@ -78,15 +68,16 @@ function sourceOf(
   const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
   // Queried for one GPU, the tool reports how many there are, so only all answers together must have as many.
   const isOne = replies.length === 1;
-  const short =
-    attached >= 0 && answers.every((answer) => answer.whole) && (isOne ? names.size !== attached : names.size < attached);
+  const allWhole = answers.every((answer) => answer.whole);
+  const short = attached >= 0 && allWhole && (isOne ? names.size !== attached : names.size < attached);
   const isAnswered = answers.some((answer) => answer.whole && answer.gpus.length > 0);
   const findings = answers.flatMap((answer, at) => {
     const pciId = isAnswered && answer.gpus.length === 0 ? askedFor(replies[at]) : null;
     return pciId === null ? answer.findings : ofCard(answer.findings, pciId);
   });
   if (short) {
-    const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is incomplete.`;
+    const count = attached === 1 ? '1 GPU' : `${attached} GPUs`;
+    const message = `The driver has ${count}, but nvidia-smi listed ${names.size}: the output is incomplete.`;
     findings.push(finding('error', 'output-short', 'host', message, 'Record it again, completely.'));
   }
   if (all.length > mostGpus) {
@@ -94,20 +85,19 @@ function sourceOf(
     findings.push(finding('error', 'output-odd', 'host', message));
   }
   const gap = gapIn(gpus);
-  if (gap !== null && !answers.some((answer) => answer.complained)) {
+  const complained = answers.some((answer) => answer.complained);
+  if (gap !== null && !complained) {
     const message = `nvidia-smi lists GPUs with higher numbers, but GPU ${gap} is missing.`;
     findings.push(finding('error', 'index-gap', 'host', message, 'Search the kernel log (dmesg) for "NVRM" and "Xid".'));
   }
-  const whole =
-    !short && gap === null && all.length === gpus.length && answers.every((answer) => answer.whole && !answer.complained);
-  const first = answers.find((answer) => answer.driver !== null);
+  const whole = !short && gap === null && all.length === gpus.length && allWhole && !complained;
   return {
     kind,
     gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
     whole,
     attached: attached < 0 ? null : attached,
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
-    driver: first?.driver ?? null,
+    driver: answers.find((answer) => answer.driver !== null)?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
     findings,
   };
@@ -150,24 +140,16 @@ function gapIn(gpus: readonly GpuReading[]): number | null {
   return null;
 }
 
-const outputs: Readonly<Record<SourceKind, string>> = {
-  xml: 'nvidia-smi -q -x',
-  list: 'nvidia-smi -L',
-};
+const outputs = { xml: { call: 'nvidia-smi -q -x', read: readXml }, list: { call: 'nvidia-smi -L', read: readList } };
 
 function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFinding {
-  const asked = `"${outputs[kind]}"`;
+  const asked = `"${outputs[kind].call}"`;
   const again = `Type ${asked} and check what it prints.`;
   if (reply.output.trim() === '') return finding('error', 'tool-silent', 'host', `${asked} printed nothing.`, again);
   const words = ownWords(answer.rest);
-  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null) {
+  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null)
     return finding('error', 'output-odd', 'host', `${asked} printed something unexpected: "${words}".`, again);
-  }
   const of = answer.attached === null ? '' : ` of ${answer.attached}`;
   const message = `The output of ${asked} is cut off or damaged; ${answer.gpus.length}${of} GPUs could be read completely.`;
   return finding('error', 'output-torn', 'host', message, again);
-}
-
-function gpuCount(count: number): string {
-  return count === 1 ? '1 GPU' : `${count} GPUs`;
 }

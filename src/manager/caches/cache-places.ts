@@ -51,9 +51,8 @@ export async function ensureFolders(folder: string, mounts: readonly Mount[]): P
   for (const { host, cache } of mounts) {
     if (!isNamed(cache)) continue;
     const parts = relative(folder, host).split(sep);
-    if (parts.length < 3 || parts.length > 4 || parts[0] === '..' || parts[0] === trashFolder) {
+    if (parts.length < 3 || parts.length > 4 || parts[0] === '..' || parts[0] === trashFolder)
       throw new RangeError(`no folder of a named cache: ${host}`);
-    }
     let at = folder;
     await ensureFolder(at, host);
     for (const part of parts) {

@@ -183,9 +183,8 @@ export function openDeviceManager(parts: DeviceManagerParts) {
       await watch.start();
       if (isClosed) return;
       const { inventory } = book;
-      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory)) {
+      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory))
         log.warn('devices', { what: subject, reason: message, hint });
-      }
       quarantine.start();
       reservations.start();
     },

@@ -214,7 +214,6 @@ function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: Devic
     refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask the holder, or type "onejob gpus return ${one}".`);
   }
   if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is missing', '"onejob gpus" lists the devices of this host.');
-  if (book.stateOf(uuid) === 'elsewhere') {
+  if (book.stateOf(uuid) === 'elsewhere')
     refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
-  }
 }

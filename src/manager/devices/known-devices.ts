@@ -67,9 +67,7 @@ export class KnownDevices {
   /** Updates which slots have which devices. */
   leased(leases: readonly Lease[]): void {
     const keys = new Map<DeviceId, string[]>();
-    for (const { key, devices } of leases) {
-      for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
-    }
+    for (const { key, devices } of leases) for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
     const changes = this.all.flatMap((known): KnownDevice[] => {
       const [first = null, ...more] = keys.get(known.uuid) ?? [];
       if (first === null) return known.isLeased ? [{ ...known, isLeased: false }] : [];
@@ -83,9 +81,8 @@ export class KnownDevices {
   /** What slots held last, also before a restart. */
   get leases(): Lease[] {
     const bySlot = new Map<string, DeviceId[]>();
-    for (const { uuid, slot, isLeased } of this.#known.values()) {
+    for (const { uuid, slot, isLeased } of this.#known.values())
       if (slot !== null && isLeased) bySlot.set(slot, [...(bySlot.get(slot) ?? []), uuid]);
-    }
     return [...bySlot].map(([key, devices]) => leaseOf({ key, devices }, (uuid) => this.#known.get(uuid)?.parent ?? null));
   }
 

@@ -71,9 +71,8 @@ export function partition(input: PartitionInput): Partition {
     const fixedSlots = result.slots.filter((one) => fixed.some(({ pool }) => pool === one.pool));
     const most = usable(want, devices, fixedSlots, input.barred).length;
     if (want.count !== 'all' && most < want.count) continue;
-    for (const { uuid } of usable(want, devices, result.slots, barred).slice(0, want.count === 'all' ? most : want.count)) {
+    for (const { uuid } of usable(want, devices, result.slots, barred).slice(0, want.count === 'all' ? most : want.count))
       barred.add(uuid);
-    }
   }
   // A job's lease stays as it is until that job ends, whatever the next one wants.
   const isPassing = (pool: string) => passing.some((one) => one.name === pool);

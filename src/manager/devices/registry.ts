@@ -51,9 +51,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   const slotDevices: SlotDevices = {
     of: (key) => {
       // Before the first look, slots keep their devices, and empty slots get nothing.
-      if (inventoryNow === null) {
-        return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
-      }
+      if (inventoryNow === null) return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
       const slot = dealtTo.get(key)?.slot;
       const isGone = (slot?.missing.length ?? 0) > 0 && (inventoryNow.complete || !standsBy(key));
       if (slot === undefined || slot.outdated || isGone || slot.barred.length > 0 || isOver(key)) return null;

@@ -307,9 +307,8 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
   const used = images.names.filter((name) => images.built(name) !== null);
   if (used.length === 0) return;
   const done = await images.refresh(used, () => {}, signal);
-  for (const { pool, problem } of done) {
+  for (const { pool, problem } of done)
     if (problem !== null) log.warn('failed to renew image', { pool, reason: toFailure(problem).message });
-  }
   const builder = await images.open();
   // Images of the same recipes; others may belong to another config.
   const ids = new Set(used.map((name) => images.built(name)?.id));
