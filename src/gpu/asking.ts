@@ -4,15 +4,12 @@ import type { Device, GpuFinding } from './inventory.ts';
 import type { PciCard } from './pci.ts';
 import type { ToolReply } from './run.ts';
 
-/** One look at a host. */
 export interface Asking {
   /** Runs a tool within the look's time limit; never rejects. */
   run(tool: string, ...args: readonly string[]): Promise<ToolReply>;
-  /** Whether there is such a tool. */
   has(tool: string): Promise<boolean>;
   /** All GPUs on the bus; null where that is unknown. */
   readonly pci: readonly PciCard[] | null;
-  /** `/sys` and `/proc`. */
   readonly sys: string;
   readonly proc: string;
 }
@@ -30,7 +27,6 @@ export function failureOf(reply: ToolReply): GpuFinding | null {
   return failure('tool-failed', `"${call}" ended with ${end}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`);
 }
 
-/** What helps against a tool that hangs. */
 export function hungHint(tool: string): string {
   return `Check with "ps -C ${tool} -o pid,stat,wchan" and "dmesg | tail": only a reboot ends a process in state D.`;
 }

@@ -64,7 +64,6 @@ type Covering = Finding & { readonly covers: readonly string[] };
 
 const missing = ['driver-not-loaded', 'no-driver', 'tool-missing', 'gpus-unseen'] as const;
 
-/** NVIDIA cards without NVIDIA's driver, and the reason. */
 function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[] {
   const { cards, modules, secureBoot } = facts;
   const nvidia = (cards ?? []).filter((card) => card.vendor === 'nvidia');
@@ -171,7 +170,6 @@ const runtimeByCdi = '1.18.0';
 /** First version that turns a device request into a CDI name, if there is an `nvidia-cdi-hook` (release notes of Docker Engine). */
 const requestByCdi = '29.2';
 
-/** NVIDIA's container toolkit, and what the Engine does with it. */
 function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribution, module, hasTool }: DoctorFacts): Finding[] {
   const isNvidia = inventory.devices.some(({ vendor }) => vendor === 'nvidia');
   const subject = 'container toolkit';
@@ -221,7 +219,6 @@ function cliHint(failure: string): string {
   return 'Type "sudo nvidia-container-cli -k -d /dev/tty info" and check what it prints.';
 }
 
-/** A command; null on an unknown distribution. */
 function installer(distribution: GpuHostFacts['distribution'], what: 'install' | 'upgrade'): string | null {
   const is = (...ids: string[]) => distribution.some((id) => ids.includes(id));
   const name = 'nvidia-container-toolkit';

@@ -22,7 +22,6 @@ export function withFindings(inventory: Inventory, findings: readonly GpuFinding
   return { ...inventory, complete: inventory.complete && complete, findings: [...inventory.findings, ...findings] };
 }
 
-/** Each of them once. */
 export function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
   const seen = new Map(findings.map((each) => [`${each.code} ${each.subject} ${each.message}`, each]));
   return [...seen.values()];
@@ -40,7 +39,6 @@ export function ownWords(text: string): string | null {
   return lines.length === 0 ? null : `${lines.slice(0, 3).join(' / ')}${lines.length > 3 ? ' / …' : ''}`;
 }
 
-/** The text with a capital first letter. */
 export function capital(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }

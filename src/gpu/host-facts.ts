@@ -4,7 +4,7 @@
  */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readProcVersion } from './nvidia/files.ts';
+import { readProcVersion } from './nvidia/values.ts';
 import { readPci, readText } from './pci.ts';
 import type { Run, ToolRunner } from './run.ts';
 

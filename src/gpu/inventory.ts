@@ -59,7 +59,6 @@ export interface Device {
   readonly processes: readonly GpuProcess[] | null;
 }
 
-/** MIG of a whole GPU. */
 export interface GpuMig {
   readonly mode: 'enabled' | 'disabled';
   /** The mode after the next reset, if it differs. */
@@ -76,7 +75,6 @@ interface MigInstance {
 export interface Health {
   /** `failed` has a reason; `unknown` is not `ok`. */
   readonly state: 'ok' | 'failed' | 'unknown';
-  /** What is wrong, in words for a person. */
   readonly reasons: readonly string[];
   /** Uncorrected ECC errors since the driver was loaded; null where they are not counted. */
   readonly uncorrectedErrors: number | null;
@@ -101,14 +99,12 @@ export function computing(pid: number, name: string | null, memoryMiB: number | 
   return { pid, name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null };
 }
 
-/** Something that a person should know about this host's GPUs. */
 export interface GpuFinding {
   readonly level: 'warning' | 'error';
   /** Stable word for programs: `driver-not-loaded`, `library-mismatch`, `tool-hung`, `gpu-lost`, `no-devices`, … */
   readonly code: string;
   /** The device's UUID or PCI address, or `host`. */
   readonly subject: string;
-  /** What was seen, in one sentence. */
   readonly message: string;
   /** What to do or type next; null where nothing helps. */
   readonly hint: string | null;
@@ -140,7 +136,6 @@ export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device 
   };
 }
 
-/** A host that certainly has no GPUs. */
 export const noGpus: Inventory = { complete: true, driver: null, cuda: null, cudaFrom: null, devices: [], findings: [] };
 
 /** The vendors' inventories as one. The driver is that of the first that has one. It is complete if each of them is. */

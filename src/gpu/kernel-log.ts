@@ -51,7 +51,6 @@ export function pciPlace(address: string): string | null {
   return normalPci(plain)?.slice(0, -2) ?? null;
 }
 
-/** All events of a log, in order. */
 export function parseKernelLog(text: string): KernelEvent[] {
   const take = createKernelParser();
   return text.split('\n').flatMap(take);

@@ -40,7 +40,6 @@ export interface LockOptions {
   readonly dir: string;
   /** Folders in which other managers of this host lock; default the usual ones where `dir` is one of them. */
   readonly beside?: readonly string[];
-  /** Id of this installation. */
   readonly owner: string;
   readonly stateDir: string;
   readonly bootId: string;
@@ -133,7 +132,6 @@ interface Found {
   /** null for an invalid lock: a newer manager, or a failing disk, may have written it. */
   readonly holder: LockHolder | null;
   readonly path: string;
-  /** Owner of the file. */
   readonly uid: number;
   /** ms since 1970. */
   readonly written: number;

@@ -105,7 +105,6 @@ export function parsePasswd(text: string): Map<number, string> {
 
 /** Which of this host's processes are onejob's. */
 export interface Ours {
-  /** Id of this installation. */
   readonly owner: string;
   /** Running agents and the ids of their containers. */
   readonly alive: ReadonlySet<string>;

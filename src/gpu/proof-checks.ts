@@ -308,7 +308,6 @@ function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): 
   return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then type ${clear}.`;
 }
 
-/** Whether the host was certainly rebooted since the baseline. */
 function wasRebooted(before: string | null, now: string | null): boolean {
   return before !== null && now !== null && before !== now;
 }

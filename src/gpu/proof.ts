@@ -39,7 +39,6 @@ export interface ProofInput {
   readonly boot: string | null;
   /** Whether several running agents of ours may use it at the same time (`share`). */
   readonly shared: boolean;
-  /** Paths of missing device nodes that a grant needs. */
   readonly missingNodes: readonly string[];
   readonly now: number;
   /** When the agent ended, or, if others used the device after that, when they left it. */

@@ -13,7 +13,6 @@ import { type GpuFinding, type Inventory, mergeInventories } from './inventory.t
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
 interface RecordedFile {
-  /** For messages. */
   readonly name: string;
   readonly text: string;
 }

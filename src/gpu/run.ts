@@ -15,7 +15,6 @@ import { allPids, type ProcessIdentity, parseStat } from '../system/process-iden
 
 /** The answer of a GPU vendor's tool, live or in a recording. */
 export interface Reply {
-  /** Name of the tool, such as `nvidia-smi`. */
   readonly tool: string;
   /** Its arguments; empty in a recording that does not contain them. */
   readonly args: readonly string[];

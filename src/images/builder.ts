@@ -31,11 +31,8 @@ import {
   withOwner,
 } from './plan.ts';
 
-/** What a pool asks for. */
 export interface ImageWish extends Omit<Wish, 'dockerfile'> {
-  /** Absolute path on this host. */
   readonly dockerfile: string | null;
-  /** When the base is pulled. */
   readonly pull: Recipe['pull'];
   /** The agent that must be in it, for a platform such as `linux-x64`; null for none. */
   readonly agent: (platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
@@ -53,7 +50,6 @@ export interface Built {
 interface BuilderParts {
   readonly environment: DockerEnvironment;
   readonly owner: string;
-  /** Folder for packages of agents. */
   readonly packages: string;
   readonly warn?: PackageParts['warn'];
 }

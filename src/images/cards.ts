@@ -60,9 +60,7 @@ function notThere(uuid: string, { devices, complete }: Inventory): string {
   return `There is no device ${uuid}: ${there}${complete ? '' : ', but onejob could not read all of them'}.`;
 }
 
-/** The CUDA versions for a generation of GPUs. */
 export interface CudaRange {
-  /** Such as `Volta`. */
   readonly generation: string;
   readonly first: string;
   /** null: the newest CUDA still supports it. */

@@ -97,10 +97,8 @@ function tagWord(distribution: string): string {
 }
 
 export interface Step {
-  /** The subject, in a word or two. */
   readonly about: string;
   readonly known: string;
-  /** The source of `known`. */
   readonly from: string;
   /** null when it rules nothing out. */
   readonly rulesOut: string | null;

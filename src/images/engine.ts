@@ -18,7 +18,6 @@ const imageAnswer = z.object({
 });
 const containerAnswer = z.object({ ImageID: z.string().default('') });
 
-/** An image on the Engine. */
 export interface ImageThere {
   readonly id: string;
   /** Names with their tags, as Docker writes them. */
@@ -180,7 +179,6 @@ export function readBuild(progress: (step: string) => void) {
   const output = {
     /** Id of the image; null until it is known. */
     id: null as string | null,
-    /** Why it failed. */
     error: null as string | null,
     /** The current step, for people; null before the first. */
     step: null as string | null,
@@ -195,7 +193,6 @@ export function readBuild(progress: (step: string) => void) {
       rest = (pieces.pop() ?? '').slice(0, longestRest);
       pieces.forEach(take);
     },
-    /** The last lines of output. */
     tail: (): string[] => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
   };
   return output;

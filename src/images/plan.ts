@@ -23,7 +23,6 @@ export const imageLabels = {
   agentHash: 'io.onejob.agent.hash',
 } as const;
 
-/** What the config asks for. */
 export interface Wish {
   /** Type of the CI service whose agents run in it. */
   readonly type: string;
@@ -34,9 +33,7 @@ export interface Wish {
   readonly dockerfile: string | null;
 }
 
-/** What a wish depends on. */
 export interface Ground {
-  /** Ids of the base images. */
   readonly bases: readonly string[];
   /** User of the base; empty for root. */
   readonly user: string;
@@ -55,7 +52,6 @@ export interface Layer {
 }
 
 export interface BuildPlan {
-  /** Name and tag; the tag is the beginning of the hash. */
   readonly reference: string;
   readonly hash: string;
   readonly recipe: string;
@@ -142,7 +138,6 @@ function digest(value: object): string {
 
 /** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */
 export interface Templates {
-  /** Packages of the distribution. */
   readonly packages: string;
   /** The agent of a CI service, by the service's type. */
   readonly agents: Readonly<Record<string, string>>;

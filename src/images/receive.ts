@@ -11,7 +11,6 @@ export interface ReceiveOptions {
   readonly signal: AbortSignal;
 }
 
-/** Most redirections. */
 const mostHops = 5;
 const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 

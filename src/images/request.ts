@@ -11,7 +11,6 @@ export interface ImageRequest {
   readonly arch: Arch;
   /** Source of `arch`, for the explanation. */
   readonly archFrom?: string;
-  /** Kind of Arm host: a server, or a Jetson with Linux for Tegra. */
   readonly platform: Platform;
   readonly inventory: Inventory;
   /** UUIDs of the agent's devices; empty for an agent without devices. Missing: all NVIDIA devices of the host. */
@@ -23,10 +22,8 @@ export interface ImageRequest {
   readonly template: string;
 }
 
-/** What always helps where no image can be chosen. */
 export const pinIt = 'Pin an image: set "image" of the pool to its name.';
 
-/** Default for types of CI service. */
 export const defaultTemplate = 'nvidia/cuda:{cuda}-{flavour}-{distribution}';
 
 /** The image's name, or an unknown placeholder of the template. `cuda` is a point release, such as `12.9.1`. */

@@ -5,7 +5,6 @@ import type { Arch, ImageRequest } from './request.ts';
 import { builtInTables, type Gate, type PublishedImage, type Tables } from './tables.ts';
 import { compareVersions, leadingVersion, major } from './version.ts';
 
-/** What a host requires of an image. */
 export interface Demands {
   readonly arch: Arch;
   readonly host: HostCuda;
@@ -45,7 +44,6 @@ export function pick(found: readonly PublishedImage[], demands: Demands, tables:
   return null;
 }
 
-/** Whether every GPU supports its CUDA. */
 export function suits({ cuda }: PublishedImage, { ranges }: Pick<Demands, 'ranges'>): boolean {
   return ranges.every((range) => inRange(cuda, range));
 }
@@ -85,7 +83,6 @@ export interface HostCuda {
   readonly cuda: string;
   /** null where only CUDA is known. */
   readonly driver: string | null;
-  /** Source of `cuda`. */
   readonly from: string;
   readonly verified: boolean;
 }

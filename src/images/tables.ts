@@ -41,7 +41,6 @@ const schema = z.strictObject({
       verified,
     }),
   ),
-  /** Sets of brands of GPUs, as gates name them. */
   brands: z.record(z.string(), z.array(z.string())),
   images: z.array(
     z.strictObject({
@@ -54,9 +53,7 @@ const schema = z.strictObject({
       verified,
     }),
   ),
-  /** Default distributions, the best first. */
   preferred: z.tuple([word], word),
-  /** Images without CUDA, by distribution. */
   plain: z.record(word, z.string()),
 });
 

@@ -4,17 +4,9 @@
  */
 import { OnejobError } from '../errors.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
+import type { PinStore } from './pin-store.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
-
-type Pins = readonly PipelinePattern[];
-
-export interface PinStore {
-  /** The pipelines of a value's pins; empty when it was never used. */
-  of(fingerprint: string): Pins | Promise<Pins>;
-  /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
-  first(fingerprint: string, pipeline: PipelinePattern, name: string): Pins | Promise<Pins>;
-}
 
 export interface JobSecrets {
   readonly opened: readonly { readonly name: string; readonly value: string }[];
@@ -67,7 +59,7 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
   const format = formatOf(text);
   if (format === null || format === 'sealed') return openSecret(request);
   const fingerprint = fingerprintOf(text);
-  const decide = (known: Pins) => decidePin({ format, fingerprint, pins: known, organisation, pipeline });
+  const decide = (known: readonly PipelinePattern[]) => decidePin({ format, fingerprint, pins: known, organisation, pipeline });
   const verdict = decide(await pins.of(fingerprint));
   if (typeof verdict !== 'string') return { ok: false, why: verdict.refused };
   const opened = await openSecret(request);
@@ -81,7 +73,7 @@ async function openOne(request: SecretOfJob & { readonly pins: PinStore }): Prom
 interface PinRequest extends Pick<SecretOfJob, 'organisation' | 'pipeline'> {
   readonly format: SecretFormat;
   readonly fingerprint: string;
-  readonly pins: Pins;
+  readonly pins: readonly PipelinePattern[];
 }
 
 /** `pin`: it was never used; store the pin before the value goes out. */

@@ -3,7 +3,6 @@
 /** `acme/solver`, `acme/*`, or `*` twice for every pipeline. */
 export type PipelinePattern = string;
 
-/** A slug: lower case, as services write it. */
 const slug = /^[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9_])?$/;
 
 /** null when it is invalid. `*` for the organisation requires `*` for the pipeline. */

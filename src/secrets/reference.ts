@@ -21,7 +21,6 @@ export type Variables = Readonly<Record<string, string | undefined>>;
 /** Longest secret, in bytes. */
 const longest = 64 * 1024;
 
-/** A reference for people. */
 export function describeSecret(reference: SecretReference): string {
   const place = placeOf(reference);
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;

@@ -11,14 +11,12 @@ import type { SecretKey } from './keys.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import { doesNotOpen } from './seed-format.ts';
 
-/** Name of a variable, as shells accept it. */
 export const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 export const longestName = 200;
 const mostPipelines = 100;
 
 const content = z.strictObject({
   v: z.literal(1),
-  /** Variable that the job gets it in. */
   name: z.string().max(longestName).regex(variableName),
   pipelines: z
     .array(z.string().refine((each) => parsePipeline(each) !== null))

@@ -25,7 +25,6 @@ export function amdInventory(texts: readonly string[]): Inventory {
   return amdHost(texts.flatMap(readAmd));
 }
 
-/** The readings of one text, one for each output in it. */
 export function readAmd(text: string): readonly AmdReading[] {
   const { values, torn } = jsonIn(text);
   const readings = values.flatMap((value): AmdReading[] => {

@@ -5,7 +5,6 @@ import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noG
 import { filled } from '../said.ts';
 import type { AmdCard, AmdReading } from './reading.ts';
 
-/** What to record of AMD's cards. */
 export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json", or "rocm-smi -a --showmeminfo vram --json".';
 
 /** One host that all `readings` describe, the more trusted first. */

@@ -60,7 +60,6 @@ async function readNode(node: string, devices: string, processes: Processes | nu
   };
 }
 
-/** Lines of a name and a number. */
 async function readProperties(file: string): Promise<ReadonlyMap<string, string> | null> {
   const text = await readText(file);
   if (text === null) return null;

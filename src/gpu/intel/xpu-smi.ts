@@ -26,7 +26,6 @@ export interface XpuOutput {
   readonly cards: readonly IntelCard[];
   /** null when the output does not list processes. */
   readonly processes: readonly IntelProcess[] | null;
-  /** Whether it lists all cards. */
   readonly list: boolean;
   readonly torn: boolean;
 }

@@ -5,7 +5,6 @@
 import { type GpuReading, type MigReading, newBlock, nothingRead, type Reading } from './reading.ts';
 import { migUuid } from './values.ts';
 
-/** Whether the text contains a line of it. */
 export function looksLikeList(text: string): boolean {
   return /^[ \t]*GPU[ \t]{1,8}\d{1,4}:.{0,200}\(UUID:/m.test(text);
 }
@@ -67,4 +66,20 @@ function migIn(line: string): MigReading | null {
     ...(gpuInstance !== null && { gpuInstance }),
     ...(computeInstance !== null && { computeInstance }),
   };
+}
+
+/**
+ * The GPUs in texts of `/proc/driver/nvidia/gpus/<PCI address>/information`, one for each `Model:`, without those that the owner
+ * excluded from the driver. The UUID reads `GPU-????????-…` until a card is used for the first time.
+ */
+export function readProcGpus(text: string): GpuReading[] {
+  return text.split(/^(?=Model:)/im).flatMap((block): GpuReading[] => {
+    const lines = new Map(
+      [...block.matchAll(/^([^:\n]*):(.*)$/gm)].map(([, label = '', value = '']) => [label.trim().toLowerCase(), value.trim()]),
+    );
+    if (!lines.has('bus location') || /^yes$/i.test(lines.get('gpu excluded') ?? '')) return [];
+    const labels = { model: 'model', uuid: 'gpu uuid', pciId: 'bus location', minor: 'device minor' };
+    const known = Object.entries(labels).filter(([, label]) => lines.has(label));
+    return [{ ...newBlock(Object.fromEntries(known.map(([field, label]) => [field, lines.get(label)]))), depth: 'name' }];
+  });
 }

@@ -2,15 +2,16 @@
  * The NVIDIA GPUs of one host, from all sources. It lists a device only under a UUID that was printed. It considers none gone
  * because a tool did not finish: the set is complete only when every expected GPU is either listed or reported as lost.
  */
+import { builtInTables } from '../../images/tables.ts';
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
-import { cudaOfDriver, readProcGpus, readProcVersion } from './files.ts';
 import { type Joined, join } from './join.ts';
+import { readProcGpus } from './list.ts';
 import { type NvidiaParts, type Source, sourcesOf } from './sources.ts';
-import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
+import { cudaVersion, driverVersion, migUuid, readProcVersion, said } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
@@ -163,4 +164,10 @@ function libcuda(sources: readonly Source[]): GpuFinding[] {
 
 function firstVersion(texts: readonly (string | null)[], parse: (text: string | null) => string | null): string | null {
   return texts.map(parse).find((version) => version !== null) ?? null;
+}
+
+/** The newest CUDA that this driver can certainly run, for tools that do not report it; null below the first branch. */
+function cudaOfDriver(driver: string | null): string | null {
+  const branch = driver === null ? 0 : Number.parseInt(driver, 10);
+  return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }

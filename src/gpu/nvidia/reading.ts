@@ -47,7 +47,6 @@ export interface GpuReading {
 
 export const nothingRead: Reading = { driver: null, cuda: null, attached: null, gpus: [], whole: false, rest: '' };
 
-/** A GPU while it is read. */
 export interface Block {
   facts: { [K in GpuField]?: string };
   instances: { [K in MigField]?: string }[];

@@ -59,6 +59,12 @@ export function driverVersion(text: string | null | undefined): string | null {
   return /^\s*(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?![\w.])/.exec(text ?? '')?.[1] ?? null;
 }
 
+/** `/proc/driver/nvidia/version`: `NVRM version: NVIDIA UNIX … Kernel Module [for x86_64]  550.54.14  …`. */
+export function readProcVersion(text: string): string | null {
+  const line = /^NVRM version:(.{0,400})$/m.exec(text)?.[1] ?? '';
+  return driverVersion(/\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?=\s|$)/.exec(line)?.[1]);
+}
+
 /** A CUDA version at the beginning of a text, such as `12.4`. */
 export function cudaVersion(text: string | null | undefined): string | null {
   return /^\s*(\d{1,2}\.\d{1,2})(?!\d)/.exec(text ?? '')?.[1] ?? null;

@@ -14,7 +14,6 @@ import type { Mount } from '../../runtimes/runtime.ts';
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
 export interface CachePlace {
   readonly pool: string;
-  /** Name of the slot's agents; null for untrusted jobs. */
   readonly agent: string | null;
   /** Hex digits for a repository, for untrusted jobs; else null. */
   readonly repository: string | null;
@@ -100,7 +99,6 @@ async function foldersIn(path: string): Promise<string[]> {
     .sort();
 }
 
-/** What config asks of a pool's named caches. */
 export interface WantedCaches {
   readonly pool: string;
   /** Names of the agents of all its slots. */

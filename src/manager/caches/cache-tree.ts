@@ -10,7 +10,6 @@ import { constants, readFileSync } from 'node:fs';
 import { chmod, type FileHandle, lstat, open, opendir, rename, rmdir, unlink } from 'node:fs/promises';
 import { codeOf as systemCode } from '../../errors.ts';
 
-/** A file or folder directly in a cache. */
 export interface CacheEntry {
   /** Bytes of its name as latin1. */
   readonly name: string;
@@ -46,13 +45,11 @@ export async function measure(path: string, now: number, signal: AbortSignal): P
   const mount = mountOf(handle);
   const shared = new Set<string>();
   const entries: CacheEntry[] = [];
-  let bytes = 0;
-  let used = 0;
 
-  const count = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+  const count = async (at: string, depth: number): Promise<Counted> => {
     signal.throwIfAborted();
     const seen = await lstat(bytesOf(at), { bigint: true }).catch(nullWhenGone);
-    if (seen === null) return { bytes: 0, used: 0 };
+    if (seen === null) return nothing;
     const isFolder = seen.isDirectory();
     // Reading a folder, as this does, counts as access to it.
     const latest = Math.min(now, Math.max(Number(seen.mtimeMs), isFolder ? 0 : Number(seen.atimeMs)));
@@ -66,29 +63,28 @@ export async function measure(path: string, now: number, signal: AbortSignal): P
     const inner = await countFolder(at, depth);
     return { bytes: own + inner.bytes, used: Math.max(latest, inner.used) };
   };
-  const countFolder = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+  const countFolder = async (at: string, depth: number): Promise<Counted> => {
     if (depth > deepest) return { bytes: Number.POSITIVE_INFINITY, used: 0 };
     const opened = await openFolder(bytesOf(at)).catch(nullWhenGone);
-    if (opened === null) return { bytes: 0, used: 0 };
+    if (opened === null) return nothing;
     await using folder = opened;
-    if (mountOf(folder) !== mount) return { bytes: 0, used: 0 };
-    const all = { bytes: 0, used: 0 };
+    return mountOf(folder) === mount ? await sum(folder, depth) : nothing;
+  };
+  const sum = async (folder: FileHandle, depth: number): Promise<Counted> => {
+    let all = nothing;
     await eachName(folder, async (name) => {
       const found = await count(inside(folder, name), depth + 1);
-      all.bytes += found.bytes;
-      all.used = Math.max(all.used, found.used);
+      all = { bytes: all.bytes + found.bytes, used: Math.max(all.used, found.used) };
+      if (depth === 0 && entries.length < mostEntries) entries.push({ name, ...found });
     });
     return all;
   };
-
-  await eachName(handle, async (name) => {
-    const found = await count(inside(handle, name), 1);
-    bytes += found.bytes;
-    used = Math.max(used, found.used);
-    if (entries.length < mostEntries) entries.push({ name, ...found });
-  });
-  return { bytes, used, entries };
+  return { ...(await sum(handle, 0)), entries };
 }
+
+/** As in `CacheEntry`. */
+type Counted = Pick<CacheEntry, 'bytes' | 'used'>;
+const nothing: Counted = { bytes: 0, used: 0 };
 
 export interface Cleared {
   readonly removed: number;

@@ -10,19 +10,17 @@ import { turn } from '../../clock.ts';
 import { cachePath, isNamed, untrustedCachePath } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { codeOf, toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
 import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
 
 export interface CachesParts {
-  /** `cachesFolder(stateDir)`. */
   readonly folder: string;
   readonly clock: Clock;
   readonly log: Log;
   readonly wanted: () => readonly WantedCaches[];
-  /** The name of a slot's agents, by its key. */
   readonly nameOf: (slot: string) => string;
   /** Whether no released agent has this cache, so that its contents may be moved. Called often; must answer at once. */
   readonly mayTrim: (place: CachePlace) => boolean;
@@ -32,7 +30,6 @@ export interface CachesParts {
   readonly disk?: (path: string) => Promise<{ readonly bavail: number; readonly blocks: number; readonly bsize: number }>;
 }
 
-/** A cache as it was last counted. */
 interface Known {
   readonly place: CachePlace;
   readonly size: CacheSize;
@@ -230,24 +227,22 @@ export function createCaches(parts: CachesParts) {
       const own = [...known.values()].filter(({ place }) => place.pool === pool);
       const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
       const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
-      const trimmed =
-        last?.place.pool === pool
-          ? ` ${human(last.bytes)} of ${titleOf(last.place)} were removed ${ago(clock.wall() - last.at)}.`
-          : '';
+      const cut = last?.place.pool === pool ? last : null;
+      const trimmed = cut && ` ${human(cut.bytes)} of ${titleOf(cut.place)} were removed ${ago(clock.wall() - cut.at)}.`;
       const over = own.filter(({ size }) => size.bytes > limit);
-      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed}`;
-      const base: Finding = { level: 'ok', subject: `pool ${pool}`, message, hint: null };
-      if (over.length === 0) return [base];
+      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed ?? ''}`;
+      const subject = `pool ${pool}`;
+      if (over.length === 0) return [fine(subject, message)];
       const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
       const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
       const why = reason === undefined ? 'onejob trims a cache once its agent has ended' : `nothing can be removed: ${reason}`;
       const hint = reason === undefined ? null : 'Check the files there, also with "lsattr".';
-      return [base, { level: 'warning', subject: `pool ${pool}`, message: `These exceed it: ${names}; ${why}.`, hint }];
+      return [fine(subject, message), warning(subject, `These exceed it: ${names}; ${why}.`, hint)];
     });
     if (stuck.size === 0) return found;
     const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
     const message = `Failed to remove everything that was trimmed from caches from ${trash} (${why}).`;
-    return [...found, { level: 'warning', subject: 'caches', message, hint: `Check it with "lsattr -R ${trash}", and remove it.` }];
+    return [...found, warning('caches', message, `Check it with "lsattr -R ${trash}", and remove it.`)];
   };
 
   return {

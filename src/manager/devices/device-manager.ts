@@ -52,7 +52,6 @@ interface DeviceManagerParts {
 
 /** Where the devices and the vendors' tools are. */
 export interface DeviceHost {
-  /** Folders of the vendors' tools, as `$PATH`. */
   readonly path: string;
   /** Contains `sys`, `proc`, `kmsg` and `locks` of a simulated host; null: this host's own. */
   readonly root: string | null;
@@ -139,7 +138,6 @@ export function openDeviceManager(parts: DeviceManagerParts) {
 
   let isClosed = false;
 
-  /** Adds slots for new devices. */
   function grow(config: PoolConfig): void {
     const pool = poolNamed(config.name);
     if (pool === undefined) return;

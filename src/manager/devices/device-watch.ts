@@ -136,7 +136,6 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
   }
 
   return {
-    /** A fault of the whole host. */
     get fault(): string | null {
       return trouble;
     },

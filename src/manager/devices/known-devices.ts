@@ -50,7 +50,6 @@ export class KnownDevices {
     throw new OnejobError('E_DEVICE_UNKNOWN', `${what}.`, { hint: '"onejob gpus" lists all with their UUIDs.' });
   }
 
-  /** Updates the devices of a look. */
   saw(devices: readonly Device[]): void {
     const wall = this.#parts.clock.wall();
     const fresh = devices.flatMap((device): KnownDevice[] => {
@@ -64,7 +63,6 @@ export class KnownDevices {
     this.#saveIfPossible(fresh);
   }
 
-  /** Updates which slots have which devices. */
   leased(leases: readonly Lease[]): void {
     const keys = new Map<DeviceId, string[]>();
     for (const { key, devices } of leases) for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);

@@ -18,7 +18,6 @@ export interface PartitionInput {
   readonly devices: readonly Device[];
   /** Leases so far, of slots that hold or held something. */
   readonly leases: readonly Lease[];
-  /** Keys of slots that are not empty. */
   readonly inUse: ReadonlySet<string>;
   /** Devices that must not be allocated now. */
   readonly barred: ReadonlySet<DeviceId>;

@@ -16,9 +16,7 @@ export interface QuarantineParts {
   readonly log: Log;
   readonly book: DeviceRegistry;
   readonly bootId: string;
-  /** Judges the device as it is now. */
   readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;
-  /** Runs the owner's command for a device in quarantine. */
   readonly repair: (uuid: DeviceId, reason: string) => void;
 }
 

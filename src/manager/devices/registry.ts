@@ -301,7 +301,6 @@ export function unknownText(uuid: DeviceId): string {
   return `the state of ${uuid} is unknown: the last check failed`;
 }
 
-/** The allocation of one slot. */
 interface Dealt {
   readonly slot: AllocatedSlot | undefined;
   /** Why it must not be used right now; null when nothing is against it. */

@@ -14,7 +14,6 @@ import type { Log } from '../../log.ts';
 export interface RepairParts {
   readonly clock: Clock;
   readonly log: Log;
-  /** null: nothing is ever run. */
   readonly command: RepairCommand | null;
   /** `$PATH` to find the program, and for its own environment. */
   readonly path: string;
@@ -40,14 +39,12 @@ export function createRepair({ command, log, clock, again, path }: RepairParts) 
   const abort = new AbortController();
   let running = false;
 
-  /** Runs the command for this device after those before it. */
   function put(device: Broken): void {
     if (command === null || abort.signal.aborted) return;
     waiting.set(device.uuid, device);
     if (!running) void runAll(command);
   }
 
-  /** Kills the running command. */
   function close(): void {
     waiting.clear();
     abort.abort();

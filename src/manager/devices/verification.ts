@@ -20,7 +20,6 @@ interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> 
   /** Whether agents of this slot may share its devices with others. */
   readonly isShared: (key: string) => boolean;
   readonly isStopping: () => boolean;
-  /** Paths of missing device nodes that a grant needs. */
   readonly missingNodes: (device: Device) => string[];
 }
 

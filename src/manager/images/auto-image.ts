@@ -3,7 +3,7 @@ import { serviceType } from '../../ci/types.ts';
 import { fits } from '../../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, fine } from '../../finding.ts';
 import { type Inventory, noGpus } from '../../gpu/inventory.ts';
 import { chooseImage } from '../../images/choose.ts';
 import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../../images/request.ts';
@@ -67,12 +67,11 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     });
   }
 
-  /** For `doctor`. */
   function findings(pool: string): Finding[] {
     const chosen = of(pool);
     const subject = `pool ${pool}`;
     if (chosen === null) return [];
-    if ('image' in chosen) return [{ level: 'ok', subject, message: `Its image is ${chosen.image} (image: auto).`, hint: null }];
+    if ('image' in chosen) return [fine(subject, `Its image is ${chosen.image} (image: auto).`)];
     const hint = 'Type "onejob image choose --explain" for the reasoning.';
     return [{ level: 'error', subject, message: `Cannot choose an image for it: ${lowerFirst(chosen.problem)}`, hint }];
   }

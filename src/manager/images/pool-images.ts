@@ -30,30 +30,23 @@ interface ImagePool {
   /** False when nothing has to be built on the named or chosen image. */
   readonly isBuilt: boolean;
   built: Built | null;
-  /** Why the last refresh failed. */
   problem: string | null;
 }
 
 interface PoolImagesParts {
   readonly pools: readonly PoolConfig[];
   readonly log: Log;
-  /** null where no pool wants its image chosen. */
   readonly auto: AutoImages | null;
-  /** Type of a service by its name. */
   readonly typeOf: (service: string) => string;
-  /** Called when something built is first needed. */
   readonly builder: () => Promise<ImageBuilder>;
-  /** The agent that images for a service must contain. */
   readonly agentPackage: (service: string, platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
 }
 
-/** One pool's image before and after a refresh. */
 interface Refreshed {
   readonly pool: string;
   readonly before: Built | null;
   /** As before when it failed. */
   readonly after: Built | null;
-  /** Why the refresh failed. */
   readonly problem: OnejobError | null;
 }
 
@@ -77,7 +70,6 @@ export class PoolImages {
     this.#pools = new Map(own.map((pool) => [pool.name, pool]));
   }
 
-  /** Names of the pools whose images are built. */
   get names(): readonly string[] {
     return [...this.#pools.values()].filter(({ isBuilt }) => isBuilt).map(({ name }) => name);
   }
@@ -105,7 +97,6 @@ export class PoolImages {
     return chosen !== null && 'image' in chosen ? chosen.image : null;
   }
 
-  /** The built image in use. */
   built(name: string): Built | null {
     return this.#pools.get(name)?.built ?? null;
   }
@@ -146,7 +137,6 @@ export class PoolImages {
     return others;
   }
 
-  /** For `doctor`. */
   findings(name: string): Finding[] {
     const pool = this.#pools.get(name);
     if (pool === undefined) return [];
