@@ -1,5 +1,6 @@
 /** Compute capability and architecture of NVIDIA's GPUs by model, for drivers that do not report them; see `models.json`. */
 import { builtInTables } from '../images/tables.ts';
+import type { Device } from './inventory.ts';
 import known from './models.json' with { type: 'json' };
 
 /** In NVIDIA's words, which `product_architecture` uses too. */
@@ -26,10 +27,7 @@ const modelNames = Object.entries(known.models).flatMap(([capability, names]) =>
 );
 
 /** Both, as far as they are known. The name of the model never overrules the architecture `named` by the driver. */
-export function architectureOf(
-  model: string,
-  named: string | null,
-): { readonly computeCapability: string | null; readonly architecture: string | null } {
+export function architectureOf(model: string, named: string | null): Pick<Device, 'computeCapability' | 'architecture'> {
   const said = named === null ? null : fullName(named);
   const byModel = capabilityOfModel(model);
   if (said === null) return { computeCapability: byModel, architecture: architectures.get(byModel ?? '') ?? null };
@@ -55,8 +53,6 @@ function standIn(wanted: readonly string[], words: readonly string[]): boolean {
 }
 
 function isWord(wanted: string, word: string): boolean {
-  return (
-    wanted.length === word.length &&
-    [...wanted].every((letter, at) => (letter === '#' ? /\d/.test(word[at] ?? '') : letter === word[at]))
-  );
+  const isLetter = (letter: string, at: number) => (letter === '#' ? /\d/.test(word[at] ?? '') : letter === word[at]);
+  return wanted.length === word.length && [...wanted].every(isLetter);
 }

@@ -16,9 +16,7 @@ export function movedCard(cards: readonly Listed[]): { readonly index: number; r
 }
 
 /** Readings of each card: by PCI address, else by the tool's number, else by id. `without`: how many cards have none of these. */
-export function byCard<C extends Listed>(
-  readings: readonly { readonly source: string; readonly cards: readonly C[] }[],
-): { readonly groups: readonly (readonly C[])[]; readonly without: number } {
+export function byCard<C extends Listed>(readings: readonly { readonly source: string; readonly cards: readonly C[] }[]) {
   const said = readings.flatMap(({ source, cards }) => cards.map((card) => ({ card, number: `${source} ${card.index}` })));
   const groups = new Map<string, C[]>();
   const addresses = new Map<string, string>();
@@ -27,12 +25,9 @@ export function byCard<C extends Listed>(
     if (card.index !== null) addresses.set(number, card.pciId);
     groups.set(card.pciId, [...(groups.get(card.pciId) ?? []), card]);
   }
-  const alone = Map.groupBy(
-    said.filter(({ card }) => card.pciId === null),
-    ({ number }) => number,
-  );
+  const alone = said.filter(({ card }) => card.pciId === null);
   let without = 0;
-  for (const [number, same] of alone) {
+  for (const [number, same] of Map.groupBy(alone, (one) => one.number)) {
     const cards = same.map(({ card }) => card);
     const id = cards.find((card) => card.uniqueId != null)?.uniqueId ?? null;
     const owners = [...groups].filter(([, group]) => id !== null && group.some((card) => card.uniqueId === id));

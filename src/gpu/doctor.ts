@@ -159,10 +159,7 @@ function fabricFindings({ driver }: Inventory, { switches, fabricManager, module
   return [{ ...about, message: `${there}, and nvidia-fabricmanager is not running: ${consequence}.`, hint }];
 }
 
-/**
- * Older versions let an image become root on the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and
- * CVE-2025-23266 (1.17.8), NVIDIA's security bulletins.
- */
+/** Older ones let an image become root on the host: CVE-2024-0132, CVE-2025-23359 and CVE-2025-23266 (fixed in 1.17.8). */
 const toolkitFloor = '1.17.8';
 
 /** First version whose runtime `nvidia` injects by CDI instead of a hook (release notes of 1.18.0). */

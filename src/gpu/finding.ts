@@ -1,4 +1,4 @@
-/** Findings about GPUs. A message may contain a tool's own words, which may come from anybody. */
+/** Findings about GPUs. A message may contain a tool's output, which may come from anyone. */
 import type { GpuFinding, Inventory } from './inventory.ts';
 
 /** Removes control characters from all of it, so that foreign text cannot move a terminal's cursor. */
@@ -37,6 +37,12 @@ export function clip(text: string): string {
 export function ownWords(text: string): string | null {
   const lines = text.split('\n').flatMap((line) => (line.trim() === '' ? [] : [clip(line.trim())]));
   return lines.length === 0 ? null : `${lines.slice(0, 3).join(' / ')}${lines.length > 3 ? ' / …' : ''}`;
+}
+
+/** What a tool printed instead of an answer, as the end of a sentence. */
+export function printed(text: string): string {
+  const words = ownWords(text);
+  return words === null ? 'nothing' : `something unexpected: "${words}"`;
 }
 
 export function capital(text: string): string {

@@ -1,7 +1,4 @@
-/**
- * What `doctor` checks on a host with GPUs apart from the devices: modules, container tools, the driver's services, and unattended
- * upgrades. Whatever is unknown is null; nothing here throws. On a host without an NVIDIA card it runs no tool.
- */
+/** What `doctor` checks on a host with GPUs apart from the devices. Unknown is null; without an NVIDIA card it runs no tool. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readProcVersion } from './nvidia/values.ts';
@@ -65,13 +62,11 @@ const nothingAsked: Awaited<ReturnType<typeof askTools>> = {
 async function countSwitches(sys: string): Promise<number> {
   const folder = join(sys, 'bus/pci/devices');
   const names = await readdir(folder).catch((): string[] => []);
-  const found = await Promise.all(
-    names.map(async (name) => {
-      const [vendor, kind] = await Promise.all([readText(join(folder, name, 'vendor')), readText(join(folder, name, 'class'))]);
-      return vendor === '0x10de' && kind?.startsWith('0x0680') === true;
-    }),
-  );
-  return found.filter(Boolean).length;
+  const isSwitch = async (name: string): Promise<boolean> => {
+    const kind = await readText(join(folder, name, 'class'));
+    return kind?.startsWith('0x0680') === true && (await readText(join(folder, name, 'vendor'))) === '0x10de';
+  };
+  return (await Promise.all(names.map(isSwitch))).filter(Boolean).length;
 }
 
 /** The first word of each line of /proc/modules (proc(5)). */
@@ -85,7 +80,7 @@ async function readDistribution(etc: string): Promise<readonly string[]> {
   return [...text.matchAll(/^(?:ID|ID_LIKE)=["']?([a-z0-9._ -]{1,100})["']?\s*$/gm)].flatMap(([, words = '']) => words.split(' '));
 }
 
-/** The firmware's variable of that name: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
+/** The firmware's variable: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
 const secureBootVariable = 'SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c';
 
 async function readSecureBoot(sys: string, run: Run): Promise<boolean | null> {
@@ -105,7 +100,7 @@ async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): P
   return older.some(Boolean) ? { kind: 'there', version: null } : { kind: 'missing' };
 }
 
-/** The driver that `nvidia-container-cli info` finds, which asks as a container's hook does; else why it failed, in its own words. */
+/** The driver that `nvidia-container-cli info` finds, as a container's hook does; else why it failed, in its own words. */
 async function readCli(run: Run): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
@@ -135,10 +130,7 @@ async function readFabricManager(run: Run): Promise<{ readonly active: boolean |
 const ofDriver =
   /^(?:libnvidia-(?:compute|ml|cfg|common|gpucomp)|libcuda1|nvidia-(?:driver|kernel|dkms|open|utils|compute-utils|headless|smi|modprobe|firmware)|linux-(?:modules|objects|signatures)-nvidia|cuda-drivers)/;
 
-/**
- * Whether unattended upgrades may replace the driver under running jobs: then the library is new, the loaded module is old, and no
- * container gets a GPU until a reboot. `open`: installed packages of the driver that they may replace. null without APT.
- */
+/** Whether unattended upgrades may replace the driver under running jobs: `open` are such packages. null without APT. */
 async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<{ unattended: boolean; open: string[] } | null> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
   if (!hasApt) return null;
@@ -151,12 +143,11 @@ async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promi
   if (config.code !== 0 || packages.hung) return null;
   const held = new Set(holds.output.split('\n').map((line) => line.trim()));
   const exceptions = exceptionsIn(config.output);
+  const kept = (name: string) => held.has(name) || exceptions.some((one) => one.test(name));
   const installed = [...packages.output.matchAll(/^installed (\S{1,200})$/gm)].map(([, name = '']) => name);
   return {
     unattended: hasUpgrades && isOn(config.output),
-    open: [...new Set(installed)].filter(
-      (name) => ofDriver.test(name) && !held.has(name) && !exceptions.some((one) => one.test(name)),
-    ),
+    open: [...new Set(installed)].filter((name) => ofDriver.test(name) && !kept(name)),
   };
 }
 

@@ -38,17 +38,11 @@ export function isAfter(event: KernelEvent, mark: KernelMark): boolean {
   return true;
 }
 
-/**
- * `domain:bus:device` in lower case, domain of at least four digits, from any spelling of tools and drivers:
- * `00000000:01:00.0`, `0000:01:00`, `01:00.0`. null when it is not a PCI address.
- */
+/** `domain:bus:device` in lower case, from any spelling of tools and drivers, such as `00000000:01:00.0`; null for other texts. */
 export function pciPlace(address: string): string | null {
   // Very old drivers printed the bus with four digits and no domain.
-  const plain = address
-    .trim()
-    .replace(/^PCI:/i, '')
-    .replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1');
-  return normalPci(plain)?.slice(0, -2) ?? null;
+  const plain = address.trim().replace(/^PCI:/i, '');
+  return normalPci(plain.replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1'))?.slice(0, -2) ?? null;
 }
 
 export function parseKernelLog(text: string): KernelEvent[] {
@@ -140,11 +134,8 @@ function hostKind(body: string): KernelEvent['kind'] | null {
 
 function make(kind: KernelEvent['kind'], pciId: string | null, head: Head, body: string): KernelEvent {
   // A program chooses its own name, and the driver prints it.
-  const text = body
-    .replace(/\s+/g, ' ')
-    .replace(/[^\x20-\x7e]/g, '?')
-    .replace(/^(NVRM: )?/, 'NVRM: ')
-    .slice(0, 400);
+  const printable = body.replace(/\s+/g, ' ').replace(/[^\x20-\x7e]/g, '?');
+  const text = printable.replace(/^(NVRM: )?/, 'NVRM: ').slice(0, 400);
   return { kind, pciId, xid: null, gpuInstance: null, computeInstance: null, text, ...head };
 }
 

@@ -1,5 +1,5 @@
 /**
- * One manager per device of a host, whoever runs it and wherever it keeps its state. A lock is a file, because it must outlive
+ * One manager per device of a host, for all users and state directories. A lock is a file, because it must outlive
  * the manager that wrote it, whose agents continue to use the device (S1, S5). Another boot ends every agent, so it ends every
  * lock: the boot is part of the file's name, and no manager has to take over another's file.
  *
@@ -39,7 +39,7 @@ export interface LockOptions {
   /** A folder of this host that a boot empties: `lockDirectory`. */
   readonly dir: string;
   /** Folders in which other managers of this host lock; default the usual ones where `dir` is one of them. */
-  readonly beside?: readonly string[];
+  readonly others?: readonly string[];
   readonly owner: string;
   readonly stateDir: string;
   readonly bootId: string;
@@ -67,7 +67,7 @@ export function createLocks(options: LockOptions) {
   const { dir, owner, stateDir, bootId, isJob = () => false } = options;
   const root = options.root ?? process.getuid?.() === 0;
   const usual = [ofRoot, ...shared];
-  const folders = [...new Set([dir, ...(options.beside ?? (usual.includes(dir) ? usual : []))])];
+  const folders = [...new Set([dir, ...(options.others ?? (usual.includes(dir) ? usual : []))])];
   const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
   const mine = new Set(list(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
 

@@ -1,7 +1,4 @@
-/**
- * MIG instances: which processes of a GPU may be on one, and names of profiles such as `1g.10gb`. Drivers have named the same
- * slice differently (3g.39gb and 3g.40gb: NVIDIA/mig-parted#31), so names are compared by their numbers.
- */
+/** MIG instances and their profiles. Drivers name the same slice differently (3g.39gb, 3g.40gb: NVIDIA/mig-parted#31). */
 import type { GpuProcess } from './inventory.ts';
 
 interface MigProfile {

@@ -62,11 +62,8 @@ export function normalPci(text: string): string | null {
 /** Orders normal PCI addresses as numbers: domains may be of any length. Those without one come last. */
 export function comparePci(a: string | null, b: string | null): number {
   const right = numbersOf(b);
-  return (
-    numbersOf(a)
-      .map((number, at) => number - (right[at] ?? 0))
-      .find((difference) => difference !== 0) ?? 0
-  );
+  const differences = numbersOf(a).map((number, at) => number - (right[at] ?? 0));
+  return differences.find((difference) => difference !== 0) ?? 0;
 }
 
 function numbersOf(pciId: string | null): number[] {

@@ -1,7 +1,4 @@
-/**
- * Looks at this host's GPUs: one look at a time, shared by all callers that wait for it, and cached for as long as a caller
- * accepts. A look never fails because of a tool, and ends in bounded time whatever a driver does.
- */
+/** Looks at this host's GPUs, one look at a time, in bounded time whatever a driver does. A look never fails because of a tool. */
 import { abortable } from '../abortable.ts';
 import { systemClock } from '../clock.ts';
 import { askAmd } from './amd/ask.ts';
@@ -104,14 +101,11 @@ export function createProbe(options: ProbeOptions) {
   const begin = (): Flight => {
     const flight: Flight = { begun: now(), done: ask() };
     running = flight;
-    const land = (landed: Flight | null) => {
+    const land = (landed: Flight | null) => () => {
       running = null;
       last = landed ?? last;
     };
-    flight.done.then(
-      () => land(flight),
-      () => land(null),
-    );
+    flight.done.then(land(flight), land(null));
     return flight;
   };
 

@@ -76,10 +76,7 @@ function readOwner(at: string, pid: number, users: ReadonlyMap<number, string>, 
   };
 }
 
-/**
- * Containers and agents in `/proc/PID/cgroup`, of version 1, 2 or both. Engines put the container's whole id, 64 hexadecimal
- * digits, into the path, between slashes or as `docker-….scope`; our own groups are `/onejob/OWNER/AGENT`.
- */
+/** Containers (64 hexadecimal digits) and our own groups (`/onejob/OWNER/AGENT`) in `/proc/PID/cgroup` of version 1 and 2. */
 export function parseCgroup(text: string): Pick<ProcessOwner, 'containers' | 'agents'> {
   const containers = new Set<string>();
   const agents = new Map<string, { owner: string; agent: AgentId }>();
@@ -137,10 +134,8 @@ export interface Holder {
 }
 
 /** The tool reports the program's path, newer ones with its arguments; /proc the name it gave itself (`pt_main_thread`). */
-export function holder(
-  process: { readonly pid: number; readonly name: string | null; readonly memoryMiB: number | null },
-  owner: ProcessOwner | undefined,
-): Holder {
+type Shown = Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>;
+export function holder(process: Shown, owner: ProcessOwner | undefined): Holder {
   const program = process.name?.trim().split(/\s/)[0]?.split('/').at(-1) ?? '';
   return {
     pid: process.pid,

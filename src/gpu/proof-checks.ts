@@ -243,9 +243,8 @@ function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput
   const place = pciPlace(device?.pciId ?? baseline.pciId ?? '');
   if (place === null) return found('unchecked', { saw: 'no PCI address' });
   const mark = wasRebooted(baseline.boot, boot) ? { seq: -1, at: 0 } : baseline.mark;
-  const events = kernel.events.filter(
-    (event) => event.pciId === place && isAfter(event, mark) && !isNeighbours(event, device?.mig ?? baseline.mig),
-  );
+  const own = device?.mig ?? baseline.mig;
+  const events = kernel.events.filter((one) => one.pciId === place && isAfter(one, mark) && !isNeighbours(one, own));
   const faults = events.flatMap((event) => eventFault(event, device, baseline) ?? []);
   const saw = `${events.length} ${events.length === 1 ? 'event' : 'events'}${kernel.lost ? ', and some were overwritten' : ''}`;
   return found(faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });

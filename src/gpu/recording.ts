@@ -1,7 +1,4 @@
-/**
- * Recordings of GPU tools instead of this host, for bug reports and tests: a file, or a folder with all that was recorded on
- * one host. Their content tells which tool they come from. A file of no tool is reported and never makes anything fail.
- */
+/** Recordings of GPU tools instead of this host: files whose content tells the tool. A file of no tool gives a finding. */
 import { createReadStream } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
@@ -55,11 +52,10 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   const nvidia = known.filter((file) => file.pieces.length > 0);
   const [amd, intel] = [known.filter((file) => looksLikeAmd(file.text)), known.filter((file) => looksLikeIntel(file.text))];
   const textsOf = (some: readonly RecordedFile[]) => some.map((file) => file.text);
-  const found = mergeInventories([
-    ...(nvidia.length > 0 ? [recordedHost(nvidia)] : []),
-    ...(amd.length > 0 ? [amdInventory(textsOf(amd))] : []),
-    ...(intel.length > 0 ? [intelInventory(textsOf(intel))] : []),
-  ]);
+  const hosts = nvidia.length > 0 ? [recordedHost(nvidia)] : [];
+  if (amd.length > 0) hosts.push(amdInventory(textsOf(amd)));
+  if (intel.length > 0) hosts.push(intelInventory(textsOf(intel)));
+  const found = mergeInventories(hosts);
   const used = new Set([...nvidia, ...amd, ...intel]);
   const level = found.devices.length > 0 ? 'warning' : 'error';
   const notes = known.filter((file) => !used.has(file)).map((file) => unusedFinding(level, file, file.instead, files.length === 1));
@@ -109,8 +105,6 @@ async function readText(path: string): Promise<string> {
   for await (const chunk of createReadStream(path, { end: mostBytes - 1 })) chunks.push(chunk as Buffer);
   const bytes = Buffer.concat(chunks);
   const isWide = bytes[0] === 0xff && bytes[1] === 0xfe;
-  return bytes
-    .toString(isWide ? 'utf16le' : 'utf8')
-    .replace(/^\ufeff/, '')
-    .replaceAll('\r\n', '\n');
+  const text = bytes.toString(isWide ? 'utf16le' : 'utf8');
+  return text.replace(/^\ufeff/, '').replaceAll('\r\n', '\n');
 }

@@ -143,10 +143,7 @@ interface Listening {
   readonly take: (data: Buffer, from: 'stdout' | 'stderr') => boolean;
 }
 
-/**
- * Resolves when the program has ended or is no longer waited for (`left`: another process keeps its pipes open); ignores its
- * output from then on. An error: it could not be started. Never rejects.
- */
+/** Resolves when the program has ended or is given up (`left`: others keep its pipes open). Error: not started. Never rejects. */
 export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening) {
   const { promise, resolve } = Promise.withResolvers<'closed' | 'hung' | 'cut' | 'left' | Error>();
   let giveUp = (): void => {};
@@ -178,11 +175,10 @@ export function listen(child: ChildProcess, { clock, limit, drain, signal, take 
 }
 
 async function isExecutable(file: string): Promise<boolean> {
-  const isAllowed = await access(file, constants.X_OK).then(
-    () => true,
-    () => false,
-  );
-  return isAllowed && (await stat(file).catch(() => null))?.isFile() === true;
+  const found = await access(file, constants.X_OK)
+    .then(() => stat(file))
+    .catch(() => null);
+  return found?.isFile() === true;
 }
 
 export function killGroup(group: number): void {

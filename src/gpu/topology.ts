@@ -39,17 +39,12 @@ async function placeOf(sys: string, pciId: string): Promise<Place> {
   return { root: /\/(pci[0-9a-f]+:[0-9a-f]+)\//.exec(path)?.[1] ?? null, node: node === null || node === '-1' ? null : node };
 }
 
-/**
- * Pairs that NVLink connects, from `nvidia-smi topo -m`: a row per GPU, a column per GPU, `NV4` where four links join the two.
- * It ignores anything else in the table. Switches (`NVSwitch`) link all, and each cell says so.
- */
+/** Pairs that NVLink connects, in a table of `nvidia-smi topo -m`: `NV4` in a GPU's row and column means four links. */
 export function parseLinks(text: string): Set<string> {
   const links = new Set<string>();
   let columns: (number | null)[] | null = null;
   for (const line of text.split('\n')) {
-    const cells = stripVTControlCharacters(line)
-      .split('\t')
-      .map((cell) => cell.trim());
+    const cells = Array.from(stripVTControlCharacters(line).split('\t'), (cell) => cell.trim());
     const numbers = cells.map(numberOf);
     const row = numbers[0] ?? null;
     if (row === null) {

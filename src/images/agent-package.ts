@@ -7,6 +7,7 @@ import { createReadStream, createWriteStream, existsSync, mkdirSync } from 'node
 import { readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { pipeline } from 'node:stream/promises';
+import type { Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { OnejobError } from '../errors.ts';
 import { addressProblem, reasonOf, receive } from './receive.ts';
@@ -23,21 +24,10 @@ export interface PackageParts {
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
 }
 
-interface PackageFile {
-  readonly path: string;
-  /** Checksum of the file, lower-case hex. */
-  readonly sha256: string;
-}
-
 const largest = 2 ** 30;
 
 /** The package as a file with the right checksum. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
-export async function getPackage(
-  agent: AgentPackage,
-  parts: PackageParts,
-  progress: (line: string) => void,
-  signal: AbortSignal,
-): Promise<PackageFile> {
+export async function getPackage(agent: AgentPackage, parts: PackageParts, progress: Progress, signal: AbortSignal) {
   if (agent.from.startsWith('/')) {
     progress(`checking the agent ${agent.version}`);
     return { path: agent.from, sha256: await checked(agent.from, agent, signal) };
@@ -68,13 +58,8 @@ function fileName({ type, version, from, sha256 }: AgentPackage): string {
   return `${type}-${version.replaceAll(/[^A-Za-z0-9.-]/g, '_')}-${mark}.tar.gz`;
 }
 
-async function download(
-  agent: AgentPackage,
-  path: string,
-  { dir, fetch: get, limit = largest, patience }: PackageParts,
-  progress: (line: string) => void,
-  signal: AbortSignal,
-): Promise<string> {
+async function download(agent: AgentPackage, path: string, parts: PackageParts, progress: Progress, signal: AbortSignal) {
+  const { dir, fetch: get, limit = largest, patience } = parts;
   const url = await addressOf(agent);
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   const partial = `${path}.${process.pid}.part`;

@@ -1,7 +1,4 @@
-/**
- * Builds the image of a recipe, or finds an earlier build: the name depends on everything that the image is built from, so each
- * recipe is built once, also across managers and restarts. An interrupted build has no name, so an image with a name is complete.
- */
+/** Builds the image of a recipe, or finds an earlier build by its name, which depends on all inputs of a complete build. */
 import { createReadStream } from 'node:fs';
 import { posix } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
@@ -54,14 +51,6 @@ interface BuilderParts {
   readonly warn?: PackageParts['warn'];
 }
 
-/** What would be built for a wish, and on what. */
-interface Prepared {
-  /** null: there is nothing to build, the base is the image. */
-  readonly plan: BuildPlan | null;
-  readonly base: { readonly reference: string; readonly id: string; readonly user: string } | null;
-  readonly agent: AgentPackage | null;
-}
-
 export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 
 /** @throws OnejobError E_ENGINE_ADDRESS. Does not call the Engine. */
@@ -81,7 +70,8 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
     return platform;
   };
 
-  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Prepared> => {
+  /** What would be built for a wish, and on what. No plan: the base is the image. */
+  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal) => {
     const { type, base: reference, packages: names, pull } = wish;
     const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile);
     const bases = reference !== null ? [reference] : basesOf(dockerfile ?? '');
@@ -103,7 +93,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
   /** Builds the layers one after the other. Only the last one, whose id is returned, gets the name. */
   const buildAll = async (
     { reference, layers, labels }: BuildPlan,
-    { base, agent }: Prepared,
+    { base, agent }: Pick<Awaited<ReturnType<typeof prepare>>, 'base' | 'agent'>,
     progress: Progress,
     signal: AbortSignal,
   ): Promise<string> => {
@@ -176,7 +166,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
         .toSorted((one, other) => other.created - one.created);
     },
 
-    /** Removes this installation's images without containers except for those to `keep`, and incomplete builds; their references. */
+    /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
     prune: async (keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> => {
       const used = new Set(await engine.inUse(signal));
       const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));

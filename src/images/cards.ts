@@ -1,4 +1,4 @@
-/** The devices that an image is chosen for, and the CUDA that they support. What is not known is never taken as "no GPU" or "newest". */
+/** The devices that an image is chosen for, and the CUDA that they support. Unknown is never taken as "no GPU" or "newest". */
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { pinIt } from './request.ts';
 import type { Generation, Tables } from './tables.ts';

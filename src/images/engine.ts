@@ -87,7 +87,7 @@ export function connectImageEngine(endpoint: Endpoint) {
       }
     },
 
-    /** Builds one Dockerfile; its id. Aborting `signal` ends the build. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_* */
+    /** Builds one Dockerfile; the image's id. `signal` ends it. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_* */
     build: async (call: BuildCall, progress: (step: string) => void, signal: AbortSignal): Promise<string> => {
       const { tag, args, labels: given, context, what } = call;
       const query = {

@@ -117,10 +117,9 @@ export function basesOf(dockerfile: string): string[] {
 /** The same Dockerfile with an owner label in every stage, so that a failed build has it too. */
 export function withOwner(dockerfile: string, owner: string): string {
   const mark = `LABEL ${imageLabels.owner}=${owner}`;
-  return dockerfile
-    .split('\n')
-    .map((line, at, all) => (isFrom(line, at, all) && !line.trimEnd().endsWith('\\') ? `${line.trimEnd()}\n${mark}` : line))
-    .join('\n');
+  const isWhole = (line: string) => !line.trimEnd().endsWith('\\');
+  const lines = dockerfile.split('\n');
+  return lines.map((line, at) => (isFrom(line, at, lines) && isWhole(line) ? `${line.trimEnd()}\n${mark}` : line)).join('\n');
 }
 
 /** Whether a line is a FROM, and not a part of another instruction. */
@@ -137,13 +136,7 @@ function digest(value: object): string {
 }
 
 /** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */
-export interface Templates {
-  readonly packages: string;
-  /** The agent of a CI service, by the service's type. */
-  readonly agents: Readonly<Record<string, string>>;
-  /** What a mounted agent needs in its image, by the service's type. */
-  readonly needs: Readonly<Record<string, string>>;
-}
+export type Templates = ReturnType<typeof readTemplates>;
 
 const folder = join(import.meta.dirname, 'dockerfiles');
 
@@ -152,7 +145,8 @@ export function hasOwnLayer(type: string): boolean {
   return serviceType(type).agent !== null;
 }
 
-export function readTemplates(): Templates {
+/** By type of CI service: the layer of an agent, and what a mounted agent needs in its image. */
+export function readTemplates() {
   const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
   const all = (agent: ServiceType['agent']) =>
     Object.fromEntries(serviceTypes.filter((one) => one.agent === agent).map(({ type }) => [type, read(type)]));

@@ -15,8 +15,8 @@ const mostHops = 5;
 const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 
 /**
- * Passes the contents of `url` to `use`; `total` is their size in bytes, 0 when the server does not tell. Returns what `use` returns
- * if everything arrived. @throws Error whose message is the end of a sentence; the reason of `signal` when that aborts
+ * Passes the contents of `url` to `use`; `total` is their size in bytes, 0 when unknown. Returns its result if everything
+ * arrived. @throws Error whose message is the end of a sentence; the reason of `signal` when that aborts
  */
 export async function receive<T>(
   url: URL,

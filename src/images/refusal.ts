@@ -1,6 +1,6 @@
 /** Why no image fits a host, and what would help: whole sentences, since a status line shows nothing else. */
 import type { Inventory } from '../gpu/inventory.ts';
-import { type CudaRange, type Group, rangeWords } from './cards.ts';
+import { type Group, rangeWords } from './cards.ts';
 import { type ImageRequest, pinIt } from './request.ts';
 import { candidates, type Demands, type HostCuda, runs, suits } from './search.ts';
 import type { PublishedImage, Tables } from './tables.ts';
@@ -51,12 +51,12 @@ export function wrongTemplate(template: string, unknown: string): string {
 }
 
 /** To be called only if some image suits the GPUs, but none runs as requested. */
-export function whyNone(request: ImageRequest, demands: Demands, tables: Tables): string {
+export function whyNone(request: ImageRequest, demands: Demands): string {
   const { arch, distribution } = request;
-  const all = candidates({ ...request, distribution: null }, tables);
+  const all = candidates({ ...request, distribution: null }, demands.tables);
   const usable = all.filter((image) => suits(image, demands));
   const has = (image: PublishedImage) => distribution === null || (image[arch]?.distributions.includes(distribution) ?? false);
-  const running = usable.filter((image) => ['version', 'minor'].includes(runs(image, demands, tables) ?? ''));
+  const running = usable.filter((image) => ['version', 'minor'].includes(runs(image, demands) ?? ''));
   if (distribution !== null && running.length > 0) {
     const having = all.filter(has);
     const where =
@@ -65,25 +65,25 @@ export function whyNone(request: ImageRequest, demands: Demands, tables: Tables)
     return `${where}. The images that run on this host, ${tagsShort(running)}, are published for ${others.join(', ')}: request one of those. ${pinIt}`;
   }
   const asked = usable.filter(has);
-  return tooOld(asked.length === 0 ? usable : asked, demands, tables);
+  return tooOld(asked.length === 0 ? usable : asked, demands);
 }
 
-function tooOld(images: readonly PublishedImage[], demands: Demands, tables: Tables): string {
+function tooOld(images: readonly PublishedImage[], demands: Demands): string {
   const { driver, cuda } = demands.host;
-  const gated = newest(images.filter((image) => runs(image, demands, tables) === 'gated').map((each) => each.tag));
+  const gated = newest(images.filter((image) => runs(image, demands) === 'gated').map((each) => each.tag));
   const name = driver === null ? 'The driver' : `Driver ${driver}`;
   const why = `${gated} would still run, through minor-version compatibility, but its own check (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`;
   const parts = [
     `${name} can run CUDA ${cuda}, but these GPUs need ${tagsShort(images)}.`,
     ...(gated === null ? [] : [why]),
-    ...newerDriver(images, demands.ranges, tables),
+    ...newerDriver(images, demands),
     gated === null ? pinIt : `Or pin ${gated}, and write NVIDIA_DISABLE_REQUIRE: "true" into "env" of the pool.`,
   ];
   return parts.join(' ');
 }
 
 /** The oldest driver with which an image would fit, unless the GPUs are too old for it. */
-function newerDriver(images: readonly PublishedImage[], ranges: readonly CudaRange[], tables: Tables): string[] {
+function newerDriver(images: readonly PublishedImage[], { ranges, tables }: Demands): string[] {
   const rows = tables.toolkits.filter((each) => images.some((image) => image.cuda === each.cuda));
   const [row] = rows.toSorted((one, other) => compareVersions(one.own, other.own));
   if (row === undefined || ranges.some(({ lastDriver }) => lastDriver !== null && lastDriver < major(row.own))) return [];

@@ -68,7 +68,7 @@ export function recordedHost({ devices, findings }: Pick<Inventory, 'devices' | 
   if (devices.some(({ model }) => jetson.test(model)) || findings.some(({ message }) => jetson.test(message)))
     return { arch: 'arm64', archFrom: 'nvgpu, the driver of a Jetson', platform: 'l4t' };
   const arm = devices.find(({ vendor, model }) => vendor === 'nvidia' && /\b(?:G[BH]\d{2,3}|T4G|Thor)\b/i.test(model));
-  if (arm !== undefined) return { arch: 'arm64', archFrom: `${arm.model}, which exists beside Arm CPUs only`, platform: 'sbsa' };
+  if (arm !== undefined) return { arch: 'arm64', archFrom: `${arm.model}, which exists only with Arm CPUs`, platform: 'sbsa' };
   const archFrom = 'a guess, because no recording contains it; if it is wrong, use --arch arm64';
   return { arch: 'amd64', archFrom, platform: null };
 }

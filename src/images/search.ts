@@ -10,6 +10,7 @@ export interface Demands {
   readonly host: HostCuda;
   readonly ranges: readonly CudaRange[];
   readonly models: readonly string[];
+  readonly tables: Tables;
 }
 
 /** Why an image runs: its CUDA is not newer than the driver's, or has the same major version. */
@@ -23,10 +24,7 @@ export interface Found {
 }
 
 /** Images of this architecture, flavour and distribution, the newest first. */
-export function candidates(
-  { arch, flavour, distribution }: Pick<ImageRequest, 'arch' | 'flavour' | 'distribution'>,
-  tables: Tables,
-): PublishedImage[] {
+export function candidates({ arch, flavour, distribution }: ImageRequest, tables: Tables): PublishedImage[] {
   const has = ({ [arch]: published, flavours }: PublishedImage) =>
     published !== undefined &&
     flavours.includes(flavour) &&
@@ -35,9 +33,9 @@ export function candidates(
 }
 
 /** `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. */
-export function pick(found: readonly PublishedImage[], demands: Demands, tables: Tables): Found | null {
+export function pick(found: readonly PublishedImage[], demands: Demands): Found | null {
   for (const rule of ['version', 'minor'] as const) {
-    const fitting = found.filter((image) => suits(image, demands) && runs(image, demands, tables) === rule);
+    const fitting = found.filter((image) => suits(image, demands) && runs(image, demands) === rule);
     const image = fitting.find((each) => each.verified) ?? fitting[0];
     if (image !== undefined) return { image, rule, skipped: image.verified ? fitting.filter((each) => !each.verified) : [] };
   }
@@ -49,11 +47,7 @@ export function suits({ cuda }: PublishedImage, { ranges }: Pick<Demands, 'range
 }
 
 /** By which rule the driver runs it; `gated` if the image's own check refuses the host; null: it does not. */
-export function runs(
-  image: PublishedImage,
-  { host, models, arch }: Pick<Demands, 'host' | 'models' | 'arch'>,
-  tables: Tables,
-): Rule | 'gated' | null {
+export function runs(image: PublishedImage, { host, models, arch, tables }: Omit<Demands, 'ranges'>): Rule | 'gated' | null {
   const needs = oldestDriver(image, tables);
   if (needs === null || (host.driver !== null && compareVersions(host.driver, needs) < 0)) return null;
   if (compareVersions(image.cuda, host.cuda) <= 0) return 'version';
@@ -63,18 +57,12 @@ export function runs(
 }
 
 /** The newest image that only fails because the driver is an early one of its branch. */
-export function tooNew(
-  found: readonly PublishedImage[],
-  demands: Demands,
-  tables: Tables,
-): { readonly tag: string; readonly cuda: string; readonly any: string } | null {
-  const early = (image: PublishedImage) =>
-    suits(image, demands) && compareVersions(image.cuda, demands.host.cuda) <= 0 && runs(image, demands, tables) === null;
-  const image = found.find(early);
-  return image === undefined ? null : { tag: image.tag, cuda: image.cuda, any: oldestDriver(image, tables) ?? '' };
+export function tooNew(found: readonly PublishedImage[], demands: Demands): PublishedImage | null {
+  const early = (image: PublishedImage) => suits(image, demands) && compareVersions(image.cuda, demands.host.cuda) <= 0;
+  return found.find((image) => early(image) && runs(image, demands) === null) ?? null;
 }
 
-function oldestDriver({ cuda }: PublishedImage, tables: Tables): string | null {
+export function oldestDriver({ cuda }: PublishedImage, tables: Tables): string | null {
   return tables.toolkits.find((each) => each.cuda === cuda)?.any ?? null;
 }
 
@@ -159,6 +147,6 @@ export function whyNotImage(
   const published = tables.images.find((each) => each.cuda === cuda);
   if (host === null || published === undefined) return null;
   const models = [...new Set(cards.map((card) => card.model))];
-  if (runs(published, { host, models, arch }, tables) !== 'gated') return null;
+  if (runs(published, { host, models, arch, tables }) !== 'gated') return null;
   return `has CUDA ${cuda}, and its own check (NVIDIA_REQUIRE_CUDA) refuses driver ${driver}, which can run CUDA ${host.cuda}`;
 }

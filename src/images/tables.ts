@@ -1,7 +1,4 @@
-/**
- * Data about CUDA, drivers, GPUs and published images, with sources and date: `cuda.json`, or a newer copy of it that the owner
- * names. All of it is validated before any is used.
- */
+/** Data about CUDA, drivers, GPUs and images: `cuda.json`, or a newer copy that the owner names, validated before use. */
 import { readFile } from 'node:fs/promises';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';

@@ -1,6 +1,9 @@
 /** Bytes as text and back. Each value has exactly one accepted spelling, so that no changed text stands for the same bytes. */
 import { OnejobError } from '../errors.ts';
 
+/** `why`: the end of a sentence. */
+export type Outcome<T> = ({ readonly ok: true } & T) | { readonly ok: false; readonly why: string };
+
 /** Longest value, in bytes: Linux gives a job no variable over 128 KiB, and the encrypted text is longer than the value. */
 const longestValue = 64 * 1024;
 

@@ -1,7 +1,4 @@
-/**
- * Decrypts all secrets of one trusted job. It checks a value's pin before it decrypts the value: how a manipulated old value
- * decrypts would tell a stranger about it. It stores a new pin before it hands out the value.
- */
+/** Decrypts all secrets of one trusted job. Pins are checked first: how a manipulated old value decrypts must not show. */
 import { OnejobError } from '../errors.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
 import type { PinStore } from './pin-store.ts';
@@ -16,10 +13,7 @@ export interface JobSecrets {
 
 /** How many variables of one job are decrypted: each old one takes about 50 ms of a core. */
 export const mostSecrets = 100;
-/**
- * How many of a job's values may be RSA alone. The job learns whether one decrypts, and to what: anyone who could try thousands
- * of made-up values would learn what another's value means.
- */
+/** Most values of a job that are RSA alone: whether made-up ones decrypt, and to what, would reveal another's value. */
 const mostPlain = 10;
 /** How many are decrypted at once: fewer than Node has threads, which file access needs too. */
 const atOnce = 3;

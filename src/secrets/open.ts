@@ -1,5 +1,6 @@
 /** Encrypted variables of a job that the caller trusts: which they are, and how a value is decrypted for exactly one job. */
 import { createHash } from 'node:crypto';
+import type { Outcome } from './encoding.ts';
 import type { SecretKeys } from './keys.ts';
 import { looksSealed, misfit, parseEnvelope, type Sealed, unseal, variableName } from './sealed-format.ts';
 import { decryptSeed, parseSeed } from './seed-format.ts';
@@ -8,9 +9,7 @@ import { decryptSeed, parseSeed } from './seed-format.ts';
 export type SecretFormat = 'seed' | 'plain-rsa' | 'sealed';
 
 /** `why`: the end of a sentence that begins with the variable, without any of its value. */
-export type Opened =
-  | { readonly ok: true; readonly value: string; readonly format: SecretFormat }
-  | { readonly ok: false; readonly why: string };
+export type Opened = Outcome<{ readonly value: string; readonly format: SecretFormat }>;
 
 interface EncryptedVariable {
   /** The variable without `SECRET_`, as the job gets it. */
@@ -47,10 +46,8 @@ export function formatOf(text: string): SecretFormat | null {
  */
 export function fingerprintOf(text: string): string {
   const parts = looksSealed(text) || text.length > longestText ? null : parseSeed(text);
-  return createHash('sha256')
-    .update(parts === null ? text : parts.key)
-    .digest('hex')
-    .slice(0, 32);
+  const hash = createHash('sha256').update(parts === null ? text : parts.key);
+  return hash.digest('hex').slice(0, 32);
 }
 
 /** `organisation`, `pipeline`: slugs as the CI service gives them; null when it gave none. */
@@ -72,9 +69,7 @@ export async function openSecret(request: SecretOfJob): Promise<Opened> {
 }
 
 /** `sealed`: the contents of a value in the new format. */
-export type Decrypted =
-  | { readonly ok: true; readonly value: string; readonly format: SecretFormat; readonly sealed: Sealed | null }
-  | { readonly ok: false; readonly why: string };
+export type Decrypted = Outcome<{ readonly value: string; readonly format: SecretFormat; readonly sealed: Sealed | null }>;
 
 /** Decrypts it for the key's owner, for any pipeline and name. */
 export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {

@@ -1,7 +1,4 @@
-/**
- * References to secrets: a file, an environment variable, or a value from the command line that only this process has. The value
- * is read when it is used, is not kept here, and is in no message.
- */
+/** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
 import { readFile, stat } from 'node:fs/promises';
 import { codeOf, OnejobError } from '../errors.ts';
 

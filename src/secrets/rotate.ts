@@ -1,7 +1,4 @@
-/**
- * Encrypts values again for another key, alone or in a text that people wrote: a pipeline's YAML, JSON, or a list of variables. In
- * a text the variable before it marks a value; everything else stays as it is, byte for byte.
- */
+/** Encrypts values again for another key, alone or in a text, in which everything else stays as it is, byte for byte. */
 import type { PublicKey, SecretKeys } from './keys.ts';
 import { decryptSecret, formatOf } from './open.ts';
 import type { PipelinePattern } from './pipelines.ts';
@@ -71,10 +68,7 @@ export interface Rotation {
 
 export const alreadyThere = 'is already encrypted for the new key';
 
-/**
- * Encrypts one value for another key. Its name and pipelines go with it; an old value gets those that are given.
- * @param name variable the value is used as; null when unknown
- */
+/** Encrypts one value for another key, with its name and pipelines, or those given for an old value. `name`: null when unknown. */
 export async function rotateSecret(
   { from, to, pipelines }: Rotation,
   secret: { readonly name: string | null; readonly text: string },

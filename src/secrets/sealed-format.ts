@@ -6,7 +6,7 @@
  */
 import { z } from 'zod';
 import { jsonOf } from '../system/json.ts';
-import { checkValue, decodeStrict, toText } from './encoding.ts';
+import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 import type { SecretKey } from './keys.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import { doesNotOpen } from './seed-format.ts';
@@ -15,13 +15,11 @@ export const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 export const longestName = 200;
 const mostPipelines = 100;
 
+const pattern = z.string().refine((each) => parsePipeline(each) !== null);
 const content = z.strictObject({
   v: z.literal(1),
   name: z.string().max(longestName).regex(variableName),
-  pipelines: z
-    .array(z.string().refine((each) => parsePipeline(each) !== null))
-    .min(1)
-    .max(mostPipelines),
+  pipelines: z.array(pattern).min(1).max(mostPipelines),
   value: z.string(),
 });
 
@@ -30,8 +28,6 @@ export type Sealed = Readonly<Omit<z.infer<typeof content>, 'v' | 'pipelines'>> 
 };
 
 type Opener = Pick<Extract<SecretKey, { kind: 'x25519' }>, 'id' | 'identity'>;
-type Unsealed = { readonly ok: true; readonly sealed: Sealed } | { readonly ok: false; readonly why: string };
-
 /** Whether it begins like one, damaged or not. */
 export function looksSealed(text: string): boolean {
   return /^oj\d+:/.test(text);
@@ -56,7 +52,7 @@ export async function seal(to: { readonly id: string; readonly recipient: string
 }
 
 /** Decrypts it for its owner, for any name and pipeline; for a job, `misfit` must allow it. */
-export async function unseal(openers: readonly Opener[], text: string): Promise<Unsealed> {
+export async function unseal(openers: readonly Opener[], text: string): Promise<Outcome<{ readonly sealed: Sealed }>> {
   const envelope = parseEnvelope(text);
   if (envelope === null) {
     const isLater = looksSealed(text) && !text.startsWith('oj1:');

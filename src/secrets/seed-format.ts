@@ -19,7 +19,7 @@ import {
 } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../errors.ts';
-import { checkValue, decodeStrict, toText } from './encoding.ts';
+import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 
 const derive = promisify(pbkdf2);
 const rounds = 100_000;
@@ -30,7 +30,7 @@ const keyBytes = 128;
 const keyText = /^[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{43}=\n$/;
 const passwordLine = /^[A-Za-z0-9+/]{64}$/;
 
-export type Decrypted = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
+export type Decrypted = Outcome<{ readonly value: string }>;
 
 /** The parts of an encrypted value; `body` null: RSA alone. */
 interface SeedParts {
@@ -46,7 +46,7 @@ const halved = 'is only the part of an encrypted value before its ";"';
 /**
  * @param publicKey SPKI PEM of an RSA key of 2048 bits or more
  * @param random returns that many random bytes; tests replace it
- * @throws OnejobError E_SECRET_VALUE for a value that this format cannot contain, E_SECRET_KEY for a key that is not RSA or too short
+ * @throws OnejobError E_SECRET_VALUE for a value that this format cannot contain, E_SECRET_KEY for another or too short a key
  */
 export async function encryptSeed(
   publicKey: string | KeyObject,

@@ -1,7 +1,4 @@
-/**
- * `amd-smi list`, `static`, `metric` and `process`, with `--json` or as text. Each has a part; all number the cards alike.
- * Releases differ: a list of cards, or one under `gpu_data`; `{ value, unit }`, or one text; keys come and go.
- */
+/** `amd-smi list`, `static`, `metric` and `process`, as JSON or text. Each has a part; keys and nesting differ by release. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';

@@ -1,5 +1,5 @@
 /** AMD's cards from the output of `rocm-smi` and `amd-smi`. No text makes it throw. */
-import { finding, ownWords } from '../finding.ts';
+import { finding, printed } from '../finding.ts';
 import type { Inventory } from '../inventory.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
@@ -48,9 +48,7 @@ export function readAmd(text: string): readonly AmdReading[] {
     const hint = 'Add the user to the groups "render" and "video".';
     return [trouble('insufficient-permissions', 'The AMD tool has no permission to query the driver.', hint)];
   }
-  const words = ownWords(text);
-  const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
-  return [trouble('not-understood', `The AMD tool printed ${said}.`, askAgain)];
+  return [trouble('not-understood', `The AMD tool printed ${printed(text)}.`, askAgain)];
 }
 
 /** A reading without cards, with the reason. */

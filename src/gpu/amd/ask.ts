@@ -7,17 +7,13 @@ import { type PciCard, readText } from '../pci.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
 /** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;
 
 /** Each has a part; those that succeed are useful without the later ones. */
-const amdSmi = [
-  ['static', '--json'],
-  ['list', '--json'],
-  ['metric', '--mem-usage', '--ecc', '--json'],
-];
+const amdSmi = ['static --json', 'list --json', 'metric --mem-usage --ecc --json'].map((call) => call.split(' '));
 
 /** Options that releases from 2 to 6 know. */
 const rocmSmi = '-i --showuniqueid --showbus --showproductname --showmeminfo vram --showdriverversion --json'.split(' ');
@@ -86,15 +82,12 @@ function missing(cards: readonly PciCard[], devices: readonly Device[]): readonl
 /** The ids that amdgpu has for the cards in `readings`, from Vega on; below `sys` (`/sys`). Wakes no card. */
 async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
   const listed = readings.flatMap((reading) => reading.cards);
-  const read = await Promise.all(
-    cards.map(async ({ pciId }) => {
-      const text = await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id'));
-      return { ...unknownCard, pciId, uniqueId: uniqueIdOf(text) };
-    }),
-  );
-  const known = read.filter(
-    ({ pciId, uniqueId }) => uniqueId !== null && listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId),
-  );
+  const known: AmdCard[] = [];
+  for (const { pciId } of cards) {
+    const uniqueId = uniqueIdOf(await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id')));
+    const isListed = listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId);
+    if (uniqueId !== null && isListed) known.push({ ...unknownCard, pciId, uniqueId });
+  }
   return readingOf('bus', null, known);
 }
 

@@ -19,9 +19,8 @@ export async function readKfd(sys: string, proc: string): Promise<AmdReading | n
   const nodes = await readdir(join(kfd, 'topology/nodes')).catch(() => null);
   if (nodes === null) return null;
   const processes = await readProcesses(join(kfd, 'proc'), proc);
-  const cards = await Promise.all(
-    nodes.map((node) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes)),
-  );
+  const read = (node: string) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes);
+  const cards = await Promise.all(nodes.map(read));
   const driver = await readText(join(sys, 'module/amdgpu/version'));
   const gpus = cards.filter((card) => card !== null);
   return readingOf('sysfs', driver, gpus);

@@ -1,7 +1,4 @@
-/**
- * `rocm-smi`, with `--json` or without: both name a value alike. Keys differ by release (`GPU ID` became `Device ID`,
- * `Card series` `Card Series`) and contain units, and numbers are texts; recordings from ROCm 2 to 6 are in test/fixtures/gpu.
- */
+/** `rocm-smi`, as JSON or text. Keys differ by release and contain units; recordings from ROCm 2 to 6 are in test/fixtures/gpu. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
@@ -74,10 +71,7 @@ function memory(fields: Fields, key: RegExp): number | null {
   return null;
 }
 
-/**
- * `PID1234: "python, 1, 1048576, 0, 0"` is name, number of GPUs, bytes of their memory. It does not say which GPUs, so with more
- * than one card a process that uses any leaves all of them unknown. The absence of processes is not reported either.
- */
+/** `PID1234: "python, 1, 1048576, 0, 0"`: name, number of GPUs, bytes. Which GPUs is unknown, except with a single card. */
 function processesOf(system: unknown, cards: number): readonly GpuProcess[] | null {
   if (!isFields(system)) return null;
   const known = Object.entries(system).flatMap(([key, value]) => {

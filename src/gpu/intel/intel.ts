@@ -5,7 +5,7 @@
  */
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { byCard, movedCard } from '../cards.ts';
-import { finding, ownWords, withFindings } from '../finding.ts';
+import { finding, printed, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
 import { filled } from '../said.ts';
@@ -86,11 +86,8 @@ export function intelInventory(texts: readonly string[]): Inventory {
   const again = 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".';
   const say = (level: GpuFinding['level'], code: string, message: string) =>
     findings.push(finding(level, code, 'host', message, again));
-  if (outputs.length < texts.length) {
-    const words = ownWords(texts.find((_, at) => read[at] === null) ?? '');
-    const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
-    say('error', 'not-understood', `xpu-smi printed ${said}.`);
-  }
+  const odd = texts.find((_, at) => read[at] === null);
+  if (odd !== undefined) say('error', 'not-understood', `xpu-smi printed ${printed(odd)}.`);
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is incomplete: it ends early.');
   const moved = movedCard(outputs.flatMap((output) => output.cards));

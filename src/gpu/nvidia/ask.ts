@@ -1,7 +1,4 @@
-/**
- * Queries a host for its NVIDIA cards. `nvidia-smi -q -x` reports nearly everything; `-L` is run only where a MIG instance needs
- * its UUID, since each call may have to wake every card (1 to 3 s each without persistence).
- */
+/** Queries a host for its NVIDIA cards, with few calls: each may have to wake every card (1 to 3 s each without persistence). */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Asking, elsewhere } from '../asking.ts';

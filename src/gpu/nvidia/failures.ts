@@ -141,10 +141,8 @@ function handleFinding(said: string): GpuFinding {
   const number = /^GPU ?(\d{1,3})\b(?!:[0-9a-f]{2}:)/i.exec(said)?.[1];
   const name = pciId ?? (number === undefined ? 'A GPU' : `GPU ${number}`);
   const subject = pciId ?? 'host';
-  const reason = said
-    .slice(address === null ? 0 : said.indexOf(address) + address.length)
-    .replace(/^[^:]{0,10}: ?/, '')
-    .trim();
+  const rest = said.slice(address === null ? 0 : said.indexOf(address) + address.length);
+  const reason = rest.replace(/^[^:]{0,10}: ?/, '').trim();
   if (/GPU is lost/i.test(reason))
     return finding('error', 'gpu-lost', subject, `${name} is lost: it has fallen off the bus.`, reboot);
   if (/requires? reset/i.test(reason))

@@ -1,7 +1,4 @@
-/**
- * `nvidia-smi -L`: GPUs with their UUIDs, each followed by its MIG instances. Only this output has the UUID and profile of an
- * instance on every driver, and an index that shows when a card in the middle is missing.
- */
+/** `nvidia-smi -L`: the only output with UUID and profile of MIG instances on every driver, and with the index of each card. */
 import { type GpuReading, type MigReading, newBlock, nothingRead, type Reading } from './reading.ts';
 import { migUuid } from './values.ts';
 
@@ -68,10 +65,7 @@ function migIn(line: string): MigReading | null {
   };
 }
 
-/**
- * The GPUs in texts of `/proc/driver/nvidia/gpus/<PCI address>/information`, one for each `Model:`, without those that the owner
- * excluded from the driver. The UUID reads `GPU-????????-…` until a card is used for the first time.
- */
+/** GPUs in texts of `/proc/driver/nvidia/gpus/…/information`, without excluded ones; an unused card's UUID is `GPU-????????-…`. */
 export function readProcGpus(text: string): GpuReading[] {
   return text.split(/^(?=Model:)/im).flatMap((block): GpuReading[] => {
     const lines = new Map(

@@ -52,9 +52,8 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
     const answer = read(reply.output);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
     // The answer attributes to one GPU what the exit code says about the host.
-    const failures = failuresOf(reply, answer.rest, module).filter(
-      ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
-    );
+    const isSaid = ({ code, subject }: GpuFinding) => subject === 'host' && isTroubled && troubles.has(code);
+    const failures = failuresOf(reply, answer.rest, module).filter((each) => !isSaid(each));
     const whole = answer.whole && !reply.hung;
     const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
     // An exit code alone is no reason to distrust a complete answer.

@@ -88,9 +88,7 @@ export function gpuUuid(text: string | null | undefined): string | null {
 const oldMig = /^MIG-GPU-[\w*-]{2,64}\/(\d{1,5})\/(\d{1,5})$/;
 
 /** A MIG instance's UUID with its ids, which only the old form contains. */
-export function migUuid(
-  text: string | null | undefined,
-): { uuid: string; gpuInstance: string | null; computeInstance: string | null } | null {
+export function migUuid(text: string | null | undefined) {
   const uuid = said(text);
   if (uuid === null) return null;
   const [, gpuInstance = null, computeInstance = null] = oldMig.exec(uuid) ?? [];

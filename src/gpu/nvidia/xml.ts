@@ -52,14 +52,10 @@ export function calmNames(document: string): string {
 }
 
 function escapeText(text: string): string {
-  return (
-    text
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: they may not stand in XML, but may in a name
-      .replace(/[\u0000-\u001f\ufffe\uffff]/g, '?')
-      .replace(/&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-f]{1,6});)/gi, '&amp;')
-      .replaceAll('<', '&lt;')
-      .replaceAll('>', '&gt;')
-  );
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they may not stand in XML, but may in a name
+  const legal = text.replace(/[\u0000-\u001f\ufffe\uffff]/g, '?');
+  const escaped = legal.replace(/&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-f]{1,6});)/gi, '&amp;');
+  return escaped.replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
 interface Walk {

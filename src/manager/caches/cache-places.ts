@@ -1,7 +1,4 @@
-/**
- * Where named caches are on disk: which there are, and how their folders are created. Folders above a cache are onejob's own and
- * closed to others; the cache itself is open to any user of a sandbox.
- */
+/** Where named caches are on disk. The folders above a cache are closed to others; the cache is open to any user of a sandbox. */
 import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
@@ -42,10 +39,7 @@ export async function listPlaces(folder: string): Promise<CachePlace[]> {
   return places;
 }
 
-/**
- * Creates the missing folders of named caches among `mounts`, and opens them to every user. It ignores other mounts. Idempotent.
- * @throws OnejobError E_STATE_DIR when something else is in the way, in particular a link
- */
+/** Creates the missing folders of named caches and opens them to every user. @throws OnejobError E_STATE_DIR if a link is there */
 export async function ensureFolders(folder: string, mounts: readonly Mount[]): Promise<void> {
   for (const { host, cache } of mounts) {
     if (!isNamed(cache)) continue;
@@ -93,10 +87,7 @@ function blocked(path: string, cache: string, cause: unknown): OnejobError {
 
 async function foldersIn(path: string): Promise<string[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
-  return entries
-    .filter((entry) => entry.isDirectory())
-    .map(({ name }) => name)
-    .sort();
+  return entries.flatMap((entry) => (entry.isDirectory() ? entry.name : [])).sort();
 }
 
 export interface WantedCaches {
@@ -110,10 +101,7 @@ export interface WantedCaches {
   readonly untrusted: boolean;
 }
 
-/**
- * Whether no released agent can have the place among its mounts. A standby may have it: it waits, and touches nothing. For a
- * cache without a slot, an earlier slot of its pool may have it: then no agent of the pool may be running.
- */
+/** Whether no released agent can have the place among its mounts; without a slot of its own, no agent of its pool may run. */
 export function isIdle(place: CachePlace, slots: readonly Slot[], nameOf: (slot: string) => string): boolean {
   const inPool = slots.filter(({ key }) => poolOf(key) === place.pool);
   const own = place.agent === null ? [] : inPool.filter(({ key }) => nameOf(key) === place.agent);

@@ -43,7 +43,7 @@ export type Caches = ReturnType<typeof createCaches>;
 const day = 86_400_000;
 /** ms after which the content of an unused cache is given up. */
 export const unusedAfter = 90 * day;
-/** ms after which a cache that is no longer in the config is removed: neither a mistake in the config nor a failing driver loses it. */
+/** ms after which a cache that is no longer in the config is removed: a mistake in the config must not lose it. */
 export const unwantedAfter = 7 * day;
 /** Share of its limit that a cache is trimmed to, so that it is not trimmed after every job. */
 const cutTo = 0.8;
@@ -91,10 +91,7 @@ export function createCaches(parts: CachesParts) {
     log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
     return chosen.length > most && !done.isInterrupted;
   };
-  /**
-   * Which caches to trim, by path, and to how many bytes. All untrusted jobs of a pool share one limit, however many forks there
-   * are; among those the cache that was used longest ago is trimmed first.
-   */
+  /** Paths of caches to trim, and to how many bytes. A pool's untrusted jobs share one limit; the longest unused give first. */
   const excess = (one: Known): (readonly [path: string, target: number])[] => {
     const limit = limitOf(one.place);
     const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
@@ -332,10 +329,7 @@ function toGiveUp(entries: readonly CacheEntry[], bytes: number, target: number)
   return [...endless, ...chosen];
 }
 
-/**
- * Moves entries of the folder `from` into `trash`. It asks `mayTrim` right before each move, in the same turn, so that nothing is
- * taken from an agent that was released meanwhile: then it `isInterrupted`. `failure`: why something could not be moved.
- */
+/** Moves entries into `trash`. `mayTrim` is asked in the turn of each move: an agent may have come (`isInterrupted`). */
 function moveAside(from: string, entries: readonly CacheEntry[], trash: string, mayTrim: () => boolean) {
   const moved = new Set<string>();
   let bytes = 0;

@@ -1,7 +1,4 @@
-/**
- * Ends jobs whose files take more than their pool's `disk`. No storage enforces such a limit everywhere (Docker's only on xfs with
- * quotas, and never for volumes), so it is checked: until the next check a job may write more.
- */
+/** Ends jobs whose files exceed their pool's `disk`, which no storage enforces everywhere: until the next check they may grow. */
 import { type Clock, every } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
@@ -38,10 +35,8 @@ export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchPa
       if (limit === null || (lane.kind !== 'busy' && lane.kind !== 'idle') || clock.now() < (due.get(lane.agent) ?? 0)) continue;
       const { agent } = lane;
       const begun = clock.now();
-      const used =
-        (await runtime(name)
-          .usage?.(agent, signal)
-          .catch(() => null)) ?? null;
+      const usage = runtime(name).usage?.(agent, signal);
+      const used = (await usage?.catch(() => null)) ?? null;
       due.set(agent, clock.now() + Math.max(between, (clock.now() - begun) / share));
       if (used === null || used <= limit || signal.aborted) continue;
       log.warn('ending a job whose files take too much disk space', { slot: key, agent, bytes: used, limit });
@@ -52,12 +47,8 @@ export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchPa
   return {
     look,
     start(): void {
-      stop = every(
-        clock,
-        between,
-        () => (looking = look()),
-        () => {},
-      );
+      const again = () => (looking = look());
+      stop = every(clock, between, again, () => {});
     },
     async close(): Promise<void> {
       stop();

@@ -51,12 +51,9 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
     async findings(): Promise<Finding[]> {
       const message = problem();
       if (message === null) return [];
-      const sizes = await Promise.all(
-        (await readdir(dir, { withFileTypes: true })).map(async (entry) => ({
-          name: entry.name,
-          size: await sizeOf(join(dir, entry.name), entry.isDirectory()),
-        })),
-      );
+      const entries = await readdir(dir, { withFileTypes: true });
+      const sizes: { name: string; size: number }[] = [];
+      for (const entry of entries) sizes.push({ name: entry.name, size: await sizeOf(join(dir, entry.name), entry.isDirectory()) });
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
       const list = largest.map(({ name, size }) => `${name} ${inWords(size)}`).join(', ');
       const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
@@ -67,11 +64,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
 
 /** Bytes on the disk; 0 for what vanishes meanwhile. */
 async function sizeOf(path: string, isFolder: boolean): Promise<number> {
-  if (!isFolder)
-    return stat(path).then(
-      ({ blocks }) => blocks * 512,
-      () => 0,
-    );
+  if (!isFolder) return ((await stat(path).catch(() => null))?.blocks ?? 0) * 512;
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
   let size = 0;
   for (const entry of entries) size += await sizeOf(join(path, entry.name), entry.isDirectory());

@@ -15,9 +15,8 @@ import { type DeviceRegistry, unknownText } from './registry.ts';
 /** Present devices, then missing ones and those that a person reserved or put in quarantine. */
 export function deviceViews(book: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
   const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
-  const gone = book.known.all.filter(
-    (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
-  );
+  const isMissed = ({ slot, quarantine, reserved }: KnownDevice) => slot !== null || quarantine !== null || reserved !== null;
+  const gone = book.known.all.filter((known) => book.device(known.uuid) === null && isMissed(known));
   return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
 }
 
@@ -123,22 +122,16 @@ function poolFor(uuid: DeviceId, last: string | null, book: DeviceRegistry): str
 export function poolDevices(book: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
   if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
   const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
-  const isWell = (slot: (typeof slots)[number]): boolean =>
-    slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book));
-  return {
-    ready: slots.filter(isWell).length,
-    wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents,
-  };
+  const ready = slots.filter((slot) => slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book))).length;
+  return { ready, wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents };
 }
 
 /** How many more slots a pool with one for each device would have without quarantine. */
 function slotsWithout(book: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
-  const here = (book.inventory?.devices ?? []).filter(
-    (one) => book.slotOf(one.uuid) === null && !isSplit(one) && fits(one, devices) && isQuarantined(one, book),
-  );
-  const gone = quarantinedDevices(book).filter(
-    ({ uuid, pool }) => pool === name && book.device(uuid) === null && book.slotOf(uuid) === null,
-  );
+  const isFit = (one: Device) => !isSplit(one) && fits(one, devices) && isQuarantined(one, book);
+  const here = (book.inventory?.devices ?? []).filter((one) => book.slotOf(one.uuid) === null && isFit(one));
+  const isGone = (uuid: DeviceId) => book.device(uuid) === null && book.slotOf(uuid) === null;
+  const gone = quarantinedDevices(book).filter(({ uuid, pool }) => pool === name && isGone(uuid));
   const count = here.length + gone.length;
   if (devices.count === 'all') return slots === 0 && count > 0 ? 1 : 0;
   return Math.floor(count / Math.max(1, devices.count)) * devices.share;

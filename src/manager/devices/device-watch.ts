@@ -1,7 +1,4 @@
-/**
- * Looks at the host's GPUs outside the loop: every few seconds, and whenever a proof waits; all who wait share one look. A fault
- * of the whole host pauses the pools with devices and nothing else; running jobs continue.
- */
+/** Looks at the host's GPUs regularly and for waiting proofs. A fault of the whole host pauses only the pools with devices. */
 import type { AgentId, DeviceId, Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';

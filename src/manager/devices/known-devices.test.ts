@@ -62,7 +62,7 @@ describe('what slots have', () => {
 describe('a full disk', () => {
   const full = new OnejobError('E_STATE_FULL', 'no space left', { retry: true });
 
-  test('keeps nobody from looking and dealing; what could not be written is written later', () => {
+  test('does not stop looks and allocation; what could not be written is written later', () => {
     const { state, open } = disk();
     const known = open();
     known.saw([gpu('GPU-a')]);

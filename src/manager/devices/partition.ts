@@ -7,7 +7,7 @@ import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type AllocatedSlot, allocate } from '../../core/allocate.ts';
 import type { Allocatable, Lease, Want } from '../../core/lease.ts';
-import type { DeviceId } from '../../core/slot.ts';
+import type { DeviceId, Slot } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
 
 export type PartitionPool = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
@@ -87,22 +87,11 @@ function firstFree(pool: string, inUse: ReadonlySet<string>): number {
 }
 
 /** What a demand could use if only these slots existed. */
-function usable(
-  want: Want<Device>,
-  devices: readonly Device[],
-  slots: readonly AllocatedSlot[],
-  barred: ReadonlySet<DeviceId>,
-): Device[] {
+function usable(want: Want<Device>, devices: readonly Device[], slots: readonly AllocatedSlot[], barred: ReadonlySet<DeviceId>) {
   const taken = new Set(slots.flatMap((slot) => slot.devices.flatMap(({ uuid, parent }) => [uuid, parent])));
   const parents = new Set(slots.flatMap((slot) => slot.devices.map(({ parent }) => parent)));
-  return devices.filter(
-    (one) =>
-      want.fits(one) &&
-      !taken.has(one.uuid) &&
-      (one.parent === null || !taken.has(one.parent)) &&
-      !parents.has(one.uuid) &&
-      !barred.has(one.uuid),
-  );
+  const isTaken = ({ uuid, parent }: Device) => taken.has(uuid) || (parent !== null && taken.has(parent)) || parents.has(uuid);
+  return devices.filter((one) => want.fits(one) && !isTaken(one) && !barred.has(one.uuid));
 }
 
 function wantOf(
@@ -117,10 +106,7 @@ function wantOf(
 }
 
 /** A lease for allocation: with the GPU of each MIG instance, even of a missing one. */
-export function leaseOf(
-  slot: { readonly key: string; readonly devices: readonly DeviceId[] },
-  parentOf: (uuid: DeviceId) => DeviceId | null,
-): Lease {
+export function leaseOf(slot: Pick<Slot, 'key' | 'devices'>, parentOf: (uuid: DeviceId) => DeviceId | null): Lease {
   const devices: Allocatable[] = slot.devices.map((uuid) => ({ uuid, parent: parentOf(uuid) }));
   return { key: slot.key, pool: slot.key.slice(0, slot.key.lastIndexOf('/')), devices };
 }

@@ -1,7 +1,4 @@
-/**
- * Devices that are out of use until they are shown to be healthy: checked again with growing pauses where a look can show it,
- * after a reboot where one was needed, else only when a person says so.
- */
+/** Devices out of use until they are shown to be healthy: by a later look, after a reboot, or when a person says so. */
 import { type Clock, doubling, Timers } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';

@@ -202,10 +202,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return pools.some((pool) => !pool.standby && key.startsWith(`${pool.name}/`));
   }
 
-  /**
-   * Whether a lease for one job has had its job. Its slot must become empty before it is filled again: otherwise it would pass from
-   * job to job, ahead of jobs that have waited longer for its devices.
-   */
+  /** Whether a lease for one job has had its job. The slot must become empty, so that jobs that waited longer come first. */
   function isOver(key: string): boolean {
     if (!isPassing(key)) return false;
     const slot = slots().find((one) => one.key === key);

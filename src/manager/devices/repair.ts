@@ -84,10 +84,7 @@ interface RunOptions {
 }
 
 /** `why` it failed; null when it ended with 0. Never rejects. */
-async function ended(
-  [program, ...args]: RepairCommand['command'],
-  { env, timeout, clock, signal }: RunOptions,
-): Promise<{ why: string | null; output: string }> {
+async function ended([program, ...args]: RepairCommand['command'], { env, timeout, clock, signal }: RunOptions) {
   const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
   const child = startGroup(program, args, env);
   if (child instanceof Error) return notStarted(child);

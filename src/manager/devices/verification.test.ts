@@ -117,7 +117,7 @@ describe('before an agent is let at a device', () => {
 });
 
 describe('a device that no agent is on', () => {
-  test('is put away when it has failed, and is not when somebody uses it', async () => {
+  test('goes to quarantine when it has failed, but not while it is in use', async () => {
     await look();
     change({ processes: [stranger] });
     await look();
@@ -127,7 +127,7 @@ describe('a device that no agent is on', () => {
     expect(put).toEqual([card.uuid]);
   });
 
-  test('has no baseline from when somebody else was on it', async () => {
+  test('has no baseline from while another process used it', async () => {
     change({ processes: [stranger], memoryUsedMiB: 900 });
     await look();
     expect(host.book.known.get(card.uuid)?.baseline).toBeNull();

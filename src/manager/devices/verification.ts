@@ -25,26 +25,20 @@ interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> 
 
 /** How old a look "just before the release" may be, ms: the loop must not wait for a tool. */
 const baselineAge = 60_000;
-/** ms until the next look, by the last verdict. */
-const pauses: Readonly<Record<Exclude<Verdict['kind'], 'clean' | 'dirty'>, number>> = {
-  wait: 500,
-  occupied: 5_000,
-  unknown: 5_000,
-  host: 5_000,
-};
+/** ms until the next look: for what is just leaving, and for anything else. */
+const firstPause = 500;
 const longestPause = 5_000;
 /** How long a stop waits for a proof, and how often that is checked, ms. */
 const patience = 2_000;
 const thoughtOf = 500;
 
+type Note = (line: string | null) => void;
+
 export function createVerifier(parts: VerifierParts) {
   const { book, store, watch, groupsOf, log, quarantine, clock, isStopping, isShared, missingNodes } = parts;
   const { bootId } = store;
 
-  /**
-   * Before an agent gets its devices: whether they are still as clean as they were, according to the last look and the current
-   * kernel log. Anything may have happened since the last proof: a person, a late error, a card off the bus.
-   */
+  /** Whether the agent's devices are still clean, by the last look and the kernel log: much may have happened since the proof. */
   async function before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<boolean> {
     if (slot.devices.length === 0) return true;
     const look = await watch.look(baselineAge, signal);
@@ -58,18 +52,17 @@ export function createVerifier(parts: VerifierParts) {
     }
     const containers = [...groupsOf(slot, agent)];
     const alive = watch.ours().alive;
-    book.known.save(
-      slot.devices.flatMap((uuid) => {
-        const known = book.known.get(uuid);
-        const device = look.inventory.devices.find((one) => one.uuid === uuid);
-        if (known === undefined || device === undefined) return [];
-        const { baseline } = known;
-        // An agent that shares the device with a running one is judged by the baseline of that one.
-        const joins = baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && isShared(slot.key);
-        if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
-        return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
-      }),
-    );
+    const seen = slot.devices.flatMap((uuid) => {
+      const known = book.known.get(uuid);
+      const device = look.inventory.devices.find((one) => one.uuid === uuid);
+      if (known === undefined || device === undefined) return [];
+      const { baseline } = known;
+      // An agent that shares the device with a running one is judged by the baseline of that one.
+      const joins = baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && isShared(slot.key);
+      if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
+      return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
+    });
+    book.known.save(seen);
     return true;
   }
 
@@ -93,7 +86,7 @@ export function createVerifier(parts: VerifierParts) {
   }
 
   /** Resolves when each device of the slot is clean or was taken away from it. `note` gets what it waits for. */
-  async function prove(slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal): Promise<SlotEvent[]> {
+  async function prove(slot: Slot, agent: AgentId, note: Note, signal: AbortSignal): Promise<SlotEvent[]> {
     const open = new Set(slot.devices);
     const late = whenLate();
     try {
@@ -110,13 +103,7 @@ export function createVerifier(parts: VerifierParts) {
   }
 
   /** Removes judged devices from `open`. */
-  async function untilJudged(
-    slot: Slot,
-    agent: AgentId,
-    open: Set<DeviceId>,
-    note: (line: string | null) => void,
-    signal: AbortSignal,
-  ): Promise<void> {
+  async function untilJudged(slot: Slot, agent: AgentId, open: Set<DeviceId>, note: Note, signal: AbortSignal): Promise<void> {
     const began = clock.now();
     const since = new Map<DeviceId, number>();
     let last = new Map<DeviceId, string>();
@@ -125,7 +112,7 @@ export function createVerifier(parts: VerifierParts) {
       for (const uuid of open) if (book.known.whyNot(uuid) !== null) open.delete(uuid);
       if (open.size === 0) break;
       const look = await watch.look(0, signal);
-      let wait = Number.POSITIVE_INFINITY;
+      let wait = longestPause;
       const said = new Map<DeviceId, string>();
       for (const uuid of open) {
         const verdict = judged(slot, uuid, look, since.get(uuid) ?? began);
@@ -140,11 +127,11 @@ export function createVerifier(parts: VerifierParts) {
         if (verdict.kind === 'occupied' && verdict.evidence.holders.some(({ user }) => user !== null)) since.set(uuid, clock.now());
         said.set(uuid, verdict.kind);
         note(verdict.message);
-        wait = Math.min(wait, pauses[verdict.kind] + (clock.now() - began) / 10);
+        wait = Math.min(wait, verdict.kind === 'wait' ? firstPause + (clock.now() - began) / 10 : longestPause);
       }
       last = said;
       if (open.size === 0) continue;
-      await sleep(clock, Math.min(wait, longestPause), signal);
+      await sleep(clock, wait, signal);
       signal.throwIfAborted();
     }
   }

@@ -23,10 +23,7 @@ export interface AutoImageParts {
 }
 
 /** Chooses images for a config's pools on this host. `root`: where the host's file system begins. */
-export async function openAutoImages(
-  { pools, services }: Pick<Config, 'pools' | 'services'>,
-  root: string | null,
-): Promise<AutoImages> {
+export async function openAutoImages({ pools, services }: Pick<Config, 'pools' | 'services'>, root: string | null) {
   const auto = pools.flatMap(({ imageRecipe, ...pool }) => (imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : []));
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');

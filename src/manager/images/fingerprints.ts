@@ -4,6 +4,7 @@
  * is paused rather than its standbys removed; a look that fails changes nothing (S6).
  */
 import { hash } from 'node:crypto';
+import type { Progress } from '../../abortable.ts';
 import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Log } from '../../log.ts';
@@ -11,8 +12,6 @@ import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import type { PoolImages } from './pool-images.ts';
-
-export type ImageAndPull = Pick<Recipe, 'image' | 'pull'>;
 
 interface FingerprintParts {
   readonly log: Log;
@@ -60,11 +59,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
   }
 
   /** The image of a pool that has one chosen or built, built now if needed; null for the recipe's own. @throws OnejobError */
-  async function imageOf(
-    { config, runtime }: Pool,
-    progress: (line: string) => void,
-    signal: AbortSignal,
-  ): Promise<ImageAndPull | null> {
+  async function imageOf({ config, runtime }: Pool, progress: Progress, signal: AbortSignal) {
     return images.has(config.name) && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
   }
 

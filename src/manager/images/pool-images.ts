@@ -112,10 +112,7 @@ export class PoolImages {
     if (this.base(name) === base) pool.built ??= found;
   }
 
-  /**
-   * The image for a new sandbox, built if it does not exist.
-   * @throws OnejobError E_IMAGE_CHOICE, E_IMAGE_BUILD, E_AGENT_PACKAGE, and those of Engine and CI service
-   */
+  /** The image for a new sandbox, built if needed. @throws OnejobError E_IMAGE_CHOICE, E_IMAGE_BUILD, E_AGENT_PACKAGE, … */
   async need(name: string, progress: Progress, signal: AbortSignal): Promise<Pick<Recipe, 'image' | 'pull'>> {
     const pool = this.#pools.get(name);
     if (pool === undefined) throw new OnejobError('E_BUG', `Pool ${name} names its image itself.`);
@@ -271,10 +268,7 @@ const day = 24 * 60 * 60_000;
 /** ms after its start that a manager looks first: not while everything begins. */
 const firstLook = 60_000;
 
-/**
- * Looks for newer agents soon after the start and every day, so that images do not get old; removes replaced ones. It renews only
- * images in use. The returned function ends it.
- */
+/** Renews the images in use soon after the start and every day, and removes replaced ones. The returned function ends it. */
 export function renewImages(images: PoolImages, { clock, log }: { readonly clock: Clock; readonly log: Log }): () => void {
   if (images.names.length === 0) return () => {};
   const closing = new AbortController();
@@ -336,19 +330,16 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
 
     async make(what, asked, progress, signal) {
       const outcomes: ImageOutcome[] = [];
-      for (const pool of chosen(asked)) {
+      for (const pool of chosen(asked)) outcomes.push(await one(pool));
+      return outcomes;
+
+      async function one(pool: string): Promise<ImageOutcome> {
         if (!images.names.includes(pool)) {
           const image = images.base(pool) ?? pools.find(({ name }) => name === pool)?.recipe.image ?? null;
-          outcomes.push({ pool, image, agent: null, what: 'there', problem: null });
-          continue;
+          return { pool, image, agent: null, what: 'there', problem: null };
         }
         await images.look(pool, signal);
         const before = images.built(pool);
-        outcomes.push(await one(pool, before));
-      }
-      return outcomes;
-
-      async function one(pool: string, before: Built | null): Promise<ImageOutcome> {
         const about = { image: before?.reference ?? null, agent: before?.agentVersion ?? null };
         try {
           if (what === 'build') await images.need(pool, (line) => progress(pool, line), signal);
