@@ -49,8 +49,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const slots = idle.devices.map((device, n) => ({
       ...emptySlot({ key: `p/${n + 1}`, runtime: 'docker', grace: 0, devices: [device.uuid] }),
     }));
-    const write = (change: () => void): void => store.transaction({ durable: false }, change);
-    const known = new KnownDevices({ clock, table: store.devices, write });
+    const known = new KnownDevices({ clock, store });
     const devices = { count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1 };
     const pools = [{ name: 'p', agents: slots.length, standby: true, devices: { ...devices, display: 'allow' } }];
     const book = createDeviceRegistry({
@@ -72,18 +71,15 @@ export async function proving(rounds: number): Promise<Stats> {
       owner: 'bench',
       slots: () => slots,
       groupsOf: () => [],
-      idle() {},
-      hold() {},
+      listener: { idle() {}, looked() {}, hold() {} },
     });
-    const prover = createVerifier({
+    const verifier = createVerifier({
       clock,
       log,
       book,
       watch,
       quarantine: { put() {} } as never,
-      proofs: store.proofs,
-      write,
-      bootId: store.bootId,
+      store,
       groupsOf: () => [],
       isShared: () => false,
       isStopping: () => false,
@@ -96,8 +92,8 @@ export async function proving(rounds: number): Promise<Stats> {
       const slot = slots[Math.abs(n) % slots.length];
       if (slot === undefined) throw new Error('no slot');
       const began = performance.now();
-      await prover.before(slot, `a${n}`, signal);
-      await prover.prove(slot, `a${n}`, () => {}, signal);
+      await verifier.before(slot, `a${n}`, signal);
+      await verifier.prove(slot, `a${n}`, () => {}, signal);
       if (n >= 0) times.push(performance.now() - began);
     }
     watch.close();

@@ -1,49 +1,43 @@
-/** What those who ask a vendor's tools share: the means to ask, and the words for a tool that did not answer. */
+/** What the vendors' modules share to ask their tools, and the findings about a tool that did not answer. */
 import { finding } from './finding.ts';
 import type { Device, GpuFinding } from './inventory.ts';
 import type { PciCard } from './pci.ts';
 import type { ToolReply } from './run.ts';
 
-/** One look at a host. */
 export interface Asking {
   /** Runs a tool within the look's time limit; never rejects. */
   run(tool: string, ...args: readonly string[]): Promise<ToolReply>;
-  /** Whether there is such a tool. */
   has(tool: string): Promise<boolean>;
-  /** All GPUs on the bus; null where nobody knows. */
+  /** All GPUs on the bus; null where that is unknown. */
   readonly pci: readonly PciCard[] | null;
-  /** `/sys` and `/proc`. */
   readonly sys: string;
   readonly proc: string;
 }
 
-/** Why a reply is no whole answer; null when it is one. */
+/** Why a reply is not a complete answer; null when it is one. */
 export function failureOf(reply: ToolReply): GpuFinding | null {
   const call = [reply.tool, ...reply.args].join(' ');
-  const look = 'Run it and check what it prints.';
-  const failure = (code: string, message: string, hint = look) => finding('error', code, 'host', message, hint);
+  const failure = (code: string, message: string, hint = 'Run it and check what it prints.') =>
+    finding('error', code, 'host', message, hint);
   if (reply.hung) return failure('tool-hung', `"${call}" timed out, so the state of the GPUs is unknown.`, hungHint(reply.tool));
   if (reply.cut) return failure('output-too-large', `"${call}" printed more than 16 MiB, so onejob ended it.`);
   if (reply.code === 0) return null;
   const said = reply.output.split('\n').findLast((line) => line.trim() !== '');
-  return failure(
-    'tool-failed',
-    `"${call}" ended with ${reply.code === null ? 'no exit code' : `exit code ${reply.code}`}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`,
-  );
+  const end = reply.code === null ? 'no exit code' : `exit code ${reply.code}`;
+  return failure('tool-failed', `"${call}" ended with ${end}: ${(said?.trim() ?? 'nothing').slice(0, 200)}`);
 }
 
-/** What helps against a tool that hangs. */
 export function hungHint(tool: string): string {
   return `Check with "ps -C ${tool} -o pid,stat,wchan" and "dmesg | tail": only a reboot ends a process in state D.`;
 }
 
-/** `device` with its render node, where only the kernel said it. */
+/** `device` with its render node where only the kernel reports it. */
 export function withRenderNode(device: Device, cards: readonly PciCard[]): Device {
   const card = cards.find(({ pciId }) => pciId === device.pciId);
   return { ...device, minor: device.minor ?? card?.renderMinor ?? null };
 }
 
-/** What holds a card that its own driver does not have. */
+/** Which other driver holds a card; null for a card of one of its `own` drivers. */
 export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): GpuFinding | null {
   if (driver !== null && own.includes(driver)) return null;
   const warning = (code: string, message: string, hint: string | null) => finding('warning', code, pciId, message, hint);
@@ -53,9 +47,6 @@ export function elsewhere({ pciId, driver }: PciCard, own: readonly string[]): G
   }
   if (driver === null)
     return warning('no-driver', `The card at ${pciId} has no driver.`, `Type "modprobe ${own[0] ?? ''}", or search dmesg for it.`);
-  return warning(
-    'held-by-another-driver',
-    `The card at ${pciId} is held by ${driver}, like a card that is passed to a virtual machine.`,
-    null,
-  );
+  const message = `The card at ${pciId} is held by ${driver}, like a card that is passed to a virtual machine.`;
+  return warning('held-by-another-driver', message, null);
 }

@@ -1,4 +1,4 @@
-/** What a person is told of a host with GPUs, by its facts. */
+/** What a person learns about a host with GPUs, by its facts. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { card, hostWith } from '../../test/kit/images.ts';
@@ -178,7 +178,7 @@ describe('the container toolkit', () => {
 });
 
 describe('cards', () => {
-  test('with persistence mode off, by what mends it', () => {
+  test('with persistence mode off, with the command that fixes it', () => {
     const off = hostWith('580.95.05', '13.0', a100({ persistence: false }), a100({ uuid: 'GPU-b', persistence: false }));
     expect(lines({}, off)).toEqual([expect.stringContaining('warning GPUs: Persistence mode is off for 2 GPUs: ')]);
     expect(doctor({ persistenced: false }, off)[0]?.hint).toContain('systemctl enable --now nvidia-persistenced');

@@ -1,8 +1,4 @@
-/**
- * What `doctor` says of a host with GPUs: what the look at its devices found, with the command that mends it, and what nobody
- * sees before it breaks. Pure: a host is its inventory and its facts. What could not be found out is no finding.
- */
-
+/** `doctor` for a host with GPUs: problems, even invisible ones, with the command that fixes them. Pure. Unknown is no finding. */
 import type { Finding } from '../finding.ts';
 import type { Arch } from '../images/request.ts';
 import { whyNotImage } from '../images/search.ts';
@@ -11,28 +7,21 @@ import { capital } from './finding.ts';
 import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';
 
-/** What it is told of a host with GPUs. */
 export interface DoctorFacts extends GpuHostFacts {
   /** The Engine that grants devices; null where pools with devices do not use one, or it does not answer. */
   readonly engine: EngineFacts | null;
   /** Finished images of pools, with the devices they may run on. */
-  readonly images: readonly PoolImage[];
+  readonly images: readonly { readonly pool: string; readonly image: string; readonly devices: readonly Device[] }[];
   /** null for one that no image is published for. */
   readonly arch: Arch | null;
 }
 
 export interface EngineFacts {
   readonly version: string;
-  /** `systemd` or `cgroupfs`, as the Engine says. */
+  /** `systemd` or `cgroupfs`, as the Engine reports it. */
   readonly cgroupDriver: string | null;
-  /** How it would be asked for devices of NVIDIA; null when it cannot be. */
+  /** How onejob would ask it for NVIDIA devices; null when it cannot. */
   readonly way: 'request' | 'cdi' | 'runtime' | null;
-}
-
-export interface PoolImage {
-  readonly pool: string;
-  readonly image: string;
-  readonly devices: readonly Device[];
 }
 
 /** The same host always gives the same findings, errors and warnings only. Never throws. */
@@ -54,13 +43,13 @@ export function gpuDoctor(inventory: Inventory, facts: DoctorFacts): Finding[] {
 
 function shown({ level, code, subject, message, hint }: GpuFinding, inventory: Inventory, facts: DoctorFacts): Finding {
   const device = inventory.devices.find((one) => one.uuid === subject);
-  const mended = mendDriver(code, facts) ?? (device === undefined ? null : mendMig(code, device));
-  // Some begin with what they are about, which is said beside it here.
+  const better = driverHint(code, facts) ?? (device === undefined ? null : migHint(code, device));
+  // Some begin with their subject, which is shown separately here.
   const said = message.startsWith(`${subject}: `) ? message.slice(subject.length + 2) : message;
-  return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(said), hint: mended ?? hint };
+  return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(said), hint: better ?? hint };
 }
 
-function mendMig(code: string, { uuid, index, mig }: Device): string | null {
+function migHint(code: string, { uuid, index, mig }: Device): string | null {
   if (code === 'mig-empty') {
     const make = `"sudo nvidia-smi mig -i ${index ?? uuid} -cgi PROFILE -C"`;
     return `Create instances with ${make} ("nvidia-smi mig -lgip" lists the profiles; they do not outlive a reboot), or type "sudo nvidia-smi -i ${uuid} -mig 0".`;
@@ -70,12 +59,11 @@ function mendMig(code: string, { uuid, index, mig }: Device): string | null {
   return `While nothing uses it, type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${back}" to leave it as it is.`;
 }
 
-/** A finding, and the codes of those in the inventory that it says better. */
+/** A finding, and the codes of findings in the inventory that it replaces. */
 type Covering = Finding & { readonly covers: readonly string[] };
 
 const missing = ['driver-not-loaded', 'no-driver', 'tool-missing', 'gpus-unseen'] as const;
 
-/** Cards of NVIDIA's that its driver does not have, and what keeps it from them. */
 function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[] {
   const { cards, modules, secureBoot } = facts;
   const nvidia = (cards ?? []).filter((card) => card.vendor === 'nvidia');
@@ -86,16 +74,15 @@ function driverFindings({ devices }: Inventory, facts: GpuHostFacts): Covering[]
   if (held.length > 0 || (nvidia.length > 0 && !isLoaded && modules?.has('nouveau') === true)) {
     const which = held.length === 0 ? '' : `, which holds ${places(held.map(({ pciId }) => pciId))}`;
     const message = `The module nouveau is loaded${which}: nouveau cannot run compute jobs, and prevents NVIDIA's driver from using the card.`;
-    const hint = mendDriver('nouveau-loaded', facts);
+    const hint = driverHint('nouveau-loaded', facts);
     found.push({ level: 'error', subject: 'driver', message, hint, covers: ['nouveau-loaded', ...missing] });
   } else if (bare.length > 0 && !isLoaded && !devices.some(({ vendor }) => vendor === 'nvidia')) {
-    const message = facts.hasTool
-      ? `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is installed, but its module is not loaded into this kernel.`
-      : `${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver is not installed.`;
-    const hint = mendDriver(facts.hasTool ? 'driver-not-loaded' : 'tool-missing', facts);
-    found.push({ level: 'error', subject: 'driver', message: `No driver is loaded for ${message}`, hint, covers: missing });
+    const why = facts.hasTool ? 'is installed, but its module is not loaded into this kernel' : 'is not installed';
+    const message = `No driver is loaded for ${places(bare.map(({ pciId }) => pciId))}: NVIDIA's driver ${why}.`;
+    const hint = driverHint(facts.hasTool ? 'driver-not-loaded' : 'tool-missing', facts);
+    found.push({ level: 'error', subject: 'driver', message, hint, covers: missing });
   }
-  // With a module that is loaded the firmware was content.
+  // If the module is loaded, the firmware has accepted it.
   if (secureBoot === true && !isLoaded && nvidia.length > 0) {
     const message =
       'Secure Boot is on, and the module of the driver is not loaded: the kernel refuses a module whose key it does not know.';
@@ -108,8 +95,8 @@ function places(pciIds: readonly string[]): string {
   return pciIds.length === 1 ? `the NVIDIA card at ${pciIds[0]}` : `the NVIDIA cards at ${pciIds.join(', ')}`;
 }
 
-/** What to type about a finding of the inventory; null where there is nothing better than its own hint. */
-function mendDriver(code: string, { distribution }: Pick<GpuHostFacts, 'distribution'>): string | null {
+/** A better hint for a finding of the inventory; null where its own is best. */
+function driverHint(code: string, { distribution }: Pick<GpuHostFacts, 'distribution'>): string | null {
   const [isDebian, isFedora] = [distribution.includes('debian'), distribution.some((id) => id === 'fedora' || id === 'rhel')];
   switch (code) {
     case 'nouveau-loaded': {
@@ -147,7 +134,7 @@ function persistenceFindings({ devices }: Inventory, { persistenced }: DoctorFac
   if (off.length === 0) return [];
   const cards = off.length === 1 ? `${off[0]?.uuid}` : `${off.length} GPUs`;
   const message = `Persistence mode is off for ${cards}: without a client the driver releases the card, each query wakes it again (which takes seconds), and settings are lost.`;
-  // Ubuntu starts the daemon in a way that leaves the mode as it is.
+  // Ubuntu starts the daemon with an option that leaves the mode as it is.
   const hint =
     persistenced === true
       ? 'Type "sudo nvidia-smi -pm 1"; to keep it after a reboot, remove "--no-persistence-mode" from the unit: "sudo systemctl edit --full nvidia-persistenced".'
@@ -172,24 +159,20 @@ function fabricFindings({ driver }: Inventory, { switches, fabricManager, module
   return [{ ...about, message: `${there}, and nvidia-fabricmanager is not running: ${consequence}.`, hint }];
 }
 
-/**
- * Versions below it let an image become root on the host: CVE-2024-0132 (fixed in 1.16.2), CVE-2025-23359 (1.17.4) and
- * CVE-2025-23266 (1.17.8), NVIDIA's security bulletins.
- */
+/** Older ones let an image become root on the host: CVE-2024-0132, CVE-2025-23359 and CVE-2025-23266 (fixed in 1.17.8). */
 const toolkitFloor = '1.17.8';
 
-/** From it on the runtime `nvidia` injects by CDI instead of a hook (release notes of 1.18.0). */
+/** First version whose runtime `nvidia` injects by CDI instead of a hook (release notes of 1.18.0). */
 const runtimeByCdi = '1.18.0';
-/** From it on a device request becomes one for a CDI name, where there is an `nvidia-cdi-hook` (release notes of Docker Engine). */
+/** First version that turns a device request into a CDI name, if there is an `nvidia-cdi-hook` (release notes of Docker Engine). */
 const requestByCdi = '29.2';
 
-/** What stands between the driver and a container: NVIDIA's container toolkit, and what the Engine does with it. */
 function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribution, module, hasTool }: DoctorFacts): Finding[] {
   const isNvidia = inventory.devices.some(({ vendor }) => vendor === 'nvidia');
   const subject = 'container toolkit';
   const found: Finding[] = [];
   if (toolkit.kind === 'missing') {
-    // A CDI specification may have been made elsewhere, and without an Engine nobody needs it.
+    // There may be a CDI specification from elsewhere, and without an Engine no pool needs it.
     if (!isNvidia || engine === null || engine.way === 'cdi') return [];
     const message = "NVIDIA's container toolkit is not installed: the Engine cannot give a container a GPU.";
     const guide = 'https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html';
@@ -210,12 +193,12 @@ function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribut
     found.push({ level: 'warning', subject, message, hint });
   }
   if (cli === null || !(isNvidia || hasTool)) return found;
-  // No pool of this host may have to do with containers.
+  // No pool of this host may use containers.
   const level = engine === null ? 'warning' : 'error';
   const isKnown = inventory.findings.some(({ code }) => ['library-mismatch', 'driver-not-loaded', 'nvml-missing'].includes(code));
   if (cli.failure !== null && !isKnown) {
     const message = `nvidia-container-cli cannot use the driver, so no container will get a GPU: ${cli.failure}.`;
-    found.push({ level, subject, message, hint: mendCli(cli.failure) });
+    found.push({ level, subject, message, hint: cliHint(cli.failure) });
   }
   const driver = module ?? leadingVersion(inventory.driver);
   if (cli.driver !== null && driver !== null && compareVersions(cli.driver, driver) !== 0) {
@@ -225,7 +208,7 @@ function toolkitFindings(inventory: Inventory, { toolkit, cli, engine, distribut
   return found;
 }
 
-function mendCli(failure: string): string {
+function cliHint(failure: string): string {
   if (/mismatch/i.test(failure)) return 'Type "sudo reboot".';
   if (/not loaded/i.test(failure)) return 'Type "sudo modprobe nvidia".';
   if (/cannot open shared object|load library/i.test(failure))
@@ -233,7 +216,6 @@ function mendCli(failure: string): string {
   return 'Type "sudo nvidia-container-cli -k -d /dev/tty info" and check what it prints.';
 }
 
-/** A command; null on a distribution that is not known. */
 function installer(distribution: GpuHostFacts['distribution'], what: 'install' | 'upgrade'): string | null {
   const is = (...ids: string[]) => distribution.some((id) => ids.includes(id));
   const name = 'nvidia-container-toolkit';
@@ -243,7 +225,7 @@ function installer(distribution: GpuHostFacts['distribution'], what: 'install' |
   return null;
 }
 
-/** With systemd a `daemon-reload` writes the right to devices anew, and knows nothing of what a hook has added. */
+/** With systemd a `daemon-reload` writes the device permissions anew, without those that a hook has added. */
 function cgroupFindings({ devices }: Inventory, { engine, toolkit }: DoctorFacts): Finding[] {
   if (engine === null || engine.cgroupDriver !== 'systemd' || !devices.some(({ vendor }) => vendor === 'nvidia')) return [];
   const version = toolkit.kind === 'there' ? toolkit.version : null;
@@ -262,7 +244,7 @@ function cgroupFindings({ devices }: Inventory, { engine, toolkit }: DoctorFacts
   return [{ level: 'warning', subject: 'docker', message, hint }];
 }
 
-/** Files of APT that end in the name below come after Debian's own. */
+/** APT reads this file after Debian's own. */
 const aptFile = '/etc/apt/apt.conf.d/51-keep-nvidia-driver';
 
 function upgradeFindings({ devices }: Inventory, { apt }: DoctorFacts): Finding[] {

@@ -1,7 +1,7 @@
-/** How something a person should know is said. A tool's own words may be a part of it, and they come from anybody. */
+/** Findings about GPUs. A message may contain a tool's output, which may come from anyone. */
 import type { GpuFinding, Inventory } from './inventory.ts';
 
-/** Foreign text may be a part of any of it, and must not move a terminal's cursor. */
+/** Removes control characters from all of it, so that foreign text cannot move a terminal's cursor. */
 export function finding(
   level: GpuFinding['level'],
   code: string,
@@ -12,17 +12,16 @@ export function finding(
   return { level, code, subject: plain(subject), message: plain(message), hint: hint === null ? null : plain(hint) };
 }
 
-/** The same, where another source saw all there is: worth knowing, but nothing is unknown for it. */
+/** The same as a warning: another source read all GPUs, so nothing is unknown. */
 export function asWarning(error: GpuFinding): GpuFinding {
   return { ...error, level: 'warning' };
 }
 
-/** `inventory` and what else was found; not whole when it is said to be so. */
+/** `inventory` with more findings; not complete when `complete` is false. */
 export function withFindings(inventory: Inventory, findings: readonly GpuFinding[], complete = true): Inventory {
   return { ...inventory, complete: inventory.complete && complete, findings: [...inventory.findings, ...findings] };
 }
 
-/** Each of them once. */
 export function distinct(findings: readonly GpuFinding[]): GpuFinding[] {
   const seen = new Map(findings.map((each) => [`${each.code} ${each.subject} ${each.message}`, each]));
   return [...seen.values()];
@@ -34,18 +33,23 @@ export function clip(text: string): string {
   return short.length <= 120 ? short : `${short.slice(0, 119)}…`;
 }
 
-/** What a tool printed instead of an answer, in its own words: its first three lines; null when it printed nothing. */
+/** The first three lines of what a tool printed instead of an answer; null when it printed nothing. */
 export function ownWords(text: string): string | null {
   const lines = text.split('\n').flatMap((line) => (line.trim() === '' ? [] : [clip(line.trim())]));
   return lines.length === 0 ? null : `${lines.slice(0, 3).join(' / ')}${lines.length > 3 ? ' / …' : ''}`;
 }
 
-/** With a capital letter at its beginning. */
+/** What a tool printed instead of an answer, as the end of a sentence. */
+export function printed(text: string): string {
+  const words = ownWords(text);
+  return words === null ? 'nothing' : `something unexpected: "${words}"`;
+}
+
 export function capital(text: string): string {
   return text.slice(0, 1).toUpperCase() + text.slice(1);
 }
 
-/** Without what moves a cursor or begins a line. Whoever runs a process chooses its name, and a tool prints it as it is. */
+/** Without control characters. Anyone who runs a process chooses its name, and a tool prints it as it is. */
 export function plain(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is taken out
   return text.replace(/[\u0000-\u001f\u007f-\u009f\u2028\u2029]+/g, ' ');

@@ -1,4 +1,4 @@
-/** Facts of hosts that nobody here has: folders of a test's own, and small scripts in the place of tools. */
+/** Facts of simulated hosts: folders of the test, and small scripts instead of tools. */
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { describe, expect, test } from 'vitest';
@@ -67,7 +67,7 @@ describe('Secure Boot', () => {
     ['off, by mokutil', null, 'echo SecureBoot disabled', false],
     ['off without EFI', null, 'echo "EFI variables are not supported on this system"; exit 255', false],
     ['unknown', null, 'echo "Failed to read SecureBoot"; exit 1', null],
-    ['unknown of a variable that is none', [1], 'exit 1', null],
+    ['unknown for an invalid variable', [1], 'exit 1', null],
   ])('%s', async (_, bytes, mokutil, expected) => {
     using here = host();
     if (bytes !== null) here.write(variable, Uint8Array.from(bytes));
@@ -118,7 +118,7 @@ EOF`;
     expect((await here.facts()).cli).toEqual(expected);
   });
 
-  test('a cli that hangs holds nobody up', async () => {
+  test('a cli that hangs does not block', async () => {
     using here = host({ limit: 200 });
     here.tools.put('nvidia-container-cli', hangs);
     expect((await here.facts()).cli).toEqual({ driver: null, failure: 'it timed out' });

@@ -1,62 +1,16 @@
-/**
- * What `doctor` looks at on a host with GPUs beside the devices themselves: the kernel's modules, NVIDIA's container tools, the
- * services that belong to the driver, and whether something may exchange the driver by night. Whatever cannot be told is null;
- * nothing here throws, and each tool has its time (see `run.ts`). On a host without a card of NVIDIA's no tool is asked.
- */
+/** What `doctor` checks on a host with GPUs apart from the devices. Unknown is null; without an NVIDIA card it runs no tool. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { readProcVersion } from './nvidia/files.ts';
-import { type PciCard, readPci, readText } from './pci.ts';
+import { readProcVersion } from './nvidia/values.ts';
+import { readPci, readText } from './pci.ts';
 import type { Run, ToolRunner } from './run.ts';
 
-export interface GpuHostFacts {
-  /** GPUs on the PCI bus; null where there is no such list. */
-  readonly cards: readonly PciCard[] | null;
-  /** NVSwitches on the PCI bus. */
-  readonly switches: number;
-  /** Names of the kernel modules that are loaded. */
-  readonly modules: ReadonlySet<string> | null;
-  /** Version of NVIDIA's module, when it is loaded. */
-  readonly module: string | null;
-  readonly secureBoot: boolean | null;
-  /** `ID` and `ID_LIKE` of os-release(5), such as `ubuntu` and `debian`. */
-  readonly distribution: readonly string[];
-  /** Whether there is a `nvidia-smi`. */
-  readonly hasTool: boolean;
-  readonly toolkit: Toolkit;
-  readonly cli: ContainerCli | null;
-  /** Whether `nvidia-persistenced` runs; null also where systemd does not. */
-  readonly persistenced: boolean | null;
-  readonly fabricManager: FabricManager;
-  readonly apt: Apt | null;
-}
+export type GpuHostFacts = Awaited<ReturnType<typeof readHostFacts>>;
 
-/** NVIDIA's container toolkit. `version`: null for one that does not say it, as those from before `nvidia-ctk`. */
-export type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
+/** NVIDIA's container toolkit. `version`: null for one that does not report it, from before `nvidia-ctk`. */
+type Toolkit = { readonly kind: 'missing' } | { readonly kind: 'there'; readonly version: string | null };
 
-/** What `nvidia-container-cli info` says, which asks the driver as the hook of a container does. */
-export interface ContainerCli {
-  /** Version of the driver that it found. */
-  readonly driver: string | null;
-  /** Why it found none, in its own words. */
-  readonly failure: string | null;
-}
-
-export interface FabricManager {
-  readonly active: boolean | null;
-  /** null where it is not installed, or does not say it. */
-  readonly version: string | null;
-}
-
-/** Of Debian and Ubuntu. */
-export interface Apt {
-  /** Whether upgrades are made without anybody asking. */
-  readonly unattended: boolean;
-  /** Packages of the driver that are installed, and may be exchanged: neither held back nor on the list of exceptions. */
-  readonly open: readonly string[];
-}
-
-export interface HostFactsOptions {
+interface HostFactsOptions {
   readonly runner: ToolRunner;
   /** `/sys`, `/proc` and `/etc`; a test has its own. */
   readonly sys?: string;
@@ -67,7 +21,7 @@ export interface HostFactsOptions {
   readonly signal?: AbortSignal;
 }
 
-export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostFacts> {
+export async function readHostFacts(options: HostFactsOptions) {
   const { runner, sys = '/sys', proc = '/proc', etc = '/etc', limit = 10_000, signal } = options;
   const run = (tool: string, ...args: string[]) => runner.run(tool, args, { limit, ...(signal && { signal }) });
   const has = async (tool: string) => (await runner.find(tool)) !== null;
@@ -79,42 +33,40 @@ export async function readHostFacts(options: HostFactsOptions): Promise<GpuHostF
     readDistribution(etc),
     has('nvidia-smi'),
   ]);
+  /** Version of NVIDIA's module; null when it is not loaded. */
   const module = procVersion === null ? null : readProcVersion(procVersion);
   const isNvidia = cards === null || hasTool || cards.some((card) => card.vendor === 'nvidia');
-  const facts = { cards, switches, modules, module, distribution, hasTool };
-  if (!isNvidia) return { ...facts, ...nothingAsked };
+  const tools = isNvidia ? await askTools(run, has, sys, switches) : nothingAsked;
+  return { cards, switches, modules, module, distribution, hasTool, ...tools };
+}
+
+async function askTools(run: Run, has: (tool: string) => Promise<boolean>, sys: string, switches: number) {
   const [secureBoot, toolkit, cli, persistenced, fabricManager, apt] = await Promise.all([
     readSecureBoot(sys, run),
     readToolkit(run, has),
     readCli(run),
     isActive('nvidia-persistenced', run),
-    // Only boards with NVSwitches have anything for it to do.
-    switches === 0 ? nothingAsked.fabricManager : readFabricManager(run),
+    // Only boards with NVSwitches need it.
+    switches === 0 ? noFabric : readFabricManager(run),
     readApt(run, has),
   ]);
-  return { ...facts, secureBoot, toolkit, cli, persistenced, fabricManager, apt };
+  return { secureBoot, toolkit, cli, persistenced, fabricManager, apt };
 }
 
-const nothingAsked = {
-  secureBoot: null,
-  toolkit: { kind: 'missing' },
-  cli: null,
-  persistenced: null,
-  fabricManager: { active: null, version: null },
-  apt: null,
-} as const satisfies Partial<GpuHostFacts>;
+const noFabric: Awaited<ReturnType<typeof readFabricManager>> = { active: null, version: null };
+const nothingAsked: Awaited<ReturnType<typeof askTools>> = {
+  ...{ secureBoot: null, toolkit: { kind: 'missing' }, cli: null, persistenced: null, fabricManager: noFabric, apt: null },
+};
 
 /** PCI class 0680, "other bridge", of NVIDIA's: an NVSwitch. */
 async function countSwitches(sys: string): Promise<number> {
   const folder = join(sys, 'bus/pci/devices');
   const names = await readdir(folder).catch((): string[] => []);
-  const found = await Promise.all(
-    names.map(async (name) => {
-      const [vendor, kind] = await Promise.all([readText(join(folder, name, 'vendor')), readText(join(folder, name, 'class'))]);
-      return vendor === '0x10de' && kind?.startsWith('0x0680') === true;
-    }),
-  );
-  return found.filter(Boolean).length;
+  const isSwitch = async (name: string): Promise<boolean> => {
+    const kind = await readText(join(folder, name, 'class'));
+    return kind?.startsWith('0x0680') === true && (await readText(join(folder, name, 'vendor'))) === '0x10de';
+  };
+  return (await Promise.all(names.map(isSwitch))).filter(Boolean).length;
 }
 
 /** The first word of each line of /proc/modules (proc(5)). */
@@ -128,7 +80,7 @@ async function readDistribution(etc: string): Promise<readonly string[]> {
   return [...text.matchAll(/^(?:ID|ID_LIKE)=["']?([a-z0-9._ -]{1,100})["']?\s*$/gm)].flatMap(([, words = '']) => words.split(' '));
 }
 
-/** The firmware's variable of that name: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
+/** The firmware's variable: four bytes of attributes, then 1 for on (UEFI specification, "Globally Defined Variables"). */
 const secureBootVariable = 'SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c';
 
 async function readSecureBoot(sys: string, run: Run): Promise<boolean | null> {
@@ -148,7 +100,8 @@ async function readToolkit(run: Run, has: (tool: string) => Promise<boolean>): P
   return older.some(Boolean) ? { kind: 'there', version: null } : { kind: 'missing' };
 }
 
-async function readCli(run: Run): Promise<ContainerCli | null> {
+/** The driver that `nvidia-container-cli info` finds, as a container's hook does; else why it failed, in its own words. */
+async function readCli(run: Run): Promise<{ readonly driver: string | null; readonly failure: string | null } | null> {
   const reply = await run('nvidia-container-cli', 'info');
   if (reply.missing) return null;
   if (reply.hung) return { driver: null, failure: 'it timed out' };
@@ -161,14 +114,14 @@ async function readCli(run: Run): Promise<ContainerCli | null> {
   return { driver, failure: failure.slice(0, 200) || `it ended with exit code ${reply.code}` };
 }
 
-/** null where nobody can say: without systemd, or where it does not answer. */
+/** null where it is unknown: without systemd, or where it does not answer. */
 async function isActive(unit: string, run: Run): Promise<boolean | null> {
   const { output } = await run('systemctl', 'is-active', unit);
   const state = /^(active|inactive|failed|unknown|activating|deactivating|reloading|maintenance)$/m.exec(output)?.[1];
   return state === undefined ? null : state === 'active' || state === 'reloading';
 }
 
-async function readFabricManager(run: Run): Promise<FabricManager> {
+async function readFabricManager(run: Run): Promise<{ readonly active: boolean | null; readonly version: string | null }> {
   const [active, reply] = await Promise.all([isActive('nvidia-fabricmanager', run), run('nv-fabricmanager', '--version')]);
   return { active, version: reply.missing ? null : (/\b(\d{3,4}\.\d+(?:\.\d+)?)\b/.exec(reply.output)?.[1] ?? null) };
 }
@@ -177,28 +130,24 @@ async function readFabricManager(run: Run): Promise<FabricManager> {
 const ofDriver =
   /^(?:libnvidia-(?:compute|ml|cfg|common|gpucomp)|libcuda1|nvidia-(?:driver|kernel|dkms|open|utils|compute-utils|headless|smi|modprobe|firmware)|linux-(?:modules|objects|signatures)-nvidia|cuda-drivers)/;
 
-/**
- * Whether unattended upgrades may exchange the driver under running jobs: the library is new then, the module that is loaded is
- * old, and no container gets a GPU until a reboot. null where there is no APT, or it does not answer.
- */
-async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<Apt | null> {
+/** Whether unattended upgrades may replace the driver under running jobs: `open` are such packages. null without APT. */
+async function readApt(run: Run, has: (tool: string) => Promise<boolean>): Promise<{ unattended: boolean; open: string[] } | null> {
   const [hasApt, hasUpgrades] = await Promise.all([has('apt-config'), has('unattended-upgrade')]);
   if (!hasApt) return null;
   const [config, holds, packages] = await Promise.all([
     run('apt-config', 'dump'),
     run('apt-mark', 'showhold'),
-    // It ends with 1 when a pattern fits nothing, and lists what fits the others.
+    // It exits with 1 when a pattern matches nothing, and lists what matches the others.
     run('dpkg-query', '-W', '-f', '${db:Status-Status} ${Package}\\n', '*nvidia*', 'libcuda1', 'cuda-drivers*'),
   ]);
   if (config.code !== 0 || packages.hung) return null;
   const held = new Set(holds.output.split('\n').map((line) => line.trim()));
   const exceptions = exceptionsIn(config.output);
+  const kept = (name: string) => held.has(name) || exceptions.some((one) => one.test(name));
   const installed = [...packages.output.matchAll(/^installed (\S{1,200})$/gm)].map(([, name = '']) => name);
   return {
     unattended: hasUpgrades && isOn(config.output),
-    open: [...new Set(installed)].filter(
-      (name) => ofDriver.test(name) && !held.has(name) && !exceptions.some((one) => one.test(name)),
-    ),
+    open: [...new Set(installed)].filter((name) => ofDriver.test(name) && !kept(name)),
   };
 }
 
@@ -213,7 +162,7 @@ function exceptionsIn(config: string): RegExp[] {
     try {
       return [new RegExp(`^(?:${text})`)];
     } catch {
-      // Python's, and not ours.
+      // A regular expression that only Python knows.
       return [];
     }
   });

@@ -27,7 +27,7 @@ test('the driver and the CUDA are of those that have one', () => {
   });
 });
 
-test('what one could not see whole nobody saw whole; everything that was found is kept', () => {
+test('is complete only if each vendor is; everything that was found is kept', () => {
   const finding = { level: 'error', code: 'tool-hung', subject: 'host', message: 'm', hint: null } as const;
   const merged = mergeInventories([
     host({ devices: [device('b', '0000:41:00.0')] }),

@@ -1,24 +1,19 @@
 /**
- * What one look at a host's GPUs gave. Devices are known by UUID, never by index. Whatever a tool did not say as a number
- * is null, "unknown", and unknown never means free or healthy. A set of devices that could not be read whole says so in
- * `complete`: nobody may conclude from it that a device is gone.
+ * What one look at a host's GPUs found. UUIDs identify devices, never indexes. A value that no tool reported is null, "unknown",
+ * which never means free or healthy. After a look that is not `complete`, no device may be considered gone.
  */
-
 import { comparePci } from './pci.ts';
 
 export type Vendor = 'nvidia' | 'amd' | 'intel';
 
 export interface Inventory {
-  /**
-   * Whether `devices` is the whole set. False when a tool hung, failed or printed half: the devices listed are there, those
-   * that are not listed are unknown.
-   */
+  /** False when a tool hung, failed or printed half: `devices` are there, and any that are not listed are unknown. */
   readonly complete: boolean;
-  /** Version of the NVIDIA kernel driver (else of the first other vendor's), such as `550.54.14`; null where none is known. */
+  /** Version of the NVIDIA kernel driver, such as `550.54.14`, or else of the first other vendor's; null where unknown. */
   readonly driver: string | null;
-  /** Newest CUDA that the driver can run, such as `12.4`; null where there is no NVIDIA driver or nobody can say. */
+  /** Newest CUDA that the driver can run, such as `12.4`; null where there is no NVIDIA driver or it is unknown. */
   readonly cuda: string | null;
-  /** Whether `cuda` was said by the tool, or follows from the driver's branch. */
+  /** Whether the tool reported `cuda`, or it follows from the driver's branch. */
   readonly cudaFrom: 'tool' | 'driver' | null;
   /** GPUs in the order of their PCI addresses, each followed by its MIG instances. */
   readonly devices: readonly Device[];
@@ -28,11 +23,11 @@ export interface Inventory {
 export interface Device {
   readonly kind: 'gpu' | 'mig';
   readonly vendor: Vendor;
-  /** `GPU-…`, `MIG-…` or, of a card without one, `<vendor>-<PCI address>`. What leases and grants name. */
+  /** `GPU-…`, `MIG-…` or, for a card without a UUID, `<vendor>-<PCI address>`. Leases and grants use it. */
   readonly uuid: string;
   /** UUID of the GPU that a MIG instance is part of; null for a GPU. */
   readonly parent: string | null;
-  /** Where the tool counts it now, from 0 (a MIG instance: within its GPU). For people only: it may change at a boot. */
+  /** The tool's number for it, from 0 (a MIG instance: within its GPU). For people only: it may change at a boot. */
   readonly index: number | null;
   /** Number N of `/dev/nvidiaN` or of the render node `/dev/dri/renderDN`. */
   readonly minor: number | null;
@@ -47,32 +42,31 @@ export interface Device {
   readonly computeCapability: string | null;
   /** `Volta`, `Hopper`, `CDNA 3`, …; null where it is unknown. */
   readonly architecture: string | null;
-  /** What is known of MIG: null on cards that cannot do it. */
+  /** State of MIG; null on cards that do not have it. */
   readonly mig: GpuMig | MigInstance | null;
   readonly health: Health;
-  /** Whether the driver stays loaded without clients; null where it is unknown or does not apply. */
+  /** Whether the driver stays loaded without clients; null where that is unknown or does not apply. */
   readonly persistence: boolean | null;
   /** Whether memory errors are corrected now, and after the next reset. */
   readonly ecc: { readonly current: boolean; readonly pending: boolean } | null;
   /** `Default`, `Exclusive_Process`, `Prohibited`; null where it is unknown. */
   readonly computeMode: string | null;
-  /** Clocks and power limit as somebody with rights set them, such as `1980/2619 MHz, 700 W`; null where they are unknown. */
+  /** Clocks and power limit that a person has set, such as `1980/2619 MHz, 700 W`; null where they are unknown. */
   readonly settings: string | null;
-  /** Whether a display hangs on it or is set up for it; null where it is unknown. */
+  /** Whether a display is connected to it or set up for it; null where unknown. */
   readonly display: boolean | null;
-  /** Processes that hold it; null where the tool could not say, which is not the same as none. */
+  /** Processes that use it; null where the tool does not list them, which is not the same as an empty list. */
   readonly processes: readonly GpuProcess[] | null;
 }
 
-/** MIG of a whole GPU. */
 export interface GpuMig {
   readonly mode: 'enabled' | 'disabled';
-  /** What the mode is after the next reset, when that differs. */
+  /** The mode after the next reset, if it differs. */
   readonly pending: 'enabled' | 'disabled' | null;
 }
 
-export interface MigInstance {
-  /** `1g.10gb`, as the tool names it; null when only `-q -x` was read, which does not. */
+interface MigInstance {
+  /** `1g.10gb`, as the tool names it; null when only `-q -x` was read, which does not name it. */
   readonly profile: string | null;
   readonly gpuInstance: number | null;
   readonly computeInstance: number | null;
@@ -81,45 +75,42 @@ export interface MigInstance {
 export interface Health {
   /** `failed` has a reason; `unknown` is not `ok`. */
   readonly state: 'ok' | 'failed' | 'unknown';
-  /** What is wrong, in words for a person; empty when nothing is. */
   readonly reasons: readonly string[];
-  /** Uncorrected ECC errors since the driver was loaded; null where it is not counted. */
+  /** Uncorrected ECC errors since the driver was loaded; null where they are not counted. */
   readonly uncorrectedErrors: number | null;
   /** `None`, `Reset`, `Reboot`, `Drain P2P`, …; null before driver 570. */
   readonly recoveryAction: string | null;
 }
 
 export interface GpuProcess {
-  /** As the host numbers it. */
+  /** Process id on the host. */
   readonly pid: number;
   readonly name: string | null;
   /** Compute, graphics (a display), or both. */
   readonly type: 'C' | 'G' | 'C+G' | 'M+C' | null;
   readonly memoryMiB: number | null;
-  /** MIG instance it runs on, as the driver numbers it; null outside of MIG. */
+  /** MIG instance that it runs on, as the driver numbers it; null outside MIG. */
   readonly gpuInstance: number | null;
   readonly computeInstance: number | null;
 }
 
-/** One of a card that has no MIG, which computes. */
+/** A compute process on a card that has no MIG. */
 export function computing(pid: number, name: string | null, memoryMiB: number | null): GpuProcess {
   return { pid, name, type: 'C', memoryMiB, gpuInstance: null, computeInstance: null };
 }
 
-/** Something a person should know of this host's GPUs. */
 export interface GpuFinding {
   readonly level: 'warning' | 'error';
   /** Stable word for programs: `driver-not-loaded`, `library-mismatch`, `tool-hung`, `gpu-lost`, `no-devices`, … */
   readonly code: string;
   /** The device's UUID or PCI address, or `host`. */
   readonly subject: string;
-  /** What was seen, in one sentence. */
   readonly message: string;
   /** What to do or type next; null where nothing helps. */
   readonly hint: string | null;
 }
 
-/** A whole GPU of which only is known what it is called and who made it. */
+/** A whole GPU with only its name and vendor known. */
 export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device {
   return {
     kind: 'gpu',
@@ -145,10 +136,9 @@ export function unknownGpu(vendor: Vendor, uuid: string, model: string): Device 
   };
 }
 
-/** Where nothing at all was found, and that is certain. */
 export const noGpus: Inventory = { complete: true, driver: null, cuda: null, cudaFrom: null, devices: [], findings: [] };
 
-/** Several vendors' cards in one host as one inventory; the driver is that of the first that has one. What one could not see whole, nobody saw whole. */
+/** The vendors' inventories as one. The driver is that of the first that has one. It is complete if each of them is. */
 export function mergeInventories(all: readonly Inventory[]): Inventory {
   const withDriver = all.find((each) => each.driver !== null) ?? noGpus;
   const withCuda = all.find((each) => each.cuda !== null) ?? noGpus;
@@ -162,7 +152,7 @@ export function mergeInventories(all: readonly Inventory[]): Inventory {
   };
 }
 
-/** GPUs by their PCI addresses, each followed by its MIG instances as they came. An instance without its GPU comes last. */
+/** GPUs in the order of their PCI addresses, each followed by its MIG instances. An instance without its GPU comes last. */
 export function inOrder(devices: readonly Device[]): Device[] {
   const parts = Map.groupBy(devices, (device) => device.parent);
   const gpus = [...(parts.get(null) ?? [])].sort((a, b) => comparePci(a.pciId, b.pciId));

@@ -126,7 +126,7 @@ test.each([
   expect(pciPlace(written)).toBe(place);
 });
 
-test('before or after a mark: by record, else by time; what cannot be told is after it', () => {
+test('before or after a mark: by record, else by time; an unknown place counts as after', () => {
   const event = (place: Partial<KernelEvent>) => {
     const [found] = parseKernelLog('NVRM: Xid (PCI:0000:44:00): 79');
     if (found === undefined) throw new Error('no event');

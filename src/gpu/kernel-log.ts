@@ -1,24 +1,23 @@
 /**
- * What NVIDIA's kernel module says of GPUs in the kernel log, from `dmesg` in any of its time formats, `journalctl -k`, or
- * records of `/dev/kmsg`. Pure. A line that is not understood is no event, and only what the kernel itself wrote counts:
- * programs can write to the log too.
+ * What NVIDIA's kernel module writes about GPUs to the kernel log, from `dmesg` in any of its time formats, `journalctl -k`, or
+ * records of `/dev/kmsg`. Pure. Only lines that the kernel itself wrote count: programs can write to the log too.
  */
 import { normalPci } from './pci.ts';
 
 export interface KernelEvent {
   /**
-   * Of one GPU: `xid` an error with a number, `fallen-off` it left the bus without one, `rm-init` it could not be
-   * initialised, `reset-needed` the driver asks for a reset. Of the host: `not-probed` another driver holds its GPUs,
-   * `probe-failed` the module could not take some, `library-mismatch` a program came with another driver's library.
+   * For one GPU: `xid` an error with a number, `fallen-off` it left the bus without one, `rm-init` it could not be
+   * initialised, `reset-needed` the driver asks for a reset. For the host: `not-probed` another driver holds its GPUs,
+   * `probe-failed` the module could not take some, `library-mismatch` a program uses another driver's library.
    */
   readonly kind: 'xid' | 'fallen-off' | 'rm-init' | 'reset-needed' | 'not-probed' | 'probe-failed' | 'library-mismatch';
   /** `0000:9b:00`, as `Device.pciId` without the function, which Xid lines do not print; null for the host. */
   readonly pciId: string | null;
   readonly xid: number | null;
-  /** MIG instance that the driver blames, as it numbers it; null when it names none. */
+  /** MIG instance that the driver blames, as it numbers it. */
   readonly gpuInstance: number | null;
   readonly computeInstance: number | null;
-  /** What was printed, on one line, without its time. */
+  /** The text, on one line, without its time. */
   readonly text: string;
   /** Seconds since boot; null where the log has another kind of time, or none. */
   readonly at: number | null;
@@ -32,39 +31,32 @@ export interface KernelMark {
   readonly at: number | null;
 }
 
-/** Whether an event came after a mark. One whose place nobody knows did: what cannot be told is not excused. */
+/** Whether an event came after a mark. One without a known place did. */
 export function isAfter(event: KernelEvent, mark: KernelMark): boolean {
   if (event.seq !== null && mark.seq !== null) return event.seq > mark.seq;
   if (event.at !== null && mark.at !== null) return event.at >= mark.at;
   return true;
 }
 
-/**
- * `domain:bus:device` in lower case, domain of at least four digits, of any spelling that tools and drivers use:
- * `00000000:01:00.0`, `0000:01:00`, `01:00.0`. null when it is no PCI address.
- */
+/** `domain:bus:device` in lower case, from any spelling of tools and drivers, such as `00000000:01:00.0`; null for other texts. */
 export function pciPlace(address: string): string | null {
-  // Drivers of long ago printed the bus with four digits and no domain.
-  const plain = address
-    .trim()
-    .replace(/^PCI:/i, '')
-    .replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1');
-  return normalPci(plain)?.slice(0, -2) ?? null;
+  // Very old drivers printed the bus with four digits and no domain.
+  const plain = address.trim().replace(/^PCI:/i, '');
+  return normalPci(plain.replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1'))?.slice(0, -2) ?? null;
 }
 
-/** Every event of a log, in its order. */
 export function parseKernelLog(text: string): KernelEvent[] {
   const take = createKernelParser();
-  return text.split('\n').flatMap((line) => take(line));
+  return text.split('\n').flatMap(take);
 }
 
 const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?`;
 const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
 const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
 
-/** Takes one line after the other, since some messages are spread over several; returns what a line made certain. */
+/** Takes one line after the other, since some messages span several lines; returns the events that the line completes. */
 export function createKernelParser(): (line: string) => KernelEvent[] {
-  /** A line that named a GPU and did not say yet what of it. */
+  /** The beginning of a message about a GPU that is not complete yet. */
   let begun: { readonly pciId: string; readonly head: Head; readonly text: string; readonly left: number } | null = null;
 
   const read = (head: Head, body: string | null, whole: string): KernelEvent[] => {
@@ -103,16 +95,16 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
       return read(head, body, line);
     }
     const [, priority, seq, microseconds, text = ''] = record;
-    // Facility 0 is the kernel; whatever a program writes there gets another one (Documentation/ABI/testing/dev-kmsg).
+    // Facility 0 is the kernel; a program's record has another one (Documentation/ABI/testing/dev-kmsg).
     if (Number(priority) >> 3 !== 0) return [];
     const head = { seq: Number(seq), at: Number(microseconds) / 1e6 };
-    // Only the module's own records have more lines: other ones may hold a text that a job chose, such as the name of a path.
+    // Only the module's own records have more lines: others may contain text that a job chose, such as a path.
     const lines = text.startsWith('NVRM: ') ? decode(text).split('\n') : [text];
     return lines.flatMap((one) => read(head, one.startsWith('NVRM: ') ? one.slice(6).trim() : null, one));
   };
 }
 
-/** The kernel writes what is no printable ASCII, so the ends of lines too, as `\\xNN`. */
+/** The kernel writes anything but printable ASCII as `\\xNN`, so line ends too. */
 function decode(text: string): string {
   return text.replace(/\\x([0-9a-f]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
 }
@@ -122,12 +114,12 @@ interface Head {
   readonly seq: number | null;
 }
 
-/** What a line says behind its time and `NVRM:`; null for a body that is not the module's. */
+/** The rest of a line after its time and `NVRM:`; `body` null for a line that is not the module's. */
 function unstamp(line: string): { head: Head; body: string | null } {
   const found = /^(.{0,120}?)NVRM:\s+(.*)$/.exec(line.trimEnd());
   const before = found?.[1] ?? '';
   const none = { at: null, seq: null };
-  // Behind the time of dmesg, or the word "kernel:" of a journal; a program's line in the same journal has its own name there.
+  // After the time of dmesg, or the word "kernel:" of a journal, where a program's line has the program's name.
   if (found === null || !/(?:^|\]|\bkernel:|\d)\s*$/.test(before)) return { head: none, body: null };
   const seconds = /\[\s*(\d{1,12}\.\d{1,9})\]/.exec(before)?.[1];
   return { head: { at: seconds === undefined ? null : Number(seconds), seq: null }, body: (found[2] ?? '').trim() };
@@ -142,11 +134,8 @@ function hostKind(body: string): KernelEvent['kind'] | null {
 
 function make(kind: KernelEvent['kind'], pciId: string | null, head: Head, body: string): KernelEvent {
   // A program chooses its own name, and the driver prints it.
-  const text = body
-    .replace(/\s+/g, ' ')
-    .replace(/[^\x20-\x7e]/g, '?')
-    .replace(/^(NVRM: )?/, 'NVRM: ')
-    .slice(0, 400);
+  const printable = body.replace(/\s+/g, ' ').replace(/[^\x20-\x7e]/g, '?');
+  const text = printable.replace(/^(NVRM: )?/, 'NVRM: ').slice(0, 400);
   return { kind, pciId, xid: null, gpuInstance: null, computeInstance: null, text, ...head };
 }
 

@@ -1,27 +1,27 @@
 /**
- * Reads the kernel log's own device, which never blocks here: what is there is taken at each look, from the oldest record the
- * kernel still has, so that an error from while the manager was away is seen too (S5). It keeps the newest event of each kind
- * per GPU. Where the log cannot be read it says so once, and every look says why.
+ * Reads the kernel log's device, without blocking: each look reads all that is there, from the oldest record on, so that it also
+ * sees an error from while no manager was running (S5). It keeps the newest event of each kind per GPU.
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { turn } from '../clock.ts';
+import { codeOf } from '../errors.ts';
 import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
 
-/** What the kernel log holds now. */
+/** What the kernel log contains now. */
 export interface KernelLook {
   readonly readable: boolean;
-  /** Why it is not readable, as a sentence; null when it is. */
+  /** Why it is not readable, as a sentence. */
   readonly why: string | null;
   readonly events: readonly KernelEvent[];
-  /** Whether records were overwritten before they could be read: an error may have been missed. */
+  /** Whether records were overwritten before they could be read, so that an error may have been missed. */
   readonly lost: boolean;
-  /** Its end. Kept beside an agent's baseline, it tells what came later. */
+  /** Its end. Stored with an agent's baseline, it tells what came later. */
   readonly mark: KernelMark;
 }
 
-/** Of a log nobody looked at. */
+/** For a log that was not read. */
 export const noKernelLook: KernelLook = {
   readable: false,
   why: 'onejob did not read the kernel log.',
@@ -30,30 +30,27 @@ export const noKernelLook: KernelLook = {
   mark: { seq: null, at: null },
 };
 
-export interface KernelLog extends Disposable {
-  /** Takes what is new. Never rejects; looks at the same time share one. */
-  look(): Promise<KernelLook>;
-}
+export type KernelLog = ReturnType<typeof createKernelLog>;
 
-export interface KernelLogOptions {
+interface KernelLogOptions {
   /** Default `/dev/kmsg`. */
   readonly path?: string;
   /** Seconds since boot. */
   readonly uptime: () => number;
-  /** Told when the log cannot be read, once until it could be. */
+  /** Called when the log cannot be read, once until it can be. */
   readonly say?: (finding: GpuFinding) => void;
 }
 
 /** A record is at most 8 KiB (CONSOLE_EXT_LOG_MAX); a read with less room fails. */
 const recordSize = 65_536;
-/** Reads before the loop may do something else: about 2 ms. */
+/** Reads before other work gets its turn: about 2 ms. */
 const burst = 500;
-/** Reads of one look; a log that grows faster is read on at the next. */
+/** Reads of one look; the next look continues with a log that grows faster. */
 const mostReads = 100_000;
 /** Different events kept. */
 const mostEvents = 2_000;
 
-export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOptions): KernelLog {
+export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOptions) {
   const buffer = Buffer.alloc(recordSize);
   const events = new Map<string, KernelEvent>();
   let source: Source | null = null;
@@ -82,7 +79,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
     }
   };
 
-  /** Why it could not be read to its end; null when it was. */
+  /** Why it could not be read to its end; null when it could. */
   const readAll = async (): Promise<string | null> => {
     try {
       source ??= { fd: openSync(path, constants.O_RDONLY | constants.O_NONBLOCK), parse: createKernelParser(), rest: '' };
@@ -106,7 +103,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
     try {
       if (fd !== undefined) closeSync(fd);
     } catch {
-      // It is closed or was never sound; a look opens it anew.
+      // It is closed or was never valid; the next look opens it again.
     }
   };
 
@@ -120,7 +117,8 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
   };
 
   return {
-    look() {
+    /** Reads what is new. Never rejects; concurrent looks share one. */
+    look(): Promise<KernelLook> {
       running ??= look().finally(() => {
         running = null;
       });
@@ -133,7 +131,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
 interface Source {
   readonly fd: number;
   readonly parse: (line: string) => KernelEvent[];
-  /** Of a line that is not whole yet. */
+  /** The beginning of an incomplete line. */
   rest: string;
 }
 
@@ -142,9 +140,9 @@ function readSome(fd: number, into: Buffer): number | 'end' | 'overwritten' {
     const bytes = readSync(fd, into, 0, into.length, null);
     return bytes === 0 ? 'end' : bytes;
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? error.code : null;
+    const code = codeOf(error);
     if (code === 'EAGAIN') return 'end';
-    // The kernel wrote faster than we read, and goes on with the oldest record it has.
+    // The kernel wrote faster than we read, and continues with the oldest record it has.
     if (code === 'EPIPE') return 'overwritten';
     if (code === 'EINTR') return 0;
     throw error;

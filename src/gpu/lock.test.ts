@@ -54,7 +54,7 @@ test('gives up what it does not keep, and nothing of others', () => {
   ]);
 });
 
-test('a lock of another boot is nobody’s: its agents are gone', () => {
+test('a lock of another boot does not count: its agents are gone', () => {
   locks('one', 'boot-0').take('GPU-1');
   expect(locks('two').take('GPU-1')).toBeNull();
   expect(locks('one').take('GPU-1')).toMatch(/another onejob/);
@@ -92,7 +92,7 @@ test('two that meet the lock of another boot: one has it, and what the slower do
   expect(locks('three').take('GPU-1')).toMatch(/state in \/var\/lib\/one;/);
 });
 
-test('the lock of another boot that may not be removed is in nobody’s way', () => {
+test('a lock of another boot that cannot be removed does not matter', () => {
   mkdirSync(join(here.path, 'locks', 'GPU-1@boot-0.lock'), { recursive: true });
   const one = locks('one');
   expect(one.take('GPU-1')).toBeNull();
@@ -129,7 +129,7 @@ test('a folder whose maker died before opening it to all is opened', () => {
 
 test('a manager that has to lock in another folder meets the others all the same', () => {
   const [first, second] = [join(here.path, 'run'), join(here.path, 'tmp')];
-  const open = (owner: string, dir: string, beside: string) => locks(owner, 'boot-1', { dir, beside: [beside] });
+  const open = (owner: string, dir: string, other: string) => locks(owner, 'boot-1', { dir, others: [other] });
   const one = open('one', first, second);
   expect(one.take('GPU-1')).toBeNull();
   expect(open('two', second, first).take('GPU-1')).toMatch(/another onejob has it .*one/);
@@ -140,7 +140,7 @@ test('a manager that has to lock in another folder meets the others all the same
   expect(open('three', first, second).take('GPU-1')).toMatch(/another onejob has it .*two/);
 });
 
-describe('a folder in which anybody may put anything', () => {
+describe('a folder that anyone may write to', () => {
   const dir = () => join(here.path, 'locks');
   const fill = (put: (name: (n: string) => string) => void) => {
     mkdirSync(dir());
@@ -159,7 +159,7 @@ describe('a folder in which anybody may put anything', () => {
       writeFileSync(name('GPU-5@boot-1.lock'), forged);
     });
     expect([...locksIn(dir()).keys()]).toEqual(['GPU-5']);
-    const root = locks('one', 'boot-1', { dir: join(here.path, 'root'), beside: [dir()], root: true });
+    const root = locks('one', 'boot-1', { dir: join(here.path, 'root'), others: [dir()], root: true });
     expect(['GPU-1', 'GPU-2', 'GPU-3', 'GPU-4'].map((uuid) => root.take(uuid))).toEqual([null, null, null, null]);
     expect(root.take('GPU-5')).toContain('another onejob has it');
   });
@@ -173,7 +173,7 @@ describe('a folder in which anybody may put anything', () => {
 
   test.runIf(process.getuid?.() === 0)("a lock of a job's user counts for nothing, one of another user for what it says", () => {
     const root = () =>
-      locks('one', 'boot-1', { dir: join(here.path, 'root'), beside: [dir()], root: true, isJob: (uid) => uid === 4_000 });
+      locks('one', 'boot-1', { dir: join(here.path, 'root'), others: [dir()], root: true, isJob: (uid) => uid === 4_000 });
     fill((name) => writeFileSync(name('GPU-1@boot-1.lock'), forged));
     chownSync(join(dir(), 'GPU-1@boot-1.lock'), 3_000, 3_000);
     expect(root().take('GPU-1')).toContain('another onejob of user 3000 has it');
@@ -199,7 +199,7 @@ describe('a folder in which anybody may put anything', () => {
 
 describe("root's folder", () => {
   const root = (owner: string, changes: Partial<LockOptions> = {}) =>
-    locks(owner, 'boot-1', { dir: join(here.path, 'root'), beside: [join(here.path, 'locks')], root: true, ...changes });
+    locks(owner, 'boot-1', { dir: join(here.path, 'root'), others: [join(here.path, 'locks')], root: true, ...changes });
 
   test('can be written by root alone, and be read by all', () => {
     mkdirSync(join(here.path, 'root'), { mode: 0o777 });
@@ -209,14 +209,14 @@ describe("root's folder", () => {
     expect(lstatSync(join(here.path, 'root', 'GPU-1@boot-1.lock')).mode & 0o777).toBe(0o644);
   });
 
-  test.runIf(process.getuid?.() === 0)('is not used where somebody else made it', () => {
+  test.runIf(process.getuid?.() === 0)('is not used if another user created it', () => {
     mkdirSync(join(here.path, 'root'));
     chownSync(join(here.path, 'root'), 3_000, 3_000);
     expect(root('one').take('GPU-1')).toContain('belongs to user 3000');
   });
 
   test('S1: root and other users meet each other, in both directions', () => {
-    const user = () => locks('user', 'boot-1', { beside: [join(here.path, 'root')] });
+    const user = () => locks('user', 'boot-1', { others: [join(here.path, 'root')] });
     expect(root('one').take('GPU-1')).toBeNull();
     expect(user().take('GPU-1')).toContain('state in /var/lib/one');
     expect(user().take('GPU-2')).toBeNull();
@@ -242,7 +242,7 @@ test('the folder is the first that is there or can be made', () => {
   expect(lockDirectory([none, file, good])).toBe(none);
 });
 
-test('what a manager left that was killed before its lock was whole, its next one takes away, and nobody else’s', () => {
+test('the unfinished lock of a killed manager is removed by its next one, and by no other', () => {
   const dir = join(here.path, 'locks');
   mkdirSync(dir);
   for (const name of ['one.5eed.new', 'one-more.5eed.new', 'two.5eed.new', 'one.lock']) writeFileSync(join(dir, name), '{');

@@ -1,11 +1,11 @@
 /**
- * One manager per device of a host, whoever runs it and wherever it keeps its state. A lock is a file, because it has to
- * outlive the manager that wrote it: its agents go on while it is dead, and use the device (S1, S5). Another boot ends every
- * agent, so it ends every lock: the boot is part of the file's name, and nobody has to take a file over from anybody.
+ * One manager per device of a host, for all users and state directories. A lock is a file, because it must outlive
+ * the manager that wrote it, whose agents continue to use the device (S1, S5). Another boot ends every agent, so it ends every
+ * lock: the boot is part of the file's name, and no manager has to take over another's file.
  *
- * Root locks in a folder that only root may write, so that nobody takes its locks away. Other users share one in which anybody
- * may put anything: what is opened there is a small plain file, no link, no pipe, never more than is read at once. A user can
- * hold a device by a lock as he can by a process on it; what runs as the user of a job cannot.
+ * Root's locks are in a folder that only root may write. Other users share one that anyone may write: what is opened there must
+ * be a small plain file, not a link or a pipe, and only so much is read. A user can hold a device by a lock as well as by a
+ * process on it; the user of a job cannot.
  */
 import { randomUUID } from 'node:crypto';
 import {
@@ -27,82 +27,73 @@ import {
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import type { DeviceId } from '../core/slot.ts';
+import { codeOf } from '../errors.ts';
+import { jsonOf } from '../system/json.ts';
 
 const content = z.object({ owner: z.string(), stateDir: z.string(), boot: z.string(), pid: z.int() });
-export type LockHolder = z.infer<typeof content>;
+type LockHolder = z.infer<typeof content>;
 
-export interface DeviceLocks {
-  /** Takes the lock, or has it already; else who has it, in words that say what to do. */
-  take(uuid: DeviceId): string | null;
-  /** Gives up all but these. */
-  keep(uuids: ReadonlySet<DeviceId>): void;
-}
+export type DeviceLocks = ReturnType<typeof createLocks>;
 
 export interface LockOptions {
-  /** A folder of this host that is empty after a boot, or may be: `lockDirectory`. */
+  /** A folder of this host that a boot empties: `lockDirectory`. */
   readonly dir: string;
   /** Folders in which other managers of this host lock; default the usual ones where `dir` is one of them. */
-  readonly beside?: readonly string[];
-  /** Id of this installation. */
+  readonly others?: readonly string[];
   readonly owner: string;
   readonly stateDir: string;
   readonly bootId: string;
-  /** Whether only root may write to `dir`, or everybody, as to /tmp. Default: whether this process is root. */
+  /** Whether only root may write to `dir`, or everyone, as to /tmp. Default: whether this process is root. */
   readonly root?: boolean;
-  /** Whether a user is a job's, whose locks count for nothing. */
+  /** Whether a user is a job's, whose locks do not count. */
   readonly isJob?: (uid: number) => boolean;
 }
 
 const ofRoot = '/run/onejob-devices';
-/** /run/lock belongs to root alone on Fedora and Arch, so that a user's manager may have to do with the second. */
+/** On Fedora and Arch only root may write to /run/lock, so a user's manager may need the second. */
 const shared: readonly string[] = ['/run/lock/onejob', '/tmp/onejob-devices'];
 
-/** A lock is some 200 bytes: what is larger was written by nobody who locks. */
+/** A lock has some 200 bytes: no manager writes more. */
 const largest = 4_096;
-/** Names looked at in one folder. */
+/** How many names of one folder are read. */
 const most = 4_096;
 
-/** Where locks are on this host: root's folder, or the first that this user can write to, or make. */
+/** Where locks are on this host: root's folder, or the first that this user can write to or create. */
 export function lockDirectory(folders = process.getuid?.() === 0 ? [ofRoot] : shared): string {
   return folders.find(isWritable) ?? folders.at(-1) ?? ofRoot;
 }
 
-export function createLocks(options: LockOptions): DeviceLocks {
+export function createLocks(options: LockOptions) {
   const { dir, owner, stateDir, bootId, isJob = () => false } = options;
   const root = options.root ?? process.getuid?.() === 0;
   const usual = [ofRoot, ...shared];
-  const folders = [...new Set([dir, ...(options.beside ?? (usual.includes(dir) ? usual : []))])];
+  const folders = [...new Set([dir, ...(options.others ?? (usual.includes(dir) ? usual : []))])];
   const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
-  const mine = new Set(
-    list(dir)
-      .filter(isMine)
-      .map(({ uuid }) => uuid),
-  );
+  const mine = new Set(list(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
 
-  // Killed before its lock was whole, the last manager of this owner left a file that nobody else knows.
+  // A manager of this owner that was killed while it wrote a lock left a file that only this owner knows.
   for (const name of isFolder(dir) ? namesIn(dir) : [])
     if (name.startsWith(beginning(owner)) && name.endsWith(unfinished)) remove(join(dir, name));
-  const create = (path: string, text: string): boolean => createFor(owner, path, text);
 
-  /** Found by name and not by looking through the folder, which anybody may have filled. */
+  /** Found by name and not by reading the folder, which anyone may have filled. */
   const others = (uuid: DeviceId): Found | undefined =>
     folders
       .filter(isFolder)
-      .flatMap((folder) =>
-        [`@${encodeURIComponent(bootId)}`, ''].map((boot) => join(folder, `${encodeURIComponent(uuid)}${boot}.lock`)),
-      )
+      .flatMap((folder) => [pathOf(folder, uuid, `@${encodeURIComponent(bootId)}`), pathOf(folder, uuid)])
       .flatMap((path) => read(path) ?? [])
       .find((lock) => !isJob(lock.uid) && !isMine(lock) && (lock.holder === null || lock.holder.boot === bootId));
 
   return {
-    take(uuid) {
+    /** Takes the lock, or has it already: null. Otherwise which manager has it, in words that say what to do. */
+    take(uuid: DeviceId): string | null {
       if (mine.has(uuid)) return null;
-      const path = join(dir, `${encodeURIComponent(uuid)}@${encodeURIComponent(bootId)}.lock`);
+      const path = pathOf(dir, uuid, `@${encodeURIComponent(bootId)}`);
       let made = false;
       try {
         open(dir, root);
-        made = create(path, `${JSON.stringify({ owner, stateDir, boot: bootId, pid: process.pid } satisfies LockHolder)}\n`);
-        // Only now: of two that lock in different folders at the same time, both see the other, and neither nobody.
+        const holder: LockHolder = { owner, stateDir, boot: bootId, pid: process.pid };
+        made = createFor(owner, path, `${JSON.stringify(holder)}\n`);
+        // Only now: if two managers lock in different folders at the same time, at least one sees the other.
         const other = others(uuid);
         const there = read(path);
         if (other !== undefined || there === null || !isMine(there)) {
@@ -118,7 +109,8 @@ export function createLocks(options: LockOptions): DeviceLocks {
         if (lock.uuid === uuid && lock.holder !== null && lock.holder.boot !== bootId) remove(lock.path);
       return null;
     },
-    keep(uuids) {
+    /** Gives up all but these. */
+    keep(uuids: ReadonlySet<DeviceId>): void {
       const gone = folders.flatMap(list).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
       const stuck = new Set(gone.filter(({ path }) => !remove(path)).map(({ uuid }) => uuid));
       for (const uuid of mine) if (!uuids.has(uuid) && !stuck.has(uuid)) mine.delete(uuid);
@@ -126,23 +118,26 @@ export function createLocks(options: LockOptions): DeviceLocks {
   };
 }
 
-/** Every lock in a folder with who has it; null for one that cannot be read. Of several for one device the newest. */
+/** Every lock in a folder with its holder, null for a lock that cannot be read; the newest of several for one device. */
 export function locksIn(dir: string): Map<DeviceId, LockHolder | null> {
   const locks = list(dir).toSorted((a, b) => a.written - b.written);
   return new Map(locks.map(({ uuid, holder }) => [uuid, holder]));
 }
 
+function pathOf(folder: string, uuid: DeviceId, boot = ''): string {
+  return join(folder, `${encodeURIComponent(uuid)}${boot}.lock`);
+}
+
 interface Found {
-  /** null for one that cannot be understood: a manager that is newer, or a disk that fails, may have written it. */
+  /** null for an invalid lock: a newer manager, or a failing disk, may have written it. */
   readonly holder: LockHolder | null;
   readonly path: string;
-  /** Of its file. */
   readonly uid: number;
   /** ms since 1970. */
   readonly written: number;
 }
 
-/** What can be found in a folder; nothing where it cannot be read. */
+/** The locks in a folder; empty where it cannot be read. */
 function list(dir: string): readonly (Found & { readonly uuid: DeviceId })[] {
   if (!isFolder(dir)) return [];
   return namesIn(dir).flatMap((name) => {
@@ -168,7 +163,7 @@ function namesIn(dir: string): readonly string[] {
       folder.closeSync();
     }
   } catch {
-    // Gone meanwhile, or closed to us: no lock of ours is in it.
+    // Gone meanwhile, or not readable for us: then it contains no lock of ours.
   }
   return names;
 }
@@ -177,14 +172,14 @@ function isFolder(path: string): boolean {
   return lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
-/** null for what is no lock. @throws where nobody can tell: it is unknown then who has the device. */
+/** null for a file that is not a lock. @throws where it is unknown whether it is one, and so who has the device */
 function read(path: string): Found | null {
   let fd: number;
   try {
     fd = openSync(path, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
   } catch (error) {
-    if (isCode(error, 'ENOENT', 'ENOTDIR', 'ELOOP', 'ENXIO')) return null;
-    if (!isCode(error, 'EACCES')) throw error;
+    if (['ENOENT', 'ENOTDIR', 'ELOOP', 'ENXIO'].includes(codeOf(error))) return null;
+    if (codeOf(error) !== 'EACCES') throw error;
     const { uid, mtimeMs: written } = lstatSync(path);
     return { holder: null, path, uid, written };
   }
@@ -193,17 +188,9 @@ function read(path: string): Found | null {
     if ((found.mode & constants.S_IFMT) !== constants.S_IFREG || size > largest) return null;
     const bytes = Buffer.alloc(largest);
     const text = bytes.toString('utf8', 0, readSync(fd, bytes, 0, largest, 0));
-    return { holder: understood(text), path, uid, written };
+    return { holder: content.safeParse(jsonOf(text)).data ?? null, path, uid, written };
   } finally {
     closeSync(fd);
-  }
-}
-
-function understood(text: string): LockHolder | null {
-  try {
-    return content.parse(JSON.parse(text));
-  } catch {
-    return null;
   }
 }
 
@@ -214,27 +201,27 @@ function heldBy({ holder, path, uid }: Found): string {
 }
 
 const unfinished = '.new';
-/** Of the names of files that become locks of this owner: the rest is chance, so that nobody can be there before. */
+/** How the names of this owner's unfinished locks begin: the rest is random, so that no file can be there before. */
 const beginning = (owner: string): string => `${encodeURIComponent(owner)}.`;
 
-/** Whether it was not there before. At no time there is a part of it, wherever we are killed. */
+/** Whether the file did not exist before. It is never incomplete, even if this process is killed. */
 function createFor(owner: string, path: string, text: string): boolean {
   const whole = join(dirname(path), `${beginning(owner)}${randomUUID()}${unfinished}`);
   try {
     writeFileSync(whole, text, { flag: 'wx' });
-    // Whatever the umask is: every manager of the host has to read it.
+    // Regardless of the umask: every manager of the host must be able to read it.
     chmodSync(whole, 0o644);
     linkSync(whole, path);
     return true;
   } catch (error) {
-    if (isCode(error, 'EEXIST')) return false;
+    if (codeOf(error) === 'EEXIST') return false;
     throw error;
   } finally {
     remove(whole);
   }
 }
 
-/** Whether it is gone. In a folder as /tmp is, that of another user stays. */
+/** Whether it is gone. In a folder like /tmp another user's file stays. */
 function remove(path: string): boolean {
   try {
     rmSync(path, { force: true });
@@ -244,7 +231,7 @@ function remove(path: string): boolean {
   }
 }
 
-/** @throws Error where the folder is not what it has to be. */
+/** @throws Error where the folder is not as it must be */
 function open(dir: string, root: boolean): void {
   mkdirSync(dir, { recursive: true, mode: 0o755 });
   const found = lstatSync(dir);
@@ -254,7 +241,7 @@ function open(dir: string, root: boolean): void {
     if (!isOwn) throw new Error(`${dir} belongs to user ${found.uid}: remove it`);
     if ((found.mode & 0o7777) !== 0o755) chmodSync(dir, 0o755);
   }
-  // As /tmp is: anybody may lock what he uses, and nobody may take away another's lock. Whoever made it may have died before.
+  // Like /tmp: anyone may lock a device, and nobody may remove another's lock. The mode may be unset after a crash.
   else if (isOwn && (found.mode & 0o7777) !== 0o1777) chmodSync(dir, 0o1777);
 }
 
@@ -263,18 +250,12 @@ function isWritable(dir: string): boolean {
     accessSync(folder, constants.W_OK | constants.X_OK);
     return statSync(folder).isDirectory();
   };
-  try {
-    return can(dir);
-  } catch (error) {
-    if (!isCode(error, 'ENOENT')) return false;
+  for (const folder of [dir, dirname(dir)]) {
+    try {
+      return can(folder);
+    } catch (error) {
+      if (codeOf(error) !== 'ENOENT') return false;
+    }
   }
-  try {
-    return can(dirname(dir));
-  } catch {
-    return false;
-  }
-}
-
-function isCode(error: unknown, ...codes: readonly string[]): boolean {
-  return error instanceof Error && 'code' in error && codes.includes(String(error.code));
+  return false;
 }

@@ -32,7 +32,7 @@ test.each([
   expect(sameProfile(b, a)).toBe(same);
 });
 
-test('attributes that nobody asked for are no hindrance, those asked for must be there', () => {
+test('additional attributes do not matter, requested ones must be there', () => {
   expect(satisfiesProfile('1g.10gb+me', '1g.10gb')).toBe(true);
   expect(satisfiesProfile('1g.10gb', '1g.10gb+me')).toBe(false);
   expect(satisfiesProfile('1g.10gb+me', '1g.10gb+ME')).toBe(true);

@@ -1,21 +1,18 @@
-/**
- * MIG instances: which processes of a GPU may be on one, and names of profiles such as `1g.10gb`. The same slice has been named differently by different drivers (3g.39gb and 3g.40gb:
- * NVIDIA/mig-parted#31), so two names are compared by their numbers.
- */
+/** MIG instances and their profiles. Drivers name the same slice differently (3g.39gb, 3g.40gb: NVIDIA/mig-parted#31). */
 import type { GpuProcess } from './inventory.ts';
 
-export interface MigProfile {
+interface MigProfile {
   /** Compute slices of the compute instance, where it is only a part of its GPU instance (`1c.3g.71gb`); null for all. */
   readonly computeSlices: number | null;
   /** Slices of the GPU instance. */
   readonly slices: number;
-  /** GB, as the name says it: rounded by whoever made the name. */
+  /** GB, as in the name, which rounds it. */
   readonly memory: number;
   /** `+me`, `+gfx`, `-me`, …; empty for none. */
   readonly attributes: string;
 }
 
-/** null when it is no profile. */
+/** null when it is not a profile. */
 export function parseProfile(name: string): MigProfile | null {
   const found = /^(?:(\d{1,2})c\.)?(\d{1,2})g\.(\d{1,4})gb([+-][a-z0-9.+-]+)?$/i.exec(name.trim());
   if (found === null) return null;
@@ -28,13 +25,13 @@ export function parseProfile(name: string): MigProfile | null {
   };
 }
 
-/** Whether two names mean the same slice; attributes count as written. False when either is no profile. */
+/** Whether two names mean the same slice, with the same attributes. False when either is not a profile. */
 export function sameProfile(a: string, b: string): boolean {
   const [one, other] = [parseProfile(a), parseProfile(b)];
   return one !== null && other !== null && sameSlice(one, other) && one.attributes === other.attributes;
 }
 
-/** Whether a device of this profile is what is asked for. What is asked without attributes leaves them open. */
+/** Whether a device of this profile matches `asked`, which leaves the attributes open if it has none. */
 export function satisfiesProfile(profile: string, asked: string): boolean {
   const [has, wants] = [parseProfile(profile), parseProfile(asked)];
   if (has === null || wants === null || !sameSlice(has, wants)) return false;
@@ -43,21 +40,18 @@ export function satisfiesProfile(profile: string, asked: string): boolean {
 
 function sameSlice(a: MigProfile, b: MigProfile): boolean {
   const most = Math.max(a.memory, b.memory);
-  // Names of one slice are apart by rounding, by one at most; 1g.5gb and 1g.6gb are slices of different cards.
+  // Names of one slice differ by rounding, by one at most; 1g.5gb and 1g.6gb are slices of different cards.
   const apart = most < 10 ? 0 : Math.max(1, most / 20);
   return a.slices === b.slices && a.computeSlices === b.computeSlices && Math.abs(a.memory - b.memory) <= apart;
 }
 
-/** As the driver numbers it; null where the compute instance is not known. */
-export interface MigPlace {
+/** Numbers of the driver; null where the compute instance is unknown. */
+interface MigPlace {
   readonly gpuInstance: number;
   readonly computeInstance: number | null;
 }
 
-/**
- * Whether a process may be on an instance. One that computes and of which no instance is said may be on each: free is only
- * what nobody can be on. Displays run on none.
- */
+/** Whether a process may be on an instance. A compute process without a known instance may be on each; displays are on none. */
 export function mayBeOn(process: GpuProcess, { gpuInstance, computeInstance }: MigPlace): boolean {
   if (process.gpuInstance === null) return process.type !== 'G';
   if (process.gpuInstance !== gpuInstance) return false;

@@ -1,13 +1,12 @@
 /**
- * The cards that hang on this host's PCI buses, asked of the kernel and not of a driver: the right denominator for what a
- * vendor's tool lists. Only files whose text the kernel has at hand are read: none of them makes a driver ask a card, which
- * could block (S6).
+ * The GPUs on this host's PCI buses, as the kernel lists them: what the list of a vendor's tool is compared with. It reads only
+ * files whose text the kernel has at hand: none of them makes a driver ask a card, which could block (S6).
  */
 import { readdir, readFile, readlink } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import type { Vendor } from './inventory.ts';
 
-/** A GPU on the bus, whether a driver works with it or not. */
+/** A GPU on the bus, with or without a driver. */
 export interface PciCard {
   readonly vendor: Vendor;
   /** As `Device.pciId`. */
@@ -23,21 +22,14 @@ export interface PciCard {
 /** PCI's numbers of the vendors (https://pci-ids.ucw.cz). */
 const vendors: Readonly<Record<string, Vendor>> = { '0x10de': 'nvidia', '0x1002': 'amd', '0x8086': 'intel' };
 
-/**
- * Class codes of PCI: 0300 VGA, 0302 3D and 0380 other display controller, 1200 accelerator. What else a card brings (sound
- * 0403, NVSwitch 0680, bridges 0604) is no GPU.
- */
+/** Class codes of PCI: 0300 VGA, 0302 3D and 0380 other display controller, 1200 accelerator. 0680 would be an NVSwitch. */
 const classes = /^0x(0300|0302|0380|1200)/;
 
-/** All GPUs below `sys` (`/sys`), in the order of their addresses; null where there is no such list, which says nothing. */
+/** All GPUs below `sys` (`/sys`), in the order of their addresses; null where the kernel has no such list. */
 export async function readPci(sys: string): Promise<readonly PciCard[] | null> {
   const folder = join(sys, 'bus/pci/devices');
-  let names: string[];
-  try {
-    names = await readdir(folder);
-  } catch {
-    return null;
-  }
+  const names = await readdir(folder).catch(() => null);
+  if (names === null) return null;
   const cards = await Promise.all(names.map((name) => readCard(join(folder, name))));
   return cards.filter((card) => card !== null).sort((a, b) => comparePci(a.pciId, b.pciId));
 }
@@ -58,7 +50,7 @@ async function readCard(folder: string): Promise<PciCard | null> {
   return { vendor, pciId, chip, driver, renderMinor: render === undefined ? null : Number(render) };
 }
 
-/** Any spelling of a PCI address as `Device.pciId`; without a domain it is 0, without a function 0. null when it is none. */
+/** Any spelling of a PCI address as `Device.pciId`; domain and function default to 0. null for anything else. */
 export function normalPci(text: string): string | null {
   const [, domain = '0', bus, device, fn = '0'] =
     /^(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.([0-7]))?$/i.exec(text.trim()) ?? [];
@@ -69,12 +61,9 @@ export function normalPci(text: string): string | null {
 
 /** Orders normal PCI addresses as numbers: domains may be of any length. Those without one come last. */
 export function comparePci(a: string | null, b: string | null): number {
-  const [left, right] = [numbersOf(a), numbersOf(b)];
-  for (const [at, number] of left.entries()) {
-    const other = right[at] ?? 0;
-    if (number !== other) return number - other;
-  }
-  return 0;
+  const right = numbersOf(b);
+  const differences = numbersOf(a).map((number, at) => number - (right[at] ?? 0));
+  return differences.find((difference) => difference !== 0) ?? 0;
 }
 
 function numbersOf(pciId: string | null): number[] {
@@ -82,20 +71,13 @@ function numbersOf(pciId: string | null): number[] {
   return parts.map((part) => Number.parseInt(part, 16));
 }
 
-/** A small file's text without its end of line; null when it is not there, not ours, or empty. */
+/** A small file's text, trimmed; null when it is missing, unreadable or empty. */
 export async function readText(file: string): Promise<string | null> {
-  try {
-    const text = (await readFile(file, 'utf8')).trim();
-    return text === '' ? null : text;
-  } catch {
-    return null;
-  }
+  const text = await readFile(file, 'utf8').catch(() => '');
+  return text.trim() || null;
 }
 
 async function linkName(link: string): Promise<string | null> {
-  try {
-    return basename(await readlink(link));
-  } catch {
-    return null;
-  }
+  const target = await readlink(link).catch(() => null);
+  return target === null ? null : basename(target);
 }

@@ -1,7 +1,5 @@
-/**
- * Looks at this host's GPUs: one look at a time, shared by all who wait for it, and kept for as long as a caller accepts. A
- * look never fails for what a tool does, and ends in bounded time whatever a driver does.
- */
+/** Looks at this host's GPUs, one look at a time, in bounded time whatever a driver does. A look never fails because of a tool. */
+import { abortable } from '../abortable.ts';
 import { systemClock } from '../clock.ts';
 import { askAmd } from './amd/ask.ts';
 import { type Asking, hungHint } from './asking.ts';
@@ -14,37 +12,30 @@ import { createRunner, type ToolRunner, vendorFolders } from './run.ts';
 import { type Near, parseLinks, readTopology } from './topology.ts';
 
 export interface LookOptions {
-  /** How long ago the look may have begun, in ms; default `maxAge` of the probe. 0: only one that begins now. */
+  /** How long ago the look may have begun, in ms; default `maxAge` of the probe. 0: it must begin now. */
   readonly maxAge?: number;
-  /** Gives up waiting; the look goes on for the others. */
+  /** Stops waiting; the look continues for the others. */
   readonly signal?: AbortSignal;
 }
 
-export interface Probe extends Disposable {
-  /** What is there. Rejects only with the reason of an aborted signal, or when the probe is closed. */
-  look(options?: LookOptions): Promise<Inventory>;
-  /** Looks in a row in which a tool did not end in its time: from 2 on the host's GPUs are not to be used. */
-  readonly timeouts: number;
-  /** Which of the devices seen last sit together; nothing is known of it unless `topology` is set. */
-  readonly near: Near;
-}
+export type Probe = ReturnType<typeof createProbe>;
 
 export interface ProbeOptions {
-  /** Folders of the tools, as `$PATH`. Or `runner`, which runs them. */
+  /** Folders of the tools, as `$PATH`. Not used with `runner`. */
   readonly path: string;
-  /** Folders that are looked into after those; default where vendors put their tools. */
+  /** Folders to search after those; default: where vendors put their tools. */
   readonly folders?: readonly string[];
   readonly runner?: ToolRunner;
   /** `/sys` and `/proc`; a test has its own. */
   readonly sys?: string;
   readonly proc?: string;
-  /** ms for one call of a tool; twice what a good one took, where that is longer. Default 10,000. */
+  /** ms for one call of a tool, or twice what the slowest successful call took, if that is longer. Default 10,000. */
   readonly limit?: number;
-  /** ms for every call until one has ended in its time, and at most. Default 30,000. */
+  /** ms for each call until one has succeeded, and the maximum. Default 30,000. */
   readonly firstLimit?: number;
-  /** Finds out which GPUs sit together, once for each set of them. */
+  /** Reads which GPUs are close to each other, once for each set of them. */
   readonly topology?: boolean;
-  /** ms for which a look is believed unless a caller says otherwise. */
+  /** ms for which a look is used unless a caller says otherwise. */
   readonly maxAge?: number;
   /** A monotonic clock in ms. */
   readonly now?: () => number;
@@ -55,7 +46,7 @@ interface Flight {
   readonly done: Promise<Inventory>;
 }
 
-export function createProbe(options: ProbeOptions): Probe {
+export function createProbe(options: ProbeOptions) {
   const { sys = '/sys', proc = '/proc', folders = vendorFolders, limit = 10_000, firstLimit = 30_000, maxAge = 1_000 } = options;
   const now = options.now ?? systemClock.now;
   const runner = options.runner ?? createRunner({ path: [options.path, ...folders].join(':') });
@@ -71,7 +62,7 @@ export function createProbe(options: ProbeOptions): Probe {
   let running: Flight | null = null;
   let next: Promise<Flight> | null = null;
 
-  // Without persistence mode every call wakes every card: eight of them take longer than what is a hang elsewhere.
+  // Without persistence mode each call wakes every card: with eight of them that takes longer than a hang elsewhere.
   const limitNow = () => (slowest === null ? firstLimit : Math.min(firstLimit, Math.max(limit, 2 * slowest)));
 
   const ask = async (): Promise<Inventory> => {
@@ -92,10 +83,9 @@ export function createProbe(options: ProbeOptions): Probe {
     // One vendor after the other: two drivers in trouble at the same time are two causes mixed into one.
     const found = [await askNvidia(asking), await askAmd(asking, amdNames), await askIntel(asking)];
     timeouts = hung.size > 0 ? timeouts + 1 : 0;
-    const again = timeouts > 1 ? [keepsHanging([...hung], timeouts)] : [];
     const merged = mergeInventories(found);
     if (options.topology === true) await findNear(merged, asking);
-    return withFindings(merged, again);
+    return withFindings(merged, timeouts > 1 ? [keepsHanging([...hung], timeouts)] : []);
   };
 
   const findNear = async ({ devices }: Inventory, asking: Asking): Promise<void> => {
@@ -111,17 +101,15 @@ export function createProbe(options: ProbeOptions): Probe {
   const begin = (): Flight => {
     const flight: Flight = { begun: now(), done: ask() };
     running = flight;
-    const land = () => {
+    const land = (landed: Flight | null) => () => {
       running = null;
+      last = landed ?? last;
     };
-    flight.done.then(() => {
-      last = flight;
-      land();
-    }, land);
+    flight.done.then(land(flight), land(null));
     return flight;
   };
 
-  /** A look that begins after the one under way: the same for all who cannot take that one. */
+  /** A look that begins after `after`, shared by all who cannot use that one. */
   const follow = (after: Flight): Promise<Flight> => {
     next ??= after.done
       .catch(() => {})
@@ -135,21 +123,22 @@ export function createProbe(options: ProbeOptions): Probe {
   const young = (flight: Flight | null, age: number): flight is Flight => flight !== null && now() - flight.begun <= age;
 
   return {
+    /** Looks in a row in which a tool timed out: from 2 on the host's GPUs must not be used. */
     get timeouts() {
       return timeouts;
     },
+    /** How close the devices seen last are; always 0 unless `topology` is set. */
     get near() {
       return near;
     },
-    async look({ maxAge: age = maxAge, signal } = {}) {
+    /** The host's GPUs. Rejects only with the reason of an aborted signal, or when the probe is closed. */
+    async look({ maxAge: age = maxAge, signal }: LookOptions = {}): Promise<Inventory> {
       signal?.throwIfAborted();
       closed.signal.throwIfAborted();
       if (age > 0 && young(last, age)) return last.done;
       const flight = running === null ? (next ?? begin()) : age > 0 && young(running, age) ? running : follow(running);
-      return unlessAborted(
-        Promise.resolve(flight).then(({ done }) => done),
-        signal,
-      );
+      const done = Promise.resolve(flight).then((one) => one.done);
+      return signal === undefined ? done : abortable(done, signal);
     },
     [Symbol.dispose]() {
       closed.abort(new Error('the probe is closed'));
@@ -161,16 +150,4 @@ function keepsHanging(tools: readonly string[], times: number): GpuFinding {
   const names = tools.join(' and ');
   const message = `${names} timed out ${times} times in a row: the GPUs of this host cannot be trusted.`;
   return finding('error', 'tool-keeps-hanging', 'host', message, hungHint(tools[0] ?? ''));
-}
-
-async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) return work;
-  const gone = Promise.withResolvers<never>();
-  const leave = () => gone.reject(signal.reason);
-  signal.addEventListener('abort', leave, { once: true });
-  try {
-    return await Promise.race([work, gone.promise]);
-  } finally {
-    signal.removeEventListener('abort', leave);
-  }
 }

@@ -108,7 +108,7 @@ describe('whose it is', () => {
     ['a container inside of a living one', { cgroup: `0::/docker/${id('a')}/docker/${id('f')}\n` }, 'alive'],
     ["somebody else's container", { cgroup: `0::/docker/${id('f')}\n` }, 'stranger'],
     ['a living agent', { cgroup: '0::/onejob/o1/live\n' }, 'alive'],
-    ['an agent of ours that nobody remembers', { cgroup: '0::/onejob/o1/forgotten\n' }, 'ended'],
+    ['an agent of ours that is no longer known', { cgroup: '0::/onejob/o1/forgotten\n' }, 'ended'],
     ["another installation's agent", { cgroup: '0::/onejob/o2/live\n' }, 'stranger'],
     ['a process that left its group and still carries the mark', { environ: 'A=1\0ONEJOB_AGENT_MARK=dead\0' }, 'ended'],
     ['a process that claims to be of a living agent', { environ: 'ONEJOB_AGENT_MARK=live\0' }, 'stranger'],
@@ -118,7 +118,7 @@ describe('whose it is', () => {
     expect(whose(owner(60), ours)).toBe(expected);
   });
 
-  test('what /proc does not show is nobody known', () => {
+  test('a process that /proc does not show is unknown', () => {
     expect(whose(undefined, ours)).toBe('unseen');
   });
 });

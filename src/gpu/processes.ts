@@ -1,7 +1,7 @@
 /**
- * Who owns a process that a GPU tool named by its host pid: which user, since when, and whether it belongs to an agent of
- * ours. All from /proc, which may hide any of it: what cannot be read is null. A command's arguments are never read, since
- * secrets stand in them.
+ * The owner of a process that a GPU tool lists by its host pid: which user, since when, and whether it belongs to an agent of
+ * ours. All from /proc, which may hide any of it: what cannot be read is null. It never reads a command's arguments, since they
+ * may contain secrets.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -12,9 +12,9 @@ import { mayBeOn } from './mig.ts';
 
 export interface ProcessOwner {
   readonly pid: number;
-  /** Clock ticks since boot: with the pid it names one process (proc(5)). */
+  /** Clock ticks since boot: pid and start identify one process (proc(5)). */
   readonly start: string;
-  /** As `ps` shows it: `D` waits inside the kernel and cannot be killed, `Z` has ended. */
+  /** As in `ps`: `D` waits inside the kernel and cannot be killed, `Z` has ended. */
   readonly state: string;
   readonly uid: number | null;
   /** From /etc/passwd; null for users who are not in it. */
@@ -27,18 +27,18 @@ export interface ProcessOwner {
   readonly containers: readonly string[];
   /** Agents whose control group it is in. */
   readonly agents: readonly { readonly owner: string; readonly agent: AgentId }[];
-  /** Agent that its environment names. A job can write there what it likes, so it proves nothing in a job's favour. */
+  /** Agent that its environment names. A job can change that, so it proves nothing in a job's favour. */
   readonly mark: AgentId | null;
 }
 
-export interface ProcessFiles {
+interface ProcessFiles {
   /** Default `/proc`. */
   readonly proc?: string;
   /** Default `/etc/passwd`. */
   readonly passwd?: string;
 }
 
-/** The owners of these pids, without those that are gone or hidden. Never throws. */
+/** The owners of these pids, without processes that are gone or hidden. Never throws. */
 export function ownersOf(pids: Iterable<number>, files: ProcessFiles = {}): Map<number, ProcessOwner> {
   const { proc = '/proc', passwd = '/etc/passwd' } = files;
   const owners = new Map<number, ProcessOwner>();
@@ -76,19 +76,15 @@ function readOwner(at: string, pid: number, users: ReadonlyMap<number, string>, 
   };
 }
 
-/**
- * Containers and agents in `/proc/PID/cgroup`, of version 1, 2 or both. Engines put the container's whole id, 64 hexadecimal
- * digits, into the path, between slashes or as `docker-….scope`; our own groups are `/onejob/OWNER/AGENT`.
- */
+/** Containers (64 hexadecimal digits) and our own groups (`/onejob/OWNER/AGENT`) in `/proc/PID/cgroup` of version 1 and 2. */
 export function parseCgroup(text: string): Pick<ProcessOwner, 'containers' | 'agents'> {
   const containers = new Set<string>();
   const agents = new Map<string, { owner: string; agent: AgentId }>();
   for (const line of text.split('\n')) {
     const path = /^\d+:[^:]*:(.*)$/.exec(line)?.[1] ?? '';
     for (const [, id] of path.matchAll(/(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])/g)) if (id !== undefined) containers.add(id);
-    for (const [, owner, agent] of path.matchAll(/\/onejob\/([^/]+)\/([^/.][^/]*)/g)) {
+    for (const [, owner, agent] of path.matchAll(/\/onejob\/([^/]+)\/([^/.][^/]*)/g))
       if (owner !== undefined && agent !== undefined) agents.set(`${owner}/${agent}`, { owner, agent });
-    }
   }
   return { containers: [...containers], agents: [...agents.values()] };
 }
@@ -104,17 +100,16 @@ export function parsePasswd(text: string): Map<number, string> {
   return users;
 }
 
-/** What of this host's processes is onejob's. */
+/** Which of this host's processes are onejob's. */
 export interface Ours {
-  /** Id of this installation. */
   readonly owner: string;
-  /** Agents that live, and the ids of their containers. */
+  /** Running agents and the ids of their containers. */
   readonly alive: ReadonlySet<string>;
-  /** Agents that have ended, and the ids of their containers, at least the one whose devices are to be proved clean. */
+  /** Ended agents and the ids of their containers, at least the one whose devices are verified. */
   readonly ended: ReadonlySet<string>;
 }
 
-/** `ended`: an agent's of ours that is dead. `alive`: a living one's. `stranger`: no agent's. `unseen`: /proc does not show it. */
+/** `ended`: it belongs to an ended agent of ours. `alive`: to a running one. `stranger`: to no agent. `unseen`: not in /proc. */
 export type Whose = 'ended' | 'alive' | 'stranger' | 'unseen';
 
 export function whose(process: ProcessOwner | undefined, ours: Ours): Whose {
@@ -126,7 +121,7 @@ export function whose(process: ProcessOwner | undefined, ours: Ours): Whose {
   return process.mark !== null && ours.ended.has(process.mark) ? 'ended' : 'stranger';
 }
 
-/** One process on a device, as it is shown and kept as evidence. */
+/** One process on a device, for messages and as evidence. */
 export interface Holder {
   readonly pid: number;
   readonly user: string | null;
@@ -138,11 +133,9 @@ export interface Holder {
   readonly state: string | null;
 }
 
-/** The tool names the program by its path, newer ones with its arguments; /proc by what it calls itself (`pt_main_thread`). */
-export function holder(
-  process: { readonly pid: number; readonly name: string | null; readonly memoryMiB: number | null },
-  owner: ProcessOwner | undefined,
-): Holder {
+/** The tool reports the program's path, newer ones with its arguments; /proc the name it gave itself (`pt_main_thread`). */
+type Shown = Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>;
+export function holder(process: Shown, owner: ProcessOwner | undefined): Holder {
   const program = process.name?.trim().split(/\s/)[0]?.split('/').at(-1) ?? '';
   return {
     pid: process.pid,
@@ -155,21 +148,21 @@ export function holder(
   };
 }
 
-/** Whose the processes on a device are. */
+/** The processes on a device, by whom they belong to. */
 export interface Holders {
-  /** Of an ended agent of ours, whatever they do there. */
+  /** Those of an ended agent of ours, of any type. */
   readonly leftovers: readonly Holder[];
-  /** The driver lists them and /proc does not show them: they are leaving, or hidden from us. */
+  /** Listed by the driver but not in /proc: they are ending, or hidden from us. */
   readonly unseen: readonly Holder[];
-  /** People's, and of living agents that the device is not leased to. */
+  /** Those of people, and of running agents that do not lease the device. */
   readonly others: readonly Holder[];
-  /** Living agents that share the device. */
+  /** Those of running agents that share the device. */
   readonly sharers: readonly Holder[];
-  /** Displays. `memoryKnown`: whether all of them say how much memory they have. */
+  /** Displays. `memoryKnown`: whether the memory of all of them is known. */
   readonly residents: { readonly count: number; readonly memoryKnown: boolean };
 }
 
-/** null where the tool could not say which processes there are. */
+/** null where the tool does not list processes. */
 export function sortHolders(
   device: Device,
   context: { readonly owners: ReadonlyMap<number, ProcessOwner>; readonly ours: Ours; readonly shared: boolean },
@@ -199,14 +192,14 @@ function groupOf(process: GpuProcess, owner: Whose, shared: boolean): Group {
   return owner === 'unseen' ? 'unseen' : 'other';
 }
 
-/** MiB in use beside what residents say they have; null where it is unknown. */
+/** MiB in use apart from what residents use; null where it is unknown. */
 export function ownMemory(device: Device): number | null {
   if (device.memoryUsedMiB === null) return null;
   const residents = (processesOn(device) ?? []).filter(isDisplay);
   return Math.max(0, device.memoryUsedMiB - residents.reduce((sum, one) => sum + (one.memoryMiB ?? 0), 0));
 }
 
-/** Processes on a device. A GPU's list names those on its other MIG instances too, which say nothing of this one. */
+/** Processes on a device. The list of a MIG instance may contain those of other instances; those are left out. */
 function processesOn({ kind, mig, processes }: Device): readonly GpuProcess[] | undefined {
   if (processes === null) return undefined;
   if (kind === 'gpu' || mig === null || !('gpuInstance' in mig) || mig.gpuInstance === null) return processes;
@@ -219,7 +212,7 @@ function isDisplay(process: GpuProcess): boolean {
   return process.type === 'G' || process.type === 'C+G';
 }
 
-/** `alice: python, 9.2 GiB, since 14:02`. `wall` is now; of another day the date is said. In the host's time zone. */
+/** `alice: python, 9.2 GiB, since 14:02`. `wall` is now; another day's time has its date. In the host's time zone. */
 export function describeHolder(held: Holder, wall: number): string {
   const command = held.command ?? `process ${held.pid}`;
   const parts = [held.user === null ? command : `${held.user}: ${command}`];
@@ -234,7 +227,7 @@ export function formatMiB(mib: number): string {
   return mib < 1024 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
 }
 
-/** `14:02`; of another day than `wall` with its date. In the host's time zone. */
+/** `14:02`; with the date if that is not the day of `wall`. In the host's time zone. */
 export function formatTime(at: number, wall: number): string {
   const [then, now] = [new Date(at), new Date(wall)];
   const two = (number: number) => String(number).padStart(2, '0');
@@ -243,7 +236,7 @@ export function formatTime(at: number, wall: number): string {
   return `${then.getFullYear()}-${two(then.getMonth() + 1)}-${two(then.getDate())} ${time}`;
 }
 
-/** Names are chosen by whoever runs the program. */
+/** Anyone who runs a program chooses its name. */
 function printable(name: string): string {
   return name.replace(/\p{C}/gu, '?').slice(0, 64);
 }

@@ -1,7 +1,7 @@
 /**
- * The checks of the clean-slot proof, in the order in which they are told: processes, memory, settings, errors, kernel log.
- * All are made every time, so that the evidence is whole. Each compares what is seen with the baseline by one rule: known
- * before and not now is unknown; never known is unchecked.
+ * The checks of the clean-slot proof, in the order of the evidence: processes, memory, settings, errors, kernel log. All of them
+ * run every time, so that the evidence is complete. Each compares the current value with the baseline: known before and unknown
+ * now is unknown; never known is unchecked.
  */
 import type { Device } from './inventory.ts';
 import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
@@ -19,23 +19,9 @@ export type Fault = {
   readonly hint: string | null;
 };
 
-/** One line of the evidence. `unchecked`: this device or host never tells, or something else made the question void. */
+/** One line of the evidence. `unchecked`: this device or host never reports it, or another finding makes the check pointless. */
 export type Check = {
-  readonly check:
-    | 'listed'
-    | 'health'
-    | 'processes'
-    | 'memory'
-    | 'computeMode'
-    | 'persistence'
-    | 'settings'
-    | 'mig'
-    | 'eccMode'
-    | 'eccErrors'
-    | 'kernelLog'
-    | 'recoveryAction'
-    | 'driver'
-    | 'nodes';
+  readonly check: 'listed' | keyof typeof checks;
   readonly result: 'ok' | 'failed' | 'wait' | 'held' | 'unknown' | 'unchecked';
   readonly saw: string | null;
   readonly before: string | null;
@@ -48,97 +34,86 @@ export interface Finding extends Check {
   readonly log: readonly string[];
 }
 
-function finding(check: Finding['check'], result: Finding['result'], more: Partial<Finding> = {}): Finding {
-  return { saw: null, before: null, faults: [], wait: null, log: [], ...more, check, result };
+/** A finding without the name of its check. */
+type Found = Omit<Finding, 'check'>;
+
+function found(result: Finding['result'], more: Partial<Found> = {}): Found {
+  return { saw: null, before: null, faults: [], wait: null, log: [], ...more, result };
 }
 
-function failed(check: Finding['check'], fault: Fault, more: Partial<Finding> = {}): Finding {
-  return finding(check, 'failed', { ...more, faults: [fault] });
+function failed(fault: Fault, more: Partial<Found> = {}): Found {
+  return found('failed', { ...more, faults: [fault] });
 }
 
-/** How long leftover processes, and memory that no process holds, are waited for, in ms after the agent was gone. */
+/** How long to wait for leftover processes, and for memory that no process uses, in ms after the agent ended. */
 const leftoverWait = 30_000;
 export const memoryWait = 60_000;
 
-/** MiB that a device may have in use above its baseline: contexts of the driver's own come and go. */
+/** MiB that a device may use above its baseline: the driver's own contexts come and go. */
 const memoryTolerance = 64;
 
-/** `device`: as listed now, null when it is not. `holders`: null where the tool cannot say. */
+/** The checks of a device that is listed, in the order of the evidence. */
+const checks = {
+  ...{ health, processes, memory, computeMode, persistence, settings, mig, eccMode, eccErrors, kernelLog },
+  ...{ recoveryAction, driver, nodes },
+};
+
+/** `device`: as listed now, null when it is not listed. `holders`: null where the tool does not list processes. */
 export function allChecks(device: Device | null, holders: Holders | null, input: ProofInput): Finding[] {
-  const { baseline } = input;
-  if (device === null) return [listed(input), kernelLog(null, input)];
-  return [
-    finding('listed', 'ok'),
-    health(device, input),
-    processes(holders, input),
-    memory(device, holders, input),
-    computeMode(device, baseline),
-    persistence(device, baseline),
-    settings(device, baseline),
-    mig(device, baseline),
-    eccMode(device, baseline),
-    eccErrors(device, input),
-    kernelLog(device, input),
-    recoveryAction(device),
-    driver(input),
-    nodes(input),
-  ];
+  if (device === null)
+    return [
+      { check: 'listed', ...missing(input) },
+      { check: 'kernelLog', ...kernelLog(null, input) },
+    ];
+  const names = Object.keys(checks) as (keyof typeof checks)[];
+  const all = names.map((check) => ({ check, ...checks[check](device, input, holders) }));
+  return [{ check: 'listed', ...found('ok') }, ...all];
 }
 
-/** The rule for a value that has to be as it was; `judge` is asked only when it is known before and now. */
+/** The rule for a value that must be as before; it calls `judge` only for a value that is known both before and now. */
 function compare<T>(
-  check: Finding['check'],
   now: T | null,
   before: T | null,
   judge: (now: T, before: T) => Fault | null,
   show: (value: T) => string = String,
-): Finding {
+): Found {
   const seen = { saw: now === null ? null : show(now), before: before === null ? null : show(before) };
-  if (before === null) return finding(check, 'unchecked', seen);
-  if (now === null) return finding(check, 'unknown', seen);
+  if (before === null) return found('unchecked', seen);
+  if (now === null) return found('unknown', seen);
   const fault = judge(now, before);
-  return fault === null ? finding(check, 'ok', seen) : failed(check, fault, seen);
+  return fault === null ? found('ok', seen) : failed(fault, seen);
 }
 
-function listed({ baseline, inventory }: ProofInput): Finding {
-  if (!inventory.complete) return finding('listed', 'unknown');
+function missing({ baseline, inventory }: ProofInput): Found {
+  if (!inventory.complete) return found('unknown');
   if (baseline.parent === null) {
     const message = `${baseline.uuid} is no longer listed: it has fallen off the bus, or was removed.`;
-    return failed('listed', { code: 'missing', message, remedy: 'reboot', hint: 'Search "dmesg" for it, and reboot the host.' });
+    return failed({ code: 'missing', message, remedy: 'reboot', hint: 'Search "dmesg" for it, and reboot the host.' });
   }
   const message = `${baseline.uuid} no longer exists: the MIG layout of ${baseline.parent} has changed.`;
-  return failed('listed', { code: 'missing', message, remedy: 'look', hint: 'Create the MIG instances again as they were.' });
+  return failed({ code: 'missing', message, remedy: 'look', hint: 'Create the MIG instances again as they were.' });
 }
 
-/** What the inventory's findings on a device come to; those not named here are looked at again. */
-const remedies: Readonly<Record<string, Fault['remedy']>> = {
-  'gpu-lost': 'reboot',
-  'reset-required': 'reset',
-  'row-remap-pending': 'reset',
-  'page-retirement-pending': 'reset',
-  'repair-pending': 'reset',
-  'row-remap-failed': 'replace',
-  'memory-unrepairable': 'replace',
-  'sram-errors': 'replace',
-};
+/** Remedies for the inventory's findings about a device; others need another look. */
+const remedies: ReadonlyMap<string, Fault['remedy']> = new Map([
+  ['gpu-lost', 'reboot'],
+  ...['reset-required', 'row-remap-pending', 'page-retirement-pending', 'repair-pending'].map((code) => [code, 'reset'] as const),
+  ...['row-remap-failed', 'memory-unrepairable', 'sram-errors'].map((code) => [code, 'replace'] as const),
+]);
 
-function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Finding {
+function health({ uuid, parent, health: now }: Device, { baseline, inventory }: ProofInput): Found {
   const seen = { saw: now.state === 'ok' ? 'ok' : [now.state, ...now.reasons].join(', '), before: baseline.health };
-  if (now.state === 'ok') return finding('health', 'ok', seen);
-  if (now.state === 'unknown') return finding('health', baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
+  if (now.state === 'ok') return found('ok', seen);
+  if (now.state === 'unknown') return found(baseline.health === 'unknown' ? 'unchecked' : 'unknown', seen);
   const about = inventory.findings.filter(({ level, subject }) => level === 'error' && (subject === uuid || subject === parent));
   const message = `${uuid} ${now.reasons.join(', and ') || 'is not healthy'}.`;
-  const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: fromTable(code), hint }));
+  const faults = about.map(({ code, hint }): Fault => ({ code, message, remedy: remedies.get(code) ?? 'look', hint }));
   const unnamed: Fault = { code: 'unhealthy', message, remedy: 'look', hint: 'Type "onejob gpus" to see what helps.' };
-  return finding('health', 'failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
+  return found('failed', { ...seen, faults: faults.length > 0 ? faults : [unnamed] });
 }
 
-function fromTable(code: string): Fault['remedy'] {
-  return (Object.hasOwn(remedies, code) ? remedies[code] : undefined) ?? 'look';
-}
-
-function processes(holders: Holders | null, { baseline, now, since }: ProofInput): Finding {
-  if (holders === null) return finding('processes', baseline.listsProcesses ? 'unknown' : 'unchecked');
+function processes(_: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Found {
+  if (holders === null) return found(baseline.listsProcesses ? 'unknown' : 'unchecked');
   const { leftovers, unseen, others, residents } = holders;
   const saw = `${leftovers.length} of the agent, ${others.length + unseen.length} of others, ${residents.count} of displays`;
   const until = since + leftoverWait;
@@ -149,43 +124,41 @@ function processes(holders: Holders | null, { baseline, now, since }: ProofInput
     const how = stuck ? 'waits inside the driver, where nothing can end it' : 'does not end';
     const message = `${list(leftovers)} of the ended agent still uses ${baseline.uuid} after ${leftoverWait / 1000} s: it ${how}.`;
     const hint = stuck ? 'Reboot the host.' : `Type "kill -9 ${leftovers.map(({ pid }) => pid).join(' ')}".`;
-    return failed('processes', { code: 'leftover-process', message, remedy: 'look', hint }, { saw });
+    return failed({ code: 'leftover-process', message, remedy: 'look', hint }, { saw });
   }
   if (leftovers.length + unseen.length > 0 && !late) {
-    return finding('processes', 'wait', {
-      saw,
-      wait: { message: `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`, until },
-    });
+    const message = `${list([...leftovers, ...unseen])} is still leaving ${baseline.uuid}.`;
+    return found('wait', { saw, wait: { message, until } });
   }
-  return finding('processes', others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
+  return found(others.length + unseen.length > 0 ? 'held' : 'ok', { saw });
 }
 
-function memory(device: Device, holders: Holders | null, { baseline, now, since }: ProofInput): Finding {
+function memory(device: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Found {
   const own = ownMemory(device);
   const seen = {
     saw: own === null ? null : formatMiB(own),
     before: baseline.memoryMiB === null ? null : formatMiB(baseline.memoryMiB),
   };
-  if (baseline.memoryMiB === null) return finding('memory', 'unchecked', seen);
-  if (own === null) return finding('memory', 'unknown', seen);
-  if (own <= baseline.memoryMiB + memoryTolerance) return finding('memory', 'ok', seen);
+  if (baseline.memoryMiB === null) return found('unchecked', seen);
+  if (own === null) return found('unknown', seen);
+  if (own <= baseline.memoryMiB + memoryTolerance) return found('ok', seen);
   const held =
     holders !== null && [holders.leftovers, holders.unseen, holders.others, holders.sharers].some((one) => one.length > 0);
-  // Theirs: it can be judged when they have gone.
-  if (held) return finding('memory', 'unchecked', seen);
-  if (holders !== null && !holders.residents.memoryKnown) return finding('memory', 'unchecked', seen);
+  // It is theirs, and can be judged when they are gone.
+  if (held) return found('unchecked', seen);
+  if (holders !== null && !holders.residents.memoryKnown) return found('unchecked', seen);
   const excess = `${seen.saw} are in use on ${device.uuid} without a process; before the agent it was ${seen.before}`;
   const until = since + memoryWait;
-  if (now < until) return finding('memory', 'wait', { ...seen, wait: { message: `${excess}.`, until } });
-  // A desktop's own memory is not all told per process, and it fails nothing.
-  if (holders !== null && holders.residents.count > 0) return finding('memory', 'unchecked', seen);
+  if (now < until) return found('wait', { ...seen, wait: { message: `${excess}.`, until } });
+  // The tool does not list all of a desktop's memory per process, so it is not a fault.
+  if (holders !== null && holders.residents.count > 0) return found('unchecked', seen);
   const message = `${excess}. They are still in use after ${memoryWait / 1000} s.`;
   const hint = hintFor('reset', device.uuid, device.parent);
-  return failed('memory', { code: 'memory-held', message, remedy: 'look', hint }, seen);
+  return failed({ code: 'memory-held', message, remedy: 'look', hint }, seen);
 }
 
-function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): Finding {
-  return compare('computeMode', mode, baseline.computeMode, (now, before) => {
+function computeMode({ uuid, computeMode: mode }: Device, { baseline }: ProofInput): Found {
+  return compare(mode, baseline.computeMode, (now, before) => {
     if (now === before) return null;
     const message = `The compute mode of ${uuid} was ${before} and is ${now}.`;
     const hint = `Type "nvidia-smi -i ${uuid} -c ${before.toUpperCase()}" as root.`;
@@ -193,18 +166,18 @@ function computeMode({ uuid, computeMode: mode }: Device, baseline: Baseline): F
   });
 }
 
-function persistence({ uuid, persistence: mode }: Device, baseline: Baseline): Finding {
-  // On is what `doctor` asks for, so turning it on is no fault.
-  return compare('persistence', mode, baseline.persistence, (now, before) => {
+function persistence({ uuid, persistence: mode }: Device, { baseline }: ProofInput): Found {
+  // `doctor` recommends to turn it on, so that is not a fault.
+  return compare(mode, baseline.persistence, (now, before) => {
     if (now || !before) return null;
     const message = `The persistence mode of ${uuid} was on and is off.`;
     return { code: 'persistence-mode', message, remedy: 'look', hint: `Type "nvidia-smi -i ${uuid} -pm 1" as root.` };
   });
 }
 
-function settings({ uuid, parent, settings: set }: Device, baseline: Baseline): Finding {
-  // Written down by managers before this was looked at: then there is nothing to compare with.
-  return compare('settings', set, baseline.settings ?? null, (now, before) => {
+function settings({ uuid, parent, settings: set }: Device, { baseline }: ProofInput): Found {
+  // A baseline of an older manager does not have it.
+  return compare(set, baseline.settings ?? null, (now, before) => {
     if (now === before) return null;
     const message = `Clocks and power limit of ${uuid} were set to ${before} and are ${now}.`;
     const gpu = parent ?? uuid;
@@ -213,8 +186,8 @@ function settings({ uuid, parent, settings: set }: Device, baseline: Baseline): 
   });
 }
 
-function mig(device: Device, baseline: Baseline): Finding {
-  return compare('mig', device.mig, baseline.mig, (now, before) => layoutFault(device, now, before), showMig);
+function mig(device: Device, { baseline }: ProofInput): Found {
+  return compare(device.mig, baseline.mig, (now, before) => layoutFault(device, now, before), showMig);
 }
 
 type Mig = NonNullable<Device['mig']>;
@@ -232,7 +205,7 @@ function layoutFault({ uuid }: Device, now: Mig, before: Mig): Fault | null {
     const isNew = now.pending !== null && now.pending !== before.pending;
     return isNew ? fault(`MIG of ${uuid} is ${now.mode} and will be ${now.pending} after the next reset.`) : null;
   }
-  // The UUID stands for the placement; ids may change when a layout is made again.
+  // The UUID stands for the placement; ids may change when a layout is created again.
   if ('mode' in now || 'mode' in before || now.profile === null || before.profile === null) return null;
   if (now.profile === before.profile || sameProfile(now.profile, before.profile)) return null;
   return fault(`${uuid} was a ${before.profile} and is a ${now.profile}.`);
@@ -242,7 +215,7 @@ function showMig(value: Mig): string {
   return 'mode' in value ? `MIG ${value.mode}` : `MIG instance ${value.profile ?? 'of unknown profile'}`;
 }
 
-function eccMode({ uuid, parent, ecc }: Device, baseline: Baseline): Finding {
+function eccMode({ uuid, parent, ecc }: Device, { baseline }: ProofInput): Found {
   type Ecc = NonNullable<Device['ecc']>;
   const word = (on: boolean) => (on ? 'on' : 'off');
   const show = ({ current, pending }: Ecc) => `${word(current)}, then ${word(pending)}`;
@@ -251,34 +224,33 @@ function eccMode({ uuid, parent, ecc }: Device, baseline: Baseline): Finding {
     const message = `ECC of ${uuid} is ${word(current)} and will be ${word(pending)} after the next reset.`;
     return { code: 'ecc-mode-pending', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
   };
-  return compare('eccMode', ecc, baseline.ecc, judge, show);
+  return compare(ecc, baseline.ecc, judge, show);
 }
 
-function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Finding {
+function eccErrors({ uuid, parent, health: { uncorrectedErrors } }: Device, { baseline, boot }: ProofInput): Found {
   // They are counted from when the driver was loaded.
   const before = baseline.uncorrectedErrors !== null && wasRebooted(baseline.boot, boot) ? 0 : baseline.uncorrectedErrors;
-  return compare('eccErrors', uncorrectedErrors, before, (now, then) => {
+  return compare(uncorrectedErrors, before, (now, then) => {
     if (now <= then) return null;
     const message = `${now - then} uncorrected memory error${now - then === 1 ? '' : 's'} on ${uuid} since the agent started.`;
     return { code: 'ecc-errors', message, remedy: 'reset', hint: hintFor('reset', uuid, parent) };
   });
 }
 
-/** What the kernel log says of a device since its baseline. */
-function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Finding {
-  if (!kernel.readable) return finding('kernelLog', 'unchecked', { saw: 'kernel log not readable' });
+/** The kernel log's lines about a device since its baseline. */
+function kernelLog(device: Device | null, { baseline, kernel, boot }: ProofInput): Found {
+  if (!kernel.readable) return found('unchecked', { saw: 'kernel log not readable' });
   const place = pciPlace(device?.pciId ?? baseline.pciId ?? '');
-  if (place === null) return finding('kernelLog', 'unchecked', { saw: 'no PCI address' });
+  if (place === null) return found('unchecked', { saw: 'no PCI address' });
   const mark = wasRebooted(baseline.boot, boot) ? { seq: -1, at: 0 } : baseline.mark;
-  const events = kernel.events.filter(
-    (event) => event.pciId === place && isAfter(event, mark) && !isNeighbours(event, device?.mig ?? baseline.mig),
-  );
+  const own = device?.mig ?? baseline.mig;
+  const events = kernel.events.filter((one) => one.pciId === place && isAfter(one, mark) && !isNeighbours(one, own));
   const faults = events.flatMap((event) => eventFault(event, device, baseline) ?? []);
   const saw = `${events.length} ${events.length === 1 ? 'event' : 'events'}${kernel.lost ? ', and some were overwritten' : ''}`;
-  return finding('kernelLog', faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
+  return found(faults.length > 0 ? 'failed' : 'ok', { saw, faults, log: events.map((event) => event.text) });
 }
 
-/** Whether an error is only of another MIG instance. One that takes a reset takes it of all of them. */
+/** Whether an error concerns only another MIG instance. One that needs a reset concerns all of them. */
 function isNeighbours(event: KernelEvent, own: Device['mig']): boolean {
   if (event.gpuInstance === null || own === null || 'mode' in own || own.gpuInstance === null) return false;
   const { grade } = gradeXid(event.xid ?? -1);
@@ -296,34 +268,33 @@ function eventFault(event: KernelEvent, device: Device | null, { uuid, parent }:
   if (event.kind !== 'xid' || event.xid === null) return null;
   const { grade, meaning } = gradeXid(event.xid);
   const what = `Xid ${event.xid}, ${meaning}`;
-  // 154 only points to the recovery action, which drivers of its time tell elsewhere.
-  const isUntold =
-    event.xid === 154 && device !== null && device.health.recoveryAction === null && !/\(None\)[^()]*$/.test(event.text);
+  // 154 only refers to the recovery action, which drivers that print 154 report elsewhere.
+  const isUntold = event.xid === 154 && device?.health.recoveryAction === null && !/\(None\)[^()]*$/.test(event.text);
   if (isUntold) return fault('xid', what, 'reset');
   if (grade === 'application' || grade === 'info') return null;
   const remedy = ({ reset: 'reset', restart: 'reboot', hardware: 'replace', unknown: 'look' } as const)[grade];
   return fault('xid', what, remedy);
 }
 
-function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Finding {
-  if (action === null) return finding('recoveryAction', 'unchecked');
-  if (/^none$/i.test(action.trim())) return finding('recoveryAction', 'ok', { saw: action });
+function recoveryAction({ uuid, parent, health: { recoveryAction: action } }: Device): Found {
+  if (action === null) return found('unchecked');
+  if (/^none$/i.test(action.trim())) return found('ok', { saw: action });
   const remedy = /reboot/i.test(action) ? 'reboot' : 'reset';
   const message = `The driver asks for "${action}" to recover ${uuid}.`;
   const hint = hintFor(remedy, uuid, parent);
-  return failed('recoveryAction', { code: 'recovery-action', message, remedy, hint }, { saw: action });
+  return failed({ code: 'recovery-action', message, remedy, hint }, { saw: action });
 }
 
-/** Another driver is no fault: one that does not fit its library shows as such, and standbys are made anew (S11). */
-function driver({ inventory, baseline }: ProofInput): Finding {
-  return compare('driver', inventory.driver, baseline.driver, () => null);
+/** Another driver is not a fault: one that does not match its library shows as such, and standbys are created again (S11). */
+function driver(_: Device, { inventory, baseline }: ProofInput): Found {
+  return compare(inventory.driver, baseline.driver, () => null);
 }
 
-function nodes({ missingNodes, baseline }: ProofInput): Finding {
-  if (missingNodes.length === 0) return finding('nodes', 'ok');
+function nodes(_: Device, { missingNodes, baseline }: ProofInput): Found {
+  if (missingNodes.length === 0) return found('ok');
   const message = `${missingNodes.join(', ')} of ${baseline.uuid} ${missingNodes.length === 1 ? 'is' : 'are'} missing.`;
   const hint = 'Type "nvidia-modprobe -u" and "nvidia-smi -L" as root, which create them.';
-  return failed('nodes', { code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });
+  return failed({ code: 'node-missing', message, remedy: 'look', hint }, { saw: `without ${missingNodes.join(', ')}` });
 }
 
 /** What a person can do. A MIG instance is reset with its GPU, `parent`. */
@@ -336,7 +307,6 @@ function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): 
   return `When nothing uses it, type "nvidia-smi --gpu-reset -i ${gpu}" as root, or reboot the host; then type ${clear}.`;
 }
 
-/** Whether the host has certainly been booted since the baseline. */
 function wasRebooted(before: string | null, now: string | null): boolean {
   return before !== null && now !== null && before !== now;
 }

@@ -46,7 +46,7 @@ test.each([
   expect(judgeAll(host, host, 100_000).map((verdict) => verdict.kind)).toEqual(Array.from({ length: count }, () => kind));
 });
 
-test('one GPU is lost, the other has memory that cannot be repaired: each is told what is wrong with it', async () => {
+test('one GPU is lost, the other has memory that cannot be repaired: each verdict says what is wrong', async () => {
   const before = await read('nvidia-smi/xml-mock/r580-gb200-healthy.xml');
   const sick = await read('nvidia-smi/xml-mock/r580-gb200-lost.xml');
   expect(judgeAll(before, before, 100_000).map(({ kind }) => kind)).toEqual(['clean', 'clean']);

@@ -1,4 +1,4 @@
-/** What the kernel log tells of a device, and what nobody tells: neither is ever taken for clean. */
+/** What the kernel log reports about a device, and what nothing reports: neither is ever taken for clean. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { dead, gpu, hostFinding, log, owner, result, scene, slice, verdict } from '../../test/kit/gpu.ts';
@@ -122,7 +122,7 @@ describe('what cannot be seen', () => {
     const findings = [hostFinding('library-mismatch', 'Driver and library differ.')];
     const found = verdict({ now: null, inventory: { complete: false, driver: null, findings } });
     expect(found).toMatchObject({ kind: 'host', message: 'Reboot needed. Driver and library differ.' });
-    // Another vendor's tool is none of this device's business.
+    // Another vendor's tool does not matter for this device.
     expect(verdict({ inventory: { complete: false, findings: [hostFinding('tool-keeps-hanging')] } }).kind).toBe('clean');
   });
 

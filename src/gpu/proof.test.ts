@@ -37,7 +37,7 @@ describe('who is on it', () => {
     expect(verdict({ ...zombie, now }).kind).toBe('wait');
   });
 
-  test('a person is no fault: the slot waits, and is told for whom', () => {
+  test('a person is not a fault: the slot waits, and says for whom', () => {
     const colleague = { now: { processes: [process(41)], memoryUsedMiB: 9_422 }, owners: [owner(41)] };
     for (const after of [0, 90_000]) {
       expect(verdict(colleague, after)).toMatchObject({ kind: 'occupied', message: 'held by alice: python, 9.2 GiB, since 14:02' });
@@ -81,7 +81,7 @@ describe('who is on it', () => {
     const browser = process(8, { name: 'firefox', type: 'C+G', memoryMiB: 900 });
     const now = { processes: [...desktop, browser], memoryUsedMiB: 1_330 };
     expect(verdict({ before, now, owners: [owner(7), owner(8)] }).kind).toBe('clean');
-    // Not all of its memory is told per process.
+    // The tool does not list all of its memory per process.
     expect(verdict({ before, now: { ...now, memoryUsedMiB: 1_600 } }).kind).toBe('wait');
     expect(verdict({ before, now: { ...now, memoryUsedMiB: 1_600 } }, 60_000).kind).toBe('clean');
     expect(verdict({ before, now: { ...now, processes: [{ ...browser, memoryMiB: null }] } }).kind).toBe('clean');

@@ -2,9 +2,9 @@
  * The clean-slot proof: whether a device may go to the next agent of its slot, judged from one look at the host and from what
  * the device showed just before the last agent was released. Pure.
  *
- * Never clean: a device that is not listed, a value that was known before and is not known now, a tool that did not answer. What
- * a device never told (AMD and Intel list less than NVIDIA) cannot be compared; the evidence says so. A display's processes
- * are residents and fail nothing; a person's compute process makes the device occupied, which is no fault of it.
+ * Never clean: a device that is not listed, a value that was known before and is not known now, a tool that did not answer. A
+ * value that a device never reports (AMD and Intel report less than NVIDIA) cannot be compared; the evidence says so. A display's
+ * processes are residents and never a fault; a person's compute process makes the device occupied, which is not the device's fault.
  */
 import { capital } from './finding.ts';
 import type { Device, Health, Inventory } from './inventory.ts';
@@ -13,47 +13,45 @@ import type { KernelLook } from './kernel-reader.ts';
 import { describeHolder, type Holder, type Ours, ownMemory, type ProcessOwner, sortHolders } from './processes.ts';
 import { allChecks, type Check, type Fault, type Finding } from './proof-checks.ts';
 
-/** What a device showed just before an agent was released to it. Plain JSON; kept with the agent. */
+/** What a device showed just before an agent was released to it. Plain JSON; stored with the agent. */
 export type Baseline = Pick<Device, 'uuid' | 'pciId' | 'computeMode' | 'persistence' | 'settings' | 'parent' | 'mig' | 'ecc'> & {
-  /** Id of the boot it was seen in; after another boot counters and the driver begin anew. */
+  /** Id of the boot; counters and the driver start anew with another one. */
   readonly boot: string | null;
   readonly driver: string | null;
-  /** MiB in use beside what the residents said they had: the least that was seen of this device in this boot. */
+  /** MiB in use apart from the residents' memory: the least that was seen on this device in this boot. */
   readonly memoryMiB: number | null;
   readonly uncorrectedErrors: number | null;
   readonly health: Health['state'];
-  /** Whether the tool could say which processes are on it. */
+  /** Whether the tool lists its processes. */
   readonly listsProcesses: boolean;
   /** End of the kernel log then. */
   readonly mark: KernelMark;
 };
 
-/** One look, at one device. All times but `wall` are of one monotonic clock, in ms. */
+/** One look at one device. All times but `wall` are of one monotonic clock, in ms. */
 export interface ProofInput {
   readonly baseline: Baseline;
   readonly inventory: Inventory;
-  /** Of the processes on the device: `ownersOf(pidsOn(inventory))`. */
+  /** The owners of processes on devices: `ownersOf(pidsOn(inventory))`. */
   readonly owners: ReadonlyMap<number, ProcessOwner>;
   readonly ours: Ours;
   readonly kernel: KernelLook;
   readonly boot: string | null;
-  /** Whether living agents of ours may hold it at the same time (`share`). */
+  /** Whether several running agents of ours may use it at the same time (`share`). */
   readonly shared: boolean;
-  /** Paths of device nodes that a grant needs and that are not there. */
   readonly missingNodes: readonly string[];
   readonly now: number;
-  /** When the agent was gone, or, if somebody else held the device after that, when they left it. */
+  /** When the agent ended, or, if others used the device after that, when they left it. */
   readonly since: number;
   /** Wall clock, ms since the epoch, for people. */
   readonly wall: number;
 }
 
-/** What a proof has to know beside the device. */
-export interface BaselineContext {
+interface BaselineContext {
   readonly boot: string | null;
   readonly driver: string | null;
   readonly mark: KernelMark;
-  /** The device's baseline before this one, so that memory that leaks a little at each job cannot creep into it. */
+  /** The device's previous baseline, so that memory that each job leaks does not add up in it. */
   readonly before: Baseline | null;
 }
 
@@ -78,20 +76,19 @@ export type Evidence = {
   /** Wall clock, ms since the epoch. */
   readonly at: number;
   readonly checks: readonly Check[];
-  /** Who is on the device, residents left out. */
+  /** Processes on the device, without residents. */
   readonly holders: readonly Holder[];
-  /** What the kernel log has of it since the baseline, harmless lines too. */
+  /** The kernel log's lines about it since the baseline, harmless ones too. */
   readonly kernel: readonly string[];
 };
 
 /**
- * - `wait`: what a dead agent leaves behind is still leaving; look again, at the latest at `until`.
- * - `occupied`: a person's process is on it; the slot waits.
- * - `dirty`: the device is at fault and goes to quarantine alone. `remedy` says what may lift that: a later `look` that finds
- *   it clean (judged with the baseline's `mark` moved to the time of quarantine), a `reset`, a `reboot`, or only its owner
- *   (`replace`).
+ * - `wait`: something of the ended agent is still going away; look again, at the latest at `until`.
+ * - `occupied`: a person's process uses it; the slot waits.
+ * - `dirty`: the device is at fault and goes to quarantine. `remedy` says what may lift that: a later `look` that finds it clean
+ *   (judged with the baseline's `mark` moved to the time of quarantine), a `reset`, a `reboot`, or only its owner (`replace`).
  * - `unknown`: not all answers came; look again later.
- * - `host`: it is not this device but the driver or the tool, so all devices of the host.
+ * - `host`: the fault is not this device's but the driver's or the tool's, so it affects all devices of the host.
  */
 export type Verdict = { readonly evidence: Evidence } & (
   | { readonly kind: 'clean' }
@@ -102,7 +99,7 @@ export type Verdict = { readonly evidence: Evidence } & (
   | { readonly kind: 'host'; readonly code: string; readonly message: string; readonly hint: string | null }
 );
 
-/** Codes of findings about a whole host, with what they come to. */
+/** Codes of findings about a whole host, with their consequences. */
 const hostFaults: Readonly<Record<string, string>> = {
   'library-mismatch': 'reboot needed',
   'tool-keeps-hanging': 'reboot needed, unless you can end the tool that hangs',
@@ -132,7 +129,7 @@ export function judge(input: ProofInput): Verdict {
   const faults = findings.flatMap((finding) => finding.faults);
   const fromKernel = findings.some((finding) => finding.check === 'kernelLog' && finding.result === 'failed');
   const worst = faults.toSorted((a, b) => remedies.indexOf(b.remedy) - remedies.indexOf(a.remedy))[0];
-  // The driver's own word on this device outweighs a tool that fails for all of them: it names the one that is to blame.
+  // A message of the driver about this device outweighs a tool that fails for all of them: it names the one at fault.
   if (worst !== undefined && fromKernel) return { kind: 'dirty', ...worst, evidence };
   const unknown = findings.filter((finding) => finding.result === 'unknown');
   if (device === null || unknown.length > 0) {
@@ -143,20 +140,19 @@ export function judge(input: ProofInput): Verdict {
   if (unknown.length > 0) return { kind: 'unknown', message: unknownMessage(unknown, input), evidence };
   const waits = findings.flatMap(({ wait }) => wait ?? []);
   if (waits[0] !== undefined) return { kind: 'wait', ...waits[0], evidence };
-  if (holders !== null && findings.some((finding) => finding.result === 'held')) {
+  if (holders !== null && findings.some((finding) => finding.result === 'held'))
     return { kind: 'occupied', message: `held by ${listHolders([...holders.others, ...holders.unseen], input.wall)}`, evidence };
-  }
   return { kind: 'clean', evidence };
 }
 
-/** What is wrong with the whole host, so that none of its GPUs can be used; null when nothing is. */
+/** A fault of the whole host, so that none of its GPUs can be used; null when there is none. */
 export function hostFault({ findings }: Inventory): { code: string; message: string; hint: string | null } | null {
   const host = findings.find((one) => one.subject === 'host' && one.level === 'error' && Object.hasOwn(hostFaults, one.code));
   if (host === undefined) return null;
   return { code: host.code, message: `${capital(hostFaults[host.code] ?? '')}. ${host.message}`, hint: host.hint };
 }
 
-/** Host pids of everything the tool saw on a GPU. */
+/** Host pids of all processes that the tool lists on a GPU. */
 export function pidsOn(inventory: Inventory): number[] {
   return inventory.devices.flatMap((device) => (device.processes ?? []).map((process) => process.pid));
 }

@@ -7,7 +7,7 @@ test('a damaged recording is read without an error, and no device is made up', (
   fc.assert(damagedRecordings(), { numRuns: 60 });
 });
 
-// Each of these made a first version take minutes: work that grows with the square of what somebody sends.
+// Each of these made a first version take minutes: work that grows with the square of the input.
 test.each([
   ['empty lines', '\n', ''],
   ['elements that never close', '<gpu>', ''],

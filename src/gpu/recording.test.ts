@@ -54,7 +54,7 @@ describe('other vendors', () => {
   });
 });
 
-describe('an error that nobody has seen before', () => {
+describe('an unknown error', () => {
   const words = 'ERROR: GPU widget handshake failed (0x42)';
 
   test.each([['as a tool prints it', `${words}\nContact your widget vendor.\n`]])(
@@ -68,7 +68,7 @@ describe('an error that nobody has seen before', () => {
     },
   );
 
-  test('is told beside what other files tell', () => {
+  test('is reported together with what other files contain', () => {
     const good = readFileSync(join(recordings, 'nvidia-smi/list/a100-80gb-x4-one-mig.txt'), 'utf8');
     const { findings } = inventoryOf([
       { name: 'gpus.txt', text: good },

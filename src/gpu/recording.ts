@@ -1,39 +1,31 @@
-/**
- * Recordings of GPU tools instead of this host, for bug reports and tests: a file, or a folder with all that was recorded on
- * one host. What kind each is shows its content. A file that is none is said and never makes anything fail.
- */
+/** Recordings of GPU tools instead of this host: files whose content tells the tool. A file of no tool gives a finding. */
 import { createReadStream } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import { type GpuFinding, type Inventory, mergeInventories } from './inventory.ts';
 import { howToRecord, readRecorded, recordedHost } from './nvidia/recorded.ts';
 
-export interface RecordedFile {
-  /** As the one who gave it knows it. */
+interface RecordedFile {
   readonly name: string;
   readonly text: string;
 }
 
-/** 16 MiB: what a host of eight GPUs prints is less than half of one. */
+/** 16 MiB: a host of eight GPUs prints less than half of one. */
 const mostBytes = 2 ** 24;
 const mostFiles = 200;
 
-/**
- * The host that was recorded in a file, a pipe, or a folder and the folders in it.
- * @throws OnejobError E_USAGE when there is no such thing, or it may not be read.
- */
+/** The host recorded in a file, a pipe, or a folder with its folders. @throws OnejobError E_USAGE when it cannot be read */
 export async function readRecording(path: string): Promise<Inventory> {
   try {
     const isFolder = (await stat(path)).isDirectory();
     const files = isFolder ? await filesIn(path) : [path];
     const texts: RecordedFile[] = [];
-    for (const file of files.slice(0, mostFiles)) {
+    for (const file of files.slice(0, mostFiles))
       texts.push({ name: isFolder ? relative(path, file) : path, text: await readText(file) });
-    }
     const found = inventoryOf(texts);
     if (files.length <= mostFiles) return found;
     const message = `${clip(path)} has ${files.length} files; only the first ${mostFiles} were read.`;
@@ -48,23 +40,22 @@ export async function readRecording(path: string): Promise<Inventory> {
 }
 
 function reasonOf(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : null;
+  const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'the file or folder does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'this user has no permission to read it';
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The host that these files were recorded on. Never throws, whatever they hold. */
+/** The host that these files were recorded on. Never throws, whatever they contain. */
 export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   const known = files.map((file) => ({ ...file, ...readRecorded(file.text) }));
   const nvidia = known.filter((file) => file.pieces.length > 0);
   const [amd, intel] = [known.filter((file) => looksLikeAmd(file.text)), known.filter((file) => looksLikeIntel(file.text))];
   const textsOf = (some: readonly RecordedFile[]) => some.map((file) => file.text);
-  const found = mergeInventories([
-    ...(nvidia.length > 0 ? [recordedHost(nvidia)] : []),
-    ...(amd.length > 0 ? [amdInventory(textsOf(amd))] : []),
-    ...(intel.length > 0 ? [intelInventory(textsOf(intel))] : []),
-  ]);
+  const hosts = nvidia.length > 0 ? [recordedHost(nvidia)] : [];
+  if (amd.length > 0) hosts.push(amdInventory(textsOf(amd)));
+  if (intel.length > 0) hosts.push(intelInventory(textsOf(intel)));
+  const found = mergeInventories(hosts);
   const used = new Set([...nvidia, ...amd, ...intel]);
   const level = found.devices.length > 0 ? 'warning' : 'error';
   const notes = known.filter((file) => !used.has(file)).map((file) => unusedFinding(level, file, file.instead, files.length === 1));
@@ -72,12 +63,12 @@ export function inventoryOf(files: readonly RecordedFile[]): Inventory {
   return {
     ...found,
     complete: used.size > 0 && found.complete,
-    // Once more for those of other vendors: a recording comes from a stranger, and goes to a terminal.
+    // Cleaned once more: a recording comes from a stranger, and goes to a terminal.
     findings: [...found.findings, ...notes].map((each) => finding(each.level, each.code, each.subject, each.message, each.hint)),
   };
 }
 
-/** Whatever a tool prints instead of its report is the tool's fault, in its own words; only a folder may hold what no tool printed. */
+/** A finding for a file without a report: what its tool printed instead, in its own words. */
 function unusedFinding(level: GpuFinding['level'], file: RecordedFile, instead: string | null, isAlone: boolean): GpuFinding {
   const name = clip(file.name);
   if (instead !== null) return finding(level, 'recording-unused', 'host', `${name} contains ${instead}.`, howToRecord);
@@ -96,7 +87,7 @@ async function filesIn(folder: string): Promise<string[]> {
   const files: string[] = [];
   for (const path of names.map((name) => join(folder, name))) {
     if (await isFile(path)) files.push(path);
-    // A folder in it that may not be read holds nothing for us.
+    // An unreadable folder has nothing for us.
     const inner = await readdir(path).catch((): string[] => []);
     for (const each of inner.sort()) if (await isFile(join(path, each))) files.push(join(path, each));
   }
@@ -114,8 +105,6 @@ async function readText(path: string): Promise<string> {
   for await (const chunk of createReadStream(path, { end: mostBytes - 1 })) chunks.push(chunk as Buffer);
   const bytes = Buffer.concat(chunks);
   const isWide = bytes[0] === 0xff && bytes[1] === 0xfe;
-  return bytes
-    .toString(isWide ? 'utf16le' : 'utf8')
-    .replace(/^\ufeff/, '')
-    .replaceAll('\r\n', '\n');
+  const text = bytes.toString(isWide ? 'utf16le' : 'utf8');
+  return text.replace(/^\ufeff/, '').replaceAll('\r\n', '\n');
 }

@@ -60,7 +60,7 @@ test('a tool that is not there, or not executable, is missing', async () => {
   expect(await runner.find('smi')).toBe(join(dir.path, 'tools', 'smi'));
 });
 
-test('127 of a tool that is there is told apart from no tool', async () => {
+test('exit code 127 of an existing tool differs from a missing tool', async () => {
   tools.put('smi', 'exec /nonexistent');
   expect(await createRunner(tools).run('smi', [], patient)).toMatchObject({ code: 127, missing: false });
 });
@@ -138,7 +138,7 @@ test('20 MiB are read whole where that much is allowed, split anywhere', async (
   expect(reply.output.startsWith('ü\nü\n')).toBe(true);
 });
 
-test('whoever stops asking ends the tool', async () => {
+test('aborting the call ends the tool', async () => {
   tools.put('smi', `echo $$ >'${pidFile()}'\n${hangs}`);
   const stop = new AbortController();
   const asked = createRunner(tools).run('smi', [], { ...patient, signal: stop.signal });

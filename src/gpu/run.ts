@@ -1,41 +1,40 @@
 /**
- * Runs a GPU vendor's tool so that nothing it does can hold up the manager. A tool may hang for ever inside the driver, where
- * not even KILL ends it, and a child of it may keep the pipe open after it (facts: a GPU off the bus, a dead GSP). So the
- * end is never waited for: at the limit it is killed, its pipes are dropped, and it is not started again while it lives.
+ * Runs a GPU vendor's tool so that nothing it does can block the manager. A tool may hang for ever inside the driver (with a GPU
+ * off the bus, or a dead GSP), where not even KILL ends it, and its child may keep the pipe open. So onejob never waits for the
+ * end: at the limit it kills the tool and drops its pipes, and does not start it again while it lives.
  */
-
 import { type ChildProcess, spawn } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { readFileSync } from 'node:fs';
 import { access, constants, stat } from 'node:fs/promises';
 import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
+import { codeOf } from '../errors.ts';
+import { allPids, type ProcessIdentity, parseStat } from '../system/process-identity.ts';
 
-/** What a GPU vendor's tool answered, live or in a recording. */
+/** The answer of a GPU vendor's tool, live or in a recording. */
 export interface Reply {
-  /** Name of the tool, such as `nvidia-smi`. */
   readonly tool: string;
-  /** What it was asked; empty in a recording that does not say. */
+  /** Its arguments; empty in a recording that does not contain them. */
   readonly args: readonly string[];
-  /** Standard output, then standard error. NVIDIA's tool prints its complaints to the first. */
+  /** Standard output, then standard error. NVIDIA's tool prints errors to standard output. */
   readonly output: string;
-  /** Exit code, 127 where there is no such tool; null when we ended it, or in a recording. */
+  /** Exit code, 127 where there is no such tool; null when onejob ended it, or in a recording. */
   readonly code: number | null;
-  /** It did not end in its time. What it said until then may be half of it. */
+  /** It timed out. `output` may be incomplete. */
   readonly hung: boolean;
 }
 
-/** A text as the answer of a tool of which nothing else is known. */
+/** A text as the answer of a tool, with nothing else known. */
 export function recorded(output: string, args: readonly string[] = [], tool = 'nvidia-smi'): Reply {
   return { tool, args, output, code: null, hung: false };
 }
 
-/** A reply, and why there may be less of it than the tool meant to say. */
 export interface ToolReply extends Reply {
-  /** Nobody has such a tool: `code` is 127, as a shell says it. */
+  /** There is no such tool: `code` is 127, as in a shell. */
   readonly missing: boolean;
-  /** It said more than is read, and was ended for that. */
+  /** It printed too much, so onejob ended it. */
   readonly cut: boolean;
 }
 
@@ -47,16 +46,16 @@ export interface RunOptions {
 }
 
 export interface ToolRunner {
-  /** Runs `tool`; never rejects. Of a tool that still lives after it was killed no second one is started: hung at once. */
+  /** Runs `tool`; never rejects. A tool that still lives after it was killed is not started again: it counts as hung. */
   run(tool: string, args: readonly string[], options: RunOptions): Promise<ToolReply>;
-  /** The file that `tool` would be; null when there is none. */
+  /** Path of the tool's file; null when there is none. */
   find(tool: string): Promise<string | null>;
 }
 
-/** Runs a tool with limits that somebody else has chosen; never rejects. */
+/** Runs a tool with fixed limits; never rejects. */
 export type Run = (tool: string, ...args: string[]) => Promise<ToolReply>;
 
-export interface RunnerOptions {
+interface RunnerOptions {
   /** As `$PATH`: folders between colons, only absolute ones count. The tools get it too. */
   readonly path: string;
   /** Bytes of both streams together. */
@@ -65,27 +64,21 @@ export interface RunnerOptions {
   readonly drain?: number;
   /** Default: the real one. */
   readonly clock?: Clock;
-  /** How a process group is killed; a test has one that cannot be. */
+  /** Kills a process group; a test has one that cannot be killed. */
   readonly kill?: (group: number) => void;
-  /** Open files that this process may have; a test has another. */
+  /** How many open files this process may have; a test sets it. */
   readonly openFiles?: number | null;
 }
 
-/** Where vendors put their tools beside the usual `$PATH`: ROCm, and WSL 2. */
+/** Where vendors put their tools outside the usual `$PATH`: ROCm, and WSL 2. */
 export const vendorFolders: readonly string[] = ['/opt/rocm/bin', '/usr/lib/wsl/lib'];
-
-/** A tool that was killed: pid, also of its process group, and start time in clock ticks since boot (proc(5)). */
-interface Killed {
-  readonly pid: number;
-  readonly start: string | null;
-}
 
 /** nvidia-smi maps memory for each descriptor it might have: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). */
 const openFilesAtMost = 65_536;
 
 export function createRunner(options: RunnerOptions): ToolRunner {
   const { path, most = 16 * 2 ** 20, drain = 250, clock = systemClock, kill = killGroup, openFiles = ownOpenFiles() } = options;
-  const killed = new Map<string, Killed>();
+  const killed = new Map<string, ProcessIdentity>();
 
   const find = async (tool: string): Promise<string | null> => {
     const files = path.split(':').flatMap((folder) => (isAbsolute(folder) ? [join(folder, tool)] : []));
@@ -102,60 +95,66 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       const before = killed.get(file);
       if (signal?.aborted === true || (before !== undefined && lives(before))) return { ...about, hung: true };
       killed.delete(file);
-      const child = start(file, args, path, openFiles);
+      // Node raises its own limit to the highest allowed, and children inherit that.
+      const few = openFiles !== null && openFiles <= openFilesAtMost;
+      const limited = ['-c', `ulimit -n ${openFilesAtMost} 2>/dev/null; exec "$0" "$@"`, file, ...args];
+      const child = startGroup(few ? file : '/bin/sh', few ? args : limited, { LC_ALL: 'C', PATH: path });
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
-      const mine: Killed | null = child.pid === undefined ? null : { pid: child.pid, start: startOf(child.pid) };
-      const end = await endOf(child, { clock, most, drain, limit, ...(signal && { signal }) });
-      if (end.how !== 'closed' && mine !== null) {
-        kill(mine.pid);
-        killed.set(file, mine);
+      const { pid } = child;
+      const start = pid === undefined ? '' : (statOf(pid)?.start ?? '');
+      const said = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
+      let bytes = 0;
+      const take = (data: Buffer, name: 'stdout' | 'stderr'): boolean => {
+        bytes += data.length;
+        if (bytes <= most) said[name].push(data);
+        return bytes <= most;
+      };
+      const end = await listen(child, { clock, drain, limit, signal, take });
+      if (end instanceof Error) return { ...about, output: `cannot start ${child.spawnfile}: ${end.message}` };
+      if (end !== 'closed' && pid !== undefined) {
+        kill(pid);
+        killed.set(file, { pid, start });
       }
-      return { ...about, output: end.output, code: end.code, hung: end.how === 'hung', cut: end.how === 'cut' };
+      const output = Buffer.concat([...said.stdout, ...said.stderr]).toString();
+      const code = child.exitCode ?? (child.signalCode === null ? null : 128 + system.signals[child.signalCode]);
+      return { ...about, output, code, hung: end === 'hung', cut: end === 'cut' };
     },
   };
 }
 
-function start(file: string, args: readonly string[], path: string, openFiles: number | null): ChildProcess | Error {
-  // Node raises its own limit to the highest allowed, and children inherit that.
-  const few = openFiles !== null && openFiles <= openFilesAtMost;
-  const limited = ['-c', `ulimit -n ${openFilesAtMost} 2>/dev/null; exec "$0" "$@"`, file, ...args];
+/** Starts a program in a process group of its own, so that what it starts can be killed with it. */
+export function startGroup(program: string, args: readonly string[], env: Record<string, string>): ChildProcess | Error {
   try {
-    return spawn(few ? file : '/bin/sh', few ? args : limited, {
-      cwd: '/',
-      env: { LC_ALL: 'C', PATH: path },
-      stdio: ['ignore', 'pipe', 'pipe'],
-      // A group of its own, so that what a wrapper script started is killed with it.
-      detached: true,
-    });
+    return spawn(program, args, { cwd: '/', env, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   } catch (error) {
     return error instanceof Error ? error : new Error(String(error));
   }
 }
 
-/** How listening to a tool came to an end: `left` behind a process that keeps its pipes open. */
-interface End {
-  readonly how: 'closed' | 'hung' | 'cut' | 'left';
-  readonly code: number | null;
-  readonly output: string;
+interface Listening {
+  readonly clock: Clock;
+  /** ms after which it counts as hung. */
+  readonly limit: number;
+  /** ms that a pipe may stay open after the program has ended. */
+  readonly drain: number;
+  /** Ends the wait before that, which counts as hung too. */
+  readonly signal: AbortSignal | undefined;
+  /** Takes a piece of output; false when it is too much. */
+  readonly take: (data: Buffer, from: 'stdout' | 'stderr') => boolean;
 }
 
-type Limits = RunOptions & Required<Pick<RunnerOptions, 'clock' | 'most' | 'drain'>>;
-
-/** Resolves when the tool has ended or will not be waited for; nothing of it is heard afterwards. */
-function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limits): Promise<End> {
-  const { promise, resolve } = Promise.withResolvers<End>();
-  const said = { stdout: [] as Buffer[], stderr: [] as Buffer[] };
-  let bytes = 0;
-  let code: number | null = null;
+/** Resolves when the program has ended or is given up (`left`: others keep its pipes open). Error: not started. Never rejects. */
+export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening) {
+  const { promise, resolve } = Promise.withResolvers<'closed' | 'hung' | 'cut' | 'left' | Error>();
   let giveUp = (): void => {};
-  const finish = (how: End['how'], problem?: string) => {
+  const finish = (how: 'closed' | 'hung' | 'cut' | 'left' | Error) => {
     callOff();
     giveUp();
     signal?.removeEventListener('abort', hang);
     child.stdout?.destroy();
     child.stderr?.destroy();
     child.unref();
-    resolve({ how, code, output: problem ?? Buffer.concat([...said.stdout, ...said.stderr]).toString() });
+    resolve(how);
   };
   const hang = () => finish('hung');
   const callOff = clock.after(limit, hang);
@@ -163,15 +162,12 @@ function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limit
   for (const name of ['stdout', 'stderr'] as const) {
     child[name]?.on('error', () => {});
     child[name]?.on('data', (data: Buffer) => {
-      bytes += data.length;
-      if (bytes > most) finish('cut');
-      else said[name].push(data);
+      if (!take(data, name)) finish('cut');
     });
   }
-  // It never ran: no right to the file, or no room for another process.
-  child.once('error', (error) => finish('closed', `cannot start ${child.spawnfile}: ${error.message}`));
-  child.once('exit', (ended, by) => {
-    code = ended ?? (by === null ? null : 128 + system.signals[by]);
+  // It never ran: no permission for the file, or no room for another process.
+  child.once('error', finish);
+  child.once('exit', () => {
     giveUp = clock.after(drain, () => finish('left'));
   });
   child.once('close', () => finish('closed'));
@@ -179,15 +175,13 @@ function endOf(child: ChildProcess, { clock, limit, most, drain, signal }: Limit
 }
 
 async function isExecutable(file: string): Promise<boolean> {
-  try {
-    await access(file, constants.X_OK);
-    return (await stat(file)).isFile();
-  } catch {
-    return false;
-  }
+  const found = await access(file, constants.X_OK)
+    .then(() => stat(file))
+    .catch(() => null);
+  return found?.isFile() === true;
 }
 
-function killGroup(group: number): void {
+export function killGroup(group: number): void {
   try {
     process.kill(-group, 'SIGKILL');
   } catch {
@@ -195,37 +189,30 @@ function killGroup(group: number): void {
   }
 }
 
-/** Whether the process, or another of its group, is still there. What cannot be seen counts as there. */
-function lives({ pid, start }: Killed): boolean {
-  const now = startOf(pid);
-  // The number belongs to another process by now, so nobody of that group is left.
-  if (now !== null && start !== null && now !== start) return false;
+/** Whether the process, or another of its group, is still there. One that cannot be read counts as there. */
+function lives({ pid, start }: ProcessIdentity): boolean {
+  const now = statOf(pid);
+  // Another process has the number by now, so no process of that group is left.
+  if (now !== null && start !== '' && now.start !== start) return false;
   try {
     process.kill(-pid, 0);
   } catch (error) {
-    return !(error instanceof Error && 'code' in error && error.code === 'ESRCH');
+    return codeOf(error) !== 'ESRCH';
   }
-  // The dead that nobody waits for answer too, for ever where process 1 is none that does.
+  // Zombies answer too, for ever where process 1 does not reap them.
   try {
-    return readdirSync('/proc').some((name) => {
-      const other = /^\d+$/.test(name) ? statOf(name) : null;
-      return other !== null && other.group === String(pid) && !/^[ZX]/.test(other.state);
+    return allPids().some((other) => {
+      const found = statOf(other);
+      return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
     });
   } catch {
     return true;
   }
 }
 
-function startOf(pid: number): string | null {
-  return statOf(String(pid))?.start ?? null;
-}
-
-/** Of /proc/PID/stat (proc(5)): state, process group and start time. The command's name in it may hold spaces and brackets. */
-function statOf(pid: string): { readonly state: string; readonly group: string; readonly start: string } | null {
+function statOf(pid: number): ReturnType<typeof parseStat> {
   try {
-    const line = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    const fields = line.slice(line.lastIndexOf(')') + 2).split(' ');
-    return { state: fields[0] ?? '', group: fields[2] ?? '', start: fields[19] ?? '' };
+    return parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8'));
   } catch {
     return null;
   }

@@ -8,7 +8,7 @@ test.each(['N/A', 'n/a', '', ' ', 'None', 'unknown', 'Not Supported', '-', null,
   },
 );
 
-test('numbers may be texts; negative ones and those beyond counting are none', () => {
+test('numbers may be texts; negative and too large ones are not accepted', () => {
   expect([numberOf('31.0'), numberOf(31), countOf(' 4 '), countOf('31.5')]).toEqual([31, 31, 4, null]);
   expect([numberOf('-1'), numberOf('1e9'), numberOf('99999999999999999999'), numberOf('12 MB')]).toEqual([null, null, null, null]);
 });
@@ -27,7 +27,7 @@ test.each([
   expect(mebibytes(value, unit)).toBe(mib);
 });
 
-test('a way through objects ends where there is none', () => {
+test('a path through objects ends where a key is missing', () => {
   expect(at({ a: { b: 1 } }, 'a', 'b')).toBe(1);
   expect([at({ a: 1 }, 'a', 'b'), at(null, 'a'), at({}, 'constructor'), at([1], '0')]).toEqual([
     undefined,

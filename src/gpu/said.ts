@@ -1,15 +1,13 @@
-/**
- * Reading what vendors' tools print, of which nothing is certain: numbers are texts, units stand in keys or beside the
- * number, a value that is not there has a dozen spellings, and warnings come before the JSON.
- */
+/** Reads what vendors' tools print: numbers as texts, units anywhere, many spellings of "unknown", warnings before the JSON. */
+import { jsonOf } from '../system/json.ts';
 
 /** A JSON object whose contents are not known. */
 export type Fields = Readonly<Record<string, unknown>>;
 
-/** Spellings of "nobody knows" seen in recordings of rocm-smi, amd-smi and xpu-smi. */
+/** Spellings of "unknown" seen in recordings of rocm-smi, amd-smi and xpu-smi. */
 const nothing = /^(n\/?a|none|unknown|not supported|not available|unsupported|null|-)?$/i;
 
-/** A text that says something, trimmed; null otherwise. Numbers are texts too. */
+/** The text, trimmed; null for a spelling of "unknown". Numbers count as texts. */
 export function textOf(value: unknown): string | null {
   if (typeof value === 'number' && Number.isFinite(value)) return String(value);
   if (typeof value !== 'string') return null;
@@ -17,7 +15,7 @@ export function textOf(value: unknown): string | null {
   return nothing.test(text) ? null : text;
 }
 
-/** A number that is not negative, as number or text, without a unit; null when there is none. */
+/** A number from 0, as number or text, without a unit; null for anything else. */
 export function numberOf(value: unknown): number | null {
   const text = textOf(value);
   if (text === null || !/^\d+(\.\d+)?$/.test(text)) return null;
@@ -34,7 +32,7 @@ export function countOf(value: unknown): number | null {
 /** The tools say MB and KB and mean powers of two: an MI210 of 64 GiB is "65520 MB", 16 MiB being the firmware's. */
 const bytesIn: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
-/** `"65520 MB"`, `{ value: 65520, unit: "MB" }`, or a bare number in `unit`, in whole MiB; null when it is not one. */
+/** `"65520 MB"`, `{ value: 65520, unit: "MB" }`, or a bare number in `unit`, in whole MiB; null for anything else. */
 export function mebibytes(value: unknown, unit: string): number | null {
   if (isFields(value)) return mebibytes(value.value, textOf(value.unit) ?? unit);
   const [, number, own] = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(textOf(value) ?? '') ?? [];
@@ -52,14 +50,14 @@ export function isFields(value: unknown): value is Fields {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** What stands at the end of a way through objects; undefined when there is none. */
+/** The value at the end of a path through objects; undefined when there is none. */
 export function at(value: unknown, ...way: readonly string[]): unknown {
   return way.reduce((here, key) => (isFields(here) && Object.hasOwn(here, key) ? here[key] : undefined), value);
 }
 
-export interface FoundJson {
+interface FoundJson {
   readonly values: readonly unknown[];
-  /** A value began and did not end, or is no JSON. */
+  /** A value began and did not end, or is not JSON. */
   readonly torn: boolean;
 }
 
@@ -75,20 +73,12 @@ export function jsonIn(text: string): FoundJson {
     if (index < from) continue;
     const end = endOf(text, index);
     if (end === null) return { values, torn: true };
-    const value = parsed(text.slice(index, end));
+    const value = jsonOf(text.slice(index, end));
     if (value === undefined) torn = true;
     else values.push(value);
     from = end;
   }
   return { values, torn };
-}
-
-function parsed(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
 }
 
 /** Behind the bracket that closes the first one after `from`; null when none does. */

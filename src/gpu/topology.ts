@@ -1,7 +1,6 @@
 /**
- * Which GPUs sit together, so that an agent with several gets such as can talk to each other fast: linked by NVLink, below the
- * same PCIe root, or at the same NUMA node. What is not known counts as apart. And which CPUs sit next to a GPU: those of the
- * NUMA node that its PCI bus belongs to, asked of the kernel, never of a driver.
+ * Which GPUs are close to each other, so that an agent gets GPUs that communicate fast: linked by NVLink, below the same PCIe root,
+ * or at the same NUMA node. And which CPUs are close to a GPU. It asks the kernel, never a driver; unknown counts as apart.
  */
 import { realpath } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,7 +8,7 @@ import { stripVTControlCharacters } from 'node:util';
 import type { Device } from './inventory.ts';
 import { readText } from './pci.ts';
 
-/** How well two devices work together: more is better, 0 where nothing is known. Symmetric. */
+/** How close two devices are: more is better, 0 where unknown. Symmetric. */
 export type Near = (a: Device, b: Device) => number;
 
 const [sameNode, sameRoot, linked] = [1, 2, 3];
@@ -36,21 +35,16 @@ async function placeOf(sys: string, pciId: string): Promise<Place> {
   const card = join(sys, 'bus/pci/devices', pciId);
   const path = await realpath(card).catch(() => '');
   const node = (await readText(join(card, 'numa_node')))?.trim() ?? null;
-  // `…/devices/pci0000:17/0000:17:00.0/…`; -1 is the kernel's word for "not known".
+  // `…/devices/pci0000:17/0000:17:00.0/…`; the kernel writes -1 for "not known".
   return { root: /\/(pci[0-9a-f]+:[0-9a-f]+)\//.exec(path)?.[1] ?? null, node: node === null || node === '-1' ? null : node };
 }
 
-/**
- * Pairs that NVLink connects, from `nvidia-smi topo -m`: a row per GPU, a column per GPU, `NV4` where four links join the two.
- * Anything else in the table is not looked at. Switches (`NVSwitch`) link all, and say so in each cell.
- */
+/** Pairs that NVLink connects, in a table of `nvidia-smi topo -m`: `NV4` in a GPU's row and column means four links. */
 export function parseLinks(text: string): Set<string> {
   const links = new Set<string>();
   let columns: (number | null)[] | null = null;
   for (const line of text.split('\n')) {
-    const cells = stripVTControlCharacters(line)
-      .split('\t')
-      .map((cell) => cell.trim());
+    const cells = Array.from(stripVTControlCharacters(line).split('\t'), (cell) => cell.trim());
     const numbers = cells.map(numberOf);
     const row = numbers[0] ?? null;
     if (row === null) {
@@ -74,14 +68,11 @@ function linkOf(a: number, b: number): string {
   return a < b ? `${a} ${b}` : `${b} ${a}`;
 }
 
-/**
- * CPUs near all of these cards together, as the kernel lists them (`0-15,32-47`); null where there are no cards, or one of them
- * does not say. `sys`: `/sys`.
- */
+/** CPUs near all these cards (`0-15,32-47`); null without cards, or if the kernel does not know one's. `sys`: `/sys`. */
 export async function cpusNear(pciIds: readonly (string | null)[], sys = '/sys'): Promise<string | null> {
   const near = new Set<number>();
   for (const pciId of new Set(pciIds)) {
-    // A host with one node, or none that is known, lists all its CPUs there, which is right as well.
+    // A host with one node, or none that is known, lists all its CPUs there, which is correct as well.
     const text = pciId === null ? null : await readText(join(sys, 'bus/pci/devices', pciId, 'local_cpulist'));
     const cpus = text === null ? null : parseCpuList(text);
     if (cpus === null) return null;
@@ -93,7 +84,7 @@ export async function cpusNear(pciIds: readonly (string | null)[], sys = '/sys')
 /** More than any kernel is built for (CONFIG_NR_CPUS of x86 is 8192 at most). */
 const mostCpus = 65_536;
 
-/** `0-3,8` as numbers; null when it is no such list, or an empty one. */
+/** `0-3,8` as numbers; null for an empty or invalid list. */
 export function parseCpuList(text: string): number[] | null {
   const cpus: number[] = [];
   for (const part of text.trim().split(',')) {

@@ -47,7 +47,7 @@ const never = new AbortController().signal;
 const quiet = () => {};
 
 describe('from an address', () => {
-  test('is fetched once, checked, and told of in percent', async () => {
+  test('is fetched once, checked, and reported in percent', async () => {
     const { url, asked } = await server(whole);
     const dir = folder();
     const said: string[] = [];
@@ -126,7 +126,7 @@ describe('from an address', () => {
     await expect(asking).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: false, hint: expect.stringContaining('https') });
   });
 
-  test('is given up when nobody wants it any more', async () => {
+  test('is given up when it is aborted', async () => {
     const stop = new AbortController();
     const { url } = await server((_, reply) => {
       reply.writeHead(200, { 'content-length': 9 }).write('x');

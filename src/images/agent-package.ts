@@ -1,60 +1,52 @@
 /**
- * The package of a CI service's agent, as a file of this host: fetched once, checked, and kept until no image is built from
- * it any more. What does not have the checksum that was asked for is never left where it could be taken for the package.
+ * The package of a CI service's agent, as a file of this host: downloaded once, checked, and kept until no image is built from it.
+ * A file with another checksum than expected never gets the name of the package.
  */
 import { createHash } from 'node:crypto';
-import { createReadStream, createWriteStream, mkdirSync } from 'node:fs';
-import { readdir, rename, rm, stat } from 'node:fs/promises';
+import { createReadStream, createWriteStream, existsSync, mkdirSync } from 'node:fs';
+import { readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
-import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
+import type { Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { OnejobError } from '../errors.ts';
 import { addressProblem, reasonOf, receive } from './receive.ts';
 
 export interface PackageParts {
-  /** Folder for packages that are fetched; made when it is needed. */
+  /** Folder for downloaded packages; created when it is needed. */
   readonly dir: string;
   readonly fetch?: typeof fetch;
-  /** Bytes that a package may have. */
+  /** Largest package, bytes. */
   readonly limit?: number;
-  /** ms in which a server must begin to answer, and then go on; default 60000. */
+  /** ms in which a server must begin to answer, and continue; default 60000. */
   readonly patience?: number;
-  /** Takes what should be looked at although it goes on, for the log. */
+  /** Logs a problem that does not stop the download. */
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
-}
-
-export interface PackageFile {
-  readonly path: string;
-  /** Of what the file holds, lower-case hex. */
-  readonly sha256: string;
 }
 
 const largest = 2 ** 30;
 
-/** The package as a file whose checksum is right. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
-export async function getPackage(
-  agent: AgentPackage,
-  parts: PackageParts,
-  progress: (line: string) => void,
-  signal: AbortSignal,
-): Promise<PackageFile> {
+/** The package as a file with the right checksum. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+export async function getPackage(agent: AgentPackage, parts: PackageParts, progress: Progress, signal: AbortSignal) {
   if (agent.from.startsWith('/')) {
     progress(`checking the agent ${agent.version}`);
     return { path: agent.from, sha256: await checked(agent.from, agent, signal) };
   }
-  if (agent.sha256 === null) unverified(agent, parts, progress);
+  const { version, from, sha256: expected } = agent;
+  if (expected === null) {
+    progress(`warning: no SHA-256 is known for the agent ${version}, so onejob does not verify what it downloads from ${from}`);
+    parts.warn?.('agent used without checking its checksum', { version, from, hint: 'Set services.<name>.agent.sha256.' });
+  }
   const path = join(parts.dir, fileName(agent));
-  const there = await stat(path).catch(() => null);
-  if (there !== null) {
+  if (existsSync(path)) {
     const sha256 = await hashOf(path, signal);
-    if (agent.sha256 === null || agent.sha256 === sha256) return { path, sha256 };
+    if (expected === null || expected === sha256) return { path, sha256 };
     await rm(path, { force: true });
   }
   return { path, sha256: await download(agent, path, parts, progress, signal) };
 }
 
-/** Removes what was fetched and is none of `wanted`, and what a fetch that was cut off has left. */
+/** Removes downloaded packages except for `wanted`, and what interrupted downloads left. */
 export async function prunePackages(dir: string, wanted: readonly AgentPackage[]): Promise<void> {
   const keep = new Set(wanted.map(fileName));
   const names = await readdir(dir).catch(() => []);
@@ -66,18 +58,8 @@ function fileName({ type, version, from, sha256 }: AgentPackage): string {
   return `${type}-${version.replaceAll(/[^A-Za-z0-9.-]/g, '_')}-${mark}.tar.gz`;
 }
 
-function unverified({ version, from }: AgentPackage, { warn }: PackageParts, progress: (line: string) => void): void {
-  progress(`warning: no SHA-256 is known for the agent ${version}, so onejob does not verify what it downloads from ${from}`);
-  warn?.('agent used without checking its checksum', { version, from, hint: 'Set services.<name>.agent.sha256.' });
-}
-
-async function download(
-  agent: AgentPackage,
-  path: string,
-  { dir, fetch: get, limit = largest, patience }: PackageParts,
-  progress: (line: string) => void,
-  signal: AbortSignal,
-): Promise<string> {
+async function download(agent: AgentPackage, path: string, parts: PackageParts, progress: Progress, signal: AbortSignal) {
+  const { dir, fetch: get, limit = largest, patience } = parts;
   const url = await addressOf(agent);
   mkdirSync(dir, { recursive: true, mode: 0o700 });
   const partial = `${path}.${process.pid}.part`;
@@ -86,10 +68,10 @@ async function download(
     const options = { limit, signal, ...(get !== undefined && { fetch: get }), ...(patience !== undefined && { patience }) };
     const sha256 = await receive(url, options, async (body, total, either) => {
       const hash = createHash('sha256');
-      let bytes = 0;
-      let shown = 0;
-      const seen = new Transform({
-        transform(chunk: Uint8Array, _encoding, done) {
+      const seen = async function* (chunks: AsyncIterable<Uint8Array>) {
+        let bytes = 0;
+        let shown = 0;
+        for await (const chunk of chunks) {
           bytes += chunk.length;
           hash.update(chunk);
           const percent = total > 0 ? Math.floor((bytes / total) * 100) : 0;
@@ -97,9 +79,9 @@ async function download(
             shown = percent;
             progress(`fetching the agent ${agent.version}: ${percent} %`);
           }
-          done(null, chunk);
-        },
-      });
+          yield chunk;
+        }
+      };
       await pipeline(body, seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
       return hash.digest('hex');
     });
@@ -127,7 +109,6 @@ async function checked(path: string, agent: AgentPackage, signal: AbortSignal): 
   }
 }
 
-/** SHA-256 of a file, lower-case hex. */
 export async function hashOf(path: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
   await pipeline(createReadStream(path), hash, { signal });

@@ -25,7 +25,7 @@ const docker = [
   { stream: '\n' },
 ];
 
-test('steps that take time are told as they begin, by their title or what they do', () => {
+test('steps that take time are reported as they begin, by their title or their command', () => {
   expect(read(docker).steps).toEqual(['step 2/4 FROM ${BASE}', 'step 3/4 installing packages', 'step 4/4 make all']);
   expect(read([{ stream: 'STEP 2/3: RUN make\n' }]).steps).toEqual(['step 2/3 make']);
 });

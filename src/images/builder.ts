@@ -1,9 +1,4 @@
-/**
- * Makes the image of a recipe, or finds the one that was made before: an image is named after all that it is made from, so
- * the same recipe is built once, whoever asks, also by another manager or before a restart. A build that is cut off leaves
- * no name, so what has a name is whole.
- */
-
+/** Builds the image of a recipe, or finds an earlier build by its name, which depends on all inputs of a complete build. */
 import { createReadStream } from 'node:fs';
 import { posix } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
@@ -19,7 +14,7 @@ import { createImages } from '../engine/image.ts';
 import { OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
-import { connectImageEngine, type ImageThere } from './engine.ts';
+import { type BuildCall, connectImageEngine, type ImageThere } from './engine.ts';
 import {
   type BuildPlan,
   basesOf,
@@ -33,48 +28,33 @@ import {
   withOwner,
 } from './plan.ts';
 
-/** What a pool asks for, before anything was looked at. */
 export interface ImageWish extends Omit<Wish, 'dockerfile'> {
-  /** Absolute path on this host. */
   readonly dockerfile: string | null;
-  /** When the base is pulled. */
   readonly pull: Recipe['pull'];
   /** The agent that must be in it, for a platform such as `linux-x64`; null for none. */
   readonly agent: (platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
 }
 
-/** An image that can be used now. */
 export interface Built {
   readonly reference: string;
   readonly id: string;
-  /** Of the agent in it; null where none was put in. */
+  /** Version of the agent in it; null without an agent. */
   readonly agentVersion: string | null;
-  /** What is to be done about it when a sandbox is made: one that was built is nowhere to be pulled from. */
+  /** For a sandbox's recipe: a built image cannot be pulled from anywhere. */
   readonly pull: Recipe['pull'];
 }
 
-export interface BuilderParts {
+interface BuilderParts {
   readonly environment: DockerEnvironment;
-  /** Id of this installation. */
   readonly owner: string;
-  /** Folder for packages of agents. */
   readonly packages: string;
-  readonly fetch?: typeof fetch;
   readonly warn?: PackageParts['warn'];
-}
-
-/** What would be built for a wish, and what it rests on. */
-export interface Prepared {
-  /** null: there is nothing to build, the base is the image. */
-  readonly plan: BuildPlan | null;
-  readonly base: { readonly reference: string; readonly id: string; readonly user: string } | null;
-  readonly agent: AgentPackage | null;
 }
 
 export type ImageBuilder = Awaited<ReturnType<typeof createImageBuilder>>;
 
-/** @throws OnejobError E_ENGINE_ADDRESS. Does not ask the Engine anything. */
-export async function createImageBuilder({ environment, owner, packages, fetch, warn }: BuilderParts) {
+/** @throws OnejobError E_ENGINE_ADDRESS. Does not call the Engine. */
+export async function createImageBuilder({ environment, owner, packages, warn }: BuilderParts) {
   const endpoint = await resolveEndpoint(environment);
   const [engine, images] = [connectImageEngine(endpoint), connectEngine(endpoint)];
   const pulls = createImages(images, environment.config, systemClock.now);
@@ -90,18 +70,17 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
     return platform;
   };
 
-  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Prepared> => {
+  /** What would be built for a wish, and on what. No plan: the base is the image. */
+  const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal) => {
     const { type, base: reference, packages: names, pull } = wish;
     const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile);
     const bases = reference !== null ? [reference] : basesOf(dockerfile ?? '');
-    // Fetched here and not by the build: with the credentials of this host, and known before it is decided what to build.
+    // Pulled here and not by the build: with the credentials of this host, and before it is decided what to build.
     const found = [];
-    for (const image of bases) {
-      found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
-    }
+    for (const image of bases) found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
     let agent = await wish.agent(await platformOf(signal), signal);
     if (agent !== null && agent.sha256 === null && agent.from.startsWith('/')) {
-      // Of a file, what it holds counts, and not what it is called.
+      // For a file, its content counts, not its name.
       const { sha256 } = await getPackage(agent, { dir: packages }, () => {}, signal);
       agent = { ...agent, sha256 };
     }
@@ -111,37 +90,29 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
     return { plan, base, agent };
   };
 
-  /** The layers one after the other; the id of the last one, which alone has the name. */
+  /** Builds the layers one after the other. Only the last one, whose id is returned, gets the name. */
   const buildAll = async (
     { reference, layers, labels }: BuildPlan,
-    { base, agent }: Prepared,
+    { base, agent }: Pick<Awaited<ReturnType<typeof prepare>>, 'base' | 'agent'>,
     progress: Progress,
     signal: AbortSignal,
   ): Promise<string> => {
-    const hasAgent = layers.some((layer) => layer.hasAgent);
-    const file =
-      hasAgent && agent !== null
-        ? await getPackage(agent, { dir: packages, ...(fetch && { fetch }), ...(warn && { warn }) }, progress, signal)
-        : null;
+    const needed = layers.some((layer) => layer.hasAgent) ? agent : null;
+    const file = needed && (await getPackage(needed, { dir: packages, ...(warn && { warn }) }, progress, signal));
     let below = base === null ? null : { id: base.id, user: base.user };
     for (const [at, layer] of layers.entries()) {
       const isLast = at === layers.length - 1;
       const part = layers.length === 1 ? '' : ` (${layer.what})`;
       progress(`building the image${part}`);
-      const id = await engine.build(
-        {
-          what: `image ${reference}${part}`,
-          tag: isLast ? reference : null,
-          args: { ...on(below, layer.what), ...layer.args },
-          labels: isLast ? labels : { [imageLabels.owner]: owner },
-          context: buildContext(
-            layer.what === 'your Dockerfile' ? withOwner(layer.dockerfile, owner) : layer.dockerfile,
-            layer.hasAgent ? (file?.path ?? null) : null,
-          ),
-        },
-        (step) => progress(`building the image${part}: ${step}`),
-        signal,
-      );
+      const dockerfile = layer.what === 'your Dockerfile' ? withOwner(layer.dockerfile, owner) : layer.dockerfile;
+      const call: BuildCall = {
+        what: `image ${reference}${part}`,
+        tag: isLast ? reference : null,
+        args: { ...on(below, layer.what), ...layer.args },
+        labels: isLast ? labels : { [imageLabels.owner]: owner },
+        context: buildContext(dockerfile, layer.hasAgent ? (file?.path ?? null) : null),
+      };
+      const id = await engine.build(call, (step) => progress(`building the image${part}: ${step}`), signal);
       const made = await images.image(id, signal);
       if (made === null) throw lost(reference);
       below = made;
@@ -155,12 +126,9 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
     isThere: async ({ reference, id }: Built, signal: AbortSignal): Promise<boolean> =>
       (await images.image(reference, signal))?.id === id,
 
-    /**
-     * The newest image that was made for this recipe, whatever has been published since; null when there is none. Asks
-     * nobody but the Engine, and fetches nothing.
-     */
+    /** The newest image built for this recipe, whatever was published since; null when there is none. It pulls nothing. */
     find: async (wish: ImageWish, signal: AbortSignal): Promise<Built | null> => {
-      // Whoever wants to build it is told why it cannot be read.
+      // A build reports why it cannot be read.
       const dockerfile = wish.dockerfile === null ? null : await readDockerfile(wish.dockerfile).catch(() => undefined);
       if (dockerfile === undefined) return null;
       const recipe = recipeOf({ ...wish, dockerfile });
@@ -173,7 +141,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
 
     prepare,
 
-    /** The image of this wish as things are now; built if it is not there. @throws OnejobError */
+    /** The image of this wish as things are now; built if it does not exist. @throws OnejobError */
     get: async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Built> => {
       const prepared = await prepare(wish, progress, signal);
       const { plan, base, agent } = prepared;
@@ -190,7 +158,7 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
       return { reference: plan.reference, id, agentVersion: agent?.version ?? null, pull: 'never' };
     },
 
-    /** Images that this installation has built, newest first; `containers` is how many were made from each, whoever's. */
+    /** Images that this installation has built, newest first; `containers` is the number of containers from each. */
     list: async (signal: AbortSignal) => {
       const [made, used] = await Promise.all([engine.labelled([own], signal), engine.inUse(signal)]);
       return onlyNamed(made)
@@ -198,26 +166,23 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
         .toSorted((one, other) => other.created - one.created);
     },
 
-    /**
-     * Removes the images of this installation that `keep` does not want and no container was made from, and what builds
-     * that failed or were cut off have left. The references of what is gone.
-     */
+    /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
     prune: async (keep: (image: ImageThere) => boolean, signal: AbortSignal): Promise<string[]> => {
       const used = new Set(await engine.inUse(signal));
       const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));
       const gone: string[] = [];
       for (const { reference } of unwanted) if ((await engine.remove(reference)) === 'removed') gone.push(reference);
-      // What is being built has no name yet, either.
+      // A running build has no name yet, either.
       if (shared.isBusy()) return gone;
       const unfinished = (await engine.dangling([own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
       for (const { id } of unfinished) await engine.remove(id);
       return gone;
     },
 
-    /** Hash of what the config asked for when it was built; null for what has none. */
+    /** Hash of the config's recipe that it was built for; null without one. */
     recipeOf: ({ labels }: ImageThere): string | null => labels[imageLabels.recipe] ?? null,
 
-    /** Removes packages that no wish has asked for when it was looked at last. */
+    /** Removes packages that no wish needed at the last look. */
     prunePackages: () => prunePackages(packages, [...agents.values()]),
 
     close: () => {
@@ -227,30 +192,22 @@ export async function createImageBuilder({ environment, owner, packages, fetch, 
   };
 }
 
-/** What the layer below gives to the Dockerfile of the one above it. Only the agent's has a user of its own. */
+/** What the layer below passes to a layer's Dockerfile. Only the agent's has its own user. */
 function on(below: { id: string; user: string } | null, what: Layer['what']): Record<string, string> {
   if (below === null) return {};
   return { BASE: below.id, ...((what === 'packages' || what === 'needs') && { BASE_USER: below.user || '0' }) };
 }
 
-/**
- * The name that onejob gave it; null for what is not whole, and for what somebody built on an image of onejob's: that has
- * its labels, too, but not its name.
- */
-function nameOf({ tags, labels }: ImageThere): string | null {
-  const hash = labels[imageLabels.hash];
-  if (hash === undefined) return null;
-  return tags.find((tag) => tag.startsWith('onejob/') && tag.endsWith(`:${hash.slice(0, 12)}`)) ?? null;
-}
-
+/** Images with the name that onejob gave them: not incomplete ones, nor those built on one, which have its labels too. */
 function onlyNamed(images: readonly ImageThere[]): (ImageThere & { readonly reference: string })[] {
   return images.flatMap((image) => {
-    const reference = nameOf(image);
-    return reference === null ? [] : [{ ...image, reference }];
+    const hash = image.labels[imageLabels.hash];
+    const reference = image.tags.find((tag) => tag.startsWith('onejob/') && tag.endsWith(`:${hash?.slice(0, 12)}`));
+    return hash === undefined || reference === undefined ? [] : [{ ...image, reference }];
   });
 }
 
-/** As the packages of agents are named. */
+/** As in the names of agents' packages. */
 function platformFor(arch: string): string {
   const known: Readonly<Record<string, string>> = { amd64: 'linux-x64', arm64: 'linux-arm64', arm: 'linux-arm' };
   return known[arch] ?? `linux-${arch}`;
@@ -260,12 +217,12 @@ function lost(reference: string): OnejobError {
   return new OnejobError('E_IMAGE_BUILD', `The Engine built image ${reference}, but does not have it.`, { retry: true });
 }
 
-/** User and group of the agent in the image, as its Dockerfile makes them. */
+/** User and group of the agent in the image, as in its Dockerfile. */
 const agentUser = 1000;
 
 /**
- * What is sent to an Engine to be built: a Dockerfile, and the agent's package as it is unpacked. Nothing else of this host.
- * A tar stream; a package that is none makes it fail with E_AGENT_PACKAGE. `agent`: path of a `.tar.gz`; null for none.
+ * What the Engine gets for a build, as a tar stream: the Dockerfile, and the unpacked package at the path `agent`, if not null. An
+ * invalid package makes the stream fail with E_AGENT_PACKAGE.
  */
 export function buildContext(dockerfile: string, agent: string | null): Readable {
   const writer = pack();
@@ -279,14 +236,14 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
   const reader = extract();
   const refuse = (why: Error): void => {
     writer.destroy(unusable(path, why));
-    // Without the reason: nobody may listen for it any more, and then it would end the process.
+    // Without the reason: if nobody listens for it any more, an error would end the process.
     reader.destroy();
   };
   let isThere = false;
   reader.on('entry', (header, body, next) => {
     const { pax: _, uname: _uname, gname: _gname, linkname, type, ...rest } = header;
     const name = within(header.name);
-    // A hard link names its target as entries are named; a symbolic one is only text here.
+    // A hard link names its target like an entry; for a symbolic link the target is only text here.
     const target = type === 'link' ? within(linkname ?? '') : '';
     if (name === null || target === null) {
       refuse(new Error(`it contains "${header.name}", which is outside its folder`));
@@ -295,8 +252,8 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
     if (name === 'bin/Agent.Listener') isThere = true;
     const link = linkname == null ? {} : { linkname: type === 'link' ? `agent/${target}` : linkname };
     const as = { ...rest, ...link, type, name: `agent/${name}`, uid: agentUser, gid: agentUser };
-    const entry = writer.entry(as, (error) => next(error ?? undefined));
-    if (entry === null || entry === undefined) body.resume();
+    const entry = writer.entry(as, (error) => next(error ?? undefined)) ?? null;
+    if (entry === null) body.resume();
     else body.pipe(entry);
   });
   reader.on('finish', () => {
@@ -308,7 +265,7 @@ function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
   });
 }
 
-/** An entry's path below the folder that it is unpacked to; null for one that leaves it. */
+/** An entry's path below the folder that it is unpacked to; null for one outside. */
 function within(name: string): string | null {
   const path = posix.normalize(name);
   if (posix.isAbsolute(path) || path === '..' || path.startsWith('../')) return null;

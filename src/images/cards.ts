@@ -1,22 +1,18 @@
-/**
- * Which devices of a host an image is chosen for, and which CUDA they can be used with. What could not be seen, or is not in the
- * tables, is unknown: never a host without a GPU, never "the newest".
- */
-
+/** The devices that an image is chosen for, and the CUDA that they support. Unknown is never taken as "no GPU" or "newest". */
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { pinIt } from './request.ts';
 import type { Generation, Tables } from './tables.ts';
 import { compareVersions, newest, oldest } from './version.ts';
 
 export type Cards =
-  /** NVIDIA's, at least one. `note`: what else is there and was left aside; null when nothing is. */
+  /** NVIDIA's, at least one. `note`: what is ignored. */
   | { readonly kind: 'cuda'; readonly devices: readonly Device[]; readonly note: string | null }
   | { readonly kind: 'none'; readonly why: string }
   | { readonly kind: 'problem'; readonly problem: string };
 
 const vendors = { nvidia: 'NVIDIA', amd: 'AMD', intel: 'Intel' } as const;
 
-/** `wanted`: UUIDs that the agent will have, none for an agent without a device; undefined for whatever is there. */
+/** `wanted`: UUIDs of the agent's devices, empty for an agent without devices; undefined for all that are there. */
 export function cardsFor(inventory: Inventory, wanted: readonly string[] | undefined): Cards {
   if (wanted === undefined) return everyCard(inventory);
   if (wanted.length === 0) return { kind: 'none', why: 'the agent gets no devices' };
@@ -35,13 +31,10 @@ function everyCard(inventory: Inventory): Cards {
   const nvidia = devices.filter((each) => each.vendor === 'nvidia');
   const [other] = devices.filter((each) => each.vendor !== 'nvidia');
   if (nvidia.length > 0) {
-    const notes = [
-      ...(complete
-        ? []
-        : [`onejob could not read all devices (${firstFinding(inventory)}), and chooses the image for those that it could read`]),
-      ...(other === undefined ? [] : [`${vendors[other.vendor]} ${other.model} is ignored, because CUDA images cannot use it`]),
-    ];
-    return { kind: 'cuda', devices: nvidia, note: notes.length === 0 ? null : notes.join('; ') };
+    const some = `onejob could not read all devices (${firstFinding(inventory)}), and chooses the image for those that it could read`;
+    const notes = complete ? [] : [some];
+    if (other !== undefined) notes.push(`${vendors[other.vendor]} ${other.model} is ignored, because CUDA images cannot use it`);
+    return { kind: 'cuda', devices: nvidia, note: notes.join('; ') || null };
   }
   if (other !== undefined) return { kind: 'problem', problem: notNvidia(other) };
   if (complete && driver === null && !findings.some((each) => each.level === 'error')) {
@@ -67,28 +60,26 @@ function notThere(uuid: string, { devices, complete }: Inventory): string {
   return `There is no device ${uuid}: ${there}${complete ? '' : ', but onejob could not read all of them'}.`;
 }
 
-/** Which CUDA GPUs can be used with, by their generation. */
 export interface CudaRange {
-  /** Such as `Volta`. */
   readonly generation: string;
   readonly first: string;
-  /** null: the newest CUDA still has it. */
+  /** null: the newest CUDA still supports it. */
   readonly last: string | null;
-  /** Last branch of the driver that drives it; null for the newest. */
+  /** Last branch of the driver that supports it; null for the newest. */
   readonly lastDriver: number | null;
-  /** `l4t`: the GPU of a Jetson before Thor, which takes no image for servers. */
+  /** `l4t`: the GPU of a Jetson before Thor, which cannot use images for servers. */
   readonly platform: 'l4t' | null;
   readonly verified: boolean;
 }
 
-/** By compute capability; where that is not known by architecture, and then what holds for all GPUs of that name. */
+/** By compute capability, or if that is unknown by architecture: then what holds for all GPUs of that name. */
 function cudaRange(device: Pick<Device, 'computeCapability' | 'architecture'>, tables: Tables): CudaRange | null {
   const { computeCapability, architecture } = device;
   if (computeCapability !== null) {
     const row = tables.generations.find((each) => each.compute.includes(computeCapability));
     return row === undefined ? null : common([row]);
   }
-  // "Ada Lovelace" is called "Ada" as well.
+  // "Ada Lovelace" is also called "Ada".
   const [name] = architecture?.toLowerCase().split(/\s+/) ?? [];
   const rows = tables.generations.filter((each) => each.name.toLowerCase() === name && each.platform === undefined);
   return rows.length === 0 ? null : common(rows);
@@ -116,13 +107,13 @@ export function rangeWords({ first, last }: Pick<CudaRange, 'first' | 'last'>): 
   return last === null ? `CUDA ${first} and newer` : `CUDA ${first} to ${last}`;
 }
 
-/** Devices that are alike, so that eight equal cards are one step of an explanation. */
+/** Equal devices, so that eight equal cards are one step of an explanation. */
 export interface Group {
   readonly model: string;
   readonly compute: string | null;
-  /** null: nobody knows which CUDA they can be used with. */
+  /** null: unknown which CUDA they support. */
   readonly range: CudaRange | null;
-  /** UUIDs of the GPUs, and of the instances among the devices. */
+  /** UUIDs of the GPUs, including those of the instances among the devices. */
   readonly gpus: ReadonlySet<string>;
   readonly instances: number;
 }

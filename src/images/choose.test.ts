@@ -58,12 +58,12 @@ const choices: [string, ImageRequest, string][] = [
     '13.0.3',
   ],
   [
-    'a display card of Intel beside it',
+    'a display card of Intel next to it',
     request(hostWith('550.54.14', '12.4', h100, card('Intel UHD', null, { vendor: 'intel' }))),
     '12.4.1',
   ],
   [
-    'cards that could be read beside one that could not',
+    'cards that could be read next to one that could not',
     request({ ...hostWith('550.54.14', '12.4', h100), complete: false }),
     '12.4.1',
   ],
@@ -113,7 +113,7 @@ describe('an image is chosen for', () => {
 
 const refusals: [string, ImageRequest, RegExp][] = [
   [
-    'a GPU that nobody knows',
+    'an unknown GPU',
     request(hostWith('595.1', '13.2', card('Graphics Device', null))),
     /Graphics Device: its compute capability is unknown\. Pin/,
   ],
@@ -138,7 +138,7 @@ const refusals: [string, ImageRequest, RegExp][] = [
     /Cannot determine which GPUs this host has: nvidia-smi hung\. Pin/,
   ],
   ['a driver without devices', request(hostWith('550.54.14', '12.4')), /driver 550\.54\.14.*lists no devices/],
-  ['a driver that nobody knows', request(hostWith(null, null, h100)), /neither the driver nor its CUDA/],
+  ['an unknown driver', request(hostWith(null, null, h100)), /neither the driver nor its CUDA/],
   [
     'Kepler 3.0, which ends at CUDA 10.2',
     request(hostWith('470.256.02', '11.4', card('GRID K520', '3.0'))),
@@ -170,7 +170,7 @@ const refusals: [string, ImageRequest, RegExp][] = [
     /12\.9\.1 would still run.*refuses/,
   ],
   [
-    'a distribution that nobody publishes',
+    'a distribution without images',
     request(hostWith('550.54.14', '12.4', h100), { distribution: 'arch' }),
     /No image is published for arch\. The images that run on this host.*ubuntu22\.04/,
   ],

@@ -1,7 +1,7 @@
 import { cardsFor, type Group, groupsOf, groupWords, rangeWords } from './cards.ts';
 import { neverFits, noDriver, unknownCard, whyNone, wrongDriver, wrongTemplate } from './refusal.ts';
 import { fillTemplate, type ImageRequest, pinIt } from './request.ts';
-import { candidates, type Demands, type Found, type HostCuda, hostCuda, pick, tooNew } from './search.ts';
+import { candidates, type Demands, type Found, type HostCuda, hostCuda, oldestDriver, pick, tooNew } from './search.ts';
 import { builtInTables, type Tables } from './tables.ts';
 import { compareVersions } from './version.ts';
 
@@ -9,7 +9,7 @@ export interface ImageChoice {
   /** null when none fits. */
   readonly image: string | null;
   readonly steps: readonly Step[];
-  /** Why none fits and what to do, in whole sentences; null when one does. */
+  /** Why none fits and what to do, in whole sentences. */
   readonly problem: string | null;
 }
 
@@ -17,7 +17,7 @@ export interface ImageChoice {
 export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables): ImageChoice {
   const request = asked.distribution === null ? asked : { ...asked, distribution: tagWord(asked.distribution) };
   const steps: Step[] = [hostStep(request)];
-  // Before all else: what a Jetson lists of its GPU is so little that it reads like a tool that failed.
+  // First of all: a Jetson reports so little of its GPU that it looks like a failing tool.
   if (request.platform === 'l4t' && request.devices?.length !== 0) return refuse(steps, jetson);
   const cards = cardsFor(request.inventory, request.devices);
   if (cards.kind === 'problem') return refuse(steps, cards.problem);
@@ -36,13 +36,14 @@ export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables)
   if (wrong !== null) return refuse(steps, wrong);
 
   steps.push(distributionStep(request, tables));
-  const demands = demandsOf(request, host, groups);
+  const ranges = groups.flatMap((group) => group.range ?? []);
+  const demands = { arch: request.arch, host, ranges, models: groups.map((group) => group.model), tables };
   const found = candidates(request, tables);
-  const cut = tooNew(found, demands, tables);
-  if (cut !== null) steps.push(step('driver', `CUDA ${cut.cuda} needs driver ${cut.any}`, source('toolkits', tables), cut.tag));
-  const chosen = pick(found, demands, tables);
-  if (chosen === null) return refuse(steps, whyNone(request, demands, tables));
-  return named(request, tables, steps, chosen, demands);
+  const cut = tooNew(found, demands);
+  const needs = cut && `CUDA ${cut.cuda} needs driver ${oldestDriver(cut, tables)}`;
+  if (needs !== null) steps.push(step('driver', needs, source('toolkits', tables), cut?.tag));
+  const chosen = pick(found, demands);
+  return chosen === null ? refuse(steps, whyNone(request, demands)) : named(request, steps, chosen, demands);
 }
 
 const jetson = `This is a Jetson with Linux for Tegra: images for servers do not work on it, and onejob does not know which image fits its release. ${pinIt}`;
@@ -51,21 +52,15 @@ function refuse(steps: readonly Step[], problem: string): ImageChoice {
   return { image: null, steps, problem };
 }
 
-function demandsOf({ arch }: ImageRequest, host: Demands['host'], groups: readonly Group[]): Demands {
-  const ranges = groups.map((group) => group.range).filter((range) => range !== null);
-  return { arch, host, ranges, models: groups.map((group) => group.model) };
-}
-
-function named(request: ImageRequest, tables: Tables, steps: readonly Step[], found: Found, { host }: Demands): ImageChoice {
+function named(request: ImageRequest, steps: readonly Step[], found: Found, { host, tables }: Demands): ImageChoice {
   const { image, rule, skipped } = found;
   const distribution = request.distribution ?? bestOf(image[request.arch]?.distributions ?? [], tables);
   const name = fillTemplate(request.template, { cuda: image.tag, flavour: request.flavour, distribution, arch: request.arch });
   if ('unknown' in name) return refuse(steps, wrongTemplate(request.template, name.unknown));
-  const passedOver = skipped
-    .filter((each) => compareVersions(each.tag, image.tag) > 0)
-    .map((each) =>
-      step('image', `${each.tag} would fit and is newer`, source(each.source, tables), 'it, because no source confirms it', false),
-    );
+  const newer = skipped.filter((each) => compareVersions(each.tag, image.tag) > 0);
+  const passedOver = newer.map((each) =>
+    step('image', `${each.tag} would fit and is newer`, source(each.source, tables), 'it, because no source confirms it', false),
+  );
   const why =
     rule === 'version'
       ? `${image.tag} is the newest remaining image, and CUDA ${image.cuda} is not newer than the driver's ${host.cuda}`
@@ -97,14 +92,12 @@ function tagWord(distribution: string): string {
 }
 
 export interface Step {
-  /** What it is about, in a word or two. */
   readonly about: string;
   readonly known: string;
-  /** Where that is known from. */
   readonly from: string;
   /** null when it rules nothing out. */
   readonly rulesOut: string | null;
-  /** false when it rests on something in the tables that no source confirms. */
+  /** false when it rests on an unconfirmed entry of the tables. */
   readonly verified: boolean;
 }
 
@@ -141,7 +134,7 @@ function distributionStep(request: ImageRequest, tables: Tables): Step {
   return step('distribution', distribution, 'the request', rulesOut);
 }
 
-/** Where a part of the tables has what it says from. */
+/** The source of a part of the tables. */
 function source(key: string, tables: Tables): string {
   return `tables of ${tables.date}: ${tables.sources[key] ?? key}`;
 }

@@ -1,5 +1,4 @@
-/** What building images needs of an Engine, beside what the docker runtime asks it. */
-
+/** The Engine's API for building images, in addition to what the docker runtime uses. */
 import { createInterface } from 'node:readline';
 import { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
@@ -19,7 +18,6 @@ const imageAnswer = z.object({
 });
 const containerAnswer = z.object({ ImageID: z.string().default('') });
 
-/** An image on the Engine. */
 export interface ImageThere {
   readonly id: string;
   /** Names with their tags, as Docker writes them. */
@@ -27,24 +25,23 @@ export interface ImageThere {
   readonly labels: Readonly<Record<string, string>>;
   /** ms since the epoch */
   readonly created: number;
-  /** bytes, with what it shares with others */
+  /** bytes, including what it shares with others */
   readonly size: number;
 }
 
 export interface BuildCall {
   /** For messages, such as `the agent layer of onejob/azure-pipelines:4be1…`. */
   readonly what: string;
-  /** null: it is only built on. */
+  /** null for a layer that is only built on. */
   readonly tag: string | null;
   readonly args: Readonly<Record<string, string>>;
   readonly labels: Readonly<Record<string, string>>;
   readonly context: Readable;
 }
 
-/** A step may say nothing for long, such as one that compiles, in ms. */
+/** ms that a step may print nothing, such as one that compiles. */
 const silentStep = 30 * 60_000;
 
-/** `close` ends its connections. */
 export function connectImageEngine(endpoint: Endpoint) {
   const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
@@ -52,10 +49,8 @@ export function connectImageEngine(endpoint: Endpoint) {
     const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
     return found.map(({ Id, RepoTags, Created, Size, Labels }) => ({
       id: Id,
-      // Podman says where a name without a registry is, or is taken to be.
-      tags: (RepoTags ?? [])
-        .filter((tag) => !tag.startsWith('<none>'))
-        .map((tag) => tag.replace(/^(?:localhost|docker\.io)\//, '')),
+      // Podman adds a registry to a name without one.
+      tags: (RepoTags ?? []).flatMap((tag) => (tag.startsWith('<none>') ? [] : tag.replace(/^(?:localhost|docker\.io)\//, ''))),
       labels: Labels ?? {},
       created: Created * 1000,
       size: Size,
@@ -67,19 +62,17 @@ export function connectImageEngine(endpoint: Endpoint) {
 
     /** Images with all of these labels (`name` or `name=value`). */
     labelled: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted }, signal),
-    /** Those of them that have no name and that nothing is built on. */
+    /** Those of them without a name and without images built on them. */
     dangling: (wanted: readonly string[], signal: AbortSignal) => list({ label: wanted, dangling: ['true'] }, signal),
 
-    /** Ids of images that containers were made from, one for each container. */
+    /** Ids of the images of all containers, one for each container. */
     inUse: async (signal: AbortSignal): Promise<string[]> => {
       const call = { method: 'GET', path: '/containers/json', query: { all: true }, limit: 'soon', signal } as const;
-      return z
-        .array(containerAnswer)
-        .parse(await ask({ ...call, doing: 'list containers' }))
-        .map(({ ImageID }) => ImageID);
+      const found = z.array(containerAnswer).parse(await ask({ ...call, doing: 'list containers' }));
+      return found.map(({ ImageID }) => ImageID);
     },
 
-    /** By name or id; `used`: a container was made from it, or an image that has a name. */
+    /** By name or id; `used`: by a container, or by an image that has a name. */
     remove: async (image: string): Promise<'removed' | 'absent' | 'used'> => {
       const doing = `remove image ${image}`;
       try {
@@ -88,16 +81,13 @@ export function connectImageEngine(endpoint: Endpoint) {
       } catch (error) {
         const status = statusOf(error);
         if (status === 404) return 'absent';
-        // Podman says 500 where Docker says 409.
+        // Podman returns 500 where Docker returns 409.
         if (status === 409 || (status === 500 && /in use|dependent/i.test(messageOf(error)))) return 'used';
         throw translate(error, doing, endpoint);
       }
     },
 
-    /**
-     * Builds one Dockerfile; the id of what was made. `progress` hears of each step. A call that is cut off, by `signal` or
-     * because the caller died, ends the build, too. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_*
-     */
+    /** Builds one Dockerfile; the image's id. `signal` ends it. @throws OnejobError E_IMAGE_BUILD, E_DISK_FULL, E_ENGINE_* */
     build: async (call: BuildCall, progress: (step: string) => void, signal: AbortSignal): Promise<string> => {
       const { tag, args, labels: given, context, what } = call;
       const query = {
@@ -105,7 +95,7 @@ export function connectImageEngine(endpoint: Endpoint) {
         dockerfile: 'Dockerfile',
         rm: true,
         forcerm: true,
-        // Podman's word, which Docker does not know: its steps would have all the labels of what is made in the end.
+        // For Podman; Docker ignores it. Otherwise each of its steps would have all labels of the result.
         layers: false,
         buildargs: args,
         labels: given,
@@ -116,12 +106,11 @@ export function connectImageEngine(endpoint: Endpoint) {
         const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
         const answer = await raw({ ...call, file: context, doing, signal });
         if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a build without a stream');
-        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
+        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY }))
           if (line.trim() !== '') output.line(line);
-        }
       } catch (error) {
         signal.throwIfAborted();
-        // What the Engine says right away is about the Dockerfile, such as an instruction that there is not.
+        // What the Engine answers at once is about the Dockerfile, such as an unknown instruction.
         const status = statusOf(error);
         if (status === 400 || status === 500) throw buildFailure(what, messageOf(error), output.step, output.tail(), error);
         throw translate(error, doing, endpoint);
@@ -144,7 +133,7 @@ function buildFailure(what: string, why: string, step: string | null, tail: read
   });
 }
 
-/** Docker and Podman repeat the whole command of a step that failed; how it ended comes last. */
+/** Docker and Podman repeat the whole command of a failed step; its exit code comes last. */
 function oneLine(why: string): string {
   const text = why.replaceAll(/\s+/g, ' ').replace(/[.\s]+$/, '');
   const code = /^(?:The command|building at STEP) .*(?:returned a non-zero code:|exit status) (\d+)$/.exec(text)?.[1];
@@ -155,75 +144,61 @@ function oneLine(why: string): string {
 const linesShown = 15;
 const longestLine = 300;
 const longestStep = 70;
-/** Of a line that has no end yet; the rest of a longer one is dropped. */
+/** Longest beginning of an unfinished line; the rest is dropped. */
 const longestRest = 64 * 1024;
 
 const answer = z.object({
   stream: z.string().optional(),
-  status: z.string().optional(),
   error: z.string().optional(),
   aux: z.object({ ID: z.string().optional() }).optional().catch(undefined),
 });
 
-/**
- * What an Engine says while it builds: which step it is at, what came out, and why it failed. `progress` hears of each step that may
- * take its time, as it begins.
- */
+/** Parses the output of a build. `progress` gets each step that may take time, when it begins. */
 export function readBuild(progress: (step: string) => void) {
   const lines: string[] = [];
   let rest = '';
-  let id: string | null = null;
-  let error: string | null = null;
-  let step: string | null = null;
 
   const take = (said: string): void => {
     const line = stripVTControlCharacters(said);
-    // Docker says `Step 3/9 : RUN …`, Podman `STEP 3/9: RUN …`.
+    // Docker prints `Step 3/9 : RUN …`, Podman `STEP 3/9: RUN …`.
     const [, at, of, instruction] = /^step (\d+)\/(\d+) ?: (.*)$/i.exec(line) ?? [];
     if (instruction !== undefined) {
-      step = `step ${at}/${of} ${titleOf(instruction)}`;
+      output.step = `step ${at}/${of} ${titleOf(instruction)}`;
       // The others take no time.
-      if (/^(?:RUN|COPY|ADD|FROM)\b/i.test(instruction)) progress(step);
+      if (/^(?:RUN|COPY|ADD|FROM)\b/i.test(instruction)) progress(output.step);
       return;
     }
     // Podman has no `aux` for this; both end with the id.
     const made = /^(?:Successfully built )?([0-9a-f]{12,64})$/.exec(line)?.[1];
-    if (made !== undefined) id ??= made;
+    if (made !== undefined) output.id ??= made;
     if (/^(?: ?--->|-->|Removing intermediate container|Successfully )/.test(line) || line.trim() === '') return;
     lines.push(line.length > longestLine ? `${line.slice(0, longestLine)}…` : line);
     if (lines.length > linesShown) lines.shift();
   };
 
-  return {
-    /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for what no Engine says */
+  const output = {
+    /** Id of the image; null until it is known. */
+    id: null as string | null,
+    error: null as string | null,
+    /** The current step, for people; null before the first. */
+    step: null as string | null,
+    /** Takes one JSON line of the answer. @throws SyntaxError or ZodError for any other line */
     line(json: string): void {
-      const { stream, error: failure, aux } = answer.parse(JSON.parse(json));
-      if (aux?.ID !== undefined) id = aux.ID;
-      if (failure !== undefined) error = failure.trim();
+      const { stream, error, aux } = answer.parse(JSON.parse(json));
+      if (aux?.ID !== undefined) output.id = aux.ID;
+      if (error !== undefined) output.error = error.trim();
       if (stream === undefined) return;
       // A piece may end in the middle of a line, and progress bars go back to its beginning.
       const pieces = (rest + stream).split(/\r?\n|\r/);
       rest = (pieces.pop() ?? '').slice(0, longestRest);
       pieces.forEach(take);
     },
-    /** Id of what was made; null while it is not. */
-    get id(): string | null {
-      return id;
-    },
-    /** Why it failed; null while it has not. */
-    get error(): string | null {
-      return error;
-    },
-    /** The step that it is at, for people; null before the first. */
-    get step(): string | null {
-      return step;
-    },
-    /** The last lines that came out. */
     tail: (): string[] => [...lines, ...(rest.trim() === '' ? [] : [rest])].slice(-linesShown),
   };
+  return output;
 }
 
-/** An instruction in a few words: what follows `RUN :` is a title, as onejob's own Dockerfiles have it. */
+/** An instruction in a few words: the text after `RUN :` is a title in onejob's own Dockerfiles. */
 function titleOf(instruction: string): string {
   const title = /^RUN : ([^;]+);/.exec(instruction)?.[1];
   const words = (title ?? instruction.replace(/^RUN (?:set -\S+;\s*)*/, '')).replaceAll(/\s+/g, ' ').trim();

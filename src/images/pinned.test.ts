@@ -45,8 +45,8 @@ test.each<[string, string | null, string | null]>([
     why('12.9.1-base', '550.54.14', '12.4', geforce),
     'has CUDA 12.9, and its own check (NVIDIA_REQUIRE_CUDA) refuses driver 550.54.14, which can run CUDA 12.4',
   ],
-  ['of a driver that nobody knows', why('13.0.2-base', null, null, h100), null],
-  ['for a card that nobody knows', why('13.0.2-base', '580.95.05', '13.0', card('Graphics Device', null)), null],
+  ['of an unknown driver', why('13.0.2-base', null, null, h100), null],
+  ['for an unknown card', why('13.0.2-base', '580.95.05', '13.0', card('Graphics Device', null)), null],
   ['that is not in the tables', why('14.7.0-base', '580.95.05', '13.0', h100), null],
   ['for no card', why('13.0.2-base', '390.157', null), null],
 ])('an image %s', (_, found, expected) => {

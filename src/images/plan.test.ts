@@ -56,7 +56,7 @@ describe('the name', () => {
     expect(planOf()?.labels).toMatchObject({ [imageLabels.owner]: 'o1', [imageLabels.base]: 'ubuntu:24.04' });
   });
 
-  test('is the same for the same image, whoever builds it and however it is written', () => {
+  test('is the same for the same image, for any owner and any order of packages', () => {
     expect(planOf({ packages: ['git', 'jq', 'git'] }, { owner: 'o2' })?.reference).toBe(named);
     // The same base by another name.
     expect(planOf({ base: 'mirror.example.org/ubuntu:24.04' })?.reference).toBe(named);

@@ -1,8 +1,4 @@
-/**
- * What is built for a recipe: one Dockerfile after the other, each on top of what the one before it made. The same
- * recipe on the same base with the same agent gives the same plan, and with it the same name.
- */
-
+/** What is built for a recipe: one Dockerfile on top of the other. The same recipe, base and agent give the same plan and name. */
 import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -13,13 +9,13 @@ import { serviceType, serviceTypes } from '../ci/types.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 
 export const imageLabels = {
-  /** Id of the installation that built it; `by-hand` for who used a template without onejob. */
+  /** Id of the installation that built it; `by-hand` for a template that was used without onejob. */
   owner: 'io.onejob.owner',
-  /** Hash of all it was built from. */
+  /** Hash of everything it was built from. */
   hash: 'io.onejob.image.hash',
   /** Hash of what the config asks for: two images of one recipe are an older and a newer one. */
   recipe: 'io.onejob.image.recipe',
-  /** What it was built on, as it was written or chosen. */
+  /** The base, as it was written or chosen. */
   base: 'io.onejob.image.base',
   agentType: 'io.onejob.agent.type',
   agentVersion: 'io.onejob.agent.version',
@@ -27,7 +23,6 @@ export const imageLabels = {
   agentHash: 'io.onejob.agent.hash',
 } as const;
 
-/** What is wanted, as far as the config says it. */
 export interface Wish {
   /** Type of the CI service whose agents run in it. */
   readonly type: string;
@@ -38,14 +33,11 @@ export interface Wish {
   readonly dockerfile: string | null;
 }
 
-/** What was found out about a wish before it is built. */
 export interface Ground {
-  /** Ids of the images that it is built on. */
   readonly bases: readonly string[];
-  /** User of the base; empty for root. With a Dockerfile what is made of it says it. */
+  /** User of the base; empty for root. */
   readonly user: string;
   readonly agent: AgentPackage | null;
-  /** Id of this installation. */
   readonly owner: string;
 }
 
@@ -53,19 +45,18 @@ export interface Layer {
   /** For people, such as `packages`. */
   readonly what: 'your Dockerfile' | 'packages' | 'needs' | 'agent';
   readonly dockerfile: string;
-  /** Without BASE and BASE_USER, which are what the layer below made. */
+  /** Without BASE and BASE_USER, which come from the layer below. */
   readonly args: Readonly<Record<string, string>>;
-  /** The agent's package is sent along, unpacked, as the folder `agent`. */
+  /** The build context contains the unpacked agent's package as the folder `agent`. */
   readonly hasAgent: boolean;
 }
 
 export interface BuildPlan {
-  /** Name and tag; the tag is the beginning of the hash. */
   readonly reference: string;
   readonly hash: string;
   readonly recipe: string;
   readonly layers: readonly Layer[];
-  /** Of what is made in the end, beside those that the Dockerfiles give. */
+  /** Labels of the result, in addition to those of the Dockerfiles. */
   readonly labels: Readonly<Record<string, string>>;
 }
 
@@ -87,9 +78,8 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
   }
   const needs = templates.needs[wish.type];
   if (needs !== undefined) layers.push({ what: 'needs', dockerfile: needs, args: { OWNER: owner }, hasAgent: false });
-  if (agent !== null && template !== undefined) {
+  if (agent !== null && template !== undefined)
     layers.push({ what: 'agent', dockerfile: template, args: { OWNER: owner, AGENT_VERSION: agent.version }, hasAgent: true });
-  }
   if (layers.length === 0) return null;
   const recipe = recipeOf(wish);
   const hash = digest({
@@ -112,7 +102,7 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
   };
 }
 
-/** Images that a Dockerfile is built on, in its order; stages of its own and what only its arguments say are none. */
+/** Base images of a Dockerfile, in its order, without its own stages and those that only its arguments name. */
 export function basesOf(dockerfile: string): string[] {
   const stages = new Set<string>(['scratch']);
   const bases = new Set<string>();
@@ -124,16 +114,15 @@ export function basesOf(dockerfile: string): string[] {
   return [...bases];
 }
 
-/** The same Dockerfile, whose every step makes something that says whose it is: also where it fails or is cut off. */
+/** The same Dockerfile with an owner label in every stage, so that a failed build has it too. */
 export function withOwner(dockerfile: string, owner: string): string {
   const mark = `LABEL ${imageLabels.owner}=${owner}`;
-  return dockerfile
-    .split('\n')
-    .map((line, at, all) => (isFrom(line, at, all) && !line.trimEnd().endsWith('\\') ? `${line.trimEnd()}\n${mark}` : line))
-    .join('\n');
+  const isWhole = (line: string) => !line.trimEnd().endsWith('\\');
+  const lines = dockerfile.split('\n');
+  return lines.map((line, at) => (isFrom(line, at, lines) && isWhole(line) ? `${line.trimEnd()}\n${mark}` : line)).join('\n');
 }
 
-/** Whether a line is a FROM, and not the rest of another instruction. */
+/** Whether a line is a FROM, and not a part of another instruction. */
 function isFrom(line: string, at: number, all: readonly string[]): boolean {
   return /^\s*FROM\s/i.test(line) && all[at - 1]?.trimEnd().endsWith('\\') !== true;
 }
@@ -142,36 +131,29 @@ function sorted(packages: readonly string[]): string[] {
   return [...new Set(packages)].sort();
 }
 
-/** Of a value whose keys are always written in the same order. */
 function digest(value: object): string {
   return createHash('sha256').update(JSON.stringify(value)).digest('hex');
 }
 
-/** The Dockerfiles that images are built with: files of their own, so that they can be read, and used without onejob. */
-export interface Templates {
-  /** Packages of the distribution. */
-  readonly packages: string;
-  /** The agent of a CI service, by the service's type. */
-  readonly agents: Readonly<Record<string, string>>;
-  /** What an agent that is mounted needs of its image, likewise. */
-  readonly needs: Readonly<Record<string, string>>;
-}
+/** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */
+export type Templates = ReturnType<typeof readTemplates>;
 
 const folder = join(import.meta.dirname, 'dockerfiles');
 
-/** Whether images for this type of service have a layer of their own, whatever config says. */
+/** Whether images for this type of service always have a layer of their own. */
 export function hasOwnLayer(type: string): boolean {
   return serviceType(type).agent !== null;
 }
 
-export function readTemplates(): Templates {
+/** By type of CI service: the layer of an agent, and what a mounted agent needs in its image. */
+export function readTemplates() {
   const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
   const all = (agent: ServiceType['agent']) =>
     Object.fromEntries(serviceTypes.filter((one) => one.agent === agent).map(({ type }) => [type, read(type)]));
   return { packages: read('packages'), agents: all('in-image'), needs: all('mounted') };
 }
 
-/** A Dockerfile of the owner's. @throws OnejobError E_IMAGE_BUILD */
+/** @throws OnejobError E_IMAGE_BUILD */
 export async function readDockerfile(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8');

@@ -1,26 +1,22 @@
-/**
- * A file from a web server: over https alone, from a server that goes on sending, whole, and not larger than it may be. What is
- * thrown here are plain errors whose message is the end of a sentence; the caller says what was tried.
- */
+/** Downloads: only over https, complete, within a limit, and without long pauses. Errors are ends of sentences for the caller. */
 import { Readable, Transform } from 'node:stream';
 import { isOwnAddress } from '../own-address.ts';
 
 export interface ReceiveOptions {
   readonly fetch?: typeof fetch;
-  /** Bytes that it may have. */
+  /** Most bytes. */
   readonly limit: number;
-  /** ms in which a server must begin to answer, and then go on; default 60000. */
+  /** ms in which a server must begin to answer, and continue; default 60000. */
   readonly patience?: number;
   readonly signal: AbortSignal;
 }
 
-/** How often a server may send on. */
 const mostHops = 5;
 const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 
 /**
- * Hands what is at `url` to `use`: `total` is its size in bytes as the server says it, 0 when it does not. What `use` answers is
- * kept only when all came. @throws Error the reason, for the end of a sentence; the reason of `signal` when that aborts
+ * Passes the contents of `url` to `use`; `total` is their size in bytes, 0 when unknown. Returns its result if everything
+ * arrived. @throws Error whose message is the end of a sentence; the reason of `signal` when that aborts
  */
 export async function receive<T>(
   url: URL,
@@ -68,7 +64,7 @@ export async function receiveText(url: URL, options: ReceiveOptions): Promise<st
   });
 }
 
-/** Why nothing is fetched from there, as the end of a sentence. On the way to an address of this host nobody can give another file. */
+/** Why nothing is downloaded from there, as the end of a sentence. http is safe only to an address of this host. */
 export async function addressProblem(address: string): Promise<string | null> {
   if (!URL.canParse(address)) return 'the address is invalid';
   const { protocol, hostname } = new URL(address);
@@ -76,14 +72,14 @@ export async function addressProblem(address: string): Promise<string | null> {
   return 'only https is safe for this download';
 }
 
-/** What went wrong, in the words of whoever knows it. */
+/** The reason of an error, for the end of a sentence. */
 export function reasonOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
-  // Node's fetch says why only in the cause.
+  // Node's fetch puts it in the cause.
   return error.cause instanceof Error ? error.cause.message || error.message : error.message;
 }
 
-/** What is there at the end of the way, each part of which is judged: one without https is enough to be given another file. */
+/** The answer after all redirections. Each of them must be safe: one without https is enough to get another file. */
 async function follow(from: URL, get: typeof fetch, signal: AbortSignal): Promise<Response> {
   let url = from;
   for (let hops = 0; ; hops++) {
@@ -95,7 +91,7 @@ async function follow(from: URL, get: typeof fetch, signal: AbortSignal): Promis
     if (!URL.canParse(location, url.href)) throw new Error('it was redirected to an invalid address');
     url = new URL(location, url);
     const problem = await addressProblem(url.href);
-    // What follows the path may be a signature, which opens the file to whoever reads it.
+    // The query may be a signature, which gives anyone access to the file.
     if (problem !== null) throw new Error(`it was redirected to ${url.origin}${url.pathname}, but ${problem}`);
   }
 }

@@ -1,12 +1,12 @@
-/** Why no image fits a host, and what would help: whole sentences, since this is all that a status line shows. */
+/** Why no image fits a host, and what would help: whole sentences, since a status line shows nothing else. */
 import type { Inventory } from '../gpu/inventory.ts';
-import { type CudaRange, type Group, rangeWords } from './cards.ts';
+import { type Group, rangeWords } from './cards.ts';
 import { type ImageRequest, pinIt } from './request.ts';
 import { candidates, type Demands, type HostCuda, runs, suits } from './search.ts';
 import type { PublishedImage, Tables } from './tables.ts';
 import { compareVersions, leadingVersion, major, newest, oldest } from './version.ts';
 
-/** A GPU that is in no table gets only what a person chose. */
+/** A GPU that is in no table needs a pinned image. */
 export function unknownCard(groups: readonly Group[]): string | null {
   const group = groups.find((each) => each.range === null);
   if (group === undefined) return null;
@@ -50,13 +50,13 @@ export function wrongTemplate(template: string, unknown: string): string {
   return `The template "${template}" contains the unknown placeholder ${unknown}: the known ones are {cuda}, {flavour}, {distribution}, {arch}.`;
 }
 
-/** Called only where something suits the GPUs, and nothing of it runs as asked. */
-export function whyNone(request: ImageRequest, demands: Demands, tables: Tables): string {
+/** To be called only if some image suits the GPUs, but none runs as requested. */
+export function whyNone(request: ImageRequest, demands: Demands): string {
   const { arch, distribution } = request;
-  const all = candidates({ ...request, distribution: null }, tables);
+  const all = candidates({ ...request, distribution: null }, demands.tables);
   const usable = all.filter((image) => suits(image, demands));
   const has = (image: PublishedImage) => distribution === null || (image[arch]?.distributions.includes(distribution) ?? false);
-  const running = usable.filter((image) => ['version', 'minor'].includes(runs(image, demands, tables) ?? ''));
+  const running = usable.filter((image) => ['version', 'minor'].includes(runs(image, demands) ?? ''));
   if (distribution !== null && running.length > 0) {
     const having = all.filter(has);
     const where =
@@ -65,40 +65,38 @@ export function whyNone(request: ImageRequest, demands: Demands, tables: Tables)
     return `${where}. The images that run on this host, ${tagsShort(running)}, are published for ${others.join(', ')}: request one of those. ${pinIt}`;
   }
   const asked = usable.filter(has);
-  return tooOld(asked.length === 0 ? usable : asked, demands, tables);
+  return tooOld(asked.length === 0 ? usable : asked, demands);
 }
 
-function tooOld(images: readonly PublishedImage[], demands: Demands, tables: Tables): string {
+function tooOld(images: readonly PublishedImage[], demands: Demands): string {
   const { driver, cuda } = demands.host;
-  const gated = newest(images.filter((image) => runs(image, demands, tables) === 'gated').map((each) => each.tag));
+  const gated = newest(images.filter((image) => runs(image, demands) === 'gated').map((each) => each.tag));
+  const name = driver === null ? 'The driver' : `Driver ${driver}`;
+  const why = `${gated} would still run, through minor-version compatibility, but its own check (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`;
   const parts = [
-    `${driver === null ? 'The driver' : `Driver ${driver}`} can run CUDA ${cuda}, but these GPUs need ${tagsShort(images)}.`,
-    gated === null
-      ? null
-      : `${gated} would still run, through minor-version compatibility, but its own check (NVIDIA_REQUIRE_CUDA) refuses this driver with these GPUs.`,
-    newerDriver(images, demands.ranges, tables),
+    `${name} can run CUDA ${cuda}, but these GPUs need ${tagsShort(images)}.`,
+    ...(gated === null ? [] : [why]),
+    ...newerDriver(images, demands),
     gated === null ? pinIt : `Or pin ${gated}, and write NVIDIA_DISABLE_REQUIRE: "true" into "env" of the pool.`,
   ];
-  return parts.filter((part) => part !== null).join(' ');
+  return parts.join(' ');
 }
 
-/** The oldest driver with which something would fit, unless the GPUs are too old for it. */
-function newerDriver(images: readonly PublishedImage[], ranges: readonly CudaRange[], tables: Tables): string | null {
+/** The oldest driver with which an image would fit, unless the GPUs are too old for it. */
+function newerDriver(images: readonly PublishedImage[], { ranges, tables }: Demands): string[] {
   const rows = tables.toolkits.filter((each) => images.some((image) => image.cuda === each.cuda));
   const [row] = rows.toSorted((one, other) => compareVersions(one.own, other.own));
-  if (row === undefined || ranges.some(({ lastDriver }) => lastDriver !== null && lastDriver < major(row.own))) return null;
-  return `With driver ${row.own}${row.verified ? '' : ' (from memory)'} or newer, an image is available.`;
+  if (row === undefined || ranges.some(({ lastDriver }) => lastDriver !== null && lastDriver < major(row.own))) return [];
+  return [`With driver ${row.own}${row.verified ? '' : ' (from memory)'} or newer, an image is available.`];
 }
 
-/** Two GPUs that no CUDA can be used with. */
+/** Two GPUs without a common CUDA. */
 function cannotShare(groups: readonly Group[]): string | null {
-  for (const one of groups) {
-    for (const other of groups) {
-      const [last, first] = [one.range?.last ?? null, other.range?.first ?? null];
-      if (last === null || first === null || compareVersions(first, last) <= 0) continue;
-      const both = `${one.model} (up to CUDA ${last}) and ${other.model} (from CUDA ${first})`;
-      return `No image works with both ${both}. Put them into different pools, or name the devices that the image is for.`;
-    }
+  for (const [one, other] of groups.flatMap((one) => groups.map((other) => [one, other] as const))) {
+    const [last, first] = [one.range?.last ?? null, other.range?.first ?? null];
+    if (last === null || first === null || compareVersions(first, last) <= 0) continue;
+    const both = `${one.model} (up to CUDA ${last}) and ${other.model} (from CUDA ${first})`;
+    return `No image works with both ${both}. Put them into different pools, or name the devices that the image is for.`;
   }
   return null;
 }
@@ -106,7 +104,7 @@ function cannotShare(groups: readonly Group[]): string | null {
 /** `is 12.9.1`, `are 11.4.3 to 12.9.1`. */
 function tagsWords(images: readonly PublishedImage[]): string {
   if (images.length === 0) return 'are no images';
-  return images.length === 1 ? `is ${tagsShort(images)}` : `are ${tagsShort(images)}`;
+  return `${images.length === 1 ? 'is' : 'are'} ${tagsShort(images)}`;
 }
 
 function tagsShort(images: readonly PublishedImage[]): string {

@@ -1,7 +1,4 @@
-/**
- * What is known of CUDA, drivers, GPUs and published images, as data with its sources and date: `cuda.json`, or a newer copy
- * of it that the owner names. Nothing of it is used before all of it was found to make sense.
- */
+/** Data about CUDA, drivers, GPUs and images: `cuda.json`, or a newer copy that the owner names, validated before use. */
 import { readFile } from 'node:fs/promises';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
@@ -12,13 +9,13 @@ const release = z.string().regex(/^\d+\.\d+\.\d+$/, 'expected a point release su
 const driver = z.string().regex(/^\d+(\.\d+)*$/, 'expected a driver version such as "550.54.14"');
 const word = z.string().regex(/^[a-z][a-z0-9.]*$/, 'expected a name as in a tag, such as "ubuntu24.04"');
 const branch = z.int().positive();
-/** Whether a source says so, other than from memory. */
+/** Whether a source confirms it. */
 const verified = z.boolean();
 
-/** Hosts that the image's own gate, `NVIDIA_REQUIRE_CUDA`, lets in although their CUDA is older than the image's. */
+/** Hosts that the image's own check, `NVIDIA_REQUIRE_CUDA`, accepts although their CUDA is older than the image's. */
 const gate = z.strictObject({ brands: z.string(), branches: z.array(branch) });
 
-/** null: the gate asks for nothing but the CUDA version. */
+/** null: the check requires only the CUDA version. */
 const published = z.strictObject({ distributions: z.array(word).nonempty(), gate: gate.nullable() });
 
 const schema = z.strictObject({
@@ -29,7 +26,7 @@ const schema = z.strictObject({
   toolkits: z.array(z.strictObject({ cuda, any: driver, own: driver, verified })),
   /** Newest CUDA of each branch of the driver, from the oldest branch on. */
   branches: z.array(z.strictObject({ driver: branch, cuda, verified })).nonempty(),
-  /** `last` and `lastDriver`: null while the newest still has it. */
+  /** `last` and `lastDriver`: null while the newest still supports it. */
   generations: z.array(
     z.strictObject({
       name: z.string(),
@@ -41,7 +38,6 @@ const schema = z.strictObject({
       verified,
     }),
   ),
-  /** Sets of brands of GPUs, as gates name them. */
   brands: z.record(z.string(), z.array(z.string())),
   images: z.array(
     z.strictObject({
@@ -54,9 +50,7 @@ const schema = z.strictObject({
       verified,
     }),
   ),
-  /** Distributions to take where none is asked for, the best first. */
   preferred: z.tuple([word], word),
-  /** Images without CUDA, by distribution. */
   plain: z.record(word, z.string()),
 });
 
@@ -69,22 +63,20 @@ const whole = schema.superRefine((tables, context) => {
   const miss = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message });
   for (const [at, image] of tables.images.entries()) {
     if (!image.tag.startsWith(`${image.cuda}.`)) miss(['images', at, 'tag'], `is not a release of CUDA ${image.cuda}`);
-    if (!tables.toolkits.some((each) => each.cuda === image.cuda)) {
+    if (!tables.toolkits.some((each) => each.cuda === image.cuda))
       miss(['images', at, 'cuda'], `has no row in "toolkits", so the driver it needs is unknown`);
-    }
     if (tables.sources[image.source] === undefined) miss(['images', at, 'source'], 'is not in "sources"');
     for (const arch of ['amd64', 'arm64'] as const) {
       const brands = image[arch]?.gate?.brands;
-      if (brands !== undefined && tables.brands[brands] === undefined) {
+      if (brands !== undefined && tables.brands[brands] === undefined)
         miss(['images', at, arch, 'gate', 'brands'], 'is not in "brands"');
-      }
     }
   }
   const [best] = tables.preferred;
   if (tables.plain[best] === undefined) miss(['preferred', 0], 'has no image in "plain"');
 });
 
-/** @throws OnejobError E_IMAGE_TABLES with what is wrong, all at once. `where` names the tables in it. */
+/** @throws OnejobError E_IMAGE_TABLES with all problems at once. `where` names the tables in it. */
 export function parseTables(value: unknown, where: string): Tables {
   const { data, error } = whole.safeParse(value);
   if (data !== undefined) return data;
@@ -95,10 +87,9 @@ export function parseTables(value: unknown, where: string): Tables {
   });
 }
 
-/** The tables that this onejob came with. */
 export const builtInTables: Tables = parseTables(builtIn, 'src/images/cuda.json');
 
-/** @throws OnejobError E_IMAGE_TABLES when the file cannot be read or is not what it should be. */
+/** @throws OnejobError E_IMAGE_TABLES when the file cannot be read or is invalid */
 export async function readTables(path: string): Promise<Tables> {
   let value: unknown;
   try {

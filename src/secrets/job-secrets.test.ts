@@ -1,8 +1,9 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
-import { decidePin, type JobSecrets, mostSecrets, openJobSecrets, type PinStore } from './job-secrets.ts';
+import { decidePin, type JobSecrets, mostSecrets, openJobSecrets } from './job-secrets.ts';
 import { fingerprintOf, type SecretFormat } from './open.ts';
+import type { PinStore } from './pin-store.ts';
 import { covers, listPipelines, parsePipeline } from './pipelines.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';
@@ -29,7 +30,7 @@ const open = (env: Record<string, string>, pipeline: string | null, pins: PinSto
   openJobSecrets({ env, organisation: 'acme', pipeline, keys, pins });
 
 describe('of the old format', () => {
-  it('belong to the first pipeline that opens one; another is told whose it is and what to type', async () => {
+  it('belong to the first pipeline that opens one; another learns whose it is and what to type', async () => {
     const pins = book();
     const fingerprint = fingerprintOf(seed);
     expect(await open({ SECRET_OLD: seed }, 'solver', pins)).toEqual({ opened: [{ name: 'OLD', value: 'hunter2' }], refused: [] });
@@ -66,7 +67,7 @@ describe('of the old format', () => {
     expect((await open({ SECRET_OLD: plain }, 'docs', pins)).opened).toEqual([]);
   });
 
-  it('are pinned to nobody when they do not open', async () => {
+  it('are not pinned when they do not open', async () => {
     const pins = book();
     const foreign = await encryptSeed(rsaKey().publicPem, 'hunter2');
     const { refused } = await open({ SECRET_OLD: foreign }, 'solver', pins);

@@ -1,23 +1,9 @@
-/**
- * All secrets of one trusted job, opened. Who is refused by a pin is refused before anything is decrypted: what an old value
- * does when it is tampered with would tell a stranger about it. A pin is noted before the value goes out.
- */
+/** Decrypts all secrets of one trusted job. Pins are checked first: how a manipulated old value decrypts must not show. */
 import { OnejobError } from '../errors.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
+import type { PinStore } from './pin-store.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
-
-/** Where pins are remembered. */
-export interface PinStore {
-  /** What a value is pinned to; empty when it was never used. */
-  of(fingerprint: string): readonly PipelinePattern[] | Promise<readonly PipelinePattern[]>;
-  /** Pins a value that is pinned to nothing; what it is pinned to now, which is another's where that one was faster. Durable when it returns. */
-  first(
-    fingerprint: string,
-    pipeline: PipelinePattern,
-    name: string,
-  ): readonly PipelinePattern[] | Promise<readonly PipelinePattern[]>;
-}
 
 export interface JobSecrets {
   readonly opened: readonly { readonly name: string; readonly value: string }[];
@@ -25,18 +11,15 @@ export interface JobSecrets {
   readonly refused: readonly { readonly name: string; readonly why: string }[];
 }
 
-/** How many variables of one job are opened: each old one costs some 50 ms of a core. */
+/** How many variables of one job are decrypted: each old one takes about 50 ms of a core. */
 export const mostSecrets = 100;
-/**
- * How many of a job's values may be RSA alone. Whether one opens is told, and what it opens to is the job's: whoever asks for
- * thousands that they made up learns what another's means.
- */
+/** Most values of a job that are RSA alone: whether made-up ones decrypt, and to what, would reveal another's value. */
 const mostPlain = 10;
-/** How many are opened at once: fewer than Node has threads, which files wait for as well. */
+/** How many are decrypted at once: fewer than Node has threads, which file access needs too. */
 const atOnce = 3;
 
 interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
-  /** As the CI service gave it, which nothing that ran inside a sandbox has touched. */
+  /** As the CI service gave it; nothing inside a sandbox can have changed it. */
   readonly env: Readonly<Record<string, string>>;
   readonly pins: PinStore;
 }
@@ -47,19 +30,15 @@ export async function openJobSecrets(job: Job): Promise<JobSecrets> {
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;
   const rest = secrets.slice(0, mostSecrets).entries();
   const lane = async (): Promise<void> => {
-    for (const [index, { name, text }] of rest) {
+    for (const [index, { name, text }] of rest)
       found[index] = isCrowded && formatOf(text) === 'plain-rsa' ? tooManyPlain : await openOne({ ...job, name, text });
-    }
   };
   await Promise.all(Array.from({ length: atOnce }, lane));
-  const opened: { name: string; value: string }[] = [];
-  const refused: { name: string; why: string }[] = [];
-  for (const [index, { name, variable }] of secrets.entries()) {
-    const one = found[index] ?? tooMany;
-    if (one.ok) opened.push({ name, value: one.value });
-    else refused.push({ name, why: `${variable} ${one.why}.` });
-  }
-  return { opened, refused };
+  const all = secrets.map((secret, index) => ({ ...secret, found: found[index] ?? tooMany }));
+  return {
+    opened: all.flatMap(({ name, found }) => (found.ok ? [{ name, value: found.value }] : [])),
+    refused: all.flatMap(({ name, variable, found }) => (found.ok ? [] : [{ name, why: `${variable} ${found.why}.` }])),
+  };
 }
 
 const tooManyPlain = {
@@ -91,31 +70,29 @@ interface PinRequest extends Pick<SecretOfJob, 'organisation' | 'pipeline'> {
   readonly pins: readonly PipelinePattern[];
 }
 
-/** `pin`: nobody has used it yet; note the pipeline before the value goes out. */
+/** `pin`: it was never used; store the pin before the value goes out. */
 type PinVerdict = 'open' | 'pin' | { readonly refused: string };
 
 /**
- * Old values are bound to nothing: who sees one in another pipeline's definition could use it in their own. So the first pipeline
- * that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` remembers.
- * @param pins what `fingerprint` is pinned to; empty when it was never used
+ * Old values name no pipeline: anyone who sees one in another pipeline's definition could use it in their own. So the first
+ * pipeline that uses one keeps it, and others are refused until its owner allows them. Pure; `src/store/secret-pins.ts` stores
+ * pins.
+ * @param pins pipelines of the pins of `fingerprint`; empty when it was never used
  * @param organisation, pipeline slugs as the CI service gives them; null when it gave none
  * `refused`: the end of a sentence that begins with the variable.
  */
 export function decidePin({ format, fingerprint, pins, organisation, pipeline }: PinRequest): PinVerdict {
   if (format === 'sealed') return 'open';
+  const alone = 'is in the old format, which is for one pipeline only';
   if (organisation === null || pipeline === null)
-    return {
-      refused: 'is in the old format, which is for one pipeline only, and the job does not say which pipeline it belongs to',
-    };
+    return { refused: `${alone}, and the job does not say which pipeline it belongs to` };
   const here = `${organisation}/${pipeline}`;
-  // It would be a pattern, or stand in a command that somebody is told to type.
+  // It would be a pattern, or become part of a command that a person is told to type.
   if (here.includes('*') || parsePipeline(here) === null)
-    return { refused: 'is in the old format, which is for one pipeline only, and the pipeline name that the job gives is invalid' };
+    return { refused: `${alone}, and the pipeline name that the job gives is invalid` };
   if (pins.length === 0) return 'pin';
   if (covers(pins, organisation, pipeline)) return 'open';
-  return {
-    refused:
-      `is in the old format and belongs to ${listPipelines(pins)}, which used it first or was allowed to use it; ` +
-      `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`,
-  };
+  const allow = `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`;
+  const owner = `${listPipelines(pins)}, which used it first or was allowed to use it`;
+  return { refused: `is in the old format and belongs to ${owner}; ${allow}` };
 }

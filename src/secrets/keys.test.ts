@@ -67,7 +67,7 @@ describe('what is wrong', () => {
     ['a damaged block', rsa.pem.replace(/\n.{40}/, '\nMIIE'), 'line 1: the PEM block that begins here is not a valid private key'],
     ['a key for something else', ec, 'line 1: is a key for x25519, but onejob reads only RSA keys from PEM'],
     ['a passphrase', String(locked), 'line 1: is a private key with a passphrase'],
-    ['a key that anybody can break', rsaKey(512).pem, 'line 1: is an RSA key of 512 bits'],
+    ['a key that anyone can break', rsaKey(512).pem, 'line 1: is an RSA key of 512 bits'],
   ])('%s', async (_name, text, why) => {
     expect(await problem(text)).toContain(why);
   });

@@ -1,61 +1,47 @@
 /**
- * Key files. One file may hold several private keys, so that what was encrypted for an old one still opens while a new one is
- * in use: lines `AGE-SECRET-KEY-1…` (X25519, as `age-keygen` writes them) and PEM blocks of RSA keys, in any order; blank lines
- * and those that begin with `#` mean nothing. The first key of a kind is the one that new values are encrypted for.
+ * Key files. One file may contain several private keys, so that values for an old key still decrypt while a new one is in use:
+ * lines `AGE-SECRET-KEY-1…` (X25519, as `age-keygen` writes them) and PEM blocks of RSA keys, in any order; blank lines and those
+ * that begin with `#` are ignored. New values are encrypted for the first key of a kind.
  *
- * What is wrong with a file is said by line. Nothing of a private key is ever in a message, nor in what a key looks like to `inspect`.
+ * Errors name the line. No message contains any of a private key, nor does `inspect` of a key.
  */
 import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
 import { OnejobError } from '../errors.ts';
 
-export type PublicKey =
-  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string }
-  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
-
 /** `id`: 8 hex digits, the same for both halves. */
-export type SecretKey =
-  | { readonly kind: 'x25519'; readonly id: string; readonly recipient: string; identity(): string }
-  | { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+type AgeKey = { readonly kind: 'x25519'; readonly id: string; readonly recipient: string };
+type RsaKey = { readonly kind: 'rsa'; readonly id: string; readonly key: KeyObject };
+export type PublicKey = AgeKey | RsaKey;
+export type SecretKey = (AgeKey & { identity(): string }) | RsaKey;
 
 /** In the order of the file; never empty. */
 export interface SecretKeys {
   readonly keys: readonly SecretKey[];
 }
 
-/** RSA keys below this are not even read, bits. */
+/** Smallest RSA key that is accepted, bits. */
 const shortest = 1024;
-/** Those that are made, bits: their owners' scripts know this length. */
+/** Size of new RSA keys, bits: their owners' scripts expect it. */
 const usual = 2048;
 
-/** A piece of a key file: a line, or a PEM block. `at`: its line, from 1. */
+/** A line of a key file, or a PEM block. `at`: its line, from 1. */
 interface Piece {
   readonly at: number;
   readonly text: string;
 }
 
-/**
- * @param what how the file is called in messages, such as `/etc/onejob/secrets.key`
- * @throws OnejobError E_SECRET_KEY naming every line that cannot be read, and when there is no private key
- */
+/** @throws OnejobError E_SECRET_KEY naming every invalid line of the file `what`, and when there is no private key */
 export async function parseKeys(text: string, what = 'The key file'): Promise<SecretKeys> {
-  const { keys, problems } = await readPieces(text, secretOf);
-  if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['it contains no private key']);
-  return { keys };
+  return { keys: await readKeys(text, what, secretOf, 'it contains no private key') };
 }
 
-/**
- * Public keys of a text that holds public or private ones: `age1…` lines, PEM blocks, or a whole key file.
- * @throws OnejobError E_SECRET_KEY
- */
+/** Public keys of `age1…` lines, PEM blocks, or a whole key file. @throws OnejobError E_SECRET_KEY */
 export async function parsePublicKeys(text: string, what = 'The key'): Promise<PublicKey[]> {
-  const { keys, problems } = await readPieces(text, async (piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece)));
-  if (problems.length > 0) throw bad(what, problems);
-  if (keys.length === 0) throw bad(what, ['it contains no key']);
-  return keys;
+  const read = async (piece: Piece) => (await publicOnly(piece)) ?? asPublic(await secretOf(piece));
+  return readKeys(text, what, read, 'it contains no key');
 }
 
-/** The public half as it is given to others: an `age1…` line, or a PEM block. Ends with a newline. */
+/** The public half for others: an `age1…` line, or a PEM block. Ends with a newline. */
 export function publicOf(key: SecretKey | PublicKey): string {
   if (key.kind === 'x25519') return `${key.recipient}\n`;
   return publicHalf(key.key).export({ type: 'spki', format: 'pem' }).toString();
@@ -67,7 +53,7 @@ function asPublic(key: SecretKey | string): PublicKey | string {
   return { kind: 'rsa', id: key.id, key: publicHalf(key.key) };
 }
 
-/** A new private key as a key file's text. `comment`: one line that says what it is. */
+/** A new private key as a key file's text. `comment`: one line of description. */
 export async function makeKey(kind: SecretKey['kind'], comment: string): Promise<string> {
   if (kind === 'rsa') {
     const { privateKey } = generateKeyPairSync('rsa', { modulusLength: usual });
@@ -78,10 +64,8 @@ export async function makeKey(kind: SecretKey['kind'], comment: string): Promise
   return `# ${comment}\n# public key: ${await identityToRecipient(identity)}\n${identity}\n`;
 }
 
-async function readPieces<T>(
-  text: string,
-  read: (piece: Piece) => Promise<T | string>,
-): Promise<{ keys: T[]; problems: string[] }> {
+/** `none`: what is wrong with a text without keys. */
+async function readKeys<T>(text: string, what: string, read: (piece: Piece) => Promise<T | string>, none: string): Promise<T[]> {
   const keys: T[] = [];
   const problems: string[] = [];
   for (const piece of piecesOf(text)) {
@@ -89,7 +73,11 @@ async function readPieces<T>(
     if (typeof found === 'string') problems.push(`line ${piece.at}: ${found}`);
     else keys.push(found);
   }
-  return { keys, problems };
+  if (problems.length === 0 && keys.length === 0) problems.push(none);
+  if (problems.length === 0) return keys;
+  throw new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
+    hint: 'docs/secrets.md describes key files; "onejob secret keygen" creates one.',
+  });
 }
 
 function piecesOf(text: string): Piece[] {
@@ -122,13 +110,12 @@ async function secretOf({ text }: Piece): Promise<SecretKey | string> {
   if (!text.startsWith('-----BEGIN ')) return notAKey;
   if (!text.includes('-----END ')) return 'the PEM block that begins here does not end';
   if (/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text)) return 'is a public key; the private key is needed';
-  if (/ENCRYPTED/.test(text.split('\n', 3).join())) {
+  if (/ENCRYPTED/.test(text.split('\n', 3).join()))
     return 'is a private key with a passphrase, which onejob cannot ask for; remove the passphrase (openssl pkey -in OLD -out NEW)';
-  }
   return rsaKey(() => createPrivateKey(text), 'private');
 }
 
-/** A public key; null when it is none, or what is wrong as a string. */
+/** A public key; null when it is not one, or what is wrong as a string. */
 async function publicOnly({ text }: Piece): Promise<PublicKey | string | null> {
   if (text.startsWith('age1')) return ageRecipient(text);
   if (!/^-----BEGIN (RSA )?PUBLIC KEY-----/.test(text) || !text.includes('-----END ')) return null;
@@ -143,7 +130,7 @@ async function ageKey(text: string): Promise<SecretKey | string> {
     const recipient = await identityToRecipient(text);
     return { kind: 'x25519', id: idOf(recipient), recipient, identity: () => text };
   } catch {
-    // The library's words hold the key.
+    // The library's message contains the key.
     return 'is a damaged private key: it was cut off or mistyped';
   }
 }
@@ -160,7 +147,7 @@ async function ageRecipient(text: string): Promise<PublicKey | string> {
   return { kind: 'x25519', id: idOf(text), recipient: text };
 }
 
-function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa'; id: string; key: KeyObject } | string {
+function rsaKey(read: () => KeyObject, half: 'private' | 'public'): RsaKey | string {
   let key: KeyObject;
   try {
     key = read();
@@ -174,17 +161,10 @@ function rsaKey(read: () => KeyObject, half: 'private' | 'public'): { kind: 'rsa
   return { kind: 'rsa', id: idOf(publicHalf(key).export({ type: 'spki', format: 'der' })), key };
 }
 
-/** Node makes one of a private key only. */
 function publicHalf(key: KeyObject): KeyObject {
   return key.type === 'public' ? key : createPublicKey(key);
 }
 
 function idOf(publicKey: string | Buffer): string {
   return createHash('sha256').update(publicKey).digest('hex').slice(0, 8);
-}
-
-function bad(what: string, problems: readonly string[]): OnejobError {
-  return new OnejobError('E_SECRET_KEY', `${what} cannot be used: ${problems.join('; ')}.`, {
-    hint: 'docs/secrets.md describes key files; "onejob secret keygen" creates one.',
-  });
 }

@@ -1,8 +1,6 @@
-/**
- * Encrypted variables of a job: which they are, what tells one value from another, and how a value is opened for exactly one job.
- * Whether a job is trusted at all is decided before anybody comes here.
- */
+/** Encrypted variables of a job that the caller trusts: which they are, and how a value is decrypted for exactly one job. */
 import { createHash } from 'node:crypto';
+import type { Outcome } from './encoding.ts';
 import type { SecretKeys } from './keys.ts';
 import { looksSealed, misfit, parseEnvelope, type Sealed, unseal, variableName } from './sealed-format.ts';
 import { decryptSeed, parseSeed } from './seed-format.ts';
@@ -11,23 +9,21 @@ import { decryptSeed, parseSeed } from './seed-format.ts';
 export type SecretFormat = 'seed' | 'plain-rsa' | 'sealed';
 
 /** `why`: the end of a sentence that begins with the variable, without any of its value. */
-export type Opened =
-  | { readonly ok: true; readonly value: string; readonly format: SecretFormat }
-  | { readonly ok: false; readonly why: string };
+export type Opened = Outcome<{ readonly value: string; readonly format: SecretFormat }>;
 
-export interface EncryptedVariable {
-  /** What the job gets it as: the variable without `SECRET_`. */
+interface EncryptedVariable {
+  /** The variable without `SECRET_`, as the job gets it. */
   readonly name: string;
   readonly variable: string;
   readonly text: string;
 }
 
-/** Longest encrypted text that is looked at, in characters: a process could be given no longer one. */
+/** Longest encrypted text, in characters: no process could be given a longer one. */
 const longestText = 128 * 1024;
 
 /**
- * Variables that begin with `SECRET_` and go on as a name, sorted. The shell scripts that old values come from take those that
- * hold `SECRET_` anywhere and cut 7 characters off, so `MY_SECRET_KEY` became `T_KEY`; that is left alone here.
+ * Variables that begin with `SECRET_` followed by a name, sorted. The shell scripts that old values come from take those that
+ * contain `SECRET_` anywhere and cut off 7 characters, so `MY_SECRET_KEY` became `T_KEY`; onejob ignores those.
  */
 export function secretsIn(env: Readonly<Record<string, string>>): EncryptedVariable[] {
   return Object.entries(env)
@@ -36,7 +32,7 @@ export function secretsIn(env: Readonly<Record<string, string>>): EncryptedVaria
     .sort((a, b) => (a.variable < b.variable ? -1 : 1));
 }
 
-/** null: no encrypted value, or one that is cut off or damaged. Needs no key. */
+/** null: not an encrypted value, or one that is cut off or damaged. Needs no key. */
 export function formatOf(text: string): SecretFormat | null {
   if (text.length > longestText) return null;
   if (looksSealed(text)) return parseEnvelope(text) === null ? null : 'sealed';
@@ -45,15 +41,13 @@ export function formatOf(text: string): SecretFormat | null {
 }
 
 /**
- * What an encrypted value is remembered by: 32 hex digits, nothing that it could be found out from. Of an old value only the RSA
- * part counts: what is behind the `;` can be changed by anybody so that it still opens, and would be another value then.
+ * What identifies an encrypted value: 32 hex digits that reveal nothing of it. For an old value only the RSA part counts: anyone
+ * can change what is after the `;` so that it still decrypts, and it would be another value then.
  */
 export function fingerprintOf(text: string): string {
   const parts = looksSealed(text) || text.length > longestText ? null : parseSeed(text);
-  return createHash('sha256')
-    .update(parts === null ? text : parts.key)
-    .digest('hex')
-    .slice(0, 32);
+  const hash = createHash('sha256').update(parts === null ? text : parts.key);
+  return hash.digest('hex').slice(0, 32);
 }
 
 /** `organisation`, `pipeline`: slugs as the CI service gives them; null when it gave none. */
@@ -65,28 +59,24 @@ export interface SecretOfJob {
   readonly keys: SecretKeys;
 }
 
-/** Opens `text` for the job's variable `name`. Old values are bound to nothing: ask `decidePin` before they are opened. */
+/** Decrypts `text` for the job's variable `name`. Old values name no pipeline: ask `decidePin` first. */
 export async function openSecret(request: SecretOfJob): Promise<Opened> {
   const opened = await decryptSecret(request.text, request.keys);
   if (!opened.ok) return opened;
-  if (opened.sealed === null) return { ok: true, value: opened.value, format: opened.format };
-  const why = misfit(opened.sealed, request);
-  return why === null ? { ok: true, value: opened.value, format: opened.format } : { ok: false, why };
+  const { sealed, ...plain } = opened;
+  const why = sealed === null ? null : misfit(sealed, request);
+  return why === null ? plain : { ok: false, why };
 }
 
-/** `sealed`: what a value of the new format says of itself. */
-export type Decrypted =
-  | { readonly ok: true; readonly value: string; readonly format: SecretFormat; readonly sealed: Sealed | null }
-  | { readonly ok: false; readonly why: string };
+/** `sealed`: the contents of a value in the new format. */
+export type Decrypted = Outcome<{ readonly value: string; readonly format: SecretFormat; readonly sealed: Sealed | null }>;
 
-/** Opens it for the key's owner, whatever pipeline and name it is for. */
+/** Decrypts it for the key's owner, for any pipeline and name. */
 export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {
   const format = formatOf(text);
   if (looksSealed(text) && text.length <= longestText) {
-    const found = await unseal(
-      keys.filter((each) => each.kind === 'x25519'),
-      text,
-    );
+    const own = keys.filter((each) => each.kind === 'x25519');
+    const found = await unseal(own, text);
     return found.ok ? { ok: true, value: found.sealed.value, format: 'sealed', sealed: found.sealed } : found;
   }
   if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };

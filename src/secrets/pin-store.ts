@@ -1,23 +1,25 @@
-/** Pins of encrypted values, as opening a job's secrets asks for them. */
+/** The store of pins of encrypted values, for `openJobSecrets`. */
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Store } from '../store/store.ts';
-import type { PinStore } from './job-secrets.ts';
-import { parsePipeline } from './pipelines.ts';
+import { type PipelinePattern, parsePipeline } from './pipelines.ts';
 
-export interface PinStoreParts {
+interface PinStoreParts {
   readonly store: Pick<Store, 'secretPins' | 'transaction'>;
   readonly clock: Pick<Clock, 'wall'>;
 }
 
-/** What `openJobSecrets` asks. */
-export function createPinStore({ store, clock }: PinStoreParts): PinStore {
+export type PinStore = ReturnType<typeof createPinStore>;
+
+export function createPinStore({ store, clock }: PinStoreParts) {
   const { secretPins } = store;
-  const of = (fingerprint: string) => secretPins.of(fingerprint).map((pin) => pin.pipeline);
+  const of = (fingerprint: string): PipelinePattern[] => secretPins.of(fingerprint).map((pin) => pin.pipeline);
   return {
+    /** The pipelines of a value's pins; empty when it was never used. */
     of,
-    first(fingerprint, pipeline, name) {
-      // `decidePin` has refused it: a pattern here would be every pipeline's.
+    /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
+    first(fingerprint: string, pipeline: PipelinePattern, name: string): PipelinePattern[] {
+      // `decidePin` has refused it: a pattern here would allow every pipeline.
       if (pipeline.includes('*') || parsePipeline(pipeline) === null)
         throw new OnejobError('E_BUG', 'A value cannot be pinned to no pipeline.');
       store.transaction({ durable: true }, () => secretPins.first({ fingerprint, pipeline, name, at: clock.wall() }));

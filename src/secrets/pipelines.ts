@@ -1,22 +1,18 @@
-/**
- * Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs, as in the address of the pipeline's page. `*` in the
- * place of either stands for all, and is never assumed.
- */
+/** Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs. `*` stands for all, and is never assumed. */
 
-/** `acme/solver`, `acme/*`, or any pipeline at all: `*` twice. */
+/** `acme/solver`, `acme/*`, or `*` twice for every pipeline. */
 export type PipelinePattern = string;
 
-/** A slug: lower case, as services write it. */
 const slug = /^[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9_])?$/;
 
-/** null when it is none. `*` for the organisation is taken only with `*` for the pipeline. */
+/** null when it is invalid. `*` for the organisation requires `*` for the pipeline. */
 export function parsePipeline(text: string): PipelinePattern | null {
   const [organisation = '', pipeline = '', ...more] = text.split('/');
   const isAll = pipeline === '*' && (organisation === '*' || slug.test(organisation));
   return more.length === 0 && (isAll || (slug.test(organisation) && slug.test(pipeline))) ? text : null;
 }
 
-/** Whether one of `patterns` covers this pipeline. What has no organisation or pipeline is covered by none. */
+/** Whether one of `patterns` covers this pipeline. An unknown organisation or pipeline is never covered. */
 export function covers(patterns: readonly PipelinePattern[], organisation: string | null, pipeline: string | null): boolean {
   if (organisation === null || pipeline === null) return false;
   return patterns.some((each) => {

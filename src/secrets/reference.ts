@@ -1,27 +1,23 @@
-/**
- * Secrets are named, never written down: a file, an environment variable, or what the command line brought and only this
- * process has. The value is read when it is used, is held by nobody here, and stands in no message.
- */
+/** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
 import { readFile, stat } from 'node:fs/promises';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 
 export type SecretReference = {
-  /** Day after which the secret is no longer valid, ms since the epoch; null when not written. */
+  /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
   readonly expires: number | null;
 } & (
   | { readonly kind: 'file'; readonly path: string }
   | { readonly kind: 'env'; readonly variable: string }
-  /** Stands in no file: `name` says to people where it came from, such as `the command line`. */
+  /** In no file: `name` tells people where it came from, such as `the command line`. */
   | { readonly kind: 'memory'; readonly name: string; read(): string }
 );
 
 /** The variables of a process, as `process.env` has them. */
 export type Variables = Readonly<Record<string, string | undefined>>;
 
-/** Longest secret that is read, in bytes. */
+/** Longest secret, in bytes. */
 const longest = 64 * 1024;
 
-/** How a reference is shown to people. */
 export function describeSecret(reference: SecretReference): string {
   const place = placeOf(reference);
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
@@ -38,7 +34,7 @@ function placeOf(reference: SecretReference): string {
   }
 }
 
-/** What a person has to do for another value to be taken, as the beginning of a sentence: `Put it into file /p`. */
+/** What a person must do to change the value, as the beginning of a sentence: `Put it into file /p`. */
 export function howToReplace(reference: SecretReference): string {
   switch (reference.kind) {
     case 'file':
@@ -50,10 +46,7 @@ export function howToReplace(reference: SecretReference): string {
   }
 }
 
-/**
- * The secret's value without the newline that ends a file. `what`: as which people know it.
- * @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB.
- */
+/** The value without a newline at its end. @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB */
 export async function readSecret(
   reference: SecretReference,
   variables: Variables = process.env,
@@ -62,14 +55,11 @@ export async function readSecret(
   const title = what === 'secret' ? 'secret' : 'key';
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
-    if (value === undefined || value === '') {
-      throw new OnejobError(
-        'E_SECRET',
-        `The ${title} in environment variable ${reference.variable} is missing: the variable is ${value === undefined ? 'not set' : 'empty'}.`,
-        { hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.` },
-      );
-    }
-    return value;
+    if (value !== undefined && value !== '') return value;
+    const why = `the variable is ${value === undefined ? 'not set' : 'empty'}`;
+    throw new OnejobError('E_SECRET', `The ${title} in environment variable ${reference.variable} is missing: ${why}.`, {
+      hint: `Set ${reference.variable} for the manager, or name a file instead: { file: /path }.`,
+    });
   }
   if (reference.kind === 'memory') {
     const value = reference.read();
@@ -87,10 +77,10 @@ export async function readSecret(
   return value;
 }
 
-/** What is wrong with a reference, without reading the value: each as the end of a sentence. */
+/** Problems of a reference, without its value: each as the end of a sentence. */
 type SecretCheck = { readonly problem: string | null; readonly warnings: readonly string[] };
 
-/** Looks whether the secret could be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
+/** Whether the secret can be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
 export async function checkSecret(
   reference: SecretReference,
   now: number,
@@ -100,11 +90,9 @@ export async function checkSecret(
   if (reference.expires !== null) {
     const days = Math.floor((reference.expires - now) / 86_400_000);
     const day = new Date(reference.expires).toISOString().slice(0, 10);
+    const left = days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`;
     if (days < 0) warnings.push(`expired on ${day}; create a new one and change the date`);
-    else if (days < 14)
-      warnings.push(
-        `expires on ${day}, ${days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`}; create a new one in time`,
-      );
+    else if (days < 14) warnings.push(`expires on ${day}, ${left}; create a new one in time`);
   }
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
@@ -137,7 +125,7 @@ async function inspect(path: string): Promise<{ problem: string | null; mode: nu
 
 /** Why a file cannot be read, as the end of a sentence about it. */
 export function unreadable(error: unknown): string {
-  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
   return `cannot be read (${error instanceof Error ? error.message : String(error)})`;

@@ -98,8 +98,8 @@ describe('one value', () => {
 
   it.each([
     ['it is there already', { from, to: { ...to, id: old.id }, pipelines }, { name: 'A', text: sealed }, alreadyThere],
-    ['nobody said what it is for', { from, to, pipelines: [] }, { name: 'A', text: seed }, 'name them with --pipeline'],
-    ['nobody said its name', { from, to, pipelines }, { name: null, text: seed }, 'name it with --name'],
+    ['its pipelines are not given', { from, to, pipelines: [] }, { name: 'A', text: seed }, 'name them with --pipeline'],
+    ['its name is not given', { from, to, pipelines }, { name: null, text: seed }, 'name it with --name'],
     ['it would be less safe', { from, to: toRsa, pipelines }, { name: 'A', text: sealed }, 'would be less safe in the old one'],
     ['it does not open', { from: keysOf(nextRsa.key), to, pipelines }, { name: 'A', text: seed }, 'does not decrypt with this key'],
   ])('stays when %s', async (_name, rotation, secret, why) => {

@@ -1,7 +1,4 @@
-/**
- * Encrypted values for another key, alone or in a text that people wrote: a pipeline's YAML, JSON, or a list of variables. There each is
- * found by the variable before it; everything else stays as it is, byte for byte.
- */
+/** Encrypts values again for another key, alone or in a text, in which everything else stays as it is, byte for byte. */
 import type { PublicKey, SecretKeys } from './keys.ts';
 import { decryptSecret, formatOf } from './open.ts';
 import type { PipelinePattern } from './pipelines.ts';
@@ -9,11 +6,11 @@ import { looksSealed, parseEnvelope, seal } from './sealed-format.ts';
 import { encryptSeed } from './seed-format.ts';
 
 interface FoundSecret {
-  /** Of the variable, without `SECRET_`. */
+  /** Name of the variable without `SECRET_`. */
   readonly name: string;
-  /** The encrypted value; it may be damaged. */
+  /** The encrypted value, possibly damaged. */
   readonly text: string;
-  /** Where it begins in the whole text. */
+  /** Its offset in the text. */
   readonly at: number;
   /** From 1. */
   readonly line: number;
@@ -23,10 +20,10 @@ interface FoundSecret {
 const assigned =
   /(?<![A-Za-z0-9_])SECRET_([A-Za-z_][A-Za-z0-9_]*)["']?[ \t]*[:=][ \t]*(?:&[^\s]+[ \t]+)?(?:[>|][-+0-9]*[ \t]*\r?\n[ \t]*)?["']?([A-Za-z0-9+/=_:;-]+)/g;
 
-/** Shorter than any damaged one that could be told from a word. */
+/** Any damaged value that can be told from a word is longer. */
 const shortest = 64;
 
-/** Those in the order of the text. What is too short to be one, or names another variable, is none. */
+/** In the order of the text, without words that are too short for a value. */
 export function secretsInText(text: string): FoundSecret[] {
   return [...text.matchAll(assigned)].flatMap((match) => {
     const [all, name = '', value = ''] = match;
@@ -36,10 +33,10 @@ export function secretsInText(text: string): FoundSecret[] {
   });
 }
 
-/** What becomes of one value: another text, or why it stays. */
+/** The new text of one value, or why it stays. */
 export type Replacement = { readonly text: string } | { readonly stays: string };
 
-/** Replaces each value that `replace` gives another text for. */
+/** Replaces the values for which `replace` returns another text. */
 export async function replaceSecrets(
   text: string,
   replace: (secret: FoundSecret) => Promise<Replacement>,
@@ -65,17 +62,13 @@ export interface Rotation {
   readonly from: SecretKeys;
   /** An RSA key writes the old format. */
   readonly to: PublicKey;
-  /** For values of the old format, which say nothing themselves; empty when nobody said. */
+  /** For values of the old format, which do not contain theirs; empty when not given. */
   readonly pipelines: readonly PipelinePattern[];
 }
 
-/** Why a value stays when it need not be changed. */
 export const alreadyThere = 'is already encrypted for the new key';
 
-/**
- * One value for another key: what it is for goes with it, and an old value is told what it is for.
- * @param name variable the value is used as; null when nobody knows
- */
+/** Encrypts one value for another key, with its name and pipelines, or those given for an old value. `name`: null when unknown. */
 export async function rotateSecret(
   { from, to, pipelines }: Rotation,
   secret: { readonly name: string | null; readonly text: string },
@@ -85,7 +78,7 @@ export async function rotateSecret(
   if (!opened.ok) return { stays: opened.why };
   const { sealed, value } = opened;
   if (to.kind === 'rsa') {
-    // Written in the old format, it would be bound to nothing any more.
+    // In the old format it would no longer be bound to a pipeline.
     if (sealed !== null) return { stays: 'is in the new format, and would be less safe in the old one' };
     return { text: await encryptSeed(to.key, value) };
   }

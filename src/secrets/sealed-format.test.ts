@@ -62,7 +62,7 @@ it('cut off, prolonged or anything at all is refused with a reason', async () =>
 it('another key: its id and ours are named', async () => {
   expect(await unseal([other], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and this host has ${other.id}` });
   expect(await unseal([], sealed)).toEqual({ ok: false, why: `was made for key ${key.id}, and this host has no key of this kind` });
-  // Whoever writes our id before it has not made it for us.
+  // Our id in front of it does not mean that it was encrypted for us.
   expect(await unseal([other], sealed.replace(key.id, other.id))).toMatchObject({
     ok: false,
     why: expect.stringMatching(/^does not decrypt/),

@@ -1,59 +1,46 @@
 /**
- * Encrypted values of onejob's own: `oj1:<key id>:<base64url of an age file>`. The cryptography is age's (X25519, HKDF-SHA256,
- * ChaCha20-Poly1305; https://age-encryption.org/v1): every changed bit is noticed. Name and pipelines of a value lie inside with
- * it, so that nobody can use it for another one without the private key. Who has the public key can write any value for any
- * pipeline, but read none.
+ * onejob's own encrypted values: `oj1:<key id>:<base64url of an age file>`. The cryptography is age's (X25519, HKDF-SHA256,
+ * ChaCha20-Poly1305; https://age-encryption.org/v1), which detects every changed bit. Name and pipelines are encrypted with the
+ * value, so that without the private key nobody can use it for others. The public key is enough to write any value for any
+ * pipeline, but to read none.
  */
 import { z } from 'zod';
-import { checkValue, fromBase64Url, toText } from './encoding.ts';
+import { jsonOf } from '../system/json.ts';
+import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 import type { SecretKey } from './keys.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import { doesNotOpen } from './seed-format.ts';
 
-/** Name of a variable, as shells take it. */
 export const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
-/** Longest name, in characters. */
 export const longestName = 200;
-/** How many pipelines one value may name. */
 const mostPipelines = 100;
 
+const pattern = z.string().refine((each) => parsePipeline(each) !== null);
 const content = z.strictObject({
   v: z.literal(1),
-  /** Variable that the job gets it in. */
   name: z.string().max(longestName).regex(variableName),
-  pipelines: z
-    .array(z.string().refine((each) => parsePipeline(each) !== null))
-    .min(1)
-    .max(mostPipelines),
+  pipelines: z.array(pattern).min(1).max(mostPipelines),
   value: z.string(),
 });
 
-/** What a sealed value says of itself, and the value. */
 export type Sealed = Readonly<Omit<z.infer<typeof content>, 'v' | 'pipelines'>> & {
   readonly pipelines: readonly PipelinePattern[];
 };
 
-/** A private key that may open it. */
 type Opener = Pick<Extract<SecretKey, { kind: 'x25519' }>, 'id' | 'identity'>;
-
-type Unsealed = { readonly ok: true; readonly sealed: Sealed } | { readonly ok: false; readonly why: string };
-
-/** Whether it means to be one, in whatever state it is. */
+/** Whether it begins like one, damaged or not. */
 export function looksSealed(text: string): boolean {
   return /^oj\d+:/.test(text);
 }
 
-/** `key`: id of the key it was made for, 8 hex digits. null when it is damaged, or of a later version. */
+/** `key`: id of its key, 8 hex digits. null for one that is damaged, or of a later version. */
 export function parseEnvelope(text: string): { readonly key: string; readonly body: Buffer } | null {
   const [, key, encoded] = /^oj1:([0-9a-f]{8}):([A-Za-z0-9_-]+)$/.exec(text) ?? [];
-  const body = encoded === undefined ? null : fromBase64Url(encoded);
+  const body = encoded === undefined ? null : decodeStrict(encoded, 'base64url');
   return key === undefined || body === null ? null : { key, body };
 }
 
-/**
- * @param to public key, `age1…`, and its id
- * @throws OnejobError E_SECRET_VALUE for a value that no variable can hold
- */
+/** @throws OnejobError E_SECRET_VALUE for a value that no variable can contain */
 export async function seal(to: { readonly id: string; readonly recipient: string }, sealed: Sealed): Promise<string> {
   checkValue(sealed.value);
   const { Encrypter } = await import('age-encryption');
@@ -64,15 +51,13 @@ export async function seal(to: { readonly id: string; readonly recipient: string
   return `oj1:${to.id}:${Buffer.from(bytes).toString('base64url')}`;
 }
 
-/** Opens it for its owner, whatever it is for; jobs get it through `fits` only. */
-export async function unseal(openers: readonly Opener[], text: string): Promise<Unsealed> {
+/** Decrypts it for its owner, for any name and pipeline; for a job, `misfit` must allow it. */
+export async function unseal(openers: readonly Opener[], text: string): Promise<Outcome<{ readonly sealed: Sealed }>> {
   const envelope = parseEnvelope(text);
   if (envelope === null) {
-    const isLater = /^oj\d+:/.test(text) && !text.startsWith('oj1:');
-    const why = isLater
-      ? 'was made by a later version of onejob'
-      : 'is damaged or cut off: it is not what "secret encrypt" printed';
-    return { ok: false, why };
+    const isLater = looksSealed(text) && !text.startsWith('oj1:');
+    const damaged = 'is damaged or cut off: it is not what "secret encrypt" printed';
+    return { ok: false, why: isLater ? 'was made by a later version of onejob' : damaged };
   }
   const mine = openers.filter((each) => each.id === envelope.key);
   if (mine.length === 0) {
@@ -89,7 +74,7 @@ export async function unseal(openers: readonly Opener[], text: string): Promise<
   } catch {
     return { ok: false, why: doesNotOpen };
   }
-  const read = inside === null ? null : content.safeParse(fromJson(inside));
+  const read = inside === null ? null : content.safeParse(jsonOf(inside));
   if (read === null || !read.success || read.data.value.includes('\0')) return { ok: false, why: doesNotOpen };
   const { name, pipelines, value } = read.data;
   return { ok: true, sealed: { name, pipelines, value } };
@@ -106,12 +91,4 @@ export function misfit(
     return `was encrypted for ${listPipelines(sealed.pipelines)}, not for ${here}`;
   }
   return sealed.name === job.name ? null : `was encrypted as SECRET_${sealed.name}, and is used as SECRET_${job.name}`;
-}
-
-function fromJson(text: string): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
 }

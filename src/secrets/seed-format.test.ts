@@ -147,7 +147,7 @@ describe('what does not open', () => {
     expect(await decryptSeed([key], first)).toEqual({ ok: false, why: 'is only the part of an encrypted value before its ";"' });
   });
 
-  it('a password that is not of the known form is none', async () => {
+  it('a password of an unknown form is not accepted', async () => {
     const short = encryptRsa(key, Buffer.from('password\n')).toString('base64');
     const [, second = ''] = (await encryptSeed(publicPem, 'hunter2')).split(';');
     expect(await decryptSeed([key], `${short};${second}`)).toEqual(refused);

@@ -2,9 +2,9 @@
  * Encrypted values as shell scripts around OpenSSL write them for Buildkite fleets, byte for byte:
  * `base64(RSA PKCS#1 v1.5 of a key text);base64(openssl enc -aes-256-cbc -pbkdf2 -iter 100000 of value and newline)`.
  * Only the key text's first line is the password, since OpenSSL reads one line of a password file. Older ones have no `;`:
- * RSA directly over value and newline. Nothing in either is authenticated, so what comes out may be another's choice.
+ * RSA directly over value and newline. Neither is authenticated, so the decrypted value may be an attacker's choice.
  *
- * Why a value does not open is never said: padding, password and text fail with the same words after the same work.
+ * Why a value does not decrypt is never shown: padding, password and text fail with the same words after the same work.
  */
 import {
   constants,
@@ -19,20 +19,20 @@ import {
 } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../errors.ts';
-import { checkValue, fromBase64, toText } from './encoding.ts';
+import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 
 const derive = promisify(pbkdf2);
 const rounds = 100_000;
 const magic = Buffer.from('Salted__');
-/** Bytes that the key text stands for: `openssl rand -base64 128`. */
+/** Bytes in the key text: `openssl rand -base64 128`. */
 const keyBytes = 128;
 /** The key text: lines of 64, 64 and 44 characters, each with its newline; 175 bytes. */
 const keyText = /^[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{64}\n[A-Za-z0-9+/]{43}=\n$/;
 const passwordLine = /^[A-Za-z0-9+/]{64}$/;
 
-export type Decrypted = { readonly ok: true; readonly value: string } | { readonly ok: false; readonly why: string };
+export type Decrypted = Outcome<{ readonly value: string }>;
 
-/** An encrypted value taken apart; `body` null: RSA alone. */
+/** The parts of an encrypted value; `body` null: RSA alone. */
 interface SeedParts {
   readonly key: Buffer;
   readonly body: { readonly salt: Buffer; readonly cipher: Buffer } | null;
@@ -45,8 +45,8 @@ const halved = 'is only the part of an encrypted value before its ";"';
 
 /**
  * @param publicKey SPKI PEM of an RSA key of 2048 bits or more
- * @param random bytes of this number; to be replaced in tests only
- * @throws OnejobError E_SECRET_VALUE for a value that this format cannot carry, E_SECRET_KEY for a key that is not RSA or too short
+ * @param random returns that many random bytes; tests replace it
+ * @throws OnejobError E_SECRET_VALUE for a value that this format cannot contain, E_SECRET_KEY for another or too short a key
  */
 export async function encryptSeed(
   publicKey: string | KeyObject,
@@ -65,10 +65,9 @@ export async function encryptSeed(
       hint: 'Create one with "onejob secret keygen --rsa".',
     });
   }
-  const text = `${random(keyBytes)
+  const text = random(keyBytes)
     .toString('base64')
-    .match(/.{1,64}/g)
-    ?.join('\n')}\n`;
+    .replaceAll(/.{1,64}/g, '$&\n');
   const salt = random(8);
   const { secret, iv } = await cipherKey(text.slice(0, 64), salt);
   const cipher = createCipheriv('aes-256-cbc', secret, iv);
@@ -76,19 +75,19 @@ export async function encryptSeed(
   return `${encryptRsa(key, Buffer.from(text)).toString('base64')};${body.toString('base64')}`;
 }
 
-/** Takes an encrypted value apart without any key; null when it has not the form of one. */
+/** The parts of an encrypted value, without any key; null for anything else. */
 export function parseSeed(text: string): SeedParts | null {
   const [first = '', second, ...more] = text.split(';');
-  const key = fromBase64(first);
-  // The shortest RSA key that anybody could have used has 512 bits.
+  const key = decodeStrict(first, 'base64');
+  // The shortest RSA key that anyone could have used has 512 bits.
   if (key === null || key.length < 64 || more.length > 0) return null;
   if (second === undefined) return { key, body: null };
-  const bytes = fromBase64(second);
+  const bytes = decodeStrict(second, 'base64');
   if (bytes === null || bytes.length < 32 || bytes.length % 16 !== 0 || !bytes.subarray(0, 8).equals(magic)) return null;
   return { key, body: { salt: bytes.subarray(8, 16), cipher: bytes.subarray(16) } };
 }
 
-/** Tries each of the RSA keys. All newlines at the end are taken off, as the shell does that these values were made for. */
+/** Tries each of the RSA keys. It removes all newlines at the end, like the shell that these values were made for. */
 export async function decryptSeed(keys: readonly KeyObject[], text: string): Promise<Decrypted> {
   const parts = parseSeed(text);
   if (parts === null) return { ok: false, why: malformed };
@@ -99,7 +98,7 @@ export async function decryptSeed(keys: readonly KeyObject[], text: string): Pro
   }
   const value = opened === null ? null : toText(opened);
   if (value === null) return { ok: false, why: doesNotOpen };
-  // Handed out, it would open its other half for whoever has that.
+  // Handed out, it would decrypt its other half for anyone who has that.
   if (parts.body === null && keyText.test(value)) return { ok: false, why: halved };
   return { ok: true, value: value.replace(/\n+$/, '') };
 }
@@ -112,9 +111,9 @@ async function openPlain(key: KeyObject, cipher: Buffer): Promise<Buffer | null>
 async function openBoth(key: KeyObject, cipher: Buffer, body: NonNullable<SeedParts['body']>): Promise<Buffer | null> {
   const { isGood, message } = decryptRsa(key, cipher);
   const line = message.toString('latin1').split('\n', 1)[0] ?? '';
-  // A password of another form is no key text: OpenSSL with implicit rejection answers such bytes to a wrong key.
+  // A password of another form is not a key text: OpenSSL with implicit rejection returns such bytes for a wrong key.
   const isKey = isGood && passwordLine.test(line);
-  // The slow part runs in any case: whether the RSA half was good must not show in the time.
+  // The slow part always runs: the time must not show whether the RSA half was good.
   const { secret, iv } = await cipherKey(isKey ? line : randomBytes(48).toString('base64'), body.salt);
   const decipher = createDecipheriv('aes-256-cbc', secret, iv);
   try {
@@ -133,7 +132,7 @@ async function cipherKey(password: string, salt: Buffer): Promise<{ secret: Buff
 /** Bytes of padding at least: `00 02`, eight that are not zero, `00`. */
 const padding = 11;
 
-/** Length of the modulus in bytes, which is that of every ciphertext. */
+/** Length of the modulus, and so of every ciphertext, in bytes. */
 export function lengthOf(key: KeyObject): number {
   return Math.ceil((key.asymmetricKeyDetails?.modulusLength ?? 0) / 8);
 }
@@ -147,22 +146,22 @@ export function encryptRsa(key: KeyObject, message: Uint8Array): Buffer {
   return publicEncrypt({ key, padding: constants.RSA_PKCS1_PADDING }, message);
 }
 
-/** `isGood` false: `message` means nothing. Who calls goes on as if it did, so that the time taken tells nobody which it was. */
+/** `isGood` false: `message` is meaningless. Callers continue as if it were good, so that the time does not reveal it. */
 interface RsaMessage {
   readonly isGood: boolean;
   readonly message: Buffer;
 }
 
 /**
- * RSA with PKCS#1 v1.5 padding. The padding is removed here, without a branch on what is secret: Node refuses to do it
- * (`ERR_INVALID_ARG_VALUE`) where its OpenSSL has no implicit rejection (CVE-2023-46809), and one that has it answers a wrong key
- * with bytes that look like a message. `cipher` must have the length of the key's modulus.
+ * RSA with PKCS#1 v1.5 padding. The padding is removed here, without a branch on secret data: Node refuses to do it
+ * (`ERR_INVALID_ARG_VALUE`) where its OpenSSL has no implicit rejection (CVE-2023-46809), and OpenSSL that has it returns bytes
+ * that look like a message for a wrong key. `cipher` must have the length of the key's modulus.
  */
 export function decryptRsa(key: KeyObject, cipher: Uint8Array): RsaMessage {
   try {
     return unpad(privateDecrypt({ key, padding: constants.RSA_NO_PADDING }, cipher));
   } catch {
-    // A number that is not below the modulus: no ciphertext of this key, as anybody can tell.
+    // A number that is not below the modulus: not a ciphertext of this key, as anyone can tell.
     return { isGood: false, message: Buffer.alloc(0) };
   }
 }

@@ -15,12 +15,14 @@ export interface ProcessIdentity {
 }
 
 /** One line of /proc/PID/stat; null when it is not one. The command name in it may hold spaces and brackets. */
-export function parseStat(line: string): (ProcessIdentity & { readonly state: string; readonly parent: number }) | null {
+export function parseStat(
+  line: string,
+): (ProcessIdentity & { readonly state: string; readonly parent: number; readonly group: number }) | null {
   const pid = Number.parseInt(line, 10);
   const fields = line.slice(line.lastIndexOf(')') + 2).split(' ');
   const [state, parent, start] = [fields[0], fields[1], fields[19]];
   if (!(pid > 0) || state === undefined || parent === undefined || start === undefined) return null;
-  return { pid, start, state, parent: Number(parent) };
+  return { pid, start, state, parent: Number(parent), group: Number(fields[2]) };
 }
 
 function stat(pid: number): ReturnType<typeof parseStat> {

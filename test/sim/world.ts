@@ -29,6 +29,7 @@ import { Pool } from '../../src/manager/loop/pool.ts';
 import { Reconciler } from '../../src/manager/loop/reconciler.ts';
 import type { Runtime } from '../../src/runtimes/runtime.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
+import type { Store } from '../../src/store/store.ts';
 import { gpu, oneDevice } from '../support/devices.ts';
 
 interface Sandbox {
@@ -521,10 +522,11 @@ export class World {
       save: (device: KnownDevice) => void this.#known.set(device.uuid, device),
       remove: (uuid: DeviceId) => void this.#known.delete(uuid),
     };
+    const store = { devices: table, transaction: (_: unknown, change: () => void) => change() } as unknown as Store;
     return createDeviceRegistry({
       clock,
       pools: [{ ...this.pool.config, devices: oneDevice, standby: this.#options.standby } as unknown as PoolConfig],
-      known: new KnownDevices({ clock, table, write: (change) => change() }),
+      known: new KnownDevices({ clock, store }),
       locks: { take: () => null, keep() {} },
       slots: () => this.loop.slots,
       waiting: () => {

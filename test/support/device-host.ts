@@ -63,8 +63,7 @@ export class DeviceHost implements Disposable {
   boot(): void {
     this.#timers = [];
     const { clock, store } = this;
-    const write = (change: () => void): void => store.transaction({ durable: false }, change);
-    const known = new KnownDevices({ clock, table: store.devices, write });
+    const known = new KnownDevices({ clock, store });
     this.book = createDeviceRegistry({
       clock,
       pools: this.#pools,

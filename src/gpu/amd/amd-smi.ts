@@ -1,13 +1,10 @@
-/**
- * `amd-smi list`, `static`, `metric` and `process`, with `--json` or as text. Each knows a part; all number the cards alike.
- * Releases differ: a list of cards, or one under `gpu_data`; `{ value, unit }`, or one text; keys come and go.
- */
+/** `amd-smi list`, `static`, `metric` and `process`, as JSON or text. Each has a part; keys and nesting differ by release. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
-/** What only amd-smi says of a card beside its number. */
+/** Keys of a card that only amd-smi prints. */
 const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
 
 /** The cards of a JSON value that amd-smi printed; null when it is something else. */
@@ -23,7 +20,7 @@ export function readAmdSmi(cards: readonly Fields[]): AmdReading {
   return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(cardOf));
 }
 
-/** Text that amd-smi prints without `--json`, as the objects it would have printed; null when it is something else. */
+/** The text that amd-smi prints without `--json`, as the objects that it would have printed; null for any other text. */
 export function amdSmiText(text: string): readonly Fields[] | null {
   const cards: Record<string, unknown>[] = [];
   let open: { readonly depth: number; readonly fields: Record<string, unknown> }[] = [];
@@ -74,13 +71,13 @@ function eccOf(blocks: unknown): boolean | null {
   return state === null ? null : /^enabled$/i.test(state);
 }
 
-/** An own build of the kernel's module has a version; else the tool prints all of /proc/version, its blanks taken out. */
+/** A driver built separately has a version; else the tool prints all of /proc/version, without its blanks. */
 function driverOf(value: unknown): string | null {
   const text = textOf(value);
   return text === null ? null : (/^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(text)?.[1] ?? null);
 }
 
-/** One entry per process, or one that says in words that there is none. */
+/** One entry per process, or one that says that there are none. */
 function processesOf(list: unknown): readonly GpuProcess[] | null {
   if (!Array.isArray(list)) return null;
   const found: GpuProcess[] = [];

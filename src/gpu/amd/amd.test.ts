@@ -77,7 +77,7 @@ describe('recordings of rocm-smi', () => {
     expect(cards('mi300x-x4.showall.txt')).toEqual(['0 0000:26:00.0', '1 0000:46:00.0', '2 0000:65:00.0', '3 0000:85:00.0']);
   });
 
-  test('a process that holds no GPU holds no card; of one that is not told about, nothing is known', () => {
+  test('a process without a GPU uses no card; a process that is not listed is unknown', () => {
     expect(amdInventory([fixture('mi100_rocm571.json')]).devices.map(({ processes }) => processes)).toEqual(Array(6).fill([]));
     expect(amdInventory([fixture('mi100_rocm602.json')]).devices[0]?.processes).toBeNull();
   });
@@ -172,7 +172,7 @@ describe('amd-smi', () => {
     expect(devices[1]?.health.reasons[0]).toContain('2 uncorrected');
   });
 
-  test('partitions of one card say one id, and are told apart by address', () => {
+  test('partitions of one card have one id, and are identified by address', () => {
     const parts = JSON.stringify({ gpu_data: [card(0, '0x8D1457E2C20F59D2'), card(1, '0x8D1457E2C20F59D2')] });
     const host = amdInventory([list, parts]);
     expect(host.devices.map(({ uuid }) => uuid)).toEqual(['amd-0000:26:00.0', 'amd-0000:46:00.0']);
@@ -248,7 +248,7 @@ describe('what is no answer', () => {
     expect(amdInventory(['[]'])).toMatchObject({ complete: true, devices: [], findings: [{ code: 'no-devices' }] });
   });
 
-  test('values that are none are unknown', () => {
+  test('invalid values are unknown', () => {
     const odd = {
       'Unique ID': '0x0',
       'PCI Bus': '0000:07:00.0',

@@ -1,6 +1,5 @@
-/** AMD's cards from what `rocm-smi` and `amd-smi` printed. Nothing in a text makes it throw. */
-
-import { finding, ownWords } from '../finding.ts';
+/** AMD's cards from the output of `rocm-smi` and `amd-smi`. No text makes it throw. */
+import { finding, printed } from '../finding.ts';
 import type { Inventory } from '../inventory.ts';
 import { jsonIn } from '../said.ts';
 import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
@@ -8,11 +7,11 @@ import { amdHost, askAgain } from './host.ts';
 import { type AmdReading, readingOf } from './reading.ts';
 import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
 
-/** Banners and complaints of AMD's tools, without a single card. */
+/** Banners and errors of AMD's tools, without a card. */
 const ours =
   /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b/im;
 
-/** Whether a text is what one of AMD's tools printed, whole or torn. */
+/** Whether a text is the output of one of AMD's tools, complete or not. */
 export function looksLikeAmd(text: string): boolean {
   if (ours.test(text)) return true;
   const { values, torn } = jsonIn(text);
@@ -21,12 +20,11 @@ export function looksLikeAmd(text: string): boolean {
   return rocmSmiText(text) !== null || amdSmiText(text) !== null;
 }
 
-/** The host of which `texts` are outputs of AMD's tools. What is not understood is a finding, and the set is not complete. */
+/** The host whose AMD tools printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
 export function amdInventory(texts: readonly string[]): Inventory {
   return amdHost(texts.flatMap(readAmd));
 }
 
-/** What one text says, one reading for each thing that was printed into it. */
 export function readAmd(text: string): readonly AmdReading[] {
   const { values, torn } = jsonIn(text);
   const readings = values.flatMap((value): AmdReading[] => {
@@ -50,12 +48,10 @@ export function readAmd(text: string): readonly AmdReading[] {
     const hint = 'Add the user to the groups "render" and "video".';
     return [trouble('insufficient-permissions', 'The AMD tool has no permission to query the driver.', hint)];
   }
-  const words = ownWords(text);
-  const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
-  return [trouble('not-understood', `The AMD tool printed ${said}.`, askAgain)];
+  return [trouble('not-understood', `The AMD tool printed ${printed(text)}.`, askAgain)];
 }
 
-/** A reading that found nothing but why. */
+/** A reading without cards, with the reason. */
 function trouble(code: string, message: string, hint: string): AmdReading {
   return { ...readingOf('amd-smi', null, []), findings: [finding('error', code, 'host', message, hint)], complete: false };
 }

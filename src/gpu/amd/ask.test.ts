@@ -171,7 +171,7 @@ test('the kernel and the tool name the same cards', async () => {
 test.each([
   [null, 'no-driver', 'modprobe amdgpu'],
   ['vfio-pci', 'held-by-another-driver', null],
-])('a card of driver %s is said to be there, and is none for jobs', async (driver, code, hint) => {
+])('a card of driver %s is reported, and is not for jobs', async (driver, code, hint) => {
   cards(driver);
   const found = await ask();
   expect(found).toMatchObject({ complete: true, devices: [] });
@@ -202,7 +202,7 @@ test('a card is called by the id that the kernel has of it, whichever source ans
   expect((await ask()).devices).toMatchObject([{ uuid: 'GPU-79ccd55167a2124a', pciId: first }]);
 });
 
-test('a card keeps the name it had first, whoever names it later or not', async () => {
+test('a card keeps its first name, whichever source names it later', async () => {
   cards();
   kfd([{ bus: 0x83, id: 0n, gpu: 4711, render: 128 }]);
   expect((await ask()).devices).toMatchObject([{ uuid: 'amd-0000:83:00.0' }]);
@@ -243,7 +243,7 @@ test.each([
   ['Phoenix (gfx1103)', 'cpu_cores_count 0\nsimd_count 24\ngfx_target_version 110003', 'gfx1103'],
   ['one node with its processor', 'cpu_cores_count 8\nsimd_count 32\ngfx_target_version 90009', 'gfx909'],
   ['one node with its processor, of a kind yet unknown', 'cpu_cores_count 8\nsimd_count 32\ngfx_target_version 130001', 'gfx1301'],
-])('built-in graphics are none for jobs, and said to be there: %s', async (_, properties, gfx) => {
+])('built-in graphics are not for jobs, and are reported: %s', async (_, properties, gfx) => {
   kfd([{ bus: 0x83, id: 0x79ccd55167a2124an, gpu: 4711, render: 128 }]);
   builtIn(properties);
   const found = await ask();

@@ -1,7 +1,4 @@
-/**
- * Asks a host for its AMD cards: `amd-smi`, else its forerunner `rocm-smi`, and in any case the kernel, which knows enough to
- * grant a card where no tool is installed.
- */
+/** Queries a host for its AMD cards: `amd-smi`, or else `rocm-smi`, and the kernel, which knows enough to grant a card. */
 import { join } from 'node:path';
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
 import { asWarning, finding, withFindings } from '../finding.ts';
@@ -10,52 +7,35 @@ import { type PciCard, readText } from '../pci.ts';
 import { readAmd } from './amd.ts';
 import { amdHost } from './host.ts';
 import { readKfd } from './kfd.ts';
-import { type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
+import { type AmdCard, type AmdReading, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
-/**
- * What cards are called by PCI address, for the life of a probe. Sources know different parts of a card, and which of them
- * answers changes: a lease of a card must not fall on a second name of it.
- */
+/** First names of cards by PCI address: sources that answer at different times must not give a card a second name. */
 export type AmdNames = Map<string, string>;
 
-/** Each knows a part; without the later ones the earlier are still worth having. */
-const amdSmi = [
-  ['static', '--json'],
-  ['list', '--json'],
-  ['metric', '--mem-usage', '--ecc', '--json'],
-];
+/** Each has a part; those that succeed are useful without the later ones. */
+const amdSmi = ['static --json', 'list --json', 'metric --mem-usage --ecc --json'].map((call) => call.split(' '));
 
 /** Options that releases from 2 to 6 know. */
-const rocmSmi = [
-  '-i',
-  '--showuniqueid',
-  '--showbus',
-  '--showproductname',
-  '--showmeminfo',
-  'vram',
-  '--showdriverversion',
-  '--json',
-];
+const rocmSmi = '-i --showuniqueid --showbus --showproductname --showmeminfo vram --showdriverversion --json'.split(' ');
 
-/** `names`: what cards were called before; those seen first now are added. */
+/** `names`: earlier names of cards; new ones are added. */
 export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory> {
   const cards = asking.pci?.filter((card) => card.vendor === 'amd') ?? null;
-  // The tools of a vendor without a card have nothing to say but that they fail.
+  // Without a card the vendor's tools could only fail.
   if (cards?.length === 0) return noGpus;
   const kfd = await readKfd(asking.sys, asking.proc);
   const told = await askTools(asking);
   if (cards === null && kfd === null && !told.asked) return noGpus;
   const readings = [...told.readings, ...(kfd === null ? [] : [kfd])];
   const host = amdHost([await readIds(asking.sys, cards ?? [], readings), ...readings]);
-  // Partitions of one card are another set of devices than the card was.
+  // Partitions of a card are other devices than the card was.
   const isParted = host.findings.some(({ code }) => code === 'same-id');
   const devices = host.devices
     .map((device) => (isParted ? device : keepName(device, names)))
     .map((device) => withRenderNode(device, cards ?? []));
   const builtIn = new Set(host.findings.flatMap(({ code, subject }) => (code === 'built-in' ? [subject] : [])));
   const jobCards = cards?.filter(({ pciId }) => !builtIn.has(pciId)) ?? [];
-  // Where the cards were listed all the same, a tool that fails keeps nobody from using them; one that hangs shows a driver
-  // that is sick.
+  // If the cards were listed all the same, they can be used although a tool failed; a tool that hangs is a sign of a sick driver.
   const listed = told.readings.length > 0 || (kfd !== null && kfd.cards.length > 0);
   const failures = told.failures.map((each) => (listed && !told.hung ? asWarning(each) : each));
   return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
@@ -72,10 +52,7 @@ async function askTools(asking: Asking): Promise<Told> {
   const failures: GpuFinding[] = [];
   const readings: AmdReading[] = [];
   let asked = false;
-  for (const [tool, calls] of [
-    ['amd-smi', amdSmi],
-    ['rocm-smi', [rocmSmi]],
-  ] as const) {
+  for (const [tool, calls] of Object.entries({ 'amd-smi': amdSmi, 'rocm-smi': [rocmSmi] })) {
     if (readings.length > 0 || !(await asking.has(tool))) continue;
     asked = true;
     for (const call of calls) {
@@ -92,7 +69,7 @@ async function askTools(asking: Asking): Promise<Told> {
   return { asked, hung: false, readings, failures };
 }
 
-/** Cards on the bus that nobody lists. Graphics built into a processor may be among them, so nothing is said to be lost. */
+/** Cards on the bus that no source lists. They may be graphics built into a processor, so none is reported as lost. */
 function missing(cards: readonly PciCard[], devices: readonly Device[]): readonly GpuFinding[] {
   return cards
     .filter((card) => !devices.some((device) => device.pciId === card.pciId))
@@ -102,22 +79,19 @@ function missing(cards: readonly PciCard[], devices: readonly Device[]): readonl
     });
 }
 
-/** The ids that amdgpu has of those cards that `readings` list, from Vega on; below `sys` (`/sys`). Wakes no card. */
+/** The ids that amdgpu has for the cards in `readings`, from Vega on; below `sys` (`/sys`). Wakes no card. */
 async function readIds(sys: string, cards: readonly PciCard[], readings: readonly AmdReading[]): Promise<AmdReading> {
   const listed = readings.flatMap((reading) => reading.cards);
-  const read = await Promise.all(
-    cards.map(async ({ pciId }) => {
-      const text = await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id'));
-      return { ...unknownCard, pciId, uniqueId: uniqueIdOf(text) };
-    }),
-  );
-  const known = read.filter(
-    ({ pciId, uniqueId }) => uniqueId !== null && listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId),
-  );
+  const known: AmdCard[] = [];
+  for (const { pciId } of cards) {
+    const uniqueId = uniqueIdOf(await readText(join(sys, 'bus/pci/devices', pciId, 'unique_id')));
+    const isListed = listed.some((card) => card.pciId === pciId || card.uniqueId === uniqueId);
+    if (uniqueId !== null && isListed) known.push({ ...unknownCard, pciId, uniqueId });
+  }
   return readingOf('bus', null, known);
 }
 
-/** `device` by the name that its place had first, unless both are ids and differ: then it is another card. */
+/** `device` under the first name of its address, unless both are ids and differ: then it is another card. */
 function keepName(device: Device, names: AmdNames): Device {
   if (device.pciId === null) return device;
   const before = names.get(device.pciId);

@@ -1,6 +1,6 @@
 /**
- * AMD's cards as the kernel's compute driver (KFD) shows them in /sys: all that is needed to grant one, without any tool. Only
- * files whose text the kernel has at hand are read, none that wakes a card. The layout is that of Linux 5 and 6,
+ * AMD's cards as the kernel's compute driver (KFD) shows them in /sys: all that is needed to grant one, without any tool. It
+ * reads only files whose text the kernel has at hand, none that wakes a card. The layout is that of Linux 5 and 6,
  * drivers/gpu/drm/amd/amdkfd/kfd_topology.c and kfd_process.c.
  */
 import { readdir } from 'node:fs/promises';
@@ -10,31 +10,27 @@ import { normalPci, readText } from '../pci.ts';
 import { countOf, mebibytes, textOf } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
-/** Kinds of memory of a node: the card's own, seen by the CPU or not. */
+/** Types of a card's own memory, visible to the CPU or not. */
 const ownMemory = ['1', '2'];
 
-/** All cards that programs can compute on below `sys` (`/sys`); null where the driver is not loaded. `proc` is `/proc`. */
+/** All compute cards below `sys` (`/sys`); null where the driver is not loaded. `proc` is `/proc`. */
 export async function readKfd(sys: string, proc: string): Promise<AmdReading | null> {
   const kfd = join(sys, 'class/kfd/kfd');
   const nodes = await readdir(join(kfd, 'topology/nodes')).catch(() => null);
   if (nodes === null) return null;
   const processes = await readProcesses(join(kfd, 'proc'), proc);
-  const cards = await Promise.all(
-    nodes.map((node) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes)),
-  );
+  const read = (node: string) => readNode(join(kfd, 'topology/nodes', node), join(sys, 'bus/pci/devices'), processes);
+  const cards = await Promise.all(nodes.map(read));
   const driver = await readText(join(sys, 'module/amdgpu/version'));
-  return readingOf(
-    'sysfs',
-    driver,
-    cards.filter((card) => card !== null),
-  );
+  const gpus = cards.filter((card) => card !== null);
+  return readingOf('sysfs', driver, gpus);
 }
 
 type Processes = ReadonlyMap<string, readonly GpuProcess[]>;
 
 async function readNode(node: string, devices: string, processes: Processes | null): Promise<AmdCard | null> {
   const properties = await readProperties(join(node, 'properties'));
-  // Every CPU socket is a node as well; only a GPU has vector units.
+  // Every CPU socket is a node too; only a GPU has vector units.
   if (properties === null || (countOf(properties.get('simd_count')) ?? 0) === 0) return null;
   const gpu = await readText(join(node, 'gpu_id'));
   const pciId = addressOf(countOf(properties.get('domain')) ?? 0, countOf(properties.get('location_id')));
@@ -63,7 +59,6 @@ async function readNode(node: string, devices: string, processes: Processes | nu
   };
 }
 
-/** Lines of a name and a number. */
 async function readProperties(file: string): Promise<ReadonlyMap<string, string> | null> {
   const text = await readText(file);
   if (text === null) return null;
@@ -73,10 +68,8 @@ async function readProperties(file: string): Promise<ReadonlyMap<string, string>
 async function readMemory(folder: string): Promise<number | null> {
   const names = await readdir(folder).catch((): string[] => []);
   const banks = await Promise.all(names.map((name) => readProperties(join(folder, name, 'properties'))));
-  const sizes = banks.flatMap((bank) => {
-    const size = ownMemory.includes(bank?.get('heap_type') ?? '') ? mebibytes(bank?.get('size_in_bytes'), 'B') : null;
-    return size === null ? [] : [size];
-  });
+  const own = banks.filter((bank) => ownMemory.includes(bank?.get('heap_type') ?? ''));
+  const sizes = own.flatMap((bank) => mebibytes(bank?.get('size_in_bytes'), 'B') ?? []);
   return sizes.length === 0 ? null : sizes.reduce((sum, size) => sum + size, 0);
 }
 
@@ -87,7 +80,7 @@ function addressOf(domain: number, location: number | null): string | null {
   return normalPci(`${domain.toString(16)}:${bus.toString(16)}:${device.toString(16)}.${fn}`);
 }
 
-/** Beyond what a number holds, so as text. */
+/** Too large for a number, so as text. */
 function hex(digits: string | undefined): string | null {
   return digits === undefined ? null : BigInt(digits).toString(16).padStart(16, '0');
 }
@@ -99,7 +92,7 @@ function targetOf(version: number | null): string | null {
   return `gfx${major}${minor.toString(16)}${stepping.toString(16)}`;
 }
 
-/** By KFD's number of the GPU, who has memory or queues on it; null where the driver does not show its processes. */
+/** Processes with memory or queues, by KFD's number of the GPU; null where the driver does not show its processes. */
 async function readProcesses(folder: string, proc: string): Promise<Processes | null> {
   const pids = await readdir(folder).catch(() => null);
   if (pids === null) return null;
@@ -113,7 +106,7 @@ async function readProcesses(folder: string, proc: string): Promise<Processes | 
       const gpu = /^vram_(\d+)$/.exec(file)?.[1];
       if (gpu === undefined) continue;
       const bytes = countOf(await readText(join(folder, pid, file)));
-      // Whoever opens the driver has an entry for every card, also for those it never touches.
+      // A process that opens the driver has an entry for every card, even for cards that it never uses.
       if (bytes === 0 && !busy.includes(gpu)) continue;
       found.push({ gpu, process: computing(Number(pid), name, mebibytes(bytes, 'B')) });
     }

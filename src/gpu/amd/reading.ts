@@ -1,38 +1,37 @@
-/** What one source says of a host's AMD cards, before what several say is put together. */
+/** One source's reading of a host's AMD cards. */
 import type { Device, GpuFinding } from '../inventory.ts';
 
-/** One card as one source has it; null where it says nothing. */
+/** One card in one source; null where the source does not say. */
 export interface AmdCard extends Pick<Device, 'pciId' | 'memoryMiB' | 'memoryUsedMiB' | 'processes'> {
-  /** As the source counts it. Sources count differently, so only those of one tool may be joined by it. */
+  /** Sources number differently, so only readings of one tool may be joined by it. */
   readonly index: number | null;
   /** Sixteen hex digits that stay with the card, the same in every source. */
   readonly uniqueId: string | null;
   readonly model: string | null;
   /** `0x74a1`: for a card without a name. */
   readonly chip: string | null;
-  /** `gfx942`: what programs are compiled for. */
+  /** `gfx942`: the compiler's target. */
   readonly gfx: string | null;
   /** N of `/dev/dri/renderDN`. */
   readonly renderMinor: number | null;
   readonly ecc: boolean | null;
   readonly uncorrectedErrors: number | null;
-  /** Whether it answered with a figure of this moment, as only a card that works does. */
+  /** Whether it returned a current value, as only a working card does. */
   readonly live: boolean;
-  /** Whether it is one part with the processor. */
+  /** Whether it is in one part with the processor. */
   readonly withCpu: boolean;
 }
 
 export interface AmdReading {
-  /** `sysfs` is the compute driver, `bus` what amdgpu says of a PCI card. */
+  /** `sysfs` is the compute driver, `bus` amdgpu's files of a PCI card. */
   readonly source: 'rocm-smi' | 'amd-smi' | 'sysfs' | 'bus';
   readonly driver: string | null;
   readonly cards: readonly AmdCard[];
   readonly findings: readonly GpuFinding[];
-  /** Whether all cards that the source knows of are there. */
+  /** Whether it has all cards that the source knows. */
   readonly complete: boolean;
 }
 
-/** All cards that a source knows of. */
 export function readingOf(source: AmdReading['source'], driver: string | null, cards: readonly AmdCard[]): AmdReading {
   return { source, driver, cards, findings: [], complete: true };
 }
@@ -54,14 +53,14 @@ export const unknownCard: AmdCard = {
   withCpu: false,
 };
 
-/** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for what is none, or all zeros. */
+/** `0x4edfb117a17a07d`, `249220e172fc1a88`, `GPU-04edfb117a17a07d` as sixteen digits; null for anything else, or all zeros. */
 export function uniqueIdOf(text: string | null): string | null {
   const [, digits] = /^(?:0x|GPU-)?([0-9a-f]{6,16})$/i.exec(text ?? '') ?? [];
   if (digits === undefined || /^0+$/.test(digits)) return null;
   return digits.toLowerCase().padStart(16, '0');
 }
 
-/** A number of the vendor's or the chip is no name, though tools print it in the place of one. */
+/** The first name. A number of the vendor or the chip is not a name, although tools print it as one. */
 export function modelOf(...names: readonly (string | null)[]): string | null {
   return names.find((name) => name !== null && /[g-z]/i.test(name.replace(/^0x/i, ''))) ?? null;
 }

@@ -1,7 +1,4 @@
-/**
- * `rocm-smi`, with `--json` or without: both name a value the same way. Keys differ by release (`GPU ID` became `Device ID`,
- * `Card series` `Card Series`), carry units, and numbers are texts; recordings from ROCm 2 to 6 are in test/fixtures/gpu.
- */
+/** `rocm-smi`, as JSON or text. Keys differ by release and contain units; recordings from ROCm 2 to 6 are in test/fixtures/gpu. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
@@ -23,10 +20,10 @@ export function readRocmSmi(value: Fields): AmdReading {
   return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
 }
 
-/** What a line of the text says: `GPU[0] : PCI Bus: 0000:26:00.0`. */
+/** A line of the text: `GPU[0] : PCI Bus: 0000:26:00.0`. */
 const line = /^GPU\[(\d{1,4})\]\s*:\s*([^:\n]+):[ \t]*(.*)$/gm;
 
-/** The same values as in JSON; null when there is no line of that kind, as in the table without options. */
+/** The same values as in JSON; null when there is no such line, as in the table without options. */
 export function rocmSmiText(text: string): Fields | null {
   const cards = new Map<string, Map<string, string>>();
   for (const [, index = '', key = '', value = ''] of text.matchAll(line)) {
@@ -74,10 +71,7 @@ function memory(fields: Fields, key: RegExp): number | null {
   return null;
 }
 
-/**
- * `PID1234: "python, 1, 1048576, 0, 0"` is name, how many GPUs, bytes of their memory. Which GPUs is not said, so with more
- * than one card a process that holds any leaves all of them unknown; that none has a process is not said either.
- */
+/** `PID1234: "python, 1, 1048576, 0, 0"`: name, number of GPUs, bytes. Which GPUs is unknown, except with a single card. */
 function processesOf(system: unknown, cards: number): readonly GpuProcess[] | null {
   if (!isFields(system)) return null;
   const known = Object.entries(system).flatMap(([key, value]) => {

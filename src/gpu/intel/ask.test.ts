@@ -44,7 +44,7 @@ const answers = (more = '') =>
 "ps -j") echo '{"device_util_by_proc_list": []}';;
 esac\n${more}`;
 
-test('built-in graphics are no device, and nobody is asked about them', async () => {
+test('built-in graphics are not a device, and no tool is asked about them', async () => {
   plugIn(host.sys, '0000:00:02.0', { vendor: '0x8086', class: '0x030000', driver: 'i915' });
   tools.put('xpu-smi', 'exit 1');
   expect(await ask()).toMatchObject({ complete: true, devices: [], findings: [] });

@@ -155,7 +155,7 @@ describe('what is no answer', () => {
     );
   });
 
-  test('a table of others that numbers its rows is none', () => {
+  test('a numbered table of another tool is not accepted', () => {
     expect(looksLikeIntel('+---+------+\n| 0 | Name: x |\n+---+------+\n')).toBe(false);
   });
 

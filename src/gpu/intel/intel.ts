@@ -1,22 +1,23 @@
 /**
- * Intel's cards: `xpu-smi` is asked, else the kernel, which knows enough to grant one. They are known by PCI address: the UUID
- * that the tool prints is a pattern of the chip's number on some releases, the same for every card
+ * Intel's cards, from `xpu-smi`, or else from the kernel, which knows enough to grant one. Their identity is the PCI address: the
+ * UUID that the tool prints is derived from the chip's number on some releases, the same for every card
  * (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
-import { finding, ownWords, withFindings } from '../finding.ts';
+import { byCard, movedCard } from '../cards.ts';
+import { finding, printed, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
 import { filled } from '../said.ts';
 import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
 
-/** Where processors have their built-in graphics: no device for jobs, and in most desktops. */
+/** Address of a processor's built-in graphics, which most desktops have: not a device for jobs. */
 const builtIn = '0000:00:02.0';
 
-/** Cards that are asked for what does not change; a host with more has the rest without. */
+/** How many cards are queried for their constant values; on a host with more, the others lack those. */
 const mostCards = 16;
 
-/** What cards say of themselves that does not change is kept, until the list of cards is another. */
+/** Keeps the cards' constant values until the list of cards changes. */
 export function createIntel(): (asking: Asking) => Promise<Inventory> {
   let kept: { readonly list: string; readonly texts: readonly string[] } = { list: '', texts: [] };
   return async (asking) => {
@@ -30,7 +31,7 @@ export function createIntel(): (asking: Asking) => Promise<Inventory> {
     const ask = async (calls: readonly (readonly string[])[]): Promise<string[]> => {
       const texts: string[] = [];
       for (const args of calls) {
-        // One that hangs would hang again.
+        // After a call that hung, the next would hang too.
         if (failures.length > 0) break;
         const reply = await asking.run('xpu-smi', ...args);
         const problem = reply.hung ? failureOf(reply) : null;
@@ -43,18 +44,16 @@ export function createIntel(): (asking: Asking) => Promise<Inventory> {
     const details =
       kept.list === list.output ? kept.texts : await ask(numbers.map((number) => ['discovery', '-d', String(number), '-j']));
     if (failures.length === 0) kept = { list: list.output, texts: details };
-    const now = await ask([
-      ['health', '-l', '-j'],
-      ['ps', '-j'],
-    ]);
-    const told = intelInventory([list.output, ...details, ...now]);
+    const health = await ask([['health', '-l', '-j']]);
+    const processes = await ask([['ps', '-j']]);
+    const told = intelInventory([list.output, ...details, ...health, ...processes]);
     const devices = told.devices.map((device) => withRenderNode(device, cards ?? []));
     const missing = (cards ?? []).filter((card) => !devices.some(({ pciId }) => pciId === card.pciId));
     return withFindings({ ...told, devices }, [...failures, ...missing.map(notListed)], failures.length === 0);
   };
 }
 
-/** Without a tool there is no memory, health or process, but a card that can be granted. */
+/** Without a tool there is no memory, health or process, but the card can be granted. */
 function fromKernel(cards: readonly PciCard[]): Inventory {
   const usable = cards.filter((card) => elsewhere(card, drivers) === null);
   const findings = cards.flatMap((card) => elsewhere(card, drivers) ?? []);
@@ -74,12 +73,12 @@ function notListed(card: PciCard): GpuFinding {
   return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
 }
 
-/** Whether a text is what `xpu-smi` printed, whole or torn. */
+/** Whether a text is the output of `xpu-smi`, complete or not. */
 export function looksLikeIntel(text: string): boolean {
   return readXpuSmi(text) !== null;
 }
 
-/** The host of which `texts` are outputs of `xpu-smi`. What is not understood is a finding, and the set is not complete. */
+/** The host whose `xpu-smi` printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
 export function intelInventory(texts: readonly string[]): Inventory {
   const read = texts.map(readXpuSmi);
   const outputs = read.filter((output) => output !== null);
@@ -87,19 +86,16 @@ export function intelInventory(texts: readonly string[]): Inventory {
   const again = 'Record "xpu-smi discovery -j", "xpu-smi health -l -j" and "xpu-smi ps -j".';
   const say = (level: GpuFinding['level'], code: string, message: string) =>
     findings.push(finding(level, code, 'host', message, again));
-  if (outputs.length < texts.length) {
-    const words = ownWords(texts.find((_, at) => read[at] === null) ?? '');
-    const said = words === null ? 'nothing' : `something unexpected: "${words}"`;
-    say('error', 'not-understood', `xpu-smi printed ${said}.`);
-  }
+  const odd = texts.find((_, at) => read[at] === null);
+  if (odd !== undefined) say('error', 'not-understood', `xpu-smi printed ${printed(odd)}.`);
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is incomplete: it ends early.');
-  const differing = severalHosts(outputs);
-  if (differing !== null) {
-    say('error', 'recordings-differ', `These are recordings of different hosts: card ${differing} is at two addresses.`);
+  const moved = movedCard(outputs.flatMap((output) => output.cards));
+  if (moved !== null) {
+    say('error', 'recordings-differ', `These are recordings of different hosts: card ${moved.index} is at two addresses.`);
     return { ...noGpus, complete: false, findings };
   }
-  const { groups, without } = byCard(outputs);
+  const { groups, without } = byCard(outputs.map(({ cards }) => ({ source: 'xpu-smi', cards })));
   if (without > 0) {
     const who = without === 1 ? 'An Intel card has' : `${without} Intel cards have`;
     say('warning', 'no-identity', `${who} no PCI address in this output, so onejob cannot tell which is which.`);
@@ -115,30 +111,6 @@ export function intelInventory(texts: readonly string[]): Inventory {
     devices: inOrder(devices),
     findings,
   };
-}
-
-/** Number of a card that is at two places; null when there is none. */
-function severalHosts(outputs: readonly XpuOutput[]): number | null {
-  const cards = outputs.flatMap((output) => output.cards);
-  const [twice] = [...Map.groupBy(cards, (card) => card.index)].filter(
-    ([index, same]) => index !== null && new Set(same.flatMap((card) => card.pciId ?? [])).size > 1,
-  );
-  return twice?.[0] ?? null;
-}
-
-/** Everything that is said of each card with a PCI address, and how many have none. */
-function byCard(outputs: readonly XpuOutput[]): { readonly groups: readonly (readonly IntelCard[])[]; readonly without: number } {
-  const cards = outputs.flatMap((output) => output.cards);
-  const numbers = Map.groupBy(cards, (card) => card.index);
-  const groups = new Map<string, IntelCard[]>();
-  const alone = new Set<number | null>();
-  for (const card of cards) {
-    const same = card.index === null ? [] : (numbers.get(card.index) ?? []);
-    const pciId = card.pciId ?? same.find((each) => each.pciId !== null)?.pciId ?? undefined;
-    if (pciId === undefined) alone.add(card.index);
-    else groups.set(pciId, [...(groups.get(pciId) ?? []), card]);
-  }
-  return { groups: [...groups.values()], without: alone.size };
 }
 
 function deviceOf(group: readonly IntelCard[], outputs: readonly XpuOutput[]): Device {
@@ -159,7 +131,7 @@ function deviceOf(group: readonly IntelCard[], outputs: readonly XpuOutput[]): D
   };
 }
 
-/** A part that the card does not have is unknown; it works when any part is well and none is ill. */
+/** A part that the card does not have is unknown; the card works when any part is ok and none has failed. */
 function healthOf(group: readonly IntelCard[]): Health {
   const parts = group.flatMap((card) => card.health);
   const bad = parts.filter(({ status }) => /^(critical|error|fail)/i.test(status));
@@ -168,7 +140,7 @@ function healthOf(group: readonly IntelCard[]): Health {
   return { state: bad.length > 0 ? 'failed' : well ? 'ok' : 'unknown', reasons, uncorrectedErrors: null, recoveryAction: null };
 }
 
-/** What is not well but does not stop it either. */
+/** Warnings, which do not stop the card. */
 function weak(device: Device, group: readonly IntelCard[]): readonly GpuFinding[] {
   const parts = group.flatMap((card) => card.health).filter(({ status }) => /^warn/i.test(status));
   return parts.map(({ part, status, description }) =>
@@ -182,7 +154,7 @@ const architectures: readonly (readonly [RegExp, string])[] = [
   [/\bB[567]\d0?\b/i, 'Xe2'],
 ];
 
-/** Generation, from the name; null when it does not say. */
+/** Generation, from the name; null when it does not tell. */
 function intelArchitecture(model: string): string | null {
   return architectures.find(([form]) => form.test(model))?.[1] ?? null;
 }

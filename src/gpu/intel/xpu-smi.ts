@@ -1,12 +1,9 @@
-/**
- * `xpu-smi discovery`, `health`, `ps`, with `-j`, as table or as CSV: the same values under nearly the same names. All number
- * the cards alike, so what only says a number is joined by it.
- */
+/** `xpu-smi discovery`, `health`, `ps`, with `-j`, as table or as CSV: nearly the same names, and the same numbers of cards. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { countOf, type Fields, isFields, jsonIn, mebibytes, textOf } from '../said.ts';
 
-/** What one output says of one card; null where it says nothing. */
+/** One card in one output; null where the output does not say. */
 export interface IntelCard {
   readonly index: number | null;
   readonly pciId: string | null;
@@ -15,26 +12,25 @@ export interface IntelCard {
   readonly memoryMiB: number | null;
   readonly memoryFreeMiB: number | null;
   readonly ecc: boolean | null;
-  /** What is said of each part's health: `Ok`, `Warning`, `Critical`, `Unknown`. */
+  /** Health of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
   readonly health: readonly { readonly part: string; readonly status: string; readonly description: string | null }[];
 }
 
-/** A process on the card of this number. */
-export interface IntelProcess {
+/** A process on the card with this number. */
+interface IntelProcess {
   readonly index: number;
   readonly process: GpuProcess;
 }
 
 export interface XpuOutput {
   readonly cards: readonly IntelCard[];
-  /** null when the output does not tell of processes. */
+  /** null when the output does not list processes. */
   readonly processes: readonly IntelProcess[] | null;
-  /** Whether it is a list of all cards, and not about one or some. */
   readonly list: boolean;
   readonly torn: boolean;
 }
 
-/** null when the text is not of this tool. */
+/** null when the text is not from this tool. */
 export function readXpuSmi(text: string): XpuOutput | null {
   const { values, torn } = jsonIn(text);
   const json = values.flatMap((value) => objectsIn(value) ?? []);
@@ -42,23 +38,19 @@ export function readXpuSmi(text: string): XpuOutput | null {
   const listed =
     values.some((value) => isFields(value) && Array.isArray(value.device_list)) || (json.length === 0 && found.length > 0);
   const processes = processObjects(values, text);
-  if (
-    found.length === 0 &&
-    processes === null &&
-    !(torn && /"device_list"|"pci_bdf_address"|"device_util_by_proc_list"/.test(text))
-  )
-    return null;
+  const isTorn = torn && /"device_list"|"pci_bdf_address"|"device_util_by_proc_list"/.test(text);
+  if (found.length === 0 && processes === null && !isTorn) return null;
   return { cards: found.map(cardOf), processes, list: listed, torn };
 }
 
-/** Cards in a JSON value: a list, or one alone. */
+/** Cards in a JSON value: a list, or a single card. */
 function objectsIn(value: unknown): readonly Fields[] | null {
   if (!isFields(value)) return null;
   if (Array.isArray(value.device_list)) return value.device_list.filter((each) => isFields(each) && 'device_id' in each);
   return isCard(value) ? [value] : null;
 }
 
-/** Others number what they print in tables, too. */
+/** Other tools also print numbered tables. */
 function isCard(fields: Fields): boolean {
   return 'device_id' in fields && ('pci_bdf_address' in fields || 'device_name' in fields || Object.values(fields).some(hasStatus));
 }
@@ -98,11 +90,9 @@ function csvObjects(text: string): readonly Fields[] {
   const head = lines.findIndex((line) => /^"?Device ID"?,/i.test(line.trim()));
   if (head < 0) return [];
   const names = cellsOf(lines[head] ?? '').map(keyOf);
-  const rows = lines
-    .slice(head + 1)
-    .map(cellsOf)
-    .filter((cells) => cells.length === names.length && countOf(cells[0]) !== null);
-  return rows.map((cells) => Object.fromEntries(names.map((name, at) => [name, cells[at]])));
+  const rows = lines.slice(head + 1).map(cellsOf);
+  const cards = rows.filter((cells) => cells.length === names.length && countOf(cells[0]) !== null);
+  return cards.map((cells) => Object.fromEntries(names.map((name, at) => [name, cells[at]])));
 }
 
 function cellsOf(line: string): string[] {
@@ -113,11 +103,8 @@ function cellsOf(line: string): string[] {
 
 /** `PCI BDF Address` and `pci_bdf_address` are one name. */
 function keyOf(label: string): string {
-  return label
-    .trim()
-    .toLowerCase()
-    .replace(/[^a-z0-9]+/g, '_')
-    .replace(/_+$/, '');
+  const name = label.trim().toLowerCase();
+  return name.replace(/[^a-z0-9]+/g, '_').replace(/_+$/, '');
 }
 
 function cardOf(fields: Fields): IntelCard {
@@ -138,7 +125,7 @@ function cardOf(fields: Fields): IntelCard {
   };
 }
 
-/** null when the text does not tell of processes. */
+/** null when the text does not list processes. */
 function processObjects(values: readonly unknown[], text: string): readonly IntelProcess[] | null {
   const list = values.find((value) => isFields(value) && Array.isArray(value.device_util_by_proc_list));
   if (isFields(list) && Array.isArray(list.device_util_by_proc_list)) {
@@ -155,7 +142,7 @@ function processObjects(values: readonly unknown[], text: string): readonly Inte
 /** Sizes are in units of 1000 bytes (intel/xpumanager, cli/src/lib_core_stub.cpp). */
 function processOf(id: unknown, name: unknown, card: unknown, memory: unknown): IntelProcess[] {
   const [pid, index, kilobytes] = [countOf(id), countOf(card), countOf(memory)];
-  // The tool sees itself on every card while it looks.
+  // The tool lists itself on every card.
   if (pid === null || pid === 0 || index === null || textOf(name) === 'xpu-smi') return [];
   const memoryMiB = kilobytes === null ? null : Math.floor((kilobytes * 1000) / 2 ** 20);
   return [{ index, process: computing(pid, textOf(name), memoryMiB) }];

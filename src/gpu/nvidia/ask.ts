@@ -1,7 +1,4 @@
-/**
- * Asks a host for its NVIDIA cards. `nvidia-smi -q -x` knows nearly everything; `-L` is asked only where a MIG instance needs
- * its UUID, since each call may have to wake every card (1 to 3 s each without persistence).
- */
+/** Queries a host for its NVIDIA cards, with few calls: each may have to wake every card (1 to 3 s each without persistence). */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Asking, elsewhere } from '../asking.ts';
@@ -13,7 +10,7 @@ import { nvidiaInventory } from './nvidia.ts';
 
 const tool = 'nvidia-smi';
 
-/** Exit codes that hold for the whole host: asking for each card gives the same (NVML: 9 no driver, 12 no library, 18 mismatch). */
+/** Exit codes about the whole host: a query for each card fails the same way (NVML: 9 no driver, 12 no library, 18 mismatch). */
 const ofTheHost = [4, 9, 12, 13, 18, 127];
 
 export async function askNvidia(asking: Asking): Promise<Inventory> {
@@ -23,11 +20,11 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   if (!there && procVersion === null && (cards === null || cards.length === 0)) return noGpus;
   const others = (cards ?? []).flatMap((card) => (card.driver === null ? [] : (elsewhere(card, ['nvidia']) ?? [])));
   const pciIds = cards?.filter((card) => card.driver === null || card.driver === 'nvidia').map((card) => card.pciId) ?? null;
-  // All of them belong to virtual machines or nouveau: the tool could only fail.
+  // All of them belong to virtual machines or nouveau, so the tool could only fail.
   if (cards !== null && cards.length > 0 && pciIds?.length === 0) return withFindings(noGpus, others);
 
   const xml = await asking.run(tool, '-q', '-x');
-  // It has ended with 0 and a complaint, and in the middle of a card.
+  // The tool has exited with 0 after an error, and in the middle of a card.
   const whole = xml.code === 0 && xml.output.includes('</nvidia_smi_log>');
   const each = whole || xml.hung ? [] : await askEach(asking, xml, pciIds ?? []);
   const replies = [xml, ...each];
@@ -36,7 +33,7 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   const list = !wanted || replies.some((reply) => reply.hung) ? null : await asking.run(tool, '-L');
   const procGpus = await readInformation(join(asking.proc, 'driver/nvidia/gpus'));
   const found = nvidiaInventory({ xml: replies, list, procVersion, procGpus, pciIds });
-  // Packages may have been left behind when the last card was taken out.
+  // Packages may remain after the last card was removed.
   if (pciIds?.length === 0 && found.devices.length === 0 && !xml.hung)
     return { ...noGpus, findings: found.findings.map(asWarning) };
   if (replies.some((reply) => reply.cut)) {
@@ -46,7 +43,7 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   return withFindings(found, others);
 }
 
-/** One card off the bus makes the whole list fail; the others still answer by themselves. */
+/** One card off the bus makes the whole list fail; a query for each of the others still succeeds. */
 async function askEach(asking: Asking, first: ToolReply, pciIds: readonly string[]): Promise<ToolReply[]> {
   if (isOfTheHost(first)) return [];
   const replies: ToolReply[] = [];

@@ -1,4 +1,4 @@
-/** One NVIDIA GPU, or one of its MIG instances, from what was printed of it. Numbers that cannot be are said and left out. */
+/** One NVIDIA GPU, or one of its MIG instances, from its readings. Invalid numbers are left out, with a finding. */
 import { architectureOf } from '../architectures.ts';
 import { clip, finding, plain } from '../finding.ts';
 import type { Device, GpuFinding, GpuMig, GpuProcess } from '../inventory.ts';
@@ -8,16 +8,16 @@ import { judge } from './health.ts';
 import type { Facts, GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
-export interface Made {
+interface Made {
   readonly device: Device;
   readonly findings: readonly GpuFinding[];
 }
 
 /** The kernel numbers processes up to 2^22, other systems further. */
 const mostPid = 2 ** 31 - 1;
-const mostId = 65_535;
+const idOf = (text: string) => wholeNumber(text, 65_535);
 
-/** `uuid` is certain by now; everything else may be missing. */
+/** `uuid` is certain; anything else may be missing. */
 export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const { facts } = reading;
   const findings: GpuFinding[] = [];
@@ -27,7 +27,7 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
   const read = readerOf(facts, odd);
 
   const pciId = read('pciId', 'PCI address', normalPci);
-  const memoryMiB = positive(read('memoryTotal', 'memory', mebibytes));
+  const memoryMiB = read('memoryTotal', 'memory', mebibytes) || null;
   const memoryUsedMiB = usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd);
   const model = plainName(facts.model);
   if (model === null && (facts.model !== undefined || reading.depth === 'state')) {
@@ -57,8 +57,8 @@ export function gpuDevice(reading: GpuReading, uuid: string): Made {
     vendor: 'nvidia',
     uuid,
     parent: null,
-    index: read('index', 'index', (text) => wholeNumber(text, mostId)),
-    minor: read('minor', 'minor number', (text) => wholeNumber(text, mostId)),
+    index: read('index', 'index', idOf),
+    minor: read('minor', 'minor number', idOf),
     pciId,
     model: model ?? 'unknown',
     memoryMiB,
@@ -83,15 +83,14 @@ function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['fact
   return parts.filter((part) => part !== null).join(', ') || null;
 }
 
-/** One instance of `gpu`. What one shares with its GPU it has from there: when that fails, all of it fails. */
+/** One instance of `gpu`. It shares the GPU's health: when the GPU fails, all of its instances fail. */
 export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean): Made {
   const findings: GpuFinding[] = [];
   const odd = oddIn(uuid, findings);
   const read = readerOf(reading, odd);
-  const id = (text: string) => wholeNumber(text, mostId);
-  const gpuInstance = read('gpuInstance', 'GPU instance', id);
-  const computeInstance = read('computeInstance', 'compute instance', id);
-  const total = positive(read('memoryTotal', 'memory', mebibytes));
+  const gpuInstance = read('gpuInstance', 'GPU instance', idOf);
+  const computeInstance = read('computeInstance', 'compute instance', idOf);
+  const total = read('memoryTotal', 'memory', mebibytes) || null;
   const memoryMiB = total !== null && gpu.memoryMiB !== null && total > gpu.memoryMiB ? null : total;
   if (memoryMiB !== total) odd('memory', `${total} MiB, more than its GPU has`);
   const unknown = gpu.health.state === 'ok' && !isSeen;
@@ -100,7 +99,7 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
     kind: 'mig',
     uuid,
     parent: gpu.uuid,
-    index: read('index', 'index', id),
+    index: read('index', 'index', idOf),
     memoryMiB,
     memoryUsedMiB: usedOf(read('memoryUsed', 'used memory', mebibytes), memoryMiB, odd),
     mig: { profile: plainName(reading.profile), gpuInstance, computeInstance },
@@ -117,13 +116,13 @@ export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen
 
 type Odd = (what: string, text: string) => void;
 
-/** Says of a value that it is nonsense. */
+/** Adds a finding about an invalid value. */
 function oddIn(uuid: string, findings: GpuFinding[]): Odd {
   return (what, text) =>
     findings.push(finding('warning', 'odd-value', uuid, `${uuid}: its ${what} reads "${clip(text)}", which is invalid.`));
 }
 
-/** Reads a field as a number: null without a word when it is not said, and with one when it is nonsense. */
+/** Reads a field as a number: null when it is missing, and with a finding when it is invalid. */
 function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
   return <T>(field: F, what: string, parse: (text: string) => T | null): T | null => {
     const text = said(facts[field]);
@@ -132,10 +131,6 @@ function readerOf<F extends string>(facts: Facts<F>, odd: Odd) {
     if (value === null) odd(what, text);
     return value;
   };
-}
-
-function positive(amount: number | null): number | null {
-  return amount === 0 ? null : amount;
 }
 
 function usedOf(used: number | null, total: number | null, odd: Odd): number | null {
@@ -170,7 +165,7 @@ function processesOf(readings: readonly ProcessReading[] | null, odd: Odd): read
   if (readings === null) return null;
   const processes = readings.map(processOf);
   const wrong = processes.indexOf(null);
-  // Somebody is there, and who is not known: that is not an empty list.
+  // An unknown process is there: that is not an empty list.
   if (wrong >= 0) odd("process' number", readings[wrong]?.pid ?? '');
   return wrong >= 0 ? null : processes.filter((process) => process !== null);
 }
@@ -179,14 +174,13 @@ function processOf(reading: ProcessReading): GpuProcess | null {
   const pid = wholeNumber(said(reading.pid) ?? '', mostPid);
   if (pid === null || pid === 0) return null;
   const type = said(reading.type);
-  const id = (text: string | undefined) => wholeNumber(said(text) ?? '', mostId);
   return {
     pid,
     name: plainName(reading.name),
-    type: type === 'C' || type === 'G' || type === 'C+G' || type === 'M+C' ? type : null,
+    type: (['C', 'G', 'C+G', 'M+C'] as const).find((each) => each === type) ?? null,
     memoryMiB: mebibytes(said(reading.memory) ?? 'none'),
-    gpuInstance: id(reading.gpuInstance),
-    computeInstance: id(reading.computeInstance),
+    gpuInstance: idOf(said(reading.gpuInstance) ?? ''),
+    computeInstance: idOf(said(reading.computeInstance) ?? ''),
   };
 }
 

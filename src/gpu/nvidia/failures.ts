@@ -1,19 +1,18 @@
 /**
- * What nvidia-smi says instead of an answer, as findings with a stable code. It prints complaints to standard output, some of
- * them together with exit code 0 and half an answer, so the text counts first and the code where no text is known.
- *
- * Sources: recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues; exit codes: nvidia-smi(1), "RETURN VALUE", and
- * nvml.h; 18 seen at mozilla/translations#1167.
+ * Error messages of nvidia-smi as findings with a stable code. It prints them to standard output, some with exit code 0 and half
+ * an answer, so the text comes first, and the exit code counts where the text is unknown. Sources:
+ * recordings (test/fixtures/gpu/nvidia-smi/errors) with their issues, and those in `errors.json`.
  */
+
 import { clip, finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
+import errors from './errors.json' with { type: 'json' };
 
 export const kernelLog = 'Search the kernel log (dmesg) for "NVRM" and "Xid".';
 export const reboot = `Reboot the machine, or power-cycle it if the problem returns: until then no container can use this GPU. ${kernelLog}`;
 
-/** What to do with a GPU that has to be reset. */
 export function resetHint(pciId: string | null): string {
   return `Reset it while nothing uses it (nvidia-smi --gpu-reset -i ${pciId ?? 'UUID'}), else reboot.`;
 }
@@ -21,15 +20,15 @@ export function resetHint(pciId: string | null): string {
 interface HostFailure {
   /** Default: an error. */
   readonly level?: 'warning';
-  /** Made of what the tool said beside it and of the version of the loaded kernel module, both null where not known. */
+  /** Made from the tool's own words and the version of the loaded kernel module, null where unknown. */
   readonly message: string | ((detail: string | null, module: string | null) => string);
   readonly hint?: string;
 }
 
-/** A part of a message that is left out where nothing was said. */
+/** A part of a message; empty where `said` is null. */
 const after = (before: string, said: string | null, behind = '') => (said === null ? '' : `${before}${said}${behind}`);
 
-/** Findings about the whole host by their codes; another code is a tool that failed. */
+/** Findings about the whole host by code; any other code is `tool-failed`. */
 const ofTheHost: Readonly<Record<string, HostFailure>> = {
   'driver-not-loaded': {
     message: "The NVIDIA driver's kernel module is not loaded.",
@@ -96,37 +95,8 @@ function hostFinding(code: string, module: string | null, detail: string | null 
   return finding(level, known, 'host', typeof message === 'string' ? message : message(detail, module), hint);
 }
 
-const codes: ReadonlyMap<number, string> = new Map([
-  [2, 'invalid-argument'],
-  [3, 'not-supported'],
-  [4, 'insufficient-permissions'],
-  [6, 'no-devices'],
-  [8, 'power-cable'],
-  [9, 'driver-not-loaded'],
-  [10, 'interrupt-problem'],
-  [12, 'nvml-missing'],
-  [13, 'nvml-missing'],
-  [14, 'inforom-corrupt'],
-  [15, 'gpu-lost'],
-  [16, 'reset-required'],
-  [17, 'insufficient-permissions'],
-  [18, 'library-mismatch'],
-  [127, 'tool-missing'],
-]);
-
-/** Texts of NVML's errors behind "Failed to initialize NVML:". */
-const nvmlErrors: ReadonlyMap<string, string> = new Map([
-  ['driver not loaded', 'driver-not-loaded'],
-  ['driver/library version mismatch', 'library-mismatch'],
-  ['insufficient permissions', 'insufficient-permissions'],
-  ['nvml shared library not found', 'nvml-missing'],
-  ['function not found', 'nvml-missing'],
-  ['unknown error', 'nvml-unknown-error'],
-  ['gpu is lost', 'gpu-lost'],
-  ['gpu requires reset', 'reset-required'],
-  ['no supported gpus were found', 'no-devices'],
-  ['not found', 'no-devices'],
-]);
+const codes = new Map<string, string>(Object.entries(errors.exitCodes));
+const nvmlErrors = new Map<string, string>(Object.entries(errors.nvml));
 
 const texts: readonly (readonly [RegExp, string])[] = [
   [/^NVIDIA-SMI has failed because it couldn'?t communicate with the NVIDIA driver/i, 'driver-not-loaded'],
@@ -139,7 +109,7 @@ const texts: readonly (readonly [RegExp, string])[] = [
   [/^(?:NVIDIA-SMI has failed|.{0,40}(?:Segmentation fault|core dumped)|cannot start \S{1,200}:)/i, 'tool-failed'],
 ];
 
-/** Complaints in a text that is no answer, each once. `module`: version of the kernel module, null where it is not known. */
+/** Errors in a text that is not an answer, each once. `module`: version of the kernel module, null where unknown. */
 export function failuresIn(text: string, module: string | null = null): readonly GpuFinding[] {
   const found = text.split('\n').flatMap((line) => failureIn(line.trim(), text, module));
   return found.filter((each, at) => found.findIndex((other) => other.code === each.code && other.subject === each.subject) === at);
@@ -164,27 +134,24 @@ function failureIn(line: string, text: string, module: string | null): readonly 
   return [];
 }
 
-/** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, by branch. */
+/** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, depending on the branch. */
 function handleFinding(said: string): GpuFinding {
   const address = /[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]/i.exec(said)?.[0] ?? null;
   const pciId = address === null ? null : normalPci(address);
   const number = /^GPU ?(\d{1,3})\b(?!:[0-9a-f]{2}:)/i.exec(said)?.[1];
   const name = pciId ?? (number === undefined ? 'A GPU' : `GPU ${number}`);
   const subject = pciId ?? 'host';
-  const reason = said
-    .slice(address === null ? 0 : said.indexOf(address) + address.length)
-    .replace(/^[^:]{0,10}: ?/, '')
-    .trim();
+  const rest = said.slice(address === null ? 0 : said.indexOf(address) + address.length);
+  const reason = rest.replace(/^[^:]{0,10}: ?/, '').trim();
   if (/GPU is lost/i.test(reason))
     return finding('error', 'gpu-lost', subject, `${name} is lost: it has fallen off the bus.`, reboot);
-  if (/requires? reset/i.test(reason)) {
+  if (/requires? reset/i.test(reason))
     return finding('error', 'reset-required', subject, `${name} cannot be used before it is reset.`, resetHint(pciId));
-  }
   const message = `${name} does not respond${reason === '' ? '' : ` (${clip(reason)})`}: it is off the bus, or its part of the driver is stuck. nvidia-smi may not show the healthy GPUs either.`;
   return finding('error', 'device-handle', subject, message, reboot);
 }
 
-/** What went wrong with a call, `rest` being what it said beside its answer. */
+/** Why a call failed. `rest`: its output apart from an answer. */
 export function failuresOf(reply: Reply, rest: string, module: string | null = null): readonly GpuFinding[] {
   const said = failuresIn(rest, module);
   if (reply.hung) {
@@ -194,11 +161,11 @@ export function failuresOf(reply: Reply, rest: string, module: string | null = n
     return [...said, finding('error', 'tool-hung', 'host', message, hint)];
   }
   if (said.length > 0 || reply.code === null || reply.code === 0) return said;
-  const code = codes.get(reply.code);
+  const code = codes.get(String(reply.code));
   const words = ownWords(rest);
   if (code === undefined)
     return [hostFinding('tool-failed', module, `exit code ${reply.code}${words === null ? '' : `, ${words.replace(/\.$/, '')}`}`)];
   const known = hostFinding(code, module);
-  // What the code means is from the manual; what it printed may say it better.
+  // The meaning of the code is from the manual; the output may be more precise.
   return [words === null ? known : { ...known, message: `${known.message} It printed: "${words}".` }];
 }

@@ -1,17 +1,14 @@
-/**
- * Whether an NVIDIA GPU may be given to a job, judged from what its own driver says of it. A value that could not be read is
- * "unknown" and not "fine"; a value that such a card does not have (`N/A`) says nothing either way.
- */
-
+/** Whether a job may get an NVIDIA GPU. An unreadable value is "unknown", not "fine"; a missing one (`N/A`) is neither. */
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding, Health } from '../inventory.ts';
 import { kernelLog, resetHint } from './failures.ts';
+import fields from './fields.json' with { type: 'json' };
 import type { GpuField, GpuReading } from './reading.ts';
 import { isUnread, said, wholeNumber } from './values.ts';
 
 interface Complaint {
   readonly code: string;
-  /** Of the GPU, as the end of a sentence that begins with its name. */
+  /** The end of a sentence that begins with the GPU's name. */
   readonly words: string;
   readonly hint: string;
 }
@@ -19,21 +16,6 @@ interface Complaint {
 const replace = 'Have it replaced; onejob will not use it.';
 const fabric =
   'Start nvidia-fabricmanager, in exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA fails with error 802.';
-
-/** Fields that any card answers or has not; one that cannot be read leaves open how the card is. */
-const vital: Partial<Record<GpuField, string>> = {
-  memoryTotal: 'memory',
-  memoryUsed: 'used memory',
-  temperature: 'temperature',
-  performanceState: 'performance state',
-  computeMode: 'compute mode',
-  uncorrectedTotal: 'ECC errors',
-  uncorrectedDram: 'ECC errors',
-  remapPending: 'row remapping',
-  remapFailure: 'row remapping',
-  retirementPending: 'page retirement',
-  recoveryAction: 'recovery action',
-};
 
 /** `subject`: its UUID, or its PCI address where it has none. */
 export function judge(reading: GpuReading, subject: string): { readonly health: Health; readonly findings: readonly GpuFinding[] } {
@@ -44,9 +26,8 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   const unread = open.filter((each) => each.reported);
   if (unread.length > 0) {
     const words = unread.map((each) => each.words).join(', ');
-    findings.push(
-      finding('error', 'gpu-unknown', subject, `${subject}: ${words}. onejob does not know whether it works.`, kernelLog),
-    );
+    const message = `${subject}: ${words}. onejob does not know whether it works.`;
+    findings.push(finding('error', 'gpu-unknown', subject, message, kernelLog));
   }
   if (uncorrectedErrors !== null && uncorrectedErrors > 0) {
     const errors = uncorrectedErrors === 1 ? '1 uncorrected memory error' : `${uncorrectedErrors} uncorrected memory errors`;
@@ -79,23 +60,15 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   add(trouble === 'lost', 'gpu-lost', 'is lost: it has fallen off the bus', lost);
   add(trouble === 'reset', 'reset-required', 'cannot be used before it is reset', reset);
   const action = other('recoveryAction', 'none');
-  add(
-    action !== null,
-    'recovery-action',
-    `needs "${action}", according to its driver`,
-    /reboot/i.test(action ?? '') ? lost : reset,
-  );
+  const recover = /reboot/i.test(action ?? '') ? lost : reset;
+  add(action !== null, 'recovery-action', `needs "${action}", according to its driver`, recover);
   add(yes('resetRequired') || yes('drainRecommended'), 'reset-required', 'has to be reset, according to its driver', reset);
   add(yes('remapFailure'), 'row-remap-failed', 'has a broken row of memory that it could not replace', replace);
   add(yes('unrepairable'), 'memory-unrepairable', 'has memory that cannot be repaired', replace);
   add(yes('sramThreshold'), 'sram-errors', 'had more SRAM errors than are acceptable', replace);
   add(yes('remapPending'), 'row-remap-pending', 'waits for a reset to replace a broken row of memory', reset);
-  add(
-    yes('retirementPending') || yes('blacklistPending'),
-    'page-retirement-pending',
-    'waits for a reset to retire a broken page of memory',
-    reset,
-  );
+  const isRetiring = yes('retirementPending') || yes('blacklistPending');
+  add(isRetiring, 'page-retirement-pending', 'waits for a reset to retire a broken page of memory', reset);
   add(yes('channelRepair') || yes('tpcRepair'), 'repair-pending', 'waits for a reset to repair itself', reset);
   const state = other('fabricState', 'completed');
   add(state !== null, 'fabric', `is not part of the NVLink fabric yet (${state})`, fabric);
@@ -108,9 +81,9 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
   return found;
 }
 
-/** What keeps a card that complains of nothing from being called healthy; `reported` where somebody should look. */
+/** Why a card without complaints cannot be called healthy; `reported` where a person should look. */
 function openQuestions({ facts, depth }: GpuReading): { readonly words: string; readonly reported: boolean }[] {
-  const unread = Object.entries(vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
+  const unread = Object.entries(fields.vital).flatMap(([field, words]) => (isUnread(facts[field as GpuField]) ? [words] : []));
   const failed = [...new Set(unread)].map((words) => ({ words: `its ${words} cannot be read`, reported: true }));
   if (failed.length > 0) return failed;
   if (depth === 'name') return [{ words: 'only its name was read', reported: false }];

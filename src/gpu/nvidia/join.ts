@@ -1,5 +1,4 @@
-/** The same GPU in several outputs as one: by UUID, else by PCI address. Nothing is added to what was printed. */
-
+/** Joins the readings of the same GPU from several outputs: by UUID, else by PCI address. */
 import { clip, finding } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
@@ -13,7 +12,7 @@ export interface Joined {
   readonly reading: GpuReading;
   /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
   readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
-  /** Whether nvidia-smi listed it; false for one that only the driver's own files know. */
+  /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
   readonly isListed: boolean;
 }
 
@@ -23,17 +22,14 @@ interface Entry {
   readings: { readonly reading: GpuReading; readonly kind: Source['kind'] | 'proc' }[];
 }
 
-/** A finding here means that the set of devices is not certain. */
-export function join(
-  sources: readonly Source[],
-  proc: readonly GpuReading[],
-): { readonly gpus: readonly Joined[]; readonly findings: readonly GpuFinding[] } {
+/** A finding here means that the set of devices is uncertain. */
+export function join(sources: readonly Source[], proc: readonly GpuReading[]) {
   const findings: GpuFinding[] = [];
   const entries: Entry[] = [];
   const add = (reading: GpuReading, kind: Source['kind'] | 'proc') => {
     const uuid = gpuUuid(reading.facts.uuid);
     const pciId = normalPci(said(reading.facts.pciId) ?? '');
-    // What the driver's own files say of a card is about the card at that place, whatever a masked recording calls it.
+    // The driver's own files are about the card at that address, whatever UUID a masked recording gives it.
     const isSame = (each: Entry) => uuid === null || each.uuid === null || kind === 'proc';
     const entry =
       entries.find((each) => uuid !== null && each.uuid === uuid) ??
@@ -99,13 +95,11 @@ function joined({ uuid, pciId, readings }: Entry): Joined {
   };
 }
 
-/** Whole lists that do not name the same GPUs: something changed between the two calls. */
+/** Complete lists that do not contain the same GPUs: something changed between the two calls. */
 function differences(sources: readonly Source[]): GpuFinding[] {
-  const lists = sources
-    .filter((source) => source.whole && source.gpus.length > 0)
-    .map((source) => new Set(source.gpus.map((gpu) => gpuUuid(gpu.facts.uuid)).filter((uuid) => uuid !== null)))
-    .filter((uuids) => uuids.size > 0);
-  const [first, ...others] = lists;
+  const uuidsOf = ({ gpus }: Source) => new Set(gpus.flatMap((gpu) => gpuUuid(gpu.facts.uuid) ?? []));
+  const lists = sources.filter((source) => source.whole).map(uuidsOf);
+  const [first, ...others] = lists.filter((uuids) => uuids.size > 0);
   const odd = others.flatMap((other) => (first === undefined ? [] : [...first.symmetricDifference(other)]));
   if (odd.length === 0) return [];
   const message = `Two outputs of nvidia-smi do not list the same GPUs (${clip([...new Set(odd)].join(', '))}): something changed in between, or they come from different hosts.`;
@@ -113,13 +107,8 @@ function differences(sources: readonly Source[]): GpuFinding[] {
 }
 
 function samePlace(entries: readonly Entry[]): GpuFinding[] {
-  const places = Map.groupBy(
-    entries.filter((entry) => entry.pciId !== null),
-    (entry) => entry.pciId ?? '',
-  );
-  return [...places].flatMap(([pciId, there]) =>
-    there.length < 2
-      ? []
-      : [finding('error', 'duplicate-pci', pciId, `Two GPUs have the PCI address ${pciId}: the output is masked or damaged.`)],
+  const places = entries.flatMap((entry) => entry.pciId ?? []);
+  return [...new Set(places.filter((pciId, at) => places.indexOf(pciId) !== at))].map((pciId) =>
+    finding('error', 'duplicate-pci', pciId, `Two GPUs have the PCI address ${pciId}: the output is masked or damaged.`),
   );
 }

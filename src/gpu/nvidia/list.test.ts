@@ -57,7 +57,7 @@ describe('not whole', () => {
   test.each([
     ['a line cut off', `${gpuLine}\n${migLine.slice(0, 50)}`],
     ['a GPU without a UUID', `${gpuLine}\nGPU 1: NVIDIA H100 80GB HBM3`],
-    ['an instance of nobody', `${migLine}\n${gpuLine}`],
+    ['an instance without a GPU', `${migLine}\n${gpuLine}`],
     ['nothing', ''],
     ['something else', 'No devices were found'],
   ])('%s', (_, text) => expect(readList(text).whole).toBe(false));

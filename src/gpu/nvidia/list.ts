@@ -1,11 +1,7 @@
-/**
- * `nvidia-smi -L`: GPUs with their UUIDs, each followed by its MIG instances. The only output that has an instance's UUID and
- * profile on every driver, and an index that shows when a card in the middle is missing.
- */
+/** `nvidia-smi -L`: the only output with UUID and profile of MIG instances on every driver, and with the index of each card. */
 import { type GpuReading, type MigReading, newBlock, nothingRead, type Reading } from './reading.ts';
 import { migUuid } from './values.ts';
 
-/** Whether a line of it is in the text. */
 export function looksLikeList(text: string): boolean {
   return /^[ \t]*GPU[ \t]{1,8}\d{1,4}:.{0,200}\(UUID:/m.test(text);
 }
@@ -16,7 +12,7 @@ interface Entry {
   readonly lines: Set<string>;
 }
 
-/** Never throws. The same line twice is one GPU: other outputs repeat it. */
+/** Never throws. A repeated line is the same GPU: other outputs repeat it. */
 export function readList(text: string): Reading {
   const entries = new Map<string, Entry>();
   const rest: string[] = [];
@@ -33,7 +29,7 @@ export function readList(text: string): Reading {
       if (!owner.lines.has(line)) owner.instances.push(instance);
       owner.lines.add(line);
     } else {
-      // The beginning of such a line without its end, or an instance of nobody.
+      // An incomplete line, or an instance without a GPU.
       if (/^(GPU[ \t]{1,8}\d{1,4}:|MIG[ \t]{1,8}\d)/.test(line)) whole = false;
       rest.push(raw);
     }
@@ -42,7 +38,7 @@ export function readList(text: string): Reading {
   return { ...nothingRead, gpus, whole: whole && gpus.length > 0, rest: rest.join('\n') };
 }
 
-/** `GPU 0: NVIDIA L4 (UUID: GPU-…)`; a name may have brackets of its own: `Orin (nvgpu)`. */
+/** `GPU 0: NVIDIA L4 (UUID: GPU-…)`; a name may contain brackets: `Orin (nvgpu)`. */
 function gpuIn(line: string): GpuReading | null {
   const [start, index] = /^GPU[ \t]{1,8}(\d{1,4}):/.exec(line) ?? [];
   const at = line.lastIndexOf('(UUID:');
@@ -64,7 +60,20 @@ function migIn(line: string): MigReading | null {
     profile,
     index,
     uuid,
-    ...(gpuInstance === null ? {} : { gpuInstance }),
-    ...(computeInstance === null ? {} : { computeInstance }),
+    ...(gpuInstance !== null && { gpuInstance }),
+    ...(computeInstance !== null && { computeInstance }),
   };
+}
+
+/** GPUs in texts of `/proc/driver/nvidia/gpus/…/information`, without excluded ones; an unused card's UUID is `GPU-????????-…`. */
+export function readProcGpus(text: string): GpuReading[] {
+  return text.split(/^(?=Model:)/im).flatMap((block): GpuReading[] => {
+    const lines = new Map(
+      [...block.matchAll(/^([^:\n]*):(.*)$/gm)].map(([, label = '', value = '']) => [label.trim().toLowerCase(), value.trim()]),
+    );
+    if (!lines.has('bus location') || /^yes$/i.test(lines.get('gpu excluded') ?? '')) return [];
+    const labels = { model: 'model', uuid: 'gpu uuid', pciId: 'bus location', minor: 'device minor' };
+    const known = Object.entries(labels).filter(([, label]) => lines.has(label));
+    return [{ ...newBlock(Object.fromEntries(known.map(([field, label]) => [field, lines.get(label)]))), depth: 'name' }];
+  });
 }

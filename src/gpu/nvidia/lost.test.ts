@@ -18,7 +18,7 @@ const alone = (n: number) => {
 };
 
 describe('a lost card', () => {
-  test('the bus has one more than the tool: it is named, the others are fine, and nobody is unknown', () => {
+  test('the bus has one more than the tool: it is named, the others are fine, and none is unknown', () => {
     const found = nvidiaInventory({ xml: answer(h100), pciIds: [...h100Pci, '0000:db:00.0'] });
     expect(found.complete).toBe(true);
     expect(found.devices).toHaveLength(8);
@@ -79,7 +79,7 @@ describe('a lost card', () => {
     expect(codes(found)).toEqual(['row-remap-failed', 'ecc-uncorrected', 'gpu-lost']);
   });
 
-  test('a complaint beside rows with exit code 0', () => {
+  test('a complaint next to rows with exit code 0', () => {
     const rows = `Unable to determine the device handle for GPU1: 0000:44:00.0: Unknown Error\nGPU 0: NVIDIA L4 (UUID: ${uuidOf(1)})\n`;
     const found = nvidiaInventory({ list: answer(rows) });
     expect(found).toMatchObject({ complete: false, devices: [{ uuid: uuidOf(1), index: 0 }] });
@@ -135,7 +135,7 @@ describe('a tool that does not answer', () => {
     expect(codes(found)).toEqual(['output-short']);
   });
 
-  test('a warning beside a whole answer leaves it whole', () => {
+  test('a warning next to a whole answer leaves it whole', () => {
     const found = nvidiaInventory({ xml: answer(`${h100}WARNING: infoROM is corrupted at gpu 0000:64:00.0\n`, 14) });
     expect(found).toMatchObject({ complete: true, devices: { length: 8 } });
     expect(found.findings).toEqual([

@@ -122,7 +122,7 @@ describe('a host without a GPU', () => {
     expect(nvidiaInventory({ ...parts, pciIds: [] })).toMatchObject({ complete: true, devices: [], findings: [] }),
   );
 
-  test('nobody knows what is on the bus: not certain', () =>
+  test('the bus is unknown: not certain', () =>
     expect(nvidiaInventory({ xml: answer(nvidia('errors/no-devices.txt'), 6) })).toMatchObject({ complete: false, devices: [] }));
 
   test('a driver that says 0 while the bus has one is not believed', () => {

@@ -1,18 +1,17 @@
 /**
- * The NVIDIA GPUs of one host, from all that is known of it. No device is made up: one is listed only under a UUID that was
- * printed. And none is believed gone because a tool did not get to the end: the set is complete only when every GPU that should
- * be there is either listed or named as lost.
+ * The NVIDIA GPUs of one host, from all sources. It lists a device only under a UUID that was printed. It considers none gone
+ * because a tool did not finish: the set is complete only when every expected GPU is either listed or reported as lost.
  */
-
+import { builtInTables } from '../../images/tables.ts';
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
-import { cudaOfDriver, readProcGpus, readProcVersion } from './files.ts';
 import { type Joined, join } from './join.ts';
+import { readProcGpus } from './list.ts';
 import { type NvidiaParts, type Source, sourcesOf } from './sources.ts';
-import { cudaVersion, driverVersion, migUuid, said } from './values.ts';
+import { cudaVersion, driverVersion, migUuid, readProcVersion, said } from './values.ts';
 
 /** Never throws, whatever the outputs are. */
 export function nvidiaInventory(parts: NvidiaParts): Inventory {
@@ -20,18 +19,14 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   const sources = sourcesOf(parts, module);
   const { gpus, findings: clashes } = join(sources, (parts.procGpus ?? []).flatMap(readProcGpus));
   const said = sources.flatMap((source) => source.findings);
-  const set = judgeSet(parts, sources, gpus, said);
+  const set = judgeSet(parts.pciIds, sources, gpus);
   const made = gpus.map((gpu) => devicesOf(gpu, set.lost));
-  const byUuid = Map.groupBy(
-    made.flatMap((each) => each.devices),
-    (device) => device.uuid,
-  );
+  const devices = made.flatMap((each) => each.devices);
+  const byUuid = Map.groupBy(devices, ({ uuid }) => uuid);
   const uncertain = [...clashes, ...made.flatMap((each) => each.uncertain), ...twins(byUuid)];
   const driver = firstVersion([...sources.map((each) => each.driver), module], driverVersion);
-  const tool = firstVersion(
-    sources.map((each) => each.cuda),
-    cudaVersion,
-  );
+  const cudas = sources.map((each) => each.cuda);
+  const tool = firstVersion(cudas, cudaVersion);
   const cuda = tool ?? cudaOfDriver(driver);
   const findings = [...said, ...set.findings, ...uncertain, ...libcuda(sources), ...made.flatMap((each) => each.findings)];
   return {
@@ -44,25 +39,21 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
   };
 }
 
-/** Complaints of a tool on a host that has no GPU it could have found. */
+/** Findings that do not matter on a host that has no GPU. */
 const needless: ReadonlySet<string> = new Set(['tool-missing', 'no-devices', 'driver-not-loaded']);
 
 interface SetJudgement {
   readonly complete: boolean;
-  /** Whether it is certain that there is no GPU. */
+  /** Whether there is certainly no GPU. */
   readonly isEmpty: boolean;
-  /** PCI addresses of GPUs that are there and that nvidia-smi has lost. */
+  /** PCI addresses of GPUs that exist but that nvidia-smi no longer lists. */
   readonly lost: ReadonlySet<string>;
   readonly findings: readonly GpuFinding[];
 }
 
-function judgeSet(
-  parts: NvidiaParts,
-  sources: readonly Source[],
-  gpus: readonly Joined[],
-  complaints: readonly GpuFinding[],
-): SetJudgement {
-  const onBus = parts.pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
+function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpus: readonly Joined[]): SetJudgement {
+  const complaints = sources.flatMap((source) => source.findings);
+  const onBus = pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
   const count = onBus?.length ?? null;
   const listed = gpus.filter((gpu) => gpu.isListed);
   const hung = complaints.some((each) => each.code === 'tool-hung');
@@ -72,18 +63,16 @@ function judgeSet(
     return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
   }
   const best = sources.find((each) => each.gpus.length > 0);
-  // A better one that was asked and said nothing: it failed.
+  // A better source was asked and listed nothing: it failed.
   const whole = best?.whole === true && sources[0] === best;
   const nameless = listed.filter((gpu) => gpu.uuid === null).map(namelessFinding);
   const seen = new Set(listed.map((gpu) => gpu.pciId));
   const expected = [...new Set([...(onBus ?? []), ...gpus.flatMap((gpu) => gpu.pciId ?? [])])];
   const named = new Set(complaints.flatMap((each) => (each.level === 'error' ? [each.subject] : [])));
   const missing = seen.has(null) ? [] : expected.filter((pciId) => !seen.has(pciId));
-  // One card off the bus makes the tool fail for all of them, but each was asked by itself, or is what it complains of.
-  const isAccounted =
-    onBus !== null &&
-    (best?.attached ?? 0) <= expected.length &&
-    expected.every((pciId) => best?.certain.has(pciId) === true || named.has(pciId));
+  // One card off the bus makes the tool fail for all of them, but each was queried separately, or is named in its error.
+  const isNamed = (pciId: string) => best?.certain.has(pciId) === true || named.has(pciId);
+  const isAccounted = onBus !== null && (best?.attached ?? 0) <= expected.length && expected.every(isNamed);
   const findings = [...nameless, ...(whole ? missing.filter((pciId) => !named.has(pciId)).map(lostFinding) : [])];
   if (whole && seen.has(null) && count !== null && count > listed.length) {
     const message = `${count} NVIDIA GPUs are on the PCI bus, but nvidia-smi lists ${listed.length}.`;
@@ -118,7 +107,7 @@ function namelessFinding({ pciId, reading }: Joined): GpuFinding {
 interface Devices {
   readonly devices: readonly Device[];
   readonly findings: readonly GpuFinding[];
-  /** Findings that leave open which devices there are. */
+  /** Findings that leave the set of devices uncertain. */
   readonly uncertain: readonly GpuFinding[];
 }
 
@@ -165,7 +154,7 @@ function twins(byUuid: ReadonlyMap<string, readonly Device[]>): GpuFinding[] {
   });
 }
 
-/** The tool looked for libcuda and did not find it; jobs get the host's, so theirs will not either. */
+/** The tool did not find libcuda. Jobs use the host's, so they will not find it either. */
 function libcuda(sources: readonly Source[]): GpuFinding[] {
   if (!sources.some(({ cuda }) => /^\W*not found/i.test(cuda ?? ''))) return [];
   const message = 'nvidia-smi finds no libcuda on this host: jobs get that library from the host, so CUDA will not start in them.';
@@ -175,4 +164,10 @@ function libcuda(sources: readonly Source[]): GpuFinding[] {
 
 function firstVersion(texts: readonly (string | null)[], parse: (text: string | null) => string | null): string | null {
   return texts.map(parse).find((version) => version !== null) ?? null;
+}
+
+/** The newest CUDA that this driver can certainly run, for tools that do not report it; null below the first branch. */
+function cudaOfDriver(driver: string | null): string | null {
+  const branch = driver === null ? 0 : Number.parseInt(driver, 10);
+  return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }

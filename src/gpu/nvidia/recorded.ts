@@ -1,7 +1,4 @@
-/**
- * Saved outputs of `nvidia-smi -q -x` and `nvidia-smi -L`, what onejob itself asks for, and the host of which they all are. Known by
- * content, not by the name of the file.
- */
+/** Saved outputs of `nvidia-smi -q -x` and `-L`, identified by their content, and the host that they describe. */
 import { clip, finding } from '../finding.ts';
 import { type GpuFinding, type Inventory, noGpus } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
@@ -14,26 +11,20 @@ import { driverVersion, gpuUuid, said } from './values.ts';
 import { calmNames, cutOut, looksLikeXml, readXml } from './xml.ts';
 
 interface Piece {
-  /** `complaint`: an error in the place of an answer. */
+  /** `complaint`: an error instead of an answer. */
   readonly kind: 'xml' | 'list' | 'complaint';
   readonly text: string;
   readonly reading: Reading;
 }
 
-export interface Recorded {
-  readonly pieces: readonly Piece[];
-  /** What it holds instead of devices, as the end of "… holds"; null when there are pieces, or nobody knows. */
-  readonly instead: string | null;
-}
-
-/** Never throws. */
-export function readRecorded(text: string): Recorded {
+/** Never throws. `instead`: what it contains instead of devices, for a message; null when there are pieces, or it is unknown. */
+export function readRecorded(text: string): { readonly pieces: readonly Piece[]; readonly instead: string | null } {
   const pieces = piecesOf(text);
   return { pieces, instead: pieces.length > 0 ? null : (others.find(([pattern]) => pattern.test(text))?.[1] ?? null) };
 }
 
 function piecesOf(text: string): Piece[] {
-  // Each GPU may have been asked by itself, one document after the other.
+  // Each GPU may have been queried separately, one document after the other.
   const chunks = Map.groupBy(calmNames(text).split(/(?<=<\/nvidia_smi_log>)/), looksLikeXml);
   const documents = chunks.get(true) ?? [];
   const rest = [...documents.map((chunk) => cutOut(chunk).rest), ...(chunks.get(false) ?? [])].join('\n');
@@ -54,15 +45,14 @@ const others: readonly (readonly [RegExp, string])[] = [
   ],
 ];
 
-export interface FilePieces {
+interface FilePieces {
   readonly name: string;
   readonly pieces: readonly Piece[];
 }
 
-/** What to type for a recording that has all that onejob reads. */
 export const howToRecord = 'Record "nvidia-smi -q -x > gpus.xml" and "nvidia-smi -L > gpus.txt" and pass the folder.';
 
-/** Files in the order in which they were made, if that is known: of several outputs of a kind the last one counts. */
+/** The last output of each kind counts. */
 export function recordedHost(files: readonly FilePieces[]): Inventory {
   const different = severalHosts(files);
   if (different !== null) return { ...noGpus, complete: false, findings: [different] };
@@ -77,7 +67,7 @@ export function recordedHost(files: readonly FilePieces[]): Inventory {
   });
 }
 
-/** The last document, or all of them when each has some of the GPUs only; later ones first. */
+/** The last document, or all of them, later ones first, when each contains only some of the GPUs. */
 function documents(pieces: readonly Piece[]): readonly Piece[] {
   const last = pieces.at(-1);
   if (last === undefined || pieces.length === 1) return pieces;
@@ -91,12 +81,12 @@ function isPart({ attached, gpus }: Reading): boolean {
 interface Trace {
   readonly name: string;
   readonly drivers: ReadonlySet<string>;
-  /** PCI address and model of each UUID, null where that is not said. */
+  /** PCI address and model by UUID, null where missing. */
   readonly gpus: ReadonlyMap<string, { readonly pciId: string | null; readonly model: string | null }>;
   readonly isPart: boolean;
 }
 
-/** A finding when the files cannot be of one host at one time; null when they can. */
+/** A finding when the files cannot be from one host at one time. */
 function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
   const traces = files.map(traceOf).filter((trace) => trace.drivers.size > 0 || trace.gpus.size > 0);
   const differ = traces.some((one, at) => traces.slice(at + 1).some((other) => !canBeOne(one, other)));
@@ -113,14 +103,14 @@ function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
 function canBeOne(one: Trace, other: Trace): boolean {
   if (one.drivers.size > 0 && other.drivers.size > 0 && one.drivers.isDisjointFrom(other.drivers)) return false;
   if (one.gpus.size === 0 || other.gpus.size === 0) return true;
-  const shared = [...one.gpus].flatMap(([uuid, gpu]) => {
-    const same = other.gpus.get(uuid);
-    return same === undefined ? [] : [[gpu, same] as const];
-  });
-  // Asked one by one, each names another GPU of the same host.
+  const shared = [...one.gpus].filter(([uuid]) => other.gpus.has(uuid));
+  // Queried one by one, each contains another GPU of the same host.
   if (shared.length === 0) return one.isPart && other.isPart;
-  const fits = (a: string | null, b: string | null) => a === null || b === null || a === b;
-  return shared.every(([a, b]) => fits(a.pciId, b.pciId) && fits(a.model, b.model));
+  const fits = (a: string | null, b: string | null | undefined) => a === null || b == null || a === b;
+  return shared.every(([uuid, { pciId, model }]) => {
+    const same = other.gpus.get(uuid);
+    return fits(pciId, same?.pciId) && fits(model, same?.model);
+  });
 }
 
 function traceOf({ name, pieces }: FilePieces): Trace {

@@ -1,5 +1,4 @@
-/** The answers of one host's nvidia-smi, each read in its own way, with what went wrong while it was asked. */
-
+/** The answers of one host's nvidia-smi, each parsed, with the problems of each call. */
 import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
@@ -10,88 +9,74 @@ import type { GpuReading, Reading } from './reading.ts';
 import { said } from './values.ts';
 import { readXml } from './xml.ts';
 
-/** What can be known of the NVIDIA GPUs of one host, each part by itself; whatever was not asked for is left out or null. */
+/** The sources about one host's NVIDIA GPUs; one that was not asked is left out or null. */
 export interface NvidiaParts {
-  /** `nvidia-smi -q -x`; several when each GPU was asked by itself (`-i UUID`). The only part that knows health and processes whole. */
+  /** `nvidia-smi -q -x`; several when each GPU was queried separately (`-i UUID`). Only this has complete health and processes. */
   readonly xml?: Reply | readonly Reply[] | null;
-  /** `nvidia-smi -L`: the only one with the UUIDs and profiles of MIG instances. */
+  /** `nvidia-smi -L`: the only source of the UUIDs and profiles of MIG instances. */
   readonly list?: Reply | readonly Reply[] | null;
-  /** `/proc/driver/nvidia/version`: the kernel module that is loaded. */
+  /** `/proc/driver/nvidia/version`: the loaded kernel module. */
   readonly procVersion?: string | null;
-  /** The texts of `/proc/driver/nvidia/gpus/<PCI address>/information`. */
   readonly procGpus?: readonly string[] | null;
-  /**
-   * PCI addresses of the NVIDIA GPUs that should be seen: all on the bus but those that another driver holds (vfio-pci for a
-   * virtual machine). null where nobody knows.
-   */
+  /** PCI addresses of the expected NVIDIA GPUs: all on the bus except those that another driver holds. null where unknown. */
   readonly pciIds?: readonly string[] | null;
 }
 
-export type SourceKind = 'xml' | 'list';
+type SourceKind = 'xml' | 'list';
 
-/** All answers of one kind: usually one, several when each GPU was asked by itself. */
+/** All answers of one kind: usually one, several when each GPU was queried separately. */
 export interface Source extends Omit<Reading, 'rest'> {
   readonly kind: SourceKind;
-  /** Whether these are all GPUs that the driver has. */
+  /** Whether these are all GPUs of the driver. */
   readonly whole: boolean;
-  /** PCI addresses of GPUs out of answers that were whole by themselves. */
+  /** PCI addresses of GPUs from complete answers. */
   readonly certain: ReadonlySet<string>;
   readonly findings: readonly GpuFinding[];
 }
 
-/** Kinds that were asked for, those that know more first. */
+/** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
-  return [
-    sourceOf('xml', [parts.xml ?? []].flat(), module, readXml),
-    sourceOf('list', [parts.list ?? []].flat(), module, readList),
-  ].filter((source) => source !== null);
+  const all = (['xml', 'list'] as const).map((kind) => sourceOf(kind, [parts[kind] ?? []].flat(), module));
+  return all.filter((source) => source !== null);
 }
 
-/** More than any host has, and few enough to be compared with each other. */
+/** More than any host has, and few enough to compare each with each. */
 const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-function sourceOf(
-  kind: SourceKind,
-  replies: readonly Reply[],
-  module: string | null,
-  read: (output: string) => Reading,
-): Source | null {
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null): Source | null {
   if (replies.length === 0) return null;
+  const { read } = outputs[kind];
   const answers = replies.map((reply) => {
     const answer = read(reply.output);
     const isTroubled = answer.gpus.some((gpu) => gpu.trouble !== null);
-    // What an exit code says of nobody, when the answer says it of one.
-    const failures = failuresOf(reply, answer.rest, module).filter(
-      ({ code, subject }) => subject !== 'host' || !isTroubled || !troubles.has(code),
-    );
+    // The answer attributes to one GPU what the exit code says about the host.
+    const isSaid = ({ code, subject }: GpuFinding) => subject === 'host' && isTroubled && troubles.has(code);
+    const failures = failuresOf(reply, answer.rest, module).filter((each) => !isSaid(each));
     const whole = answer.whole && !reply.hung;
     const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
-    // A code alone says nothing against an answer that has all that it should have.
+    // An exit code alone is no reason to distrust a complete answer.
     const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
-    return {
-      ...answer,
-      whole,
-      findings: [...failures, ...torn],
-      complained: serious.some((each) => each.level === 'error'),
-    };
+    const complained = serious.some((each) => each.level === 'error');
+    return { ...answer, whole, findings: [...failures, ...torn], complained };
   });
   const all = answers.flatMap((answer) => answer.gpus);
   const gpus = all.slice(0, mostGpus);
   const attached = Math.max(-1, ...answers.map((answer) => answer.attached ?? -1));
   const names = new Set(gpus.map((gpu, at) => said(gpu.facts.uuid) ?? said(gpu.facts.pciId) ?? `${at}`));
-  // Asked for one GPU the tool says how many there are, so that only all answers together have to have as many.
+  // Queried for one GPU, the tool reports how many there are, so only all answers together must have as many.
   const isOne = replies.length === 1;
-  const short =
-    attached >= 0 && answers.every((answer) => answer.whole) && (isOne ? names.size !== attached : names.size < attached);
+  const allWhole = answers.every((answer) => answer.whole);
+  const short = attached >= 0 && allWhole && (isOne ? names.size !== attached : names.size < attached);
   const isAnswered = answers.some((answer) => answer.whole && answer.gpus.length > 0);
   const findings = answers.flatMap((answer, at) => {
     const pciId = isAnswered && answer.gpus.length === 0 ? askedFor(replies[at]) : null;
     return pciId === null ? answer.findings : ofCard(answer.findings, pciId);
   });
   if (short) {
-    const message = `The driver has ${gpuCount(attached)}, but nvidia-smi listed ${names.size}: the output is incomplete.`;
+    const count = attached === 1 ? '1 GPU' : `${attached} GPUs`;
+    const message = `The driver has ${count}, but nvidia-smi listed ${names.size}: the output is incomplete.`;
     findings.push(finding('error', 'output-short', 'host', message, 'Record it again, completely.'));
   }
   if (all.length > mostGpus) {
@@ -99,35 +84,34 @@ function sourceOf(
     findings.push(finding('error', 'output-odd', 'host', message));
   }
   const gap = gapIn(gpus);
-  if (gap !== null && !answers.some((answer) => answer.complained)) {
+  const complained = answers.some((answer) => answer.complained);
+  if (gap !== null && !complained) {
     const message = `nvidia-smi lists GPUs with higher numbers, but GPU ${gap} is missing.`;
     findings.push(finding('error', 'index-gap', 'host', message, 'Search the kernel log (dmesg) for "NVRM" and "Xid".'));
   }
-  const whole =
-    !short && gap === null && all.length === gpus.length && answers.every((answer) => answer.whole && !answer.complained);
-  const first = answers.find((answer) => answer.driver !== null);
+  const whole = !short && gap === null && all.length === gpus.length && allWhole && !complained;
   return {
     kind,
     gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
     whole,
     attached: attached < 0 ? null : attached,
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
-    driver: first?.driver ?? null,
+    driver: answers.find((answer) => answer.driver !== null)?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,
     findings,
   };
 }
 
-/** The only GPU that was asked for; null where all were, or the call did not end. */
+/** The only GPU that was queried; null where all were, or the call did not end. */
 function askedFor(reply: Reply | undefined): string | null {
   const at = reply?.args.indexOf('-i') ?? -1;
   return reply === undefined || reply.hung || at < 0 ? null : normalPci(reply.args[at + 1] ?? '');
 }
 
-/** What holds for every GPU, even where another one answered just before. */
+/** Findings about every GPU, even if another one answered just before. */
 const ofTheHost: ReadonlySet<string> = new Set(['driver-not-loaded', 'library-mismatch', 'nvml-missing', 'tool-missing']);
 
-/** What a tool that answers for other GPUs says of the host when it is asked for one GPU, it says of that one. */
+/** If the tool answers for other GPUs, what it says about the host when queried for one GPU is about that GPU. */
 function ofCard(findings: readonly GpuFinding[], pciId: string): readonly GpuFinding[] {
   return findings.map((each) => {
     if (each.subject !== 'host' || ofTheHost.has(each.code)) return each;
@@ -146,7 +130,7 @@ function withIndex(gpu: GpuReading, at: number): GpuReading {
   return { ...gpu, facts: { index: String(at), ...gpu.facts } };
 }
 
-/** The first number that is left out between 0 and the highest; null when there is none, or the output has no numbers. */
+/** The first missing number between 0 and the highest; null when none is missing, or the output has no numbers. */
 function gapIn(gpus: readonly GpuReading[]): number | null {
   const numbers = new Set(gpus.map((gpu) => Number.parseInt(gpu.facts.index ?? '', 10)));
   const highest = Math.max(...numbers);
@@ -155,24 +139,16 @@ function gapIn(gpus: readonly GpuReading[]): number | null {
   return null;
 }
 
-const outputs: Readonly<Record<SourceKind, string>> = {
-  xml: 'nvidia-smi -q -x',
-  list: 'nvidia-smi -L',
-};
+const outputs = { xml: { call: 'nvidia-smi -q -x', read: readXml }, list: { call: 'nvidia-smi -L', read: readList } };
 
 function tornFinding(reply: Reply, answer: Reading, kind: SourceKind): GpuFinding {
-  const asked = `"${outputs[kind]}"`;
+  const asked = `"${outputs[kind].call}"`;
   const again = `Type ${asked} and check what it prints.`;
   if (reply.output.trim() === '') return finding('error', 'tool-silent', 'host', `${asked} printed nothing.`, again);
   const words = ownWords(answer.rest);
-  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null) {
+  if (answer.gpus.length === 0 && answer.driver === null && answer.attached === null && words !== null)
     return finding('error', 'output-odd', 'host', `${asked} printed something unexpected: "${words}".`, again);
-  }
   const of = answer.attached === null ? '' : ` of ${answer.attached}`;
   const message = `The output of ${asked} is cut off or damaged; ${answer.gpus.length}${of} GPUs could be read completely.`;
   return finding('error', 'output-torn', 'host', message, again);
-}
-
-function gpuCount(count: number): string {
-  return count === 1 ? '1 GPU' : `${count} GPUs`;
 }

@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { cudaVersion, driverVersion, gpuUuid, isUsualUuid, mebibytes, migUuid, said, troubleIn, wholeNumber } from './values.ts';
 
-describe('a value that is none', () => {
+describe('a missing value', () => {
   test.each([
     'N/A',
     '[N/A]',

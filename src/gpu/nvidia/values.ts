@@ -1,46 +1,26 @@
-/**
- * Values as nvidia-smi prints them. A dozen spellings mean "nobody knows"; all of them are null here, because unknown must
- * never look like free, healthy or zero.
- */
+/** Values as nvidia-smi prints them. Every spelling of "unknown" is null, which must never look like free, healthy or zero. */
 
-/** Spellings of no value: those seen in recordings of drivers 352 to 610, and the texts of NVML's errors (nvml.h). */
-const nothing: ReadonlySet<string> = new Set([
-  '',
-  'n/a',
-  'unknown',
-  'not supported',
-  'not available',
-  'not found',
-  'no data',
-  'unknown error',
-  'err!',
-  'timeout',
-  'uninitialized',
-  'function not found',
-  'invalid argument',
-  'insufficient permissions',
-  'insufficient size',
-  'in use by another client',
-  'gpu is lost',
-  'gpu requires reset',
-  'requested functionality has been deprecated',
-]);
+/** Spellings of a missing value: those in recordings of drivers 352 to 610, and the texts of NVML's errors (nvml.h). */
+const spellings = ['', 'n/a', 'unknown', 'not supported', 'not available', 'no data', 'err!', 'timeout', 'uninitialized'];
+const nvmlTexts = ['unknown error', 'not found', 'function not found', 'invalid argument', 'insufficient permissions'];
+const rareTexts = ['insufficient size', 'in use by another client', 'requested functionality has been deprecated'];
+const nothing = new Set([...spellings, ...nvmlTexts, ...rareTexts, 'gpu is lost', 'gpu requires reset']);
 
-/** What the tool says instead of a value when the card itself is in trouble. */
+/** What the tool prints instead of a value when the card itself has a problem. */
 export type Trouble = 'lost' | 'reset';
 
-/** Without the brackets that CSV puts around what is no value. */
+/** Without the brackets that CSV puts around a missing value. */
 function bare(text: string): string {
   const trimmed = text.trim();
   return (trimmed.startsWith('[') && trimmed.endsWith(']') ? trimmed.slice(1, -1) : trimmed).trim().toLowerCase();
 }
 
-/** The value, trimmed; null when the text says nothing. */
+/** The value, trimmed; null for a missing one. */
 export function said(text: string | null | undefined): string | null {
   return text === null || text === undefined || nothing.has(bare(text)) ? null : text.trim();
 }
 
-/** Whether the card answered a question with trouble of its own. */
+/** The problem that the card reported instead of a value; null when it is a value. */
 export function troubleIn(text: string): Trouble | null {
   // Most values are short numbers, and there are thousands.
   if (text.length > 60 || !/lost|reset/i.test(text)) return null;
@@ -49,17 +29,17 @@ export function troubleIn(text: string): Trouble | null {
   return value === 'gpu requires reset' || value === 'gpu reset required' ? 'reset' : null;
 }
 
-/** Whether the driver tried to read the value and failed, which is not the same as a card that has no such value. */
+/** Whether the driver failed to read the value, which is not the same as a card without such a value. */
 export function isUnread(text: string | undefined): boolean {
   return text !== undefined && /^(unknown error|err!|timeout)$/.test(bare(text));
 }
 
 const unitMiB: Readonly<Record<string, number>> = { b: 2 ** -20, k: 2 ** -10, m: 1, g: 2 ** 10, t: 2 ** 20 };
 
-/** 16 TiB: more than any card has; what is above it was misread. */
+/** 16 TiB: more than any card has; anything above it was misread. */
 const mostMiB = 2 ** 24;
 
-/** An amount of memory in whole MiB, MiB being what is meant without a unit; null when it is none. */
+/** An amount of memory in whole MiB, which is also the default unit; null when it is not one. */
 export function mebibytes(text: string): number | null {
   const [, number, unit = 'm'] = /^(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)i?B?$/i.exec(text) ?? [];
   if (number === undefined) return null;
@@ -67,16 +47,22 @@ export function mebibytes(text: string): number | null {
   return amount <= mostMiB ? amount : null;
 }
 
-/** A whole number from 0 to `most`; null when it is none. */
+/** A whole number from 0 to `most`; null for anything else. */
 export function wholeNumber(text: string, most: number): number | null {
   if (!/^\d{1,15}$/.test(text)) return null;
   const number = Number(text);
   return number <= most ? number : null;
 }
 
-/** A driver's version at the beginning of a text, such as `550.54.14`; driver 610 writes a remark behind it. */
+/** A driver's version at the beginning of a text, such as `550.54.14`; driver 610 prints a remark after it. */
 export function driverVersion(text: string | null | undefined): string | null {
   return /^\s*(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?![\w.])/.exec(text ?? '')?.[1] ?? null;
+}
+
+/** `/proc/driver/nvidia/version`: `NVRM version: NVIDIA UNIX … Kernel Module [for x86_64]  550.54.14  …`. */
+export function readProcVersion(text: string): string | null {
+  const line = /^NVRM version:(.{0,400})$/m.exec(text)?.[1] ?? '';
+  return driverVersion(/\s(\d{3,4}\.\d{1,4}(?:\.\d{1,4}){0,2})(?=\s|$)/.exec(line)?.[1]);
 }
 
 /** A CUDA version at the beginning of a text, such as `12.4`. */
@@ -91,20 +77,18 @@ export function isUsualUuid(uuid: string): boolean {
   return canonical.test(uuid) || oldMig.test(uuid);
 }
 
-/** A GPU's UUID; Jetsons print theirs without `GPU-`. null for what is none, such as `GPU-????????-…` of a card never used. */
+/** A GPU's UUID; Jetsons print theirs without `GPU-`. null for anything else, such as `GPU-????????-…` of an unused card. */
 export function gpuUuid(text: string | null | undefined): string | null {
   const uuid = said(text);
   if (uuid === null || uuid.startsWith('MIG-')) return null;
   return canonical.test(uuid) || /^GPU-[\w*-]{2,64}$/.test(uuid) ? uuid : null;
 }
 
-/** Drivers 450 to 46x: GPU's UUID, GPU instance, compute instance. */
+/** Drivers 450 to 46x: the GPU's UUID, GPU instance, compute instance. */
 const oldMig = /^MIG-GPU-[\w*-]{2,64}\/(\d{1,5})\/(\d{1,5})$/;
 
-/** A MIG instance's UUID with its ids, which only the old form tells. */
-export function migUuid(
-  text: string | null | undefined,
-): { uuid: string; gpuInstance: string | null; computeInstance: string | null } | null {
+/** A MIG instance's UUID with its ids, which only the old form contains. */
+export function migUuid(text: string | null | undefined) {
   const uuid = said(text);
   if (uuid === null) return null;
   const [, gpuInstance = null, computeInstance = null] = oldMig.exec(uuid) ?? [];

@@ -1,18 +1,18 @@
 /**
- * `nvidia-smi -q -x`. Strict: what is not well-formed to its end is a failed read, but whole `<gpu>` blocks in it are kept.
- * Elements are known by their whole path, every one may be missing, and those that are not known are passed over.
+ * `nvidia-smi -q -x`. An output that is not well-formed to its end is not whole, but complete `<gpu>` blocks in it are kept.
+ * Elements are identified by their full path, any may be missing, and unknown ones are ignored.
  */
 import { SaxesParser } from 'saxes';
 import { type Block, type GpuReading, headOf, newBlock, nothingRead, type Reading, take } from './reading.ts';
 
 const root = 'nvidia_smi_log';
 
-/** Whether there is such an output in the text, be it torn. */
+/** Whether the text contains such an output, complete or not. */
 export function looksLikeXml(text: string): boolean {
   return text.includes(`<${root}`) || text.includes(`</${root}>`) || /<gpu id="/.test(text);
 }
 
-/** Never throws. Of several documents in a row the last whole one counts. */
+/** Never throws. If there are several documents, the last complete one counts. */
 export function readXml(text: string): Reading {
   const { document, rest, ended } = cutOut(calmNames(text));
   if (document === '') return { ...nothingRead, rest };
@@ -31,7 +31,7 @@ export function cutOut(text: string): { document: string; rest: string; ended: b
   let start = text.lastIndexOf(`<${root}`, end - closing.length);
   if (start < 0) start = text.indexOf('<gpu ');
   if (start < 0 || start >= end) return { document: '', rest: text, ended: false };
-  // Instructions before the root are none of ours, and a torn one must not spoil the rest.
+  // Instructions before the root do not matter, and an incomplete one must not spoil the rest.
   const before = text.slice(0, start).replace(/<\?xml[^>]*>|<!DOCTYPE[^>]*>/g, '');
   return {
     document: text.slice(start, end),
@@ -40,53 +40,36 @@ export function cutOut(text: string): { document: string; rest: string; ended: b
   };
 }
 
-const nameStart = '<process_name>';
-const nameEnd = '</process_name>';
+/** A line with nothing but a process name, up to the last closing tag. */
+const nameLine = /(?<![^\n])([^\S\n]*<process_name>)([^\n]*)(?=<\/process_name>[^\S\n]*(?![^\n]))/g;
 
 /**
- * A text with process names that hold nothing but text. A job chooses the name of its process: one that is called
- * `</gpu>` must neither tear the list of all GPUs nor add one to it. The tool gives each name a line.
+ * The text with escaped process names. A job chooses the name of its process: one called `</gpu>` must neither break the list
+ * of all GPUs nor add one to it. The tool prints each name on its own line.
  */
 export function calmNames(document: string): string {
-  const parts: string[] = [];
-  let done = 0;
-  for (let at = document.indexOf(nameStart); at >= 0; at = document.indexOf(nameStart, done)) {
-    const from = at + nameStart.length;
-    const newline = document.indexOf('\n', from);
-    const lineEnd = newline < 0 ? document.length : newline;
-    const lineStart = document.lastIndexOf('\n', at) + 1;
-    const to = document.slice(from, lineEnd).lastIndexOf(nameEnd) + from;
-    const alone = document.slice(lineStart, at).trim() === '' && document.slice(to + nameEnd.length, lineEnd).trim() === '';
-    const calmed = to >= from && alone ? escapeText(document.slice(from, to)) : document.slice(from, lineEnd);
-    parts.push(document.slice(done, from), calmed);
-    done = to >= from && alone ? to : lineEnd;
-  }
-  return parts.length === 0 ? document : parts.join('') + document.slice(done);
+  return document.replace(nameLine, (_, before: string, name: string) => before + escapeText(name));
 }
 
 function escapeText(text: string): string {
-  return (
-    text
-      // biome-ignore lint/suspicious/noControlCharactersInRegex: they may not stand in XML, but may in a name
-      .replace(/[\u0000-\u001f\ufffe\uffff]/g, '?')
-      .replace(/&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-f]{1,6});)/gi, '&amp;')
-      .replaceAll('<', '&lt;')
-      .replaceAll('>', '&gt;')
-  );
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: they may not stand in XML, but may in a name
+  const legal = text.replace(/[\u0000-\u001f\ufffe\uffff]/g, '?');
+  const escaped = legal.replace(/&(?!(?:amp|lt|gt|quot|apos|#\d{1,7}|#x[0-9a-f]{1,6});)/gi, '&amp;');
+  return escaped.replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
 interface Walk {
   readonly header: ReadonlyMap<string, string>;
   /** Blocks that were closed. */
   readonly gpus: readonly GpuReading[];
-  /** One without its end, or with parts of two GPUs, is a mistake too. */
+  /** False also for a block without its end, or with parts of two GPUs. */
   readonly wellFormed: boolean;
 }
 
-/** No output goes deeper than 7; each level costs the length of its path. */
+/** No output is nested deeper than 7; each level costs the length of its path. */
 const deepest = 32;
 
-/** Everything up to the first mistake. */
+/** Everything up to the first error. */
 function walk(document: string): Walk {
   const header = new Map<string, string>();
   const gpus: GpuReading[] = [];
@@ -104,13 +87,13 @@ function walk(document: string): Walk {
       if (value !== '') block.processes = null;
       return;
     }
-    // Two of them in one block: lines between two GPUs got lost, and this is neither.
+    // Two of them in one block: lines between two GPUs are missing, and this is neither.
     if (path === 'uuid' && block.facts.uuid !== undefined && block.facts.uuid !== value) spoilt = true;
     take(block, path, value);
   };
 
   const parser = new SaxesParser({ position: false });
-  // What comes after a mistake is not read: it may be anything.
+  // Nothing after an error is read: it may be anything.
   const stop = (): never => {
     throw new Error('not well-formed');
   };
@@ -155,7 +138,7 @@ function walk(document: string): Walk {
 
 const mostBlocks = 1024;
 
-/** What a document that is torn somewhere still has: its head, and each block that is whole by itself. */
+/** What an incomplete document still contains: its head, and each complete block. */
 function salvage(document: string): Omit<Walk, 'wellFormed'> {
   const starts = [...document.matchAll(/<gpu[\s>]/g)].map((match) => match.index);
   const first = starts[0] ?? document.length;

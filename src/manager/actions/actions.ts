@@ -26,7 +26,7 @@ export interface ActParts {
   /** Told when a runtime could not be reached, before anything else is planned. */
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
   /** null where no pool asks for devices. */
-  readonly fleet: Pick<DeviceManager, 'book' | 'prover' | 'cpusNear'> | null;
+  readonly fleet: Pick<DeviceManager, 'book' | 'verifier' | 'cpusNear'> | null;
   readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'stamp'>;
   readonly caches: Pick<Caches, 'ensure'>;
   readonly keepers: LogFollowers;
@@ -207,7 +207,7 @@ export function createExecutors(parts: ActParts): Executors {
           await runtime.putFiles(agent, await registration.files(), signal);
         }
         // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
-        if ((await fleet?.prover.before(parts.place(key).slot, agent, signal)) === false)
+        if ((await fleet?.verifier.before(parts.place(key).slot, agent, signal)) === false)
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
           if (!mayHaveArrived(toFailure(error))) throw error;
@@ -298,7 +298,7 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     prove: async ({ agent }, key, signal) =>
-      fleet?.prover.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal) ?? [{ kind: 'proved', agent }],
+      fleet?.verifier.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal) ?? [{ kind: 'proved', agent }],
   };
 }
 

@@ -14,7 +14,7 @@ const slot = (key: string, changes: Partial<Slot> = {}): Slot => ({
 const busy: AgentLane = { kind: 'busy', agent: 'a1', job: 'j', since: 0, due: null };
 const standby: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };
 const nameOf = (key: string) => key.replace('/', '.');
-const idle = (one: CachePlace, ...slots: Slot[]) => isIdle(one, { slots, nameOf });
+const idle = (one: CachePlace, ...slots: Slot[]) => isIdle(one, slots, nameOf);
 
 describe('a cache is idle', () => {
   test.each<[string, AgentLane, boolean]>([
@@ -52,7 +52,7 @@ describe('an agent has ended', () => {
     ['when its slot is free', busy, free, true],
     ['when its devices are looked at', busy, { kind: 'proving', agent: 'a1', since: 0 }, true],
     ['when the next one follows at once', busy, releasing('a2'), true],
-    ['not when it goes on', releasing('a1'), busy, false],
+    ['not when it continues', releasing('a1'), busy, false],
     ['not when one begins', free, releasing('a1'), false],
     ['not a second time', { kind: 'proving', agent: 'a1', since: 0 }, releasing('a2'), false],
   ])('%s', (_, before, after, expected) => {

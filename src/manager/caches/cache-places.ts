@@ -1,61 +1,51 @@
-/**
- * Where named caches lie on disk: which there are, and how their folders are made. Folders above a cache are onejob's own and
- * closed to everybody else; the cache itself is for whichever user a sandbox has.
- */
+/** Where named caches are on disk. The folders above a cache are closed to others; the cache is open to any user of a sandbox. */
 import { constants } from 'node:fs';
 import { lstat, mkdir, open, readdir } from 'node:fs/promises';
 import { join, relative, sep } from 'node:path';
 import type { PoolConfig } from '../../config/config.ts';
 import { isNamed, untrustedFolder } from '../../config/volumes.ts';
 import type { Slot } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
 export interface CachePlace {
   readonly pool: string;
-  /** Name of the slot's agents; null for untrusted jobs. */
   readonly agent: string | null;
-  /** Hex digits that stand for a repository, for untrusted jobs; else null. */
+  /** Hex digits for a repository, for untrusted jobs; else null. */
   readonly repository: string | null;
   readonly cache: string;
   readonly path: string;
 }
 
-/** What is moved aside to be removed; no pool is called so. */
+/** For what is moved aside to be removed; no pool has this name. */
 export const trashFolder = '.trash';
 
-/** Every cache below `folder`. What is a link, or cannot be read, is none. */
+/** Every cache below `folder`, without links and unreadable folders. */
 export async function listPlaces(folder: string): Promise<CachePlace[]> {
   const places: CachePlace[] = [];
   for (const pool of await foldersIn(folder)) {
     if (pool === trashFolder) continue;
     for (const agent of await foldersIn(join(folder, pool))) {
-      if (agent !== untrustedFolder) {
-        const at = join(folder, pool, agent);
-        for (const cache of await foldersIn(at)) places.push({ pool, agent, repository: null, cache, path: join(at, cache) });
-        continue;
-      }
-      for (const repository of await foldersIn(join(folder, pool, agent))) {
-        const at = join(folder, pool, agent, repository);
-        for (const cache of await foldersIn(at)) places.push({ pool, agent: null, repository, cache, path: join(at, cache) });
+      const own = { pool, agent, repository: null };
+      const untrusted = (repository: string) => ({ pool, agent: null, repository });
+      const holders = agent === untrustedFolder ? (await foldersIn(join(folder, pool, agent))).map(untrusted) : [own];
+      for (const holder of holders) {
+        const at = join(folder, pool, agent, holder.repository ?? '');
+        for (const cache of await foldersIn(at)) places.push({ ...holder, cache, path: join(at, cache) });
       }
     }
   }
   return places;
 }
 
-/**
- * Makes the folders of named caches among `mounts`, as far as they are missing, and opens them to every user. Other mounts are
- * left alone. Idempotent. @throws OnejobError E_STATE_DIR when something else is in the way, a link above all
- */
+/** Creates the missing folders of named caches and opens them to every user. @throws OnejobError E_STATE_DIR if a link is there */
 export async function ensureFolders(folder: string, mounts: readonly Mount[]): Promise<void> {
   for (const { host, cache } of mounts) {
     if (!isNamed(cache)) continue;
     const parts = relative(folder, host).split(sep);
-    if (parts.length < 3 || parts.length > 4 || parts[0] === '..' || parts[0] === trashFolder) {
+    if (parts.length < 3 || parts.length > 4 || parts[0] === '..' || parts[0] === trashFolder)
       throw new RangeError(`no folder of a named cache: ${host}`);
-    }
     let at = folder;
     await ensureFolder(at, host);
     for (const part of parts) {
@@ -64,10 +54,10 @@ export async function ensureFolders(folder: string, mounts: readonly Mount[]): P
     }
     try {
       await using handle = await open(host, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
-      // A job may have closed it to others; and this is how it is seen on disk that it was needed.
+      // A job may have closed it to others; and the change shows on disk that it was needed.
       await handle.chmod(0o777).catch((error: unknown) => {
-        // A job gave it to another user, or made it unchangeable: what is to come of that is its next job's matter.
-        if (!(error instanceof Error && 'code' in error && error.code === 'EPERM')) throw error;
+        // A job gave it to another user, or made it unchangeable: the next job must deal with that.
+        if (codeOf(error) !== 'EPERM') throw error;
       });
     } catch (error) {
       throw blocked(host, host, error);
@@ -79,9 +69,9 @@ async function ensureFolder(path: string, cache: string): Promise<void> {
   try {
     await mkdir(path, { mode: 0o700 });
   } catch (error) {
-    if (!(error instanceof Error && 'code' in error && error.code === 'EEXIST')) throw blocked(path, cache, error);
+    if (codeOf(error) !== 'EEXIST') throw blocked(path, cache, error);
     const found = await lstat(path).catch(() => null);
-    // It would lead to wherever it was made to point, and jobs with it.
+    // A link would lead jobs to wherever it points.
     if (found?.isDirectory() !== true) throw blocked(path, cache, new Error('it is a link or a file'));
   }
 }
@@ -95,36 +85,24 @@ function blocked(path: string, cache: string, cause: unknown): OnejobError {
   });
 }
 
-/** Real folders only. */
 async function foldersIn(path: string): Promise<string[]> {
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
-  return entries
-    .filter((entry) => entry.isDirectory())
-    .map(({ name }) => name)
-    .sort();
+  return entries.flatMap((entry) => (entry.isDirectory() ? entry.name : [])).sort();
 }
 
-/** What config asks of a pool's named caches. */
 export interface WantedCaches {
   readonly pool: string;
   /** Names of the agents of all its slots. */
   readonly agents: readonly string[];
-  /** Names of its caches. */
   readonly caches: readonly string[];
-  /** Bytes that each may have. */
+  /** Bytes for each. */
   readonly limit: number;
-  /** Whether untrusted jobs have caches of their own. */
+  /** Whether untrusted jobs have their own caches. */
   readonly untrusted: boolean;
 }
 
-/**
- * Whether no released agent can have the place among its mounts. A standby may have: it waits, and touches nothing. For a
- * cache of no slot that is there, a slot of its pool may have it from before: then nothing of the pool may be in use.
- */
-export function isIdle(
-  place: CachePlace,
-  { slots, nameOf }: { readonly slots: readonly Slot[]; readonly nameOf: (slot: string) => string },
-): boolean {
+/** Whether no released agent can have the place among its mounts; without a slot of its own, no agent of its pool may run. */
+export function isIdle(place: CachePlace, slots: readonly Slot[], nameOf: (slot: string) => string): boolean {
   const inPool = slots.filter(({ key }) => poolOf(key) === place.pool);
   const own = place.agent === null ? [] : inPool.filter(({ key }) => nameOf(key) === place.agent);
   if (own.length > 0) return own.every(hasNoAgent);
@@ -132,7 +110,7 @@ export function isIdle(
   return inPool.every((slot) => hasNoAgent(slot) && slot.standby.kind === 'none' && slot.leaving.length === 0);
 }
 
-/** The named caches of each pool, and whose they are. */
+/** The named caches of each pool, with their limits and owners. */
 export function wantedCaches(
   pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
   slots: readonly Slot[],
@@ -147,14 +125,10 @@ export function wantedCaches(
   }));
 }
 
-/** Whether the change took the slot's agent away, though the next one may be about to be released already. */
+/** Whether the change took the slot's agent away, even if the next one is about to be released already. */
 export function hasEnded(before: Slot, after: Slot): boolean {
-  if (hasNoAgent(before)) return false;
-  return hasNoAgent(after) || agentOf(before) !== agentOf(after);
-}
-
-function agentOf({ agent }: Slot): string | null {
-  return agent.kind === 'free' ? null : agent.agent;
+  const agentOf = ({ agent }: Slot) => (agent.kind === 'free' ? null : agent.agent);
+  return !hasNoAgent(before) && (hasNoAgent(after) || agentOf(before) !== agentOf(after));
 }
 
 /** Whether no agent was let through its gate, and none is about to be. */

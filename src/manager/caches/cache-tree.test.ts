@@ -128,7 +128,7 @@ describe('is removed', () => {
     expect(readdirSync(cache)).toEqual([]);
   });
 
-  test('while somebody swaps folders for links', async () => {
+  test('while folders are replaced by links', async () => {
     for (let n = 0; n < 300; n++) {
       mkdirSync(join(cache, `d${n}`));
       writeFileSync(join(cache, `d${n}`, 'x'), '');
@@ -167,7 +167,7 @@ describe('is removed', () => {
     }
   });
 
-  test.skipIf(!isRoot || !canChattr())('but for what nobody may remove, which is said', async () => {
+  test.skipIf(!isRoot || !canChattr())('except for what cannot be removed, which is reported', async () => {
     for (const name of ['fixed', 'free']) writeFileSync(join(cache, name), '');
     execFileSync('chattr', ['+i', join(cache, 'fixed')]);
     try {
@@ -178,7 +178,7 @@ describe('is removed', () => {
     }
   });
 
-  test('until nobody wants it any more', async () => {
+  test('until it is aborted', async () => {
     for (let n = 0; n < 50; n++) writeFileSync(join(cache, `f${n}`), '');
     const stop = AbortSignal.abort(new Error('enough'));
     await expect(clear(cache, stop)).rejects.toThrow('enough');

@@ -1,21 +1,21 @@
 /**
- * Folders that jobs have written, as onejob looks at them and clears them away. Whatever lies in them, and however it changes
- * meanwhile: no link is followed, no mount is entered, and nothing outside is touched.
+ * Measures and removes folders that jobs have written. Whatever they contain, and however they change meanwhile: it follows no
+ * link, enters no other mount, and touches nothing outside.
  *
- * Each folder is opened without following links and then named by its descriptor, never by a path through what jobs can
- * change. Names are bytes, which need not be text; as latin1 none is lost.
+ * It opens each folder without following links and then uses its descriptor, never a path through what jobs can change. Names are
+ * bytes, not necessarily text; latin1 preserves them.
  */
 import { randomUUID } from 'node:crypto';
 import { constants, readFileSync } from 'node:fs';
 import { chmod, type FileHandle, lstat, open, opendir, rename, rmdir, unlink } from 'node:fs/promises';
+import { codeOf as systemCode } from '../../errors.ts';
 
-/** A file or folder directly in a cache. */
 export interface CacheEntry {
   /** Bytes of its name as latin1. */
   readonly name: string;
-  /** Bytes on disk of all below it; `Infinity` for what is nested too deep to be counted. */
+  /** Bytes on disk of all below it; `Infinity` if it is nested too deep to be counted. */
   readonly bytes: number;
-  /** When anything below it was read or written last, ms since the epoch. */
+  /** When anything below it was last read or written, ms since the epoch. */
   readonly used: number;
 }
 
@@ -27,17 +27,17 @@ export interface CacheSize {
   readonly entries: readonly CacheEntry[];
 }
 
-/** Each level takes two descriptors. Nobody nests this deep but to be a nuisance. */
+/** Each level takes two descriptors. No useful folder is nested this deep. */
 const deepest = 100;
 const mostEntries = 100_000;
-/** Files with several names that are remembered, so that they are counted once. */
+/** How many files with several names are remembered, so that they are counted once. */
 const mostShared = 100_000;
-/** Looked at together: few, since all of onejob's file work shares four threads. */
+/** How many are read at the same time: few, since all of onejob's file work shares four threads. */
 const together = 8;
-/** What a file costs beside its content. */
+/** What a file costs in addition to its content. */
 const perFile = 512;
 
-/** What is in a folder and how much of the disk it takes; null when there is no such folder. @throws the reason of `signal` */
+/** What a folder contains and its size on disk; null when it does not exist. @throws the reason of `signal` */
 export async function measure(path: string, now: number, signal: AbortSignal): Promise<CacheSize | null> {
   const top = await openFolder(path).catch(nullWhenGone);
   if (top === null) return null;
@@ -45,13 +45,11 @@ export async function measure(path: string, now: number, signal: AbortSignal): P
   const mount = mountOf(handle);
   const shared = new Set<string>();
   const entries: CacheEntry[] = [];
-  let bytes = 0;
-  let used = 0;
 
-  const count = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+  const count = async (at: string, depth: number): Promise<Counted> => {
     signal.throwIfAborted();
     const seen = await lstat(bytesOf(at), { bigint: true }).catch(nullWhenGone);
-    if (seen === null) return { bytes: 0, used: 0 };
+    if (seen === null) return nothing;
     const isFolder = seen.isDirectory();
     // Reading a folder, as this does, counts as access to it.
     const latest = Math.min(now, Math.max(Number(seen.mtimeMs), isFolder ? 0 : Number(seen.atimeMs)));
@@ -65,38 +63,36 @@ export async function measure(path: string, now: number, signal: AbortSignal): P
     const inner = await countFolder(at, depth);
     return { bytes: own + inner.bytes, used: Math.max(latest, inner.used) };
   };
-  const countFolder = async (at: string, depth: number): Promise<{ bytes: number; used: number }> => {
+  const countFolder = async (at: string, depth: number): Promise<Counted> => {
     if (depth > deepest) return { bytes: Number.POSITIVE_INFINITY, used: 0 };
     const opened = await openFolder(bytesOf(at)).catch(nullWhenGone);
-    if (opened === null) return { bytes: 0, used: 0 };
+    if (opened === null) return nothing;
     await using folder = opened;
-    if (mountOf(folder) !== mount) return { bytes: 0, used: 0 };
-    const all = { bytes: 0, used: 0 };
+    return mountOf(folder) === mount ? await sum(folder, depth) : nothing;
+  };
+  const sum = async (folder: FileHandle, depth: number): Promise<Counted> => {
+    let all = nothing;
     await eachName(folder, async (name) => {
       const found = await count(inside(folder, name), depth + 1);
-      all.bytes += found.bytes;
-      all.used = Math.max(all.used, found.used);
+      all = { bytes: all.bytes + found.bytes, used: Math.max(all.used, found.used) };
+      if (depth === 0 && entries.length < mostEntries) entries.push({ name, ...found });
     });
     return all;
   };
-
-  await eachName(handle, async (name) => {
-    const found = await count(inside(handle, name), 1);
-    bytes += found.bytes;
-    used = Math.max(used, found.used);
-    if (entries.length < mostEntries) entries.push({ name, ...found });
-  });
-  return { bytes, used, entries };
+  return { ...(await sum(handle, 0)), entries };
 }
 
+/** As in `CacheEntry`. */
+type Counted = Pick<CacheEntry, 'bytes' | 'used'>;
+const nothing: Counted = { bytes: 0, used: 0 };
+
 export interface Cleared {
-  /** Files and folders that were removed. */
   readonly removed: number;
   /** Why something could not be removed, with how often; empty when all is gone. */
   readonly stuck: ReadonlyMap<string, number>;
 }
 
-/** Removes all that is in a folder of onejob's own, which stays; what cannot be removed stays, too. @throws the reason of `signal` */
+/** Removes everything in a folder of onejob's own, except for what cannot be removed. @throws the reason of `signal` */
 export async function clear(path: string, signal: AbortSignal): Promise<Cleared> {
   const stuck = new Map<string, number>();
   let removed = 0;
@@ -124,7 +120,7 @@ export async function clear(path: string, signal: AbortSignal): Promise<Cleared>
       if (code !== 'EISDIR' && code !== 'EPERM') return fail(code);
     }
     if (depth > deepest) {
-      // As one of the first level it takes no more descriptors than any other.
+      // At the first level it takes no more descriptors than any other.
       lifted += 1;
       return rename(at, bytesOf(inside(handle, `deep-${randomUUID()}-${lifted}`))).then(
         () => true,
@@ -143,11 +139,11 @@ export async function clear(path: string, signal: AbortSignal): Promise<Cleared>
       return true;
     } catch (error) {
       const code = codeOf(error);
-      // What keeps it full was told of already.
+      // What keeps it full was counted already.
       return code === 'ENOENT' || (code === 'ENOTEMPTY' ? false : fail(code));
     }
   };
-  /** A folder that is read while it changes may not show all of it the first time. */
+  /** A folder that changes while it is read may not list everything the first time. */
   const removeAll = async (folder: FileHandle, depth: number): Promise<void> => {
     const before = stuck.size;
     for (let passes = 0; passes < 3; passes++) {
@@ -171,13 +167,13 @@ export async function clear(path: string, signal: AbortSignal): Promise<Cleared>
   return { removed, stuck };
 }
 
-/** The bytes of a name read here, below a path of onejob's own. */
+/** The bytes of a path below `folder`, for a name from `CacheEntry`. */
 export function pathOf(folder: string, name: string): Buffer {
   return Buffer.concat([Buffer.from(`${folder}/`), Buffer.from(name, 'latin1')]);
 }
 
 async function eachName(folder: FileHandle, each: (name: string) => Promise<void>, width = together): Promise<void> {
-  // One at a time where each may open folders of its own: else descriptors multiply with the depth.
+  // One at a time where each may open folders itself: otherwise descriptors multiply with the depth.
   const names = await opendir(`/proc/self/fd/${folder.fd}`, { encoding: 'latin1', bufferSize: 256 });
   let files: Promise<void>[] = [];
   for await (const entry of names) {
@@ -199,7 +195,7 @@ function openFolder(path: string | Buffer): Promise<FileHandle> {
   return open(path, folderFlags);
 }
 
-/** An ordinary user may have closed a folder of his own to himself. */
+/** An ordinary user may have closed a folder to himself. */
 async function openForRemoval(path: Buffer): Promise<FileHandle> {
   return openFolder(path).catch(async (error: unknown) => {
     if (codeOf(error) !== 'EACCES' || process.getuid?.() === 0) throw error;
@@ -208,12 +204,11 @@ async function openForRemoval(path: Buffer): Promise<FileHandle> {
   });
 }
 
-/** The id of the mount it is on: two mounts of one file system have the same device. */
+/** The id of its mount: two mounts of one file system have the same device. */
 function mountOf({ fd }: FileHandle): string {
   return /^mnt_id:\s*(\d+)$/m.exec(readFileSync(`/proc/self/fdinfo/${fd}`, 'utf8'))?.[1] ?? '';
 }
 
-/** As latin1, like names. */
 function inside({ fd }: FileHandle, name: string): string {
   return `/proc/self/fd/${fd}/${name}`;
 }
@@ -222,12 +217,12 @@ function bytesOf(path: string): Buffer {
   return Buffer.from(path, 'latin1');
 }
 
-/** Gone, or another kind of thing, by the time it was looked at; or closed to this user. */
+/** null for an entry that is gone, has become another kind of file, or is closed to this user. */
 function nullWhenGone(error: unknown): null {
   if (['ENOENT', 'ENOTDIR', 'ELOOP', 'EACCES'].includes(codeOf(error))) return null;
   throw error;
 }
 
 function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : String(error);
+  return systemCode(error) || String(error);
 }

@@ -108,7 +108,7 @@ describe('folders', () => {
 });
 
 describe('beyond its limit', () => {
-  test('a cache loses what was not used for longest, and nothing is left of it', async () => {
+  test('a cache loses what was unused for longest, completely', async () => {
     await fill('gpu/gpu.1/depot', six);
     caches.used('gpu/1');
     await caches.settled();
@@ -124,7 +124,7 @@ describe('beyond its limit', () => {
     expect(logged).toEqual([expect.stringContaining('cache trimmed {"cache":"depot of gpu.1","entries":3')]);
   });
 
-  test('it keeps all while its slot has an agent, and loses it in the moment between two', async () => {
+  test('it keeps all while its slot has an agent, and is trimmed between two agents', async () => {
     await fill('gpu/gpu.1/depot', six);
     idle = () => false;
     caches.used('gpu/1');
@@ -211,7 +211,7 @@ describe('the hourly look', () => {
     expect(left('.trash')).toEqual([]);
   });
 
-  test('empties what nobody used for 90 days, but keeps its folder, which a standby may have', async () => {
+  test('empties what was unused for 90 days, but keeps its folder, which a standby may have', async () => {
     await fill('gpu/gpu.1/depot', { a: 95, b: 1 });
     await fill('gpu/gpu.2/depot', { a: 95, b: 91 });
     await fill('gpu/untrusted/0a1b/git', { a: 1 });
@@ -230,7 +230,7 @@ describe('the hourly look', () => {
     expect(left('.trash')).toEqual([]);
   });
 
-  test('minds neither files nor links beside the caches, and no caches at all', async () => {
+  test('ignores files and links next to the caches, and an absent folder', async () => {
     await caches.tidy();
     mkdirSync(folder);
     writeFileSync(join(folder, 'note'), '');

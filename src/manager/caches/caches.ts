@@ -1,9 +1,7 @@
 /**
- * Caches that onejob keeps under a name: their folders are made before a sandbox needs them, counted once each time they were
- * used, and cut down to their limit between two agents. What is given up is moved aside first and removed afterwards, so a
- * crash leaves nothing half removed where an agent sees it.
+ * Named caches: counted after each use, and trimmed to their limit between two agents. What is given up is moved aside first and
+ * removed afterwards, so a crash leaves nothing half removed where an agent sees it.
  */
-
 import { randomBytes } from 'node:crypto';
 import { lstatSync, mkdirSync, renameSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
@@ -11,30 +9,27 @@ import { dirname, join } from 'node:path';
 import { turn } from '../../clock.ts';
 import { cachePath, isNamed, untrustedCachePath } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { codeOf, toFailure } from '../../errors.ts';
+import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
 import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
 
 export interface CachesParts {
-  /** `cachesFolder(stateDir)`. */
   readonly folder: string;
   readonly clock: Clock;
   readonly log: Log;
   readonly wanted: () => readonly WantedCaches[];
-  /** The agents' name of a slot, by its key. */
   readonly nameOf: (slot: string) => string;
-  /** Whether no released agent has this cache: then what is in it may be moved. Asked often; must answer at once. */
+  /** Whether no released agent has this cache, so that its contents may be moved. Called often; must answer at once. */
   readonly mayTrim: (place: CachePlace) => boolean;
-  /** Share of the disk, 0 to 1, that `makeRoom` makes free. */
+  /** Share of the disk, 0 to 1, that `makeRoom` keeps free. */
   readonly minFree: number;
-  /** Free and all blocks, and bytes in each; default: what the disk says. */
+  /** Free and all blocks, and bytes in each; default: what the disk reports. */
   readonly disk?: (path: string) => Promise<{ readonly bavail: number; readonly blocks: number; readonly bsize: number }>;
 }
 
-/** A cache as it was counted last. */
 interface Known {
   readonly place: CachePlace;
   readonly size: CacheSize;
@@ -46,17 +41,17 @@ interface Known {
 export type Caches = ReturnType<typeof createCaches>;
 
 const day = 86_400_000;
-/** ms after which the content of a cache that nobody uses is given up. */
+/** ms after which the content of an unused cache is given up. */
 export const unusedAfter = 90 * day;
-/** ms after which a cache that config does not name any more is removed: neither a slip in the config nor a driver that fails costs it. */
+/** ms after which a cache that is no longer in the config is removed: a mistake in the config must not lose it. */
 export const unwantedAfter = 7 * day;
-/** Share of its limit that a cache is cut down to, so that it is not cut after every job. */
+/** Share of its limit that a cache is trimmed to, so that it is not trimmed after every job. */
 const cutTo = 0.8;
-/** How long a cache is left alone after it was counted, as a multiple of the time that this took. */
+/** How long a cache is not counted again, as a multiple of the time that counting took. */
 const seldom = 10;
 /** How many entries are moved while the loop waits; a rename takes some microseconds. */
 const atOnce = 500;
-/** The same while an agent's release waits for it. */
+/** The same while an agent's release waits. */
 const beforeRelease = 100;
 
 export function createCaches(parts: CachesParts) {
@@ -73,13 +68,13 @@ export function createCaches(parts: CachesParts) {
   let stuck: ReadonlyMap<string, number> = new Map();
   let last: { readonly place: CachePlace; readonly bytes: number; readonly at: number } | null = null;
   const blocked = new Map<string, string>();
-  /** Paths of what was used, and not counted since. */
+  /** Paths of caches that were used, and not counted since. */
   const overdue = new Set<string>();
 
   const limitOf = ({ pool }: CachePlace): number =>
     parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
 
-  /** Moves aside what is too much, at most so many entries. Whether something may be left to do. */
+  /** Moves aside what exceeds `target`, at most `most` entries. Whether there may be more to move. */
   const cut = (one: Known, target: number, most = atOnce, may = () => mayTrim(one.place)): boolean => {
     const { place, size } = one;
     const chosen = toGiveUp(size.entries, size.bytes, target);
@@ -96,10 +91,7 @@ export function createCaches(parts: CachesParts) {
     log.info('cache trimmed', { cache: titleOf(place), entries: done.moved.size, bytes: done.bytes });
     return chosen.length > most && !done.isInterrupted;
   };
-  /**
-   * Which caches to cut, by their paths, and to how many bytes; empty when this one may have what it has. All untrusted jobs of a
-   * pool share one limit, however many forks there are; of those the cache that was used longest ago gives first.
-   */
+  /** Paths of caches to trim, and to how many bytes. A pool's untrusted jobs share one limit; the longest unused give first. */
   const excess = (one: Known): (readonly [path: string, target: number])[] => {
     const limit = limitOf(one.place);
     const isSharing = ({ place }: Known): boolean => place.agent === null && place.pool === one.place.pool;
@@ -117,7 +109,7 @@ export function createCaches(parts: CachesParts) {
     }
     return cuts;
   };
-  /** All that is to be moved aside, with turns for others in between. */
+  /** Moves aside everything above `target`, and lets other work run in between. */
   const cutDown = async (path: string, target: number): Promise<void> => {
     for (;;) {
       const one = known.get(path);
@@ -166,23 +158,23 @@ export function createCaches(parts: CachesParts) {
       })
       .finally(() => {
         working = null;
-        // Came when all seemed done.
+        // More came after the work had ended.
         if (waiting.size > 0) void wake();
       });
     return working;
   };
 
-  /** Takes the whole folder away, when nobody needed it since `before`; whether it is gone. */
+  /** Removes the whole cache if nothing needed it since `before`; whether it is gone. */
   const drop = async (place: CachePlace, before: number): Promise<boolean> => {
     try {
-      // In one turn: a sandbox that is made right now has touched the folder, and one that works is told of.
+      // In one turn: creating a sandbox touches the folder, and `mayTrim` knows of running ones.
       if (!mayTrim(place) || lstatSync(place.path).ctimeMs > before) return false;
       moveTo(trash, place.path);
     } catch (error) {
       blocked.set(place.path, toFailure(error).message);
       return false;
     }
-    // Only those that hold nothing else.
+    // Removes only empty folders.
     for (let at = dirname(place.path); at !== folder; at = dirname(at)) await rmdir(at).catch(() => {});
     known.delete(place.path);
     blocked.delete(place.path);
@@ -190,16 +182,16 @@ export function createCaches(parts: CachesParts) {
     log.info('cache removed', { cache: titleOf(place) });
     return true;
   };
-  /** Gives up what was not used for longest until the disk has `minFree` again, or nothing may be taken. */
+  /** Gives up what was unused for longest until the disk has `minFree` again, or nothing may be moved. */
   const makeRoom = async (signal: AbortSignal): Promise<void> => {
     const either = AbortSignal.any([signal, abort.signal]);
-    /** Bytes that are missing on the disk; 0 or less when nothing is. */
+    /** Bytes to free on the disk; 0 or less when none. */
     const lacking = async (): Promise<number> => {
       const { bavail, blocks, bsize } = await disk(folder).catch(() => ({ bavail: 1, blocks: 1, bsize: 0 }));
       return (minFree * blocks - bavail) * bsize;
     };
     if ((await lacking()) <= 0) return;
-    // Perhaps it was on its way already.
+    // Emptying the trash may be enough.
     await emptyTrash(either);
     const idle: Known[] = [];
     for (const place of (await listPlaces(folder)).filter(mayTrim)) {
@@ -215,7 +207,7 @@ export function createCaches(parts: CachesParts) {
         await cutDown(path, Math.max(0, before.bytes - bytes));
         // An agent came, or nothing can be moved.
         if ((known.get(path)?.size.entries.length ?? 0) === before.entries.length) break;
-        // Only now the disk has it back.
+        // Only this frees the space.
         await emptyTrash(either);
       }
     }
@@ -225,49 +217,44 @@ export function createCaches(parts: CachesParts) {
     if (one === undefined || !one.caches.includes(cache)) return false;
     return agent === null ? one.untrusted : one.agents.includes(agent);
   };
-  /** What each pool has, and what could not be kept within its limit. */
+  /** The size of each pool's caches, and what could not be kept within its limit. */
   const findings = (): Finding[] => {
     const found: Finding[] = parts.wanted().flatMap(({ pool, caches, limit }) => {
       if (caches.length === 0) return [];
       const own = [...known.values()].filter(({ place }) => place.pool === pool);
       const bytes = own.reduce((sum, { size }) => sum + size.bytes, 0);
       const counted = own.length === 0 ? 'were not counted yet' : `hold ${human(bytes)} in ${own.length} of their folders`;
-      const trimmed =
-        last?.place.pool === pool
-          ? ` ${human(last.bytes)} of ${titleOf(last.place)} were removed ${ago(clock.wall() - last.at)}.`
-          : '';
+      const cut = last?.place.pool === pool ? last : null;
+      const trimmed = cut && ` ${human(cut.bytes)} of ${titleOf(cut.place)} were removed ${ago(clock.wall() - cut.at)}.`;
       const over = own.filter(({ size }) => size.bytes > limit);
-      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed}`;
-      const base: Finding = { level: 'ok', subject: `pool ${pool}`, message, hint: null };
-      if (over.length === 0) return [base];
+      const message = `Its named caches ${counted}; each may have up to ${human(limit)}.${trimmed ?? ''}`;
+      const subject = `pool ${pool}`;
+      if (over.length === 0) return [fine(subject, message)];
       const names = over.map(({ place, size }) => `${titleOf(place)} (${human(size.bytes)})`).join(', ');
       const reason = over.map(({ place }) => blocked.get(place.path)).find((why) => why !== undefined);
       const why = reason === undefined ? 'onejob trims a cache once its agent has ended' : `nothing can be removed: ${reason}`;
       const hint = reason === undefined ? null : 'Check the files there, also with "lsattr".';
-      return [base, { level: 'warning', subject: `pool ${pool}`, message: `These exceed it: ${names}; ${why}.`, hint }];
+      return [fine(subject, message), warning(subject, `These exceed it: ${names}; ${why}.`, hint)];
     });
     if (stuck.size === 0) return found;
     const why = [...stuck].map(([code, times]) => `${code}, ${times} times`).join('; ');
     const message = `Failed to remove everything that was trimmed from caches from ${trash} (${why}).`;
-    return [...found, { level: 'warning', subject: 'caches', message, hint: `Check it with "lsattr -R ${trash}", and remove it.` }];
+    return [...found, warning('caches', message, `Check it with "lsattr -R ${trash}", and remove it.`)];
   };
 
   return {
-    /** Removes in the background what a manager before this one gave up. */
+    /** Removes in the background what an earlier manager gave up. */
     start: (): void => void wake(),
-    /**
-     * Makes the folders of named caches among a sandbox's mounts. To be awaited before the sandbox is made.
-     * @throws OnejobError E_STATE_DIR
-     */
+    /** Creates the folders of named caches among a sandbox's mounts, before the sandbox. @throws OnejobError E_STATE_DIR */
     async ensure(mounts: readonly Mount[]): Promise<void> {
       await ensureFolders(folder, mounts);
       for (const { host, cache } of mounts) if (isNamed(cache)) overdue.add(host);
     },
 
     /**
-     * The slot's agent has ended, and no script was sent to the next one yet: to be called in the turn in which that was committed.
-     * Answers at once: what is known to be too much is moved aside right now, since agents that follow each other closely leave no
-     * other moment; the rest is done in the background. `repository`: of an untrusted job, as in its caches' paths.
+     * To be called when the slot's agent has ended, in the turn of that commit, before a script is sent to the next one. It moves a
+     * known excess aside at once, since agents that follow each other closely leave no other moment, and does the rest in the
+     * background. `repository`: of an untrusted job, as in its caches' paths.
      */
     used(slot: string, repository: string | null = null): void {
       const pool = slot.slice(0, slot.lastIndexOf('/'));
@@ -277,20 +264,20 @@ export function createCaches(parts: CachesParts) {
       for (const cache of one.caches) {
         const path = agent === null ? untrusted(pool, repository ?? '', cache) : trusted(pool, agent, cache);
         const before = known.get(path);
-        // Those of untrusted jobs may be another slot's, too.
+        // Those of untrusted jobs may belong to another slot, too.
         const may = agent === null ? undefined : () => true;
         for (const [at, target] of before === undefined ? [] : excess(before)) {
           const one = known.get(at);
           if (one !== undefined) cut(one, target, beforeRelease, may);
         }
-        // One of millions of files is not counted after every short job; the hourly look makes up for it.
+        // A cache of millions of files is not counted after every short job; the hourly `tidy` makes up for it.
         if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
         else waiting.set(path, { pool, agent, repository, cache, path });
       }
       void wake();
     },
 
-    /** Removes what config does not want any more and what nobody used for long; counts what was never counted. */
+    /** Removes caches that are no longer in the config or long unused; counts those that were never counted. */
     async tidy(): Promise<void> {
       const now = clock.wall();
       for (const place of await listPlaces(folder)) {
@@ -301,16 +288,16 @@ export function createCaches(parts: CachesParts) {
         else if (one.size.entries.length > 0 && one.size.used < now - unusedAfter) await cutDown(place.path, 0);
         else for (const [path, target] of excess(one)) await cutDown(path, target);
       }
-      // What could not be removed the last time may be by now.
+      // What could not be removed last time may be removable now.
       isTrashFull = true;
       await wake();
-      // The disk of sandboxes, which is looked at more often, may be another one.
+      // The disk of sandboxes, which is checked more often, may be another one.
       await makeRoom(abort.signal);
     },
 
     makeRoom,
     findings,
-    /** Resolves when nothing is done in the background any more; for tests. */
+    /** Resolves when no work is left in the background; for tests. */
     settled: async (): Promise<void> => {
       while (working !== null) await working;
     },
@@ -326,15 +313,12 @@ function titleOf({ pool, agent, cache }: CachePlace): string {
   return agent === null ? `${cache} of untrusted jobs in pool ${pool}` : `${cache} of ${agent}`;
 }
 
-/**
- * The entries to give up until at most `target` bytes are left, in order: what was not used for longest first, and before
- * it what cannot be counted. Pure.
- */
+/** The entries to give up until at most `target` bytes are left: uncountable ones, then those unused for longest. Pure. */
 function toGiveUp(entries: readonly CacheEntry[], bytes: number, target: number): CacheEntry[] {
   const isEndless = (entry: CacheEntry): boolean => !Number.isFinite(entry.bytes);
   const endless = entries.filter(isEndless);
   const others = entries.filter((entry) => !isEndless(entry)).sort((a, b) => a.used - b.used || b.bytes - a.bytes);
-  // Without the endless ones, `bytes` is what is left.
+  // `bytes` without the uncountable ones.
   let left = Number.isFinite(bytes) ? bytes : others.reduce((sum, entry) => sum + entry.bytes, 0);
   const chosen: CacheEntry[] = [];
   for (const entry of others) {
@@ -345,10 +329,7 @@ function toGiveUp(entries: readonly CacheEntry[], bytes: number, target: number)
   return [...endless, ...chosen];
 }
 
-/**
- * Moves entries of the folder `from` into `trash`. `mayTrim` is asked right before each move, in the same turn, so that nothing
- * is taken away below an agent that was released meanwhile: then it `isInterrupted`. `failure`: why something could not be moved.
- */
+/** Moves entries into `trash`. `mayTrim` is asked in the turn of each move: an agent may have come (`isInterrupted`). */
 function moveAside(from: string, entries: readonly CacheEntry[], trash: string, mayTrim: () => boolean) {
   const moved = new Set<string>();
   let bytes = 0;
@@ -361,15 +342,14 @@ function moveAside(from: string, entries: readonly CacheEntry[], trash: string, 
       bytes += Number.isFinite(entry.bytes) ? entry.bytes : 0;
       moved.add(entry.name);
     } catch (error) {
-      const isGone = error instanceof Error && 'code' in error && error.code === 'ENOENT';
-      if (isGone) moved.add(entry.name);
+      if (codeOf(error) === 'ENOENT') moved.add(entry.name);
       else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
     }
   }
   return { bytes, moved, failure, isInterrupted: false };
 }
 
-/** Moves it into the trash, which is made when it is missing, under a name of its own. */
+/** Moves it into the trash, which is created if missing, under a new name. */
 function moveTo(trash: string, path: string | Buffer): void {
   mkdirSync(trash, { recursive: true, mode: 0o700 });
   renameSync(path, join(trash, randomBytes(8).toString('hex')));
@@ -377,8 +357,8 @@ function moveTo(trash: string, path: string | Buffer): void {
 
 function human(bytes: number): string {
   if (!Number.isFinite(bytes)) return 'more than can be counted';
-  const unit = ['B', 'KiB', 'MiB', 'GiB', 'TiB'][Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10))] ?? 'B';
-  const size = bytes / 2 ** (10 * ['B', 'KiB', 'MiB', 'GiB', 'TiB'].indexOf(unit));
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
+  const [unit, size] = [['B', 'KiB', 'MiB', 'GiB', 'TiB'][power], bytes / 2 ** (10 * power)];
   return `${size >= 100 || unit === 'B' ? Math.round(size) : size.toFixed(1)} ${unit}`;
 }
 

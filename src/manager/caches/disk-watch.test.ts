@@ -32,7 +32,7 @@ function watched(disk: number | null, used: () => number | null, { lane = 'busy'
   return { watch: createDiskWatch(parts), clock, said, looks };
 }
 
-test('a job whose files take more than its pool allows is told to end, with its grace', async () => {
+test('a job whose files take more than its pool allows is stopped, with its grace', async () => {
   const { watch, said } = watched(GiB, () => GiB + 1);
   await watch.look();
   expect(said).toEqual([['lab/1', { kind: 'stop', agent: 'a1', why: 'disk', grace: 9 }]]);

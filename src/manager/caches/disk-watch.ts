@@ -1,7 +1,4 @@
-/**
- * Ends jobs whose files take more than their pool's `disk`. No storage holds such a limit everywhere (Docker's only on xfs with
- * quotas, and never for volumes), so it is looked at: what a job writes faster than that is on the disk until it is found.
- */
+/** Ends jobs whose files exceed their pool's `disk`, which no storage enforces everywhere: until the next check they may grow. */
 import { type Clock, every } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
@@ -15,20 +12,20 @@ export interface DiskWatchParts {
   readonly runtime: (name: string) => Runtime;
 }
 
-/** ms between two looks at the same agent, at least. */
+/** ms between two checks of the same agent, at least. */
 const between = 10_000;
-/** Looking takes no more than this share of the time, however many files there are. */
+/** Checks take no more than this share of the time, however many files there are. */
 const share = 0.05;
 
 export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchParts) {
   const abort = new AbortController();
   const { signal } = abort;
-  /** When each agent is looked at again, monotonic ms. */
+  /** When each agent is checked again, monotonic ms. */
   const due = new Map<AgentId, number>();
   let stop = (): void => {};
   let looking: Promise<void> = Promise.resolve();
 
-  /** Looks at every released agent whose pool has a limit and whose time has come, one after the other. Never fails. */
+  /** Checks every released agent whose pool has a limit and whose time has come, one after the other. Never fails. */
   const look = async (): Promise<void> => {
     const there = new Set(reconciler.slots.flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])));
     for (const agent of due.keys()) if (!there.has(agent)) due.delete(agent);
@@ -38,10 +35,8 @@ export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchPa
       if (limit === null || (lane.kind !== 'busy' && lane.kind !== 'idle') || clock.now() < (due.get(lane.agent) ?? 0)) continue;
       const { agent } = lane;
       const begun = clock.now();
-      const used =
-        (await runtime(name)
-          .usage?.(agent, signal)
-          .catch(() => null)) ?? null;
+      const usage = runtime(name).usage?.(agent, signal);
+      const used = (await usage?.catch(() => null)) ?? null;
       due.set(agent, clock.now() + Math.max(between, (clock.now() - begun) / share));
       if (used === null || used <= limit || signal.aborted) continue;
       log.warn('ending a job whose files take too much disk space', { slot: key, agent, bytes: used, limit });
@@ -52,12 +47,8 @@ export function createDiskWatch({ clock, log, reconciler, runtime }: DiskWatchPa
   return {
     look,
     start(): void {
-      stop = every(
-        clock,
-        between,
-        () => (looking = look()),
-        () => {},
-      );
+      const again = () => (looking = look());
+      stop = every(clock, between, again, () => {});
     },
     async close(): Promise<void> {
       stop();

@@ -1,7 +1,4 @@
-/**
- * Keeps room on the disk that holds the state: jobs' output must not take the last of it, which the store needs to accept jobs and to
- * write down how they ended.
- */
+/** Keeps free space on the disk of the state directory, which the store needs: jobs' output must not take the last of it. */
 import { statfsSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,16 +6,16 @@ import type { Finding } from '../../finding.ts';
 
 export interface StateRoomParts {
   readonly dir: string;
-  /** ms; any clock that goes on. */
+  /** ms; any monotonic clock. */
   readonly now: () => number;
-  /** Bytes of the disk, and of those that are free; null when nobody can say. */
+  /** Bytes of the disk, and of its free space; null when unknown. */
   readonly look?: () => { readonly size: number; readonly free: number } | null;
 }
 
-/** Of the disk, and never more than `mostKept`, as bytes. */
+/** Share of the disk, and at most `mostKept` bytes. */
 const shareKept = 0.05;
 const mostKept = 512 * 2 ** 20;
-/** ms that a look holds: output comes in pieces of some hundred KiB. */
+/** ms between checks: output comes in pieces of some hundred KiB. */
 const lookEvery = 100;
 /** How many of the largest folders are named. */
 const named = 3;
@@ -50,16 +47,13 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       return seen.line;
     },
     problem,
-    /** For `doctor`, with what takes the most. */
+    /** For `doctor`, with the largest items. */
     async findings(): Promise<Finding[]> {
       const message = problem();
       if (message === null) return [];
-      const sizes = await Promise.all(
-        (await readdir(dir, { withFileTypes: true })).map(async (entry) => ({
-          name: entry.name,
-          size: await sizeOf(join(dir, entry.name), entry.isDirectory()),
-        })),
-      );
+      const entries = await readdir(dir, { withFileTypes: true });
+      const sizes: { name: string; size: number }[] = [];
+      for (const entry of entries) sizes.push({ name: entry.name, size: await sizeOf(join(dir, entry.name), entry.isDirectory()) });
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
       const list = largest.map(({ name, size }) => `${name} ${inWords(size)}`).join(', ');
       const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
@@ -68,13 +62,9 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
   };
 }
 
-/** Bytes on the disk; what vanishes meanwhile has none. */
+/** Bytes on the disk; 0 for what vanishes meanwhile. */
 async function sizeOf(path: string, isFolder: boolean): Promise<number> {
-  if (!isFolder)
-    return stat(path).then(
-      ({ blocks }) => blocks * 512,
-      () => 0,
-    );
+  if (!isFolder) return ((await stat(path).catch(() => null))?.blocks ?? 0) * 512;
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
   let size = 0;
   for (const entry of entries) size += await sizeOf(join(path, entry.name), entry.isDirectory());

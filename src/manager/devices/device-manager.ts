@@ -1,7 +1,4 @@
-/**
- * Everything about devices, put together for one manager: only where a pool asks for devices, so that a host without them never
- * runs a tool for them.
- */
+/** Puts together everything about devices, only if a pool asks for devices: on other hosts no GPU tool ever runs. */
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { fits } from '../../config/conditions.ts';
@@ -36,7 +33,7 @@ import { createRepair } from './repair.ts';
 import { createReservations } from './reservations.ts';
 import { createVerifier } from './verification.ts';
 
-export interface DeviceManagerParts {
+interface DeviceManagerParts {
   readonly clock: Clock;
   readonly log: Log;
   readonly store: Store;
@@ -44,25 +41,29 @@ export interface DeviceManagerParts {
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PoolConfig[];
   readonly runtime: (name: string) => Runtime;
-  /** Told of each look; they know the images of pools. */
+  /** Called after each look; it knows the images of pools. */
   readonly fingerprints: Pick<Fingerprints, 'looked' | 'shownImage'>;
-  /** What the owner wants to be run for a device that was put in quarantine; null for nothing. */
+  /** The owner's command for a device in quarantine; null for none. */
   readonly repair: RepairCommand | null;
   /** The Engine that grants the devices of these pools; null when there is none. */
   readonly engine: (signal: AbortSignal) => Promise<EngineFacts | null>;
-  /** Folders of the vendors' tools, as `$PATH`. */
+  readonly host: DeviceHost;
+}
+
+/** Where the devices and the vendors' tools are. */
+export interface DeviceHost {
   readonly path: string;
-  /** Holds `sys`, `proc`, `kmsg` and `locks` of a host that nobody here has; null: this host's own. */
+  /** Contains `sys`, `proc`, `kmsg` and `locks` of a simulated host; null: this host's own. */
   readonly root: string | null;
   /** Runs the vendors' tools, where no processes are to be started for them. */
-  readonly runner?: ToolRunner | undefined;
+  readonly runner: ToolRunner | undefined;
 }
 
 export type DeviceManager = ReturnType<typeof openDeviceManager>;
 
 export function openDeviceManager(parts: DeviceManagerParts) {
-  const { clock, log, store, reconciler, pools, runtime, root } = parts;
-  const write = (change: () => void): void => store.transaction({ durable: false }, change);
+  const { clock, log, store, reconciler, pools, runtime } = parts;
+  const { path, root, runner } = parts.host;
   const poolNamed = (name: string): Pool | undefined => reconciler.pools.find((pool) => pool.config.name === name);
   const groupsOf = (slot: Slot, agent: AgentId): readonly string[] => runtime(slot.runtime).groupsOf(agent);
   const locks = createLocks({
@@ -72,7 +73,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     bootId: store.bootId,
     isJob: isAgentUid,
   });
-  const known = new KnownDevices({ clock, table: store.devices, write });
+  const known = new KnownDevices({ clock, store });
   const book = createDeviceRegistry({
     ...{ clock, pools, known, locks },
     slots: () => reconciler.slots,
@@ -85,11 +86,9 @@ export function openDeviceManager(parts: DeviceManagerParts) {
       for (const key of keys) if (reconciler.slot(key) !== undefined) reconciler.replan(key);
     },
   });
-  const tools = parts.runner ?? createRunner({ clock, path: [parts.path, ...vendorFolders].join(':') });
+  const tools = runner ?? createRunner({ clock, path: [path, ...vendorFolders].join(':') });
   const probe = createProbe({
-    now: clock.now,
-    runner: tools,
-    path: parts.path,
+    ...{ now: clock.now, runner: tools, path },
     topology: pools.some(({ devices: { count } }) => count !== 1),
     ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }),
   });
@@ -102,82 +101,62 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   const watch = createDeviceWatch({
     ...{ clock, log, book, probe, kernel, groupsOf },
     owner: store.owner,
-    // A tool that is no process of this host names none of its processes.
-    ...(parts.runner !== undefined && root !== null && { proc: join(root, 'proc') }),
+    // The processes that a simulated tool reports are not this host's.
+    ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
     slots: () => reconciler.slots,
-    idle: (look, devices) => prover.idle(look, devices),
-    looked: (inventory) => parts.fingerprints.looked(inventory),
-    hold(why) {
-      let changed = false;
-      for (const { name } of pools) {
-        const pause = poolNamed(name)?.pause;
-        if (pause === undefined) continue;
-        if (why === null) changed = pause.release('devices') || changed;
-        else changed = pause.hold('devices', why) || changed;
-      }
-      if (changed) reconciler.replanAll();
+    listener: {
+      idle: (look, devices) => verifier.idle(look, devices),
+      looked: (inventory) => parts.fingerprints.looked(inventory),
+      hold(why) {
+        const pauses = pools.flatMap(({ name }) => poolNamed(name)?.pause ?? []);
+        const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
+        if (changed.length > 0) reconciler.replanAll();
+      },
     },
   });
   const quarantine: Quarantine = createQuarantine({
     ...{ clock, log, book },
     bootId: store.bootId,
-    again: (uuid, signal) => prover.again(uuid, signal),
-    repair: (uuid, reason) => {
-      const pciId = (book.device(uuid) ?? known.get(uuid))?.pciId ?? null;
-      repair.put({ uuid, pciId, reason });
-    },
+    again: (uuid, signal) => verifier.again(uuid, signal),
+    repair: (uuid, reason) => repair.put({ uuid, pciId: (book.device(uuid) ?? known.get(uuid))?.pciId ?? null, reason }),
   });
-  const repair = createRepair({
-    ...{ clock, log },
-    command: parts.repair,
-    path: parts.path,
-    again: quarantine.look,
-  });
-  const prover = createVerifier({
-    ...{ clock, log, book, watch, quarantine, write, groupsOf },
-    proofs: store.proofs,
-    bootId: store.bootId,
+  const repair = createRepair({ ...{ clock, log, path }, command: parts.repair, again: quarantine.look });
+  const verifier = createVerifier({
+    ...{ clock, log, book, store, watch, quarantine, groupsOf },
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
   const reservations = createReservations({
     ...{ clock, log, book, quarantine },
-    again: prover.again,
+    again: verifier.again,
     isBusy: (uuid) =>
-      reconciler.slots.some(
-        ({ agent, devices }) =>
-          agent.kind !== 'free' &&
-          agent.kind !== 'proving' &&
-          devices.some((held) => held === uuid || book.device(held)?.parent === uuid),
-      ),
+      reconciler.slots
+        .filter(({ agent }) => agent.kind !== 'free' && agent.kind !== 'proving')
+        .some(({ devices }) => devices.some((held) => held === uuid || book.device(held)?.parent === uuid)),
   });
 
   let isClosed = false;
 
-  /** Slots for devices that came. */
   function grow(config: PoolConfig): void {
     const pool = poolNamed(config.name);
     if (pool === undefined) return;
     const fresh = book.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
     if (fresh.length === 0) return;
-    reconciler.add(
-      pool,
-      fresh.map((key) => emptySlot({ key, runtime: pool.runtime.name, grace: config.stopGrace })),
-    );
+    const slots = fresh.map((key) => emptySlot({ key, runtime: pool.runtime.name, grace: config.stopGrace }));
+    reconciler.add(pool, slots);
     for (const key of fresh) reconciler.replan(key);
   }
 
   return {
-    ...{ book, watch, prover, quarantine, reservations },
+    ...{ book, watch, verifier, quarantine, reservations },
     proofs: store.proofs,
-    /** CPUs of the NUMA nodes that these devices hang on; null where the host does not tell. */
-    cpusNear: (devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> =>
-      cpusNear(
-        devices.map(({ pciId }) => pciId),
-        at('sys'),
-      ),
-    /** For `doctor`: what of this host needs mending, and what pools cannot have here, by what was seen last. */
+    /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
+    cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
+      const pciIds = devices.map(({ pciId }) => pciId);
+      return cpusNear(pciIds, at('sys'));
+    },
+    /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
     doctor: async (signal: AbortSignal): Promise<Finding[]> => {
       const { inventory } = book;
       if (inventory === null) return [];
@@ -192,23 +171,22 @@ export function openDeviceManager(parts: DeviceManagerParts) {
         return image === null ? [] : [{ pool: pool.name, image, devices }];
       });
       const found = gpuDoctor(inventory, { ...facts, engine, images, arch: archOf(process.arch) });
-      // What holds all GPUs back is said where the pools are held back.
+      // A fault that holds all pools back is reported with the pools.
       const fault = hostFault(inventory);
       const host = fault === null ? found : found.filter(({ message }) => !fault.message.endsWith(message));
       return [...host, ...deviceFindings({ pools }, inventory)];
     },
-    /** Looks once, then goes on looking. */
+    /** Looks once, then regularly. */
     async start(): Promise<void> {
       await watch.start();
       if (isClosed) return;
       const { inventory } = book;
-      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory)) {
+      for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory))
         log.warn('devices', { what: subject, reason: message, hint });
-      }
       quarantine.start();
       reservations.start();
     },
-    /** `leave`: agents go on, and so do their locks. */
+    /** `leave`: agents keep running, and keep their locks. */
     close(leave: boolean): void {
       isClosed = true;
       quarantine.close();

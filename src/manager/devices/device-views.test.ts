@@ -161,7 +161,7 @@ describe('what a person wants', () => {
     });
   });
 
-  test("nobody takes another's, also not a part of it; the holder changes the time", () => {
+  test('only the holder can change a reservation, and its parts cannot be reserved by others', () => {
     const card = gpu(0, { mig: { mode: 'enabled', pending: null } });
     host.sees([card, instance(1, card), gpu(1)]);
     reserve('0', 'alice', 4 * hour);

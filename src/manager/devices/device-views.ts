@@ -1,36 +1,36 @@
-/** What people see of devices and want done with one. No running job is touched by any of it. */
+/** Devices as people see them, and people's requests about them. None of it affects a running job. */
 import type { DeviceAnswer, DeviceChange, DeviceState, DeviceView, ProofView } from '../../api/device-schema.ts';
 import type { MissingView, PoolView, QuarantinedView } from '../../api/schema.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
+import type { Allocatable } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { DeviceManager } from './device-manager.ts';
-import type { DeviceRegistry } from './registry.ts';
+import { type DeviceRegistry, unknownText } from './registry.ts';
 
-/** Those that are there, then those that are missed or that a person did something about. */
+/** Present devices, then missing ones and those that a person reserved or put in quarantine. */
 export function deviceViews(book: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
   const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
-  const gone = book.known.all.filter(
-    (known) => book.device(known.uuid) === null && (known.slot !== null || known.quarantine !== null || known.reserved !== null),
-  );
+  const isMissed = ({ slot, quarantine, reserved }: KnownDevice) => slot !== null || quarantine !== null || reserved !== null;
+  const gone = book.known.all.filter((known) => book.device(known.uuid) === null && isMissed(known));
   return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
 }
 
-/** null for a device that nothing is known of. */
+/** null for an unknown device. */
 export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly Slot[]): DeviceView | null {
   const device = book.device(uuid);
   const known = book.known.get(uuid);
   if (device === null && known === undefined) return null;
-  const parent = device?.parent ?? known?.parent ?? null;
+  const parent = book.parentOf(uuid);
   const { of, ...judged } = judge(uuid, parent, book);
   const record = book.known.get(of);
   const mig = device?.mig ?? null;
   const isOn = (slot: Slot): boolean =>
-    slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || partOf(one, book) === uuid);
+    slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || book.parentOf(one) === uuid);
   return {
     uuid,
     kind: device?.kind ?? (parent === null ? 'gpu' : 'mig'),
@@ -48,7 +48,7 @@ export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly
   };
 }
 
-/** State and reason of a device; `of` is the device whose record they come from, itself or the GPU that it is part of. */
+/** State and reason of a device; `of` is the device whose record they come from: itself or its GPU. */
 function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
   const state = stateOf(uuid, book);
   if (parent !== null && (state === 'free' || state === 'leased' || state === 'occupied')) {
@@ -56,7 +56,7 @@ function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
     if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: book.whyNot(parent), of: parent };
   }
   if (state === 'missing') return { state, why: book.known.missingText(uuid), of: uuid };
-  if (state === 'unknown') return { state, why: `the state of ${uuid} is unknown: the last check failed`, of: uuid };
+  if (state === 'unknown') return { state, why: unknownText(uuid), of: uuid };
   if (state === 'free' && isSplit(book.device(uuid))) {
     const parts = book.inventory?.devices.filter((one) => one.parent === uuid && book.slotOf(one.uuid) !== null) ?? [];
     const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
@@ -65,7 +65,7 @@ function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
   return { state, why: book.whyNot(uuid), of: uuid };
 }
 
-/** What was not listed by a look that did not see all is unknown, not gone (S6). */
+/** A device that an incomplete look did not list is unknown, not gone (S6). */
 function stateOf(uuid: DeviceId, book: DeviceRegistry): DeviceState {
   const state = book.stateOf(uuid);
   return state === 'missing' && book.inventory?.complete !== true ? 'unknown' : state;
@@ -91,7 +91,7 @@ function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: Device
   return parent === null ? forget : `Create the MIG instances again as they were. ${forget}`;
 }
 
-/** Devices that were leased once and are certainly not there now. */
+/** Devices that were leased once and are certainly gone. */
 export function missingDevices(book: DeviceRegistry): MissingView[] {
   if (book.inventory?.complete !== true) return [];
   return book.known.all
@@ -99,7 +99,7 @@ export function missingDevices(book: DeviceRegistry): MissingView[] {
     .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: book.known.missingText(uuid) }]));
 }
 
-/** Devices in quarantine that a pool had or would get, also those that no slot has: what is out of use must not be out of sight. */
+/** Devices in quarantine that a pool had or would get, even without a slot: people must see what is out of use. */
 export function quarantinedDevices(book: DeviceRegistry): QuarantinedView[] {
   return book.known.all.flatMap(({ uuid, slot }) => {
     const why = book.known.quarantineText(uuid);
@@ -108,7 +108,7 @@ export function quarantinedDevices(book: DeviceRegistry): QuarantinedView[] {
   });
 }
 
-/** The pool that has it or an instance of it, else the first that asks for such a device, else the one that had it last. */
+/** The pool that has it or an instance of it, else the first that asks for such a device, else the last that had it. */
 function poolFor(uuid: DeviceId, last: string | null, book: DeviceRegistry): string | null {
   const holds = book.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
   if (holds !== undefined) return holds.pool;
@@ -118,35 +118,26 @@ function poolFor(uuid: DeviceId, last: string | null, book: DeviceRegistry): str
   return book.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
 }
 
-/** null for pools that lease for each job, and while nobody knows what there is. */
+/** null for pools that lease for each job, and while the host's devices are unknown. */
 export function poolDevices(book: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
   if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
   const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
-  const isWell = (slot: (typeof slots)[number]): boolean =>
-    slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book));
-  return {
-    ready: slots.filter(isWell).length,
-    wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents,
-  };
+  const ready = slots.filter((slot) => slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book))).length;
+  return { ready, wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents };
 }
 
-/** How many slots more a pool with one for each device would have, were nothing of what it asks for in quarantine. */
+/** How many more slots a pool with one for each device would have without quarantine. */
 function slotsWithout(book: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
-  const here = (book.inventory?.devices ?? []).filter(
-    (one) => book.slotOf(one.uuid) === null && !isSplit(one) && fits(one, devices) && isQuarantined(one, book),
-  );
-  const gone = quarantinedDevices(book).filter(
-    ({ uuid, pool }) => pool === name && book.device(uuid) === null && book.slotOf(uuid) === null,
-  );
+  const isFit = (one: Device) => !isSplit(one) && fits(one, devices) && isQuarantined(one, book);
+  const here = (book.inventory?.devices ?? []).filter((one) => book.slotOf(one.uuid) === null && isFit(one));
+  const isGone = (uuid: DeviceId) => book.device(uuid) === null && book.slotOf(uuid) === null;
+  const gone = quarantinedDevices(book).filter(({ uuid, pool }) => pool === name && isGone(uuid));
   const count = here.length + gone.length;
   if (devices.count === 'all') return slots === 0 && count > 0 ? 1 : 0;
   return Math.floor(count / Math.max(1, devices.count)) * devices.share;
 }
 
-function isQuarantined(
-  { uuid, parent }: { readonly uuid: DeviceId; readonly parent: DeviceId | null },
-  book: DeviceRegistry,
-): boolean {
+function isQuarantined({ uuid, parent }: Allocatable, book: DeviceRegistry): boolean {
   return [uuid, parent].some((one) => one !== null && (book.known.get(one)?.quarantine ?? null) !== null);
 }
 
@@ -154,19 +145,15 @@ function isSplit(device: Device | null): boolean {
   return device?.kind === 'gpu' && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
 }
 
-function partOf(uuid: DeviceId, book: DeviceRegistry): DeviceId | null {
-  return book.device(uuid)?.parent ?? book.known.get(uuid)?.parent ?? null;
-}
-
-/** What of a fleet people can reach. */
+/** The parts of the device manager that people can reach. */
 export type FleetParts = Pick<DeviceManager, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
   readonly watch: { readonly fault: string | null };
 };
 
-/** `fleet`: null where no pool asks for devices; then every request is refused with a sentence that says so. */
-export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
+/** `manager`: null where no pool asks for devices; then every request is refused with a message that says so. */
+export function createDeviceRequests(manager: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
   const known = (): FleetParts => {
-    if (fleet !== null) return fleet;
+    if (manager !== null) return manager;
     throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.', {
       hint: 'Set "devices" in a pool of the config and restart the daemon. "onejob gpus" lists the devices of this host.',
     });
@@ -187,9 +174,8 @@ export function createDeviceRequests(fleet: FleetParts | null, clock: Pick<Clock
   };
 }
 
-/** False when it was so already. */
-function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): boolean {
-  const { book, quarantine, reservations } = fleet;
+/** False when nothing changed. */
+function apply(device: KnownDevice, change: DeviceChange, { book, quarantine, reservations }: FleetParts): boolean {
   switch (change.act) {
     case 'reserve':
       reservations.reserve(device, change);
@@ -210,7 +196,7 @@ function apply(device: KnownDevice, change: DeviceChange, fleet: FleetParts): bo
   }
 }
 
-/** @throws OnejobError for a device that nobody can have now */
+/** @throws OnejobError for a device that cannot be reserved now */
 function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceRegistry, wall: number): void {
   const refuse = (code: 'E_DEVICE_UNKNOWN' | 'E_DEVICE_IN_USE', why: string, hint: string): never => {
     throw new OnejobError(code, `Cannot reserve ${uuid}: ${why}.`, { hint });
@@ -221,7 +207,6 @@ function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: Devic
     refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask the holder, or type "onejob gpus return ${one}".`);
   }
   if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is missing', '"onejob gpus" lists the devices of this host.');
-  if (book.stateOf(uuid) === 'elsewhere') {
+  if (book.stateOf(uuid) === 'elsewhere')
     refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
-  }
 }

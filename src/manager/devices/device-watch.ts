@@ -1,7 +1,4 @@
-/**
- * Looks at the host's GPUs beside the loop: every few seconds, and whenever somebody waits for a proof; all who wait share one
- * look. What concerns the whole host pauses the pools with devices and nothing else; what runs goes on.
- */
+/** Looks at the host's GPUs regularly and for waiting proofs. A fault of the whole host pauses only the pools with devices. */
 import type { AgentId, DeviceId, Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
@@ -18,33 +15,36 @@ interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book
   /** Default `/proc`. */
   readonly proc?: string;
   readonly slots: () => readonly Slot[];
-  /** Ids, beside its own, that the control groups of an agent's processes show. */
+  /** Further ids in the control groups of an agent's processes. */
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
-  /** Told of devices that no agent is on, after each look. */
-  readonly idle: (look: Look, devices: readonly Device[]) => void;
-  /** Told of each look once the devices have been dealt. */
-  readonly looked?: (inventory: Inventory) => void;
-  /** Holds the pools with devices back, with the reason; null lets them go. */
-  readonly hold: (why: string | null) => void;
+  readonly listener: WatchListener;
 }
 
-/** One look with everything a judgement needs. */
+interface WatchListener {
+  /** Called after each look with the devices that no agent uses. */
+  idle(look: Look, devices: readonly Device[]): void;
+  /** Called after each look, once the devices have been allocated. */
+  looked(inventory: Inventory): void;
+  /** Holds the pools with devices back, with the reason; null lets them continue. */
+  hold(why: string | null): void;
+}
+
 export interface Look {
   readonly inventory: Inventory;
   readonly owners: ReadonlyMap<number, ProcessOwner>;
   readonly kernel: KernelLook;
 }
 
-/** ms between looks; while somebody is waited for, sooner. */
+/** ms between looks; the shorter one while something waits for a look. */
 const lookEvery = 15_000;
 const lookSoon = 5_000;
-/** How old a look of somebody else's may be that stands for one of these. */
+/** How old an earlier look may be to count as one of these, ms. */
 const shared = 1_000;
 
 export type DeviceWatch = ReturnType<typeof createDeviceWatch>;
 
 export function createDeviceWatch(parts: DeviceWatchParts) {
-  const { probe, kernel, book, hold, log, clock, proc = '/proc', slots, groupsOf, owner, idle, looked } = parts;
+  const { probe, kernel, book, listener, log, clock, proc = '/proc', slots, groupsOf, owner } = parts;
   const abort = new AbortController();
   let cancel: (() => void) | null = null;
   let trouble: string | null = null;
@@ -53,16 +53,12 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
   /** A look that began at most `maxAge` ms ago; 0: one that begins now. @throws when aborted or closed */
   async function look(maxAge: number, signal: AbortSignal): Promise<Look> {
     const inventory = await probe.look({ maxAge, signal: AbortSignal.any([signal, abort.signal]) });
-    const seen = {
-      inventory,
-      owners: ownersOf(pidsOn(inventory), { proc }),
-      kernel: await kernel.look(),
-    };
+    const seen = { inventory, owners: ownersOf(pidsOn(inventory), { proc }), kernel: await kernel.look() };
     take(seen);
     return seen;
   }
 
-  /** Whose processes are ours, and whether they still have a right to be there. */
+  /** The ids of our agents, running and ended. */
   function oursNow(): Ours {
     const alive = new Set<string>();
     const ended = new Set<string>();
@@ -86,7 +82,7 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     cancel?.();
   }
 
-  /** Looks once, then again and again until it is closed. Resolves after the first look. */
+  /** Looks once, then regularly until it is closed. Resolves after the first look. */
   async function start(): Promise<void> {
     cancel?.();
     try {
@@ -111,27 +107,22 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
     book.saw(inventory, occupied, probe.near);
     const isBlind = book.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
     isWaiting = occupied.size > 0 || why !== null || isBlind;
-    const busy = busyNow();
-    idle(
-      look,
-      inventory.devices.filter((device) => !busy.has(device.uuid)),
-    );
-    looked?.(inventory);
-    hold(why);
+    listener.idle(look, unused(inventory));
+    listener.looked(inventory);
+    listener.hold(why);
   }
 
-  /** Devices that an agent of ours is on, or was until its proof is over. */
-  function busyNow(): Set<DeviceId> {
-    return new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+  /** The devices without an agent of ours, including one whose proof is not over. */
+  function unused({ devices }: Inventory): Device[] {
+    const used = new Set(slots().flatMap((slot) => (slot.agent.kind === 'free' ? [] : slot.devices)));
+    return devices.filter((device) => !used.has(device.uuid));
   }
 
-  /** Who is on devices that no agent of ours is on. */
+  /** Who uses devices that no agent of ours uses. */
   function occupiedNow(inventory: Inventory, owners: ReadonlyMap<number, ProcessOwner>): Map<DeviceId, string> {
     const ours = oursNow();
-    const busy = busyNow();
     const occupied = new Map<DeviceId, string>();
-    for (const device of inventory.devices) {
-      if (busy.has(device.uuid)) continue;
+    for (const device of unused(inventory)) {
       const holders = sortHolders(device, { owners, ours, shared: false });
       const [first, ...more] = [...(holders?.others ?? []), ...(holders?.unseen ?? []), ...(holders?.leftovers ?? [])];
       if (first === undefined) continue;
@@ -142,7 +133,6 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
   }
 
   return {
-    /** What is wrong with the whole host; null when nothing is. */
     get fault(): string | null {
       return trouble;
     },

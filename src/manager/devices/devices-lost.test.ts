@@ -1,4 +1,4 @@
-/** When an agent that waits for a job on its devices has to go, and when nobody may say so. */
+/** When an agent that waits for a job must give up its devices, and when it must not. */
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { DeviceHost } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
@@ -13,7 +13,7 @@ afterEach(() => host[Symbol.dispose]());
 
 const lost = () => host.book.slotDevices.lost('lab/1');
 
-test('a device that is the slot’s own, and that nobody else is on, is no reason', () => {
+test('a device of the slot that nothing else uses is no reason', () => {
   expect(lost()).toBe(false);
 });
 

@@ -4,6 +4,7 @@ import type { Lease } from '../../core/lease.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { KnownDevice } from '../../store/devices.ts';
+import type { Store } from '../../store/store.ts';
 import { KnownDevices } from './known-devices.ts';
 
 const gpu = (uuid: string): Device => card(1, { uuid, index: 0, minor: 0, mig: null });
@@ -23,13 +24,13 @@ function disk() {
     save: (device: KnownDevice) => void rows.set(device.uuid, device),
     remove: (uuid: string) => void rows.delete(uuid),
   };
-  const write = (change: () => void): void => {
+  const transaction = (_: unknown, change: () => void): void => {
     if (state.full !== null) throw state.full;
     state.writes += 1;
     change();
   };
   const clock = { now: () => 0, wall: () => 1_000_000, after: () => () => {} };
-  return { state, open: () => new KnownDevices({ clock, table, write }) };
+  return { state, open: () => new KnownDevices({ clock, store: { devices: table, transaction } as unknown as Store }) };
 }
 
 describe('what slots have', () => {
@@ -61,7 +62,7 @@ describe('what slots have', () => {
 describe('a full disk', () => {
   const full = new OnejobError('E_STATE_FULL', 'no space left', { retry: true });
 
-  test('keeps nobody from looking and dealing; what could not be written is written later', () => {
+  test('does not stop looks and allocation; what could not be written is written later', () => {
     const { state, open } = disk();
     const known = open();
     known.saw([gpu('GPU-a')]);

@@ -1,5 +1,4 @@
-/** What is known of devices beyond a look and beyond a restart: where they were leased, who keeps them from being used. */
-
+/** Stored facts about devices, beyond a look and a restart: which slot leased them, quarantine, reservation, baseline. */
 import type { Clock } from '../../core/clock.ts';
 import type { Lease } from '../../core/lease.ts';
 import type { DeviceId } from '../../core/slot.ts';
@@ -7,17 +6,16 @@ import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { normalPci } from '../../gpu/pci.ts';
 import { formatTime } from '../../gpu/processes.ts';
-import type { DeviceTable, KnownDevice } from '../../store/devices.ts';
+import type { KnownDevice } from '../../store/devices.ts';
+import type { Store } from '../../store/store.ts';
 import { leaseOf } from './partition.ts';
 
-export interface KnownDevicesParts {
+interface KnownDevicesParts {
   readonly clock: Clock;
-  readonly table: DeviceTable;
-  /** Writes what is changed inside. @throws OnejobError E_STATE_FULL and the like */
-  readonly write: (change: () => void) => void;
+  readonly store: Pick<Store, 'devices' | 'transaction'>;
 }
 
-/** When a device was seen last matters in minutes; a commit at each look would wear out disks. */
+/** When a device was last seen matters in minutes; a commit at each look would wear out disks. */
 const seenEvery = 60_000;
 
 export class KnownDevices {
@@ -26,7 +24,7 @@ export class KnownDevices {
 
   constructor(parts: KnownDevicesParts) {
     this.#parts = parts;
-    for (const device of parts.table.all()) this.#known.set(device.uuid, device);
+    for (const device of parts.store.devices.all()) this.#known.set(device.uuid, device);
   }
 
   get all(): readonly KnownDevice[] {
@@ -52,42 +50,26 @@ export class KnownDevices {
     throw new OnejobError('E_DEVICE_UNKNOWN', `${what}.`, { hint: '"onejob gpus" lists all with their UUIDs.' });
   }
 
-  /** These were seen just now. */
   saw(devices: readonly Device[]): void {
     const wall = this.#parts.clock.wall();
     const fresh = devices.flatMap((device): KnownDevice[] => {
       const before = this.#known.get(device.uuid);
       const now = { model: device.model, pciId: device.pciId, parent: device.parent, profile: profileOf(device) };
-      if (before === undefined) {
-        return [
-          {
-            uuid: device.uuid,
-            ...now,
-            lastSeen: wall,
-            slot: null,
-            isLeased: false,
-            quarantine: null,
-            reserved: null,
-            baseline: null,
-          },
-        ];
-      }
+      const unused = { slot: null, isLeased: false, quarantine: null, reserved: null, baseline: null };
+      if (before === undefined) return [{ uuid: device.uuid, ...now, lastSeen: wall, ...unused }];
       const same = before.model === now.model && before.pciId === now.pciId && before.profile === now.profile;
       return same && wall - before.lastSeen < seenEvery ? [] : [{ ...before, ...now, lastSeen: wall }];
     });
     this.#saveIfPossible(fresh);
   }
 
-  /** Which slots have which devices now. */
   leased(leases: readonly Lease[]): void {
     const keys = new Map<DeviceId, string[]>();
-    for (const { key, devices } of leases) {
-      for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
-    }
+    for (const { key, devices } of leases) for (const { uuid } of devices) keys.set(uuid, [...(keys.get(uuid) ?? []), key]);
     const changes = this.all.flatMap((known): KnownDevice[] => {
       const [first = null, ...more] = keys.get(known.uuid) ?? [];
       if (first === null) return known.isLeased ? [{ ...known, isLeased: false }] : [];
-      // Of those that share it the one that is written down stays.
+      // If several slots share it, the stored one stays.
       const slot = known.slot !== null && more.includes(known.slot) ? known.slot : first;
       return known.isLeased && known.slot === slot ? [] : [{ ...known, slot, isLeased: true }];
     });
@@ -97,13 +79,12 @@ export class KnownDevices {
   /** What slots held last, also before a restart. */
   get leases(): Lease[] {
     const bySlot = new Map<string, DeviceId[]>();
-    for (const { uuid, slot, isLeased } of this.#known.values()) {
+    for (const { uuid, slot, isLeased } of this.#known.values())
       if (slot !== null && isLeased) bySlot.set(slot, [...(bySlot.get(slot) ?? []), uuid]);
-    }
     return [...bySlot].map(([key, devices]) => leaseOf({ key, devices }, (uuid) => this.#known.get(uuid)?.parent ?? null));
   }
 
-  /** A disk that takes nothing keeps nobody from looking and dealing: the slots say what is wrong, and the next look tries again. */
+  /** A disk that cannot be written must not stop looks and allocation: slots report the problem, and the next look tries again. */
   #saveIfPossible(devices: readonly KnownDevice[]): void {
     try {
       this.save(devices);
@@ -115,23 +96,23 @@ export class KnownDevices {
   /** @throws OnejobError E_STATE_FULL */
   save(devices: readonly KnownDevice[]): void {
     if (devices.length === 0) return;
-    this.#parts.write(() => {
-      for (const device of devices) this.#parts.table.save(device);
-    });
+    const { store } = this.#parts;
+    store.transaction({ durable: false }, () => devices.forEach(store.devices.save));
     for (const device of devices) this.#known.set(device.uuid, device);
   }
 
   remove(uuid: DeviceId): void {
-    this.#parts.write(() => this.#parts.table.remove(uuid));
+    const { store } = this.#parts;
+    store.transaction({ durable: false }, () => store.devices.remove(uuid));
     this.#known.delete(uuid);
   }
 
-  /** Devices that nobody is to be let at. */
+  /** Devices in quarantine or reserved. */
   get barred(): DeviceId[] {
     return this.all.filter(({ quarantine, reserved }) => quarantine !== null || reserved !== null).map(({ uuid }) => uuid);
   }
 
-  /** Why nobody is to be let at it, by its own record; null when nothing is on it. */
+  /** Why no job may get it, according to its record; null when nothing is against it. */
   whyNot(uuid: DeviceId): string | null {
     const known = this.#known.get(uuid);
     if (known?.quarantine != null) return `${uuid} is in quarantine: ${known.quarantine.reason}`;
@@ -143,14 +124,14 @@ export class KnownDevices {
     return `${uuid} is reserved${by === null ? '' : ` by ${by}`}${end}`;
   }
 
-  /** In the words of `status`: `GPU-… in quarantine since 12:04: 2 errors.`; null for one that is not. */
+  /** For `status`: `GPU-… in quarantine since 12:04: 2 errors.`; null for a device that is not in quarantine. */
   quarantineText(uuid: DeviceId): string | null {
     const quarantine = this.#known.get(uuid)?.quarantine ?? null;
     if (quarantine === null) return null;
     return `${uuid} in quarantine since ${formatTime(quarantine.since, this.#parts.clock.wall())}: ${quarantine.reason}`;
   }
 
-  /** In the words of `status`: `MIG-… absent since boot; layout not restored?`. */
+  /** For `status`: `MIG-… absent since boot; layout not restored?`. */
   missingText(uuid: DeviceId): string {
     const { clock } = this.#parts;
     const known = this.#known.get(uuid);

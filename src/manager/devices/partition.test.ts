@@ -78,7 +78,7 @@ describe('pools that lease for each job', () => {
     expect(then.slots.some((slot) => slot.outdated)).toBe(false);
   });
 
-  test('take what nobody is on, and keep nothing for a job that would not have enough all the same', () => {
+  test('take what is unused, and reserve nothing for a job that would not have enough anyway', () => {
     const demands = [
       { pool: 'two', count: 2 },
       { pool: 'one', count: 1 },

@@ -1,32 +1,29 @@
 /**
- * Which slots there are and what each of them may hold, from what config asks, what the host has, and what is leased
- * already. Pure. Pools that keep standbys have their devices for good; the others take what is left when a job waits, the
- * longest-waiting demand first: what it could use is kept for it, so that many small jobs cannot starve a large one.
+ * Which slots there are and which devices each may hold, from the config, the host's devices, and the leases so far. Pure. Pools
+ * with standbys keep their devices; the others get what is left when a job waits, the longest-waiting demand first: what it could
+ * use is reserved for it, so that many small jobs cannot starve a large one.
  */
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { type AllocatedSlot, allocate } from '../../core/allocate.ts';
 import type { Allocatable, Lease, Want } from '../../core/lease.ts';
-import type { DeviceId } from '../../core/slot.ts';
+import type { DeviceId, Slot } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
 
-/** What of a pool matters here. */
 export type PartitionPool = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
 export interface PartitionInput {
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PartitionPool[];
-  /** Those seen now. */
   readonly devices: readonly Device[];
   /** Leases so far, of slots that hold or held something. */
   readonly leases: readonly Lease[];
-  /** Keys of slots that something is in. */
   readonly inUse: ReadonlySet<string>;
-  /** Not to be handed out now. */
+  /** Devices that must not be allocated now. */
   readonly barred: ReadonlySet<DeviceId>;
-  /** Held by a person, or not seen: whose they are for good waits for them, a job that can take another does. */
+  /** Used by a person, or not seen: a pool that keeps them waits for them, a job may take others. */
   readonly occupied: ReadonlySet<DeviceId>;
-  /** Pools without standbys for which a job waits, the longest-waiting first, with how many devices that one needs. */
+  /** Pools without standbys for which a job waits, the longest-waiting first, with the number of devices it needs. */
   readonly demands: readonly { readonly pool: string; readonly count: number | 'all' }[];
   readonly near: (a: Device, b: Device) => number;
 }
@@ -43,7 +40,7 @@ export function partition(input: PartitionInput): Partition {
   const { pools, devices, inUse, near } = input;
   const fixed = pools.filter((pool) => pool.standby).map((pool) => wantOf(pool, pool.devices.count, pool.agents));
   const passing = pools.filter((pool) => !pool.standby);
-  // Of a pool that leases for each job only what is in use counts; the next job may want something else.
+  // For a pool that leases for each job only leases in use count; the next job may want something else.
   const leases = input.leases.filter((lease) => inUse.has(lease.key) || !passing.some((pool) => pool.name === lease.pool));
   const standing = passing.map((pool) => wantOf(pool, pool.devices.count, 0));
   const barred = new Set(input.barred);
@@ -69,15 +66,14 @@ export function partition(input: PartitionInput): Partition {
       continue;
     }
     waiting.add(pool.name);
-    // Nothing is kept for one that would not have enough if all other jobs had ended.
+    // Nothing is reserved for a job that would not have enough if all other jobs had ended.
     const fixedSlots = result.slots.filter((one) => fixed.some(({ pool }) => pool === one.pool));
     const most = usable(want, devices, fixedSlots, input.barred).length;
     if (want.count !== 'all' && most < want.count) continue;
-    for (const { uuid } of usable(want, devices, result.slots, barred).slice(0, want.count === 'all' ? most : want.count)) {
+    for (const { uuid } of usable(want, devices, result.slots, barred).slice(0, want.count === 'all' ? most : want.count))
       barred.add(uuid);
-    }
   }
-  // What such a pool's job was given stays as it is until that job is over, whatever the next one wants.
+  // A job's lease stays as it is until that job ends, whatever the next one wants.
   const isPassing = (pool: string) => passing.some((one) => one.name === pool);
   const slots = result.slots.map((slot) =>
     isPassing(slot.pool) && inUse.has(slot.key) ? { ...slot, outdated: slot.barred.length > 0 } : slot,
@@ -85,28 +81,17 @@ export function partition(input: PartitionInput): Partition {
   return { slots, short: result.short.filter(({ pool }) => fixed.some((want) => want.pool === pool)), waiting };
 }
 
-/** Number of the first slot that nothing is in: those before it are all in use, so a pool of as many gets this one. */
+/** Number of the first empty slot: those before it are all in use, so a pool of as many agents gets this one. */
 function firstFree(pool: string, inUse: ReadonlySet<string>): number {
   for (let n = 1; ; n++) if (!inUse.has(`${pool}/${n}`)) return n;
 }
 
-/** What a demand could use, were only these slots there. */
-function usable(
-  want: Want<Device>,
-  devices: readonly Device[],
-  slots: readonly AllocatedSlot[],
-  barred: ReadonlySet<DeviceId>,
-): Device[] {
+/** What a demand could use if only these slots existed. */
+function usable(want: Want<Device>, devices: readonly Device[], slots: readonly AllocatedSlot[], barred: ReadonlySet<DeviceId>) {
   const taken = new Set(slots.flatMap((slot) => slot.devices.flatMap(({ uuid, parent }) => [uuid, parent])));
   const parents = new Set(slots.flatMap((slot) => slot.devices.map(({ parent }) => parent)));
-  return devices.filter(
-    (one) =>
-      want.fits(one) &&
-      !taken.has(one.uuid) &&
-      (one.parent === null || !taken.has(one.parent)) &&
-      !parents.has(one.uuid) &&
-      !barred.has(one.uuid),
-  );
+  const isTaken = ({ uuid, parent }: Device) => taken.has(uuid) || (parent !== null && taken.has(parent)) || parents.has(uuid);
+  return devices.filter((one) => want.fits(one) && !isTaken(one) && !barred.has(one.uuid));
 }
 
 function wantOf(
@@ -120,11 +105,8 @@ function wantOf(
   return { pool: name, agents, count, share: devices.share, fits: isFit, ...named };
 }
 
-/** A lease as allocation wants it: with the GPU of each MIG instance, also of one that is not there. */
-export function leaseOf(
-  slot: { readonly key: string; readonly devices: readonly DeviceId[] },
-  parentOf: (uuid: DeviceId) => DeviceId | null,
-): Lease {
+/** A lease for allocation: with the GPU of each MIG instance, even of a missing one. */
+export function leaseOf(slot: Pick<Slot, 'key' | 'devices'>, parentOf: (uuid: DeviceId) => DeviceId | null): Lease {
   const devices: Allocatable[] = slot.devices.map((uuid) => ({ uuid, parent: parentOf(uuid) }));
   return { key: slot.key, pool: slot.key.slice(0, slot.key.lastIndexOf('/')), devices };
 }

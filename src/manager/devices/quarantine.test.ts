@@ -39,7 +39,7 @@ describe('a device that a look may show to be well', () => {
     expect(times).toEqual([1, 2, 4, 8, 16, 32, 60, 60, 60]);
   });
 
-  test('that nobody can see is at no fault for it: it is tried again as soon as before', async () => {
+  test('that is not visible is not at fault: it is tried again as soon as before', async () => {
     host.verdict = () => unknown;
     put();
     await host.advance(5 * minute);

@@ -1,7 +1,4 @@
-/**
- * Devices that are out of use until they are shown to be well: tried again by themselves with growing pauses where a look can
- * show it, after a reboot where that was needed, else only when a person says so.
- */
+/** Devices out of use until they are shown to be healthy: by a later look, after a reboot, or when a person says so. */
 import { type Clock, doubling, Timers } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
@@ -16,9 +13,7 @@ export interface QuarantineParts {
   readonly log: Log;
   readonly book: DeviceRegistry;
   readonly bootId: string;
-  /** Judges the device as it is now. */
   readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;
-  /** What the owner wants to be run for a device that was put away. */
   readonly repair: (uuid: DeviceId, reason: string) => void;
 }
 
@@ -26,9 +21,9 @@ type Dirty = Extract<Verdict, { kind: 'dirty' }>;
 type Record = NonNullable<KnownDevice['quarantine']>;
 
 const noMark: KernelMark = { seq: null, at: null };
-/** ms while somebody is on it, or is just leaving. */
+/** ms while something uses it, or is just leaving. */
 const lookAgain = 5_000;
-/** ms until the first try, which double with each failure. */
+/** ms until the first retry; doubles with each failure. */
 const firstRetry = 60_000;
 const longestRetry = 3_600_000;
 
@@ -38,12 +33,12 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
   const abort = new AbortController();
   const timers = new Timers(clock);
 
-  /** Goes on with what was in quarantine when the last manager ended. A reboot is worth a look at once. */
+  /** Resumes the quarantines of the last manager. A reboot is worth a look at once. */
   function start(): void {
     for (const { uuid, quarantine } of book.known.all) if (quarantine !== null) arm(uuid, quarantine);
   }
 
-  /** `mark`: the end of the kernel log now, so that what it says of this fault does not count at the next try. */
+  /** `mark`: the current end of the kernel log, so that this fault's lines do not count at the next try. */
   function put(uuid: DeviceId, { message, remedy, hint, evidence }: Dirty, mark: KernelMark): void {
     const known = book.known.get(uuid);
     if (known === undefined) return;
@@ -55,7 +50,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
     if (failures === 1) repair(uuid, message);
   }
 
-  /** Its proof could not wait for its end: the next manager looks at it before anybody else gets it. */
+  /** For a proof that could not finish: the next manager checks the device before any job gets it. */
   function putOff(uuid: DeviceId): void {
     const known = book.known.get(uuid);
     if (known === undefined || known.quarantine !== null) return;
@@ -66,18 +61,18 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
     log.info('device not verified', { device: uuid, reason });
   }
 
-  /** A person's word, which only a person takes back. */
+  /** Put there by a person, and only a person can lift it. */
   function putByHand(device: KnownDevice, reason: string): void {
     keep(device, { reason, remedy: 'person', hint: null, evidence: null, failures: 1 });
   }
 
-  /** Looks at it now and not at its turn. What a person put there stays. */
+  /** Looks at it now and not at its turn, unless a person put it there. */
   function look(uuid: DeviceId): void {
     const quarantine = book.known.get(uuid)?.quarantine ?? null;
     if (quarantine !== null && quarantine.remedy !== 'person') arm(uuid, { ...quarantine, retryAt: clock.wall() });
   }
 
-  /** A person's word, who takes the device as it is now. */
+  /** For a person who accepts the device as it is now. */
   function clearByHand(device: KnownDevice): void {
     release({ ...device, baseline: null });
   }
@@ -110,7 +105,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
     if (retryAt === null && !rebooted) return;
     const wait = rebooted || retryAt === null ? 0 : Math.min(Math.max(0, retryAt - clock.wall()), longestRetry);
     timers.arm(uuid, clock.now() + wait, () => {
-      // A store that cannot be written says so elsewhere; the device stays where it is and is tried again.
+      // A store that cannot be written reports that elsewhere; the device stays where it is and is tried again.
       retry(uuid).catch((error: unknown) => {
         log.warn('device stays in quarantine', { device: uuid, reason: toFailure(error).message });
         arm(uuid, { remedy, boot, retryAt: clock.wall() + firstRetry });
@@ -129,7 +124,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
     const verdict = found?.verdict;
     if (verdict?.kind === 'clean') release(known);
     else if (verdict?.kind === 'dirty') put(uuid, verdict, found?.mark ?? noMark);
-    // Nobody could see it, or somebody is on it: no fault of its own, and no proof that it is well.
+    // It was not visible, or something uses it: not its own fault, and no proof that it is healthy.
     else {
       const isSoon = verdict?.kind === 'occupied' || verdict?.kind === 'wait';
       keep(known, { ...known.quarantine, remedy: 'look' }, isSoon ? lookAgain : undefined);

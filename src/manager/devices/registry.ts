@@ -1,8 +1,7 @@
 /**
- * Who may hold which device of this host, and why one must not be used right now. It deals anew whenever something has
- * changed, and tells the loop of the slots for which that made a difference.
- *
- * A look that is not complete takes nothing away from anybody: what it does not list is unknown, not gone (S6).
+ * Which slot may hold which device of this host, and why a device must not be used right now. It allocates again whenever
+ * something has changed, and tells the loop the affected slots. An incomplete look takes nothing away: a device that it does not
+ * list is unknown, not gone (S6).
  */
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -19,20 +18,19 @@ import type { Pool, SlotDevices } from '../loop/pool.ts';
 import type { KnownDevices } from './known-devices.ts';
 import { leaseOf, type Partition, partition } from './partition.ts';
 
-export interface DeviceRegistryParts {
+interface DeviceRegistryParts {
   readonly clock: Clock;
   /** Pools whose agents need devices, in the order of the file. */
   readonly pools: readonly PoolConfig[];
   readonly known: KnownDevices;
   readonly locks: DeviceLocks;
   readonly slots: () => readonly Slot[];
-  /** The next job of a pool that leases for each job, with how many devices it needs; null when none waits. */
+  /** The next job of a pool that leases for each job, with the number of devices it needs; null when none waits. */
   readonly waiting: (pool: string) => WaitingForDevices | null;
-  /** Told when what these slots may hold, or whether they may use it, has changed. */
+  /** Called when the devices of these slots, or whether they may use them, have changed. */
   readonly changed: (keys: readonly string[]) => void;
 }
 
-/** What a device is to a person. */
 export type DeviceState = 'free' | 'leased' | 'occupied' | 'reserved' | 'quarantined' | 'missing' | 'elsewhere';
 
 export type DeviceRegistry = ReturnType<typeof createDeviceRegistry>;
@@ -42,20 +40,18 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   let nearNow: Near = () => 0;
   let partitionNow: Partition = { slots: [], short: [], waiting: new Set() };
   const dealtTo = new Map<string, Dealt>();
-  /** Who holds a device that no agent of ours is on. */
+  /** Users of devices that no agent of ours uses. */
   let occupants: ReadonlyMap<DeviceId, string> = new Map();
-  /** Devices that the last look did not list and that may be there all the same. */
+  /** Devices that the last look did not list but that may exist. */
   let unseen: ReadonlySet<DeviceId> = new Set();
-  /** Devices that another manager of this host has, with who has each, in words: as far as anybody asked. */
+  /** Devices that another manager of this host has, with a message about it: as far as locks were tried. */
   const others = new Map<DeviceId, string>();
   const demandsOf = createDemands(clock, waiting);
 
   const slotDevices: SlotDevices = {
     of: (key) => {
-      // Nobody has looked yet: what is in a slot keeps its devices, and nothing new is put in.
-      if (inventoryNow === null) {
-        return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
-      }
+      // Before the first look, slots keep their devices, and empty slots get nothing.
+      if (inventoryNow === null) return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
       const slot = dealtTo.get(key)?.slot;
       const isGone = (slot?.missing.length ?? 0) > 0 && (inventoryNow.complete || !standsBy(key));
       if (slot === undefined || slot.outdated || isGone || slot.barred.length > 0 || isOver(key)) return null;
@@ -72,7 +68,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     },
   };
 
-  /** Keys of the slots a pool has now: as many as it asks for, or as there are devices. */
+  /** Keys of a pool's slots: as many as it asks for, or as there are devices. */
   function slotsOf(pool: PoolConfig): string[] {
     const numbered = (most: number) => Array.from({ length: most }, (_, i) => `${pool.name}/${i + 1}`);
     if (pool.agents !== 'per-device') return numbered(pool.agents);
@@ -82,7 +78,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return numbered((count === 'all' ? Math.min(1, fitting) : Math.floor(fitting / Math.max(1, count))) * share);
   }
 
-  /** A new look at the host, with who holds what of it beside us. */
+  /** A new look at the host, with the other users of its devices. */
   function saw(inventory: Inventory, occupied: ReadonlyMap<DeviceId, string>, near: Near = () => 0): void {
     nearNow = near;
     const before = inventoryNow;
@@ -91,18 +87,18 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     inventoryNow = rest.length === 0 ? inventory : { ...inventory, devices: [...inventory.devices, ...rest] };
     unseen = new Set(rest.map(({ uuid }) => uuid));
     occupants = occupied;
-    // Asked anew from now on: the other manager may have ended.
+    // To be tried again from now on: the other manager may have ended.
     others.clear();
     known.saw(inventory.devices);
     deal();
   }
 
-  /** After a look, an end, a new waiting job, a person's wish. */
+  /** Allocates again: after a look, an end, a new waiting job, a person's request. */
   function deal(): void {
     const mine = slots().filter((slot) => slot.devices.length > 0 || dealtTo.has(slot.key));
     const inUse = new Set(mine.filter((slot) => !isEmpty(slot)).map((slot) => slot.key));
     let dealt = partitioned(mine, inUse);
-    // What another manager of this host has is none of ours; without it others may do.
+    // Devices of another manager of this host cannot be used; perhaps others can.
     while (lock(dealt, inUse)) dealt = partitioned(mine, inUse);
     locks.keep(new Set(dealt.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
     known.leased(dealt.slots);
@@ -118,17 +114,17 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     if (different.length > 0) changed(different);
   }
 
-  /** A job waits for a pool: deals anew when that one leases for each job. */
+  /** A job waits for a pool: allocates again if that pool leases for each job. */
   function demanded(pool: string): void {
     if (pools.some((one) => !one.standby && one.name === pool)) deal();
   }
 
-  /** A slot has changed: deals anew when that frees something for somebody, or lets the next job of its pool ask. */
+  /** A slot has changed: allocates again if that frees devices, or lets the next job of its pool ask. */
   function slotChanged(slot: Slot): void {
     const passing = isPassing(slot.key);
     const freed = isEmpty(slot) && (passing || dealtTo.get(slot.key)?.slot?.outdated === true);
     if (freed || (passing && slot.standby.kind === 'preparing')) deal();
-    // What it was dealt may be what it had, and is its own again only now that it is empty.
+    // It may have been allocated the devices that it had, which it can use only now that it is empty.
     if (freed && passing && dealtTo.get(slot.key)?.slot !== undefined) changed([slot.key]);
   }
 
@@ -136,7 +132,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return inventoryNow?.devices.find((device) => device.uuid === uuid) ?? null;
   }
 
-  /** As a runtime needs them. @throws OnejobError E_DEVICE_LOST for one that was not there at the last look */
+  /** Devices for a runtime. @throws OnejobError E_DEVICE_LOST for one that was missing at the last look */
   function leased(uuids: readonly DeviceId[]): Device[] {
     return uuids.map((uuid) => {
       const found = device(uuid);
@@ -158,13 +154,13 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return slotOf(uuid) === null ? 'free' : 'leased';
   }
 
-  /** Why nobody is let at it, or who is on it; null when nothing speaks against it. */
+  /** Why it must not be used, or who uses it; null when nothing is against it. */
   function whyNot(uuid: DeviceId): string | null {
     const now = unseen.has(uuid) ? unknownText(uuid) : (occupants.get(uuid) ?? null);
     return known.whyNot(uuid) ?? others.get(uuid) ?? now;
   }
 
-  /** Which slot has it, or is to have it. */
+  /** The slot that has it, or will have it. */
   function slotOf(uuid: DeviceId): string | null {
     return partitionNow.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid))?.key ?? null;
   }
@@ -174,13 +170,13 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return known.find(name, inventoryNow?.devices ?? []);
   }
 
-  /** Changes what is known of a device, and deals anew. @throws OnejobError E_STATE_FULL */
+  /** Changes a device's record, and allocates again. @throws OnejobError E_STATE_FULL */
   function change(device: KnownDevice): void {
     known.save([device]);
     deal();
   }
 
-  /** One that will not come back is missed no longer. @throws OnejobError E_DEVICE_IN_USE for one that is there, or still in a slot */
+  /** Forgets a missing device. @throws OnejobError E_DEVICE_IN_USE for one that is present, or still in a slot */
   function forget({ uuid }: KnownDevice): void {
     if (device(uuid) !== null) {
       throw new OnejobError('E_DEVICE_IN_USE', `Cannot forget ${uuid}: it is present.`, {
@@ -206,25 +202,26 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     return pools.some((pool) => !pool.standby && key.startsWith(`${pool.name}/`));
   }
 
-  /**
-   * Whether a lease for one job has had its job. Its slot must become empty before it is filled again: else it would go from
-   * job to job, past whoever has waited longer for its devices.
-   */
+  /** Whether a lease for one job has had its job. The slot must become empty, so that jobs that waited longer come first. */
   function isOver(key: string): boolean {
     if (!isPassing(key)) return false;
     const slot = slots().find((one) => one.key === key);
     return slot !== undefined && !isEmpty(slot) && slot.standby.kind === 'none';
   }
 
-  /** Whether something waits in it for a job, which stays while its devices are unknown. */
+  /** Whether a standby is in it, which stays while its devices are unknown. */
   function standsBy(key: string): boolean {
     const slot = slots().find((one) => one.key === key);
     return slot !== undefined && slot.standby.kind !== 'none';
   }
 
+  /** The GPU that a MIG instance is part of, even if the instance is missing. */
+  function parentOf(uuid: DeviceId): DeviceId | null {
+    return device(uuid)?.parent ?? known.get(uuid)?.parent ?? null;
+  }
+
   function partitioned(mine: readonly Slot[], inUse: ReadonlySet<string>): Partition {
-    const parentOf = (uuid: DeviceId) => device(uuid)?.parent ?? known.get(uuid)?.parent ?? null;
-    // What a slot holds counts before what it was to hold, and both before what it held when the last manager ended.
+    // What a slot holds takes precedence over what it was allocated, and both over what it held when the last manager ended.
     const holding = mine.filter((slot) => inUse.has(slot.key)).map((slot) => leaseOf(slot, parentOf));
     const leases = [...holding, ...partitionNow.slots, ...(dealtTo.size === 0 ? known.leases : [])];
     const barred = new Set([...others.keys(), ...known.barred]);
@@ -240,13 +237,13 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     });
   }
 
-  /** Takes the locks of what is newly dealt; true when one of them is another's, which nobody knew. */
+  /** Takes the locks of allocated devices; true when another manager turns out to have one. */
   function lock(dealt: Partition, inUse: ReadonlySet<string>): boolean {
     const before = others.size;
     for (const { key, devices } of dealt.slots) {
       for (const { uuid } of devices) {
         const why = locks.take(uuid);
-        // What is in use stays so: it is ours, whatever the lock says.
+        // A device in use stays: it is ours, whatever the lock says.
         if (why !== null && !inUse.has(key) && !others.has(uuid)) others.set(uuid, why);
       }
     }
@@ -276,11 +273,11 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   }
 
   return {
-    /** What was inventoryNow last, with what an incomplete look did not list; null before the first look. */
+    /** The last look, with the earlier devices that an incomplete look did not list; null before the first look. */
     get inventory(): Inventory | null {
       return inventoryNow;
     },
-    /** How many devices the last look did not list, without their being gone for it. */
+    /** How many devices the last look did not list although they may exist. */
     get unseen(): number {
       return unseen.size;
     },
@@ -288,41 +285,33 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
       return partitionNow;
     },
     ...{ pools, known, slotDevices, slotsOf, saw, deal, demanded, slotChanged, device, leased, stateOf, whyNot, slotOf, find },
-    ...{ change, forget },
+    ...{ change, forget, parentOf },
   };
 }
 
-/** None at all would let an agent begin without its devices. */
+/** null for an empty list: an agent must not start without its devices. */
 function held(devices: readonly DeviceId[] | undefined): readonly DeviceId[] | null {
   return devices === undefined || devices.length === 0 ? null : devices;
 }
 
-function unknownText(uuid: DeviceId): string {
+export function unknownText(uuid: DeviceId): string {
   return `the state of ${uuid} is unknown: the last check failed`;
 }
 
-/** What one slot was dealt. */
 interface Dealt {
-  /** undefined: nothing. */
   readonly slot: AllocatedSlot | undefined;
-  /** Why it must not be used right now; null when nothing speaks against it. */
+  /** Why it must not be used right now; null when nothing is against it. */
   readonly held: string | null;
 }
 
-/** Whether nobody has to be told of the difference. */
 function isSame(before: Dealt, after: Dealt): boolean {
-  return before.held === after.held && isSameSlot(before.slot, after.slot);
+  const [a, b] = [before.slot, after.slot];
+  if (before.held !== after.held || a === undefined || b === undefined) return before.held === after.held && a === b;
+  const of = ({ devices }: AllocatedSlot): DeviceId[] => devices.map(({ uuid }) => uuid);
+  const isSameSet = sameDevices(of(a), of(b)) && sameDevices(a.missing, b.missing) && sameDevices(a.barred, b.barred);
+  return isSameSet && a.outdated === b.outdated;
 }
 
-function isSameSlot(a: AllocatedSlot | undefined, b: AllocatedSlot | undefined): boolean {
-  if (a === undefined || b === undefined) return a === b;
-  const of = (slot: AllocatedSlot): DeviceId[] => slot.devices.map(({ uuid }) => uuid);
-  return (
-    a.outdated === b.outdated && sameDevices(of(a), of(b)) && sameDevices(a.missing, b.missing) && sameDevices(a.barred, b.barred)
-  );
-}
-
-/** The next job of a pool that leases for each job, with how many devices it needs. */
 export interface WaitingForDevices {
   readonly job: string;
   readonly devices: number | 'all';
@@ -334,12 +323,9 @@ export function nextDemand({ service, config }: Pool): WaitingForDevices | null 
   return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
 }
 
-/**
- * Which of the pools that lease for each job wait for devices, the longest-waiting first. `waiting`: null when no job waits for that
- * pool.
- */
+/** Which pools that lease for each job wait for devices, the longest-waiting first. `waiting`: null when no job waits. */
 export function createDemands(clock: Clock, waiting: (pool: string) => WaitingForDevices | null) {
-  /** Since when each pool's next job is that: core clock, ms. */
+  /** The next job of each pool, and since when it is that: core clock, ms. */
   const since = new Map<string, { readonly job: string; readonly since: number }>();
   return (pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] => {
     const counts = new Map<string, number | 'all'>();

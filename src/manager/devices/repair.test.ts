@@ -1,4 +1,4 @@
-/** The owner's command for a broken device: what it is told, and that it can hold nobody up. With real programs. */
+/** The owner's command for a broken device: its environment, and that it cannot block anything. With real programs. */
 import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, describe, expect, test } from 'vitest';
@@ -78,7 +78,7 @@ describe('the command', () => {
     expect(lines[0]).toMatchObject({ event: 'repair', device: 'GPU-1' });
   });
 
-  test('of a device without an address is told so by an empty one', async () => {
+  test('gets an empty address for a device without one', async () => {
     const { repair, lines, line } = repairWith('echo "<$ONEJOB_PCI>"');
     repair.put(broken('GPU-1', { pciId: null }));
     await line('repaired');
@@ -152,7 +152,7 @@ describe('one at a time', () => {
     await expect.poll(() => isThere(Number(readFileSync(join(at, 'pid'), 'utf8')))).toBe(false);
   });
 
-  test('what it left in the background holds nobody up, and ends', async () => {
+  test('what it left in the background does not block, and ends', async () => {
     const { repair, lines, looked, line, fire, timers } = repairWith('sleep 30 & echo $!');
     repair.put(broken('GPU-1'));
     await expect.poll(() => [...timers].some(({ ms }) => ms === 250)).toBe(true);
@@ -189,7 +189,7 @@ test('without a command nothing is run', () => {
   expect(lines).toEqual([]);
 });
 
-/** Not as one of the dead that nobody has waited for. */
+/** Not even as a zombie. */
 function isThere(pid: number): boolean {
   try {
     return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, 'utf8'));

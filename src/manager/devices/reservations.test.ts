@@ -35,7 +35,7 @@ describe('reserving', () => {
     expect(host.book.slotDevices.heldBack('lab/1')).toBe('GPU-0000 is reserved by alice until 16:00');
   });
 
-  test('the job that runs on it goes on, and its slot keeps the device until then', () => {
+  test('the job that runs on it continues, and its slot keeps the device until then', () => {
     host.runs('lab/1', 'a1');
     reserve(null);
     expect(host.book.slotOf('GPU-0000')).toBe('lab/1');
@@ -108,7 +108,7 @@ describe('its end', () => {
 });
 
 describe('giving back', () => {
-  test('needs a look: until then nobody has it', async () => {
+  test('needs a look: until then no job gets it', async () => {
     reserve(null);
     host.verdict = () => unknown;
     await giveBack();
@@ -162,7 +162,7 @@ describe('giving back', () => {
     expect(reserved()).toBeNull();
   });
 
-  test('while a job still runs on it, that job goes on and its own proof decides', async () => {
+  test('while a job still runs on it, that job continues and its own proof decides', async () => {
     host.runs('lab/1', 'a1');
     reserve(null);
     host.verdict = () => dirty;
@@ -195,7 +195,7 @@ describe('giving back', () => {
     expect(reserved()).toBeNull();
   });
 
-  test('of a device that nobody took changes nothing', async () => {
+  test('of a device that is not reserved changes nothing', async () => {
     await giveBack();
     expect(host.looks).toEqual([]);
     expect(host.book.slotOf('GPU-0000')).toBe('lab/1');

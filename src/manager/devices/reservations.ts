@@ -1,6 +1,6 @@
 /**
- * Devices that a person took. A reservation over its time ends by itself, also after a restart. Nobody knows what a person
- * leaves behind, so before a job gets the device again it is looked at like after an agent: what is not clean goes to quarantine.
+ * Devices that a person reserved. A reservation ends by itself when its time is over, also after a restart. Before a job gets the
+ * device again it is checked like after an agent: if it is not clean, it goes to quarantine.
  */
 import { Timers } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
@@ -10,20 +10,19 @@ import type { KnownDevice } from '../../store/devices.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
 interface ReservationsParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'again'> {
-  /** Where a device goes that is not clean. */
   readonly quarantine: Pick<Quarantine, 'put'>;
-  /** Whether an agent is on the device, or on a part of it: then it is proved clean when that agent has ended. */
+  /** Whether an agent uses the device, or a part of it: then it is checked when that agent has ended. */
   readonly isBusy: (uuid: DeviceId) => boolean;
 }
 
 export interface Reservation {
-  /** Who takes it; null for somebody without a name. */
+  /** Who takes it; null without a name. */
   readonly by: string | null;
-  /** How long, in ms; null: until it is given back. */
+  /** How long, in ms; null: until it is returned. */
   readonly for: number | null;
 }
 
-/** ms after which a wall clock that was set meanwhile is noticed. */
+/** ms after which a changed wall clock is noticed. */
 const longestTimer = 3_600_000;
 /** ms until the next look at a device that could not be judged. */
 const lookAgain = 5_000;
@@ -33,15 +32,15 @@ export type Reservations = ReturnType<typeof createReservations>;
 export function createReservations({ book, clock, log, quarantine, again, isBusy }: ReservationsParts) {
   const abort = new AbortController();
   const timers = new Timers(clock);
-  /** Since when what a person left behind is waited for: core clock, ms. */
+  /** When the wait for what a person left behind began: core clock, ms. */
   const waiting = new Map<DeviceId, number>();
 
-  /** Goes on with those of the last manager. */
+  /** Resumes the reservations of the last manager. */
   function start(): void {
     for (const { uuid, reserved } of book.known.all) if (reserved !== null) arm(uuid, reserved.until);
   }
 
-  /** From now on no job gets it; one that runs on it goes on. Once more changes for how long. @throws OnejobError E_STATE_FULL */
+  /** Keeps new jobs from it; a running job continues. Again: changes the end. @throws OnejobError E_STATE_FULL */
   function reserve(device: KnownDevice, { by, for: time }: Reservation): void {
     const wall = clock.wall();
     const until = time === null ? null : wall + time;
@@ -50,10 +49,10 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
     log.info('device reserved', { device: device.uuid, by, until: until === null ? null : new Date(until).toISOString() });
   }
 
-  /** Begins to give it back; without effect when nobody has it. @throws OnejobError E_STATE_FULL */
+  /** Begins to give it back; no effect when it is not reserved. @throws OnejobError E_STATE_FULL */
   function giveBack(device: KnownDevice): void {
     if (device.reserved === null) return;
-    // Kept as one that is over, so that a restart goes on from here.
+    // Stored as one that is over, so that a restart continues from here.
     const until = clock.wall();
     book.change({ ...device, reserved: { ...device.reserved, until } });
     arm(device.uuid, until);
@@ -91,11 +90,11 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
 
   async function end(uuid: DeviceId): Promise<void> {
     const before = book.known.get(uuid);
-    // One in quarantine is looked at before it leaves that.
+    // A device in quarantine is checked before it leaves that.
     if (before === undefined || before.quarantine !== null || isBusy(uuid)) return lift(uuid);
     const { verdict, mark } = await again(uuid, abort.signal);
     const reserved = book.known.get(uuid)?.reserved ?? null;
-    // Reserved anew, or forgotten, during the look.
+    // Reserved again, or forgotten, during the look.
     if (abort.signal.aborted || reserved === null || reserved.until === null || reserved.until > clock.wall()) return;
     if (verdict.kind === 'clean') return lift(uuid);
     if (verdict.kind === 'dirty') {

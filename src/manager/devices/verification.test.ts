@@ -10,7 +10,7 @@ import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
 import { createVerifier } from './verification.ts';
 
 let host: DeviceHost;
-let prover: ReturnType<typeof createVerifier>;
+let verifier: ReturnType<typeof createVerifier>;
 let watch: DeviceWatch;
 let devices: Device[];
 let events: KernelEvent[];
@@ -55,18 +55,15 @@ beforeEach(() => {
     owner: 'me',
     slots: () => host.slots,
     groupsOf: () => [],
-    idle: (look, idle) => prover.idle(look, idle),
-    hold() {},
+    listener: { idle: (look, idle) => verifier.idle(look, idle), looked() {}, hold() {} },
   } as Parameters<typeof createDeviceWatch>[0]);
-  prover = createVerifier({
+  verifier = createVerifier({
     clock,
     log,
     book,
     watch,
     quarantine: { put: (uuid: string) => put.push(uuid), putOff() {} } as never,
-    proofs: store.proofs,
-    write: (change) => store.transaction({ durable: false }, change),
-    bootId: store.bootId,
+    store,
     groupsOf: () => [],
     isShared: () => false,
     isStopping: () => false,
@@ -88,14 +85,14 @@ describe('before an agent is let at a device', () => {
   test('what it shows is put down when it is seen first, and again at each release', async () => {
     await look();
     expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: '', saw: { uuid: card.uuid } });
-    expect(await prover.before(slot(), 'a1', signal)).toBe(true);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(true);
     expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: 'a1' });
   });
 
   test('a person who came meanwhile keeps it', async () => {
     await look();
     change({ processes: [stranger] });
-    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
     expect(host.book.known.get(card.uuid)?.baseline?.agent).toBe('');
     expect(put).toEqual([]);
   });
@@ -103,24 +100,24 @@ describe('before an agent is let at a device', () => {
   test('one that has failed, changed or cannot be seen is not used', async () => {
     await look();
     change({ health: { ...card.health, state: 'failed', reasons: ['It needs a reset.'], recoveryAction: 'Reset' } });
-    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
     change({ computeMode: 'Prohibited' });
-    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
     change({});
     missing = ['/dev/nvidia0'];
-    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
     missing = [];
     devices = [];
     more = { complete: false };
-    expect(await prover.before(slot(), 'a1', signal)).toBe(false);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
     devices = [card];
     more = {};
-    expect(await prover.before(slot(), 'a1', signal)).toBe(true);
+    expect(await verifier.before(slot(), 'a1', signal)).toBe(true);
   });
 });
 
 describe('a device that no agent is on', () => {
-  test('is put away when it has failed, and is not when somebody uses it', async () => {
+  test('goes to quarantine when it has failed, but not while it is in use', async () => {
     await look();
     change({ processes: [stranger] });
     await look();
@@ -130,7 +127,7 @@ describe('a device that no agent is on', () => {
     expect(put).toEqual([card.uuid]);
   });
 
-  test('has no baseline from when somebody else was on it', async () => {
+  test('has no baseline from while another process used it', async () => {
     change({ processes: [stranger], memoryUsedMiB: 900 });
     await look();
     expect(host.book.known.get(card.uuid)?.baseline).toBeNull();

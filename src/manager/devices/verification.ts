@@ -1,51 +1,44 @@
 /**
- * Between two agents of a slot with devices: what they showed before is put down, and afterwards they must be shown to be clean.
- * A device that is at fault goes to quarantine alone; one that a person holds is waited for; one that cannot be seen is not clean.
+ * Between two agents of a slot with devices: stores what the devices showed before, and afterwards requires them to be clean. A
+ * faulty device goes to quarantine alone; it waits for one that a person uses; one that cannot be seen is not clean.
  */
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, DeviceId, Slot, SlotEvent } from '../../core/slot.ts';
-import type { Device } from '../../gpu/inventory.ts';
+import { type Device, unknownGpu } from '../../gpu/inventory.ts';
 import type { KernelMark } from '../../gpu/kernel-log.ts';
 import { type Baseline, baselineOf, judge, type Verdict } from '../../gpu/proof.ts';
-import type { Proof, ProofTable } from '../../store/devices.ts';
+import type { Proof } from '../../store/devices.ts';
+import type { Store } from '../../store/store.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
-interface ProverParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'bootId'> {
+interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> {
+  readonly store: Pick<Store, 'bootId' | 'proofs' | 'transaction'>;
   readonly watch: DeviceWatch;
   readonly quarantine: Quarantine;
-  readonly proofs: ProofTable;
-  readonly write: (change: () => void) => void;
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
   /** Whether agents of this slot may share its devices with others. */
   readonly isShared: (key: string) => boolean;
   readonly isStopping: () => boolean;
-  /** Paths of device nodes that a grant needs and that are not there. */
   readonly missingNodes: (device: Device) => string[];
 }
 
-/** How old a look may be that stands for "just before the release", ms: the loop must not wait for a tool. */
+/** How old a look "just before the release" may be, ms: the loop must not wait for a tool. */
 const baselineAge = 60_000;
-/** ms until the next look, by what the last one said. */
-const pauses: Readonly<Record<Exclude<Verdict['kind'], 'clean' | 'dirty'>, number>> = {
-  wait: 500,
-  occupied: 5_000,
-  unknown: 5_000,
-  host: 5_000,
-};
+/** ms until the next look: for what is just leaving, and for anything else. */
+const firstPause = 500;
 const longestPause = 5_000;
-/** How long a stop waits for a proof, and how often it is thought of, ms. */
+/** How long a stop waits for a proof, and how often that is checked, ms. */
 const patience = 2_000;
 const thoughtOf = 500;
 
-export function createVerifier(parts: ProverParts) {
-  const { book, watch, groupsOf, log, quarantine, clock, isStopping, bootId, isShared, write } = parts;
-  const { proofs, missingNodes } = parts;
+type Note = (line: string | null) => void;
 
-  /**
-   * Before an agent is let at its devices: whether they are still as clean as they were, judged from the last look and from the
-   * kernel log as it is now. A lot may have happened since the last proof: a person, a late error, a card off the bus.
-   */
+export function createVerifier(parts: VerifierParts) {
+  const { book, store, watch, groupsOf, log, quarantine, clock, isStopping, isShared, missingNodes } = parts;
+  const { bootId } = store;
+
+  /** Whether the agent's devices are still clean, by the last look and the kernel log: much may have happened since the proof. */
   async function before(slot: Slot, agent: AgentId, signal: AbortSignal): Promise<boolean> {
     if (slot.devices.length === 0) return true;
     const look = await watch.look(baselineAge, signal);
@@ -59,22 +52,21 @@ export function createVerifier(parts: ProverParts) {
     }
     const containers = [...groupsOf(slot, agent)];
     const alive = watch.ours().alive;
-    book.known.save(
-      slot.devices.flatMap((uuid) => {
-        const known = book.known.get(uuid);
-        const device = look.inventory.devices.find((one) => one.uuid === uuid);
-        if (known === undefined || device === undefined) return [];
-        const { baseline } = known;
-        // Of a shared device the agent that is there already is judged by what it found, and so is this one.
-        const joins = baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && isShared(slot.key);
-        if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
-        return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
-      }),
-    );
+    const seen = slot.devices.flatMap((uuid) => {
+      const known = book.known.get(uuid);
+      const device = look.inventory.devices.find((one) => one.uuid === uuid);
+      if (known === undefined || device === undefined) return [];
+      const { baseline } = known;
+      // An agent that shares the device with a running one is judged by the baseline of that one.
+      const joins = baseline !== null && baseline.agent !== agent && alive.has(baseline.agent) && isShared(slot.key);
+      if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
+      return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
+    });
+    book.known.save(seen);
     return true;
   }
 
-  /** What devices show that no agent is on: put down when they are seen first; one that has failed is put away. */
+  /** Devices that no agent uses: stores a baseline when they are seen first; puts a failed one in quarantine. */
   function idle(look: Look, devices: readonly Device[]): void {
     for (const device of devices) {
       const known = book.known.get(device.uuid);
@@ -93,15 +85,15 @@ export function createVerifier(parts: ProverParts) {
     return baselineOf(device, { ...context, before: (before ?? null) as Baseline | null });
   }
 
-  /** Until each device of the slot is clean or has been taken away from it. `note` is told what is waited for. */
-  async function prove(slot: Slot, agent: AgentId, note: (line: string | null) => void, signal: AbortSignal): Promise<SlotEvent[]> {
+  /** Resolves when each device of the slot is clean or was taken away from it. `note` gets what it waits for. */
+  async function prove(slot: Slot, agent: AgentId, note: Note, signal: AbortSignal): Promise<SlotEvent[]> {
     const open = new Set(slot.devices);
     const late = whenLate();
     try {
       await untilJudged(slot, agent, open, note, AbortSignal.any([signal, late.signal]));
     } catch (error) {
       if (signal.aborted || !late.signal.aborted) throw error;
-      // A person may stay for days and a tool may hang for ever, and neither must keep onejob from stopping.
+      // A person may stay for days and a tool may hang for ever; neither must keep onejob from stopping.
       for (const uuid of open) quarantine.putOff(uuid);
     } finally {
       late.cancel();
@@ -110,23 +102,17 @@ export function createVerifier(parts: ProverParts) {
     return [{ kind: 'proved', agent }];
   }
 
-  /** Takes out of `open` what is judged. */
-  async function untilJudged(
-    slot: Slot,
-    agent: AgentId,
-    open: Set<DeviceId>,
-    note: (line: string | null) => void,
-    signal: AbortSignal,
-  ): Promise<void> {
+  /** Removes judged devices from `open`. */
+  async function untilJudged(slot: Slot, agent: AgentId, open: Set<DeviceId>, note: Note, signal: AbortSignal): Promise<void> {
     const began = clock.now();
     const since = new Map<DeviceId, number>();
     let last = new Map<DeviceId, string>();
     while (open.size > 0) {
-      // One that is no longer the slot's to use is somebody else's to judge.
+      // A device that no longer belongs to the slot is judged elsewhere.
       for (const uuid of open) if (book.known.whyNot(uuid) !== null) open.delete(uuid);
       if (open.size === 0) break;
       const look = await watch.look(0, signal);
-      let wait = Number.POSITIVE_INFINITY;
+      let wait = longestPause;
       const said = new Map<DeviceId, string>();
       for (const uuid of open) {
         const verdict = judged(slot, uuid, look, since.get(uuid) ?? began);
@@ -137,15 +123,15 @@ export function createVerifier(parts: ProverParts) {
           if (verdict.kind === 'dirty') quarantine.put(uuid, verdict, look.kernel.mark);
           continue;
         }
-        // What a person leaves behind has its time from then on. Of a process that nobody can see nobody knows more later.
+        // What a person leaves behind gets its time from then on. A later look knows no more about an invisible process.
         if (verdict.kind === 'occupied' && verdict.evidence.holders.some(({ user }) => user !== null)) since.set(uuid, clock.now());
         said.set(uuid, verdict.kind);
         note(verdict.message);
-        wait = Math.min(wait, pauses[verdict.kind] + (clock.now() - began) / 10);
+        wait = Math.min(wait, verdict.kind === 'wait' ? firstPause + (clock.now() - began) / 10 : longestPause);
       }
       last = said;
       if (open.size === 0) continue;
-      await sleep(clock, Math.min(wait, longestPause), signal);
+      await sleep(clock, wait, signal);
       signal.throwIfAborted();
     }
   }
@@ -173,7 +159,7 @@ export function createVerifier(parts: ProverParts) {
   function judged(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
     const device = inventory.devices.find((one) => one.uuid === uuid);
     const kept = (book.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
-    // Never put down, as after a kill in the middle of a release: then what it shows now must be that of an idle device.
+    // Without a baseline, as after a kill in the middle of a release, it must look like an idle device.
     const baseline = kept ?? unseen(uuid, bootId, inventory.driver, device?.pciId ?? null);
     return judge({
       baseline,
@@ -193,7 +179,8 @@ export function createVerifier(parts: ProverParts) {
   function keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
     const message = 'message' in verdict ? verdict.message : null;
     const evidence = { ...verdict.evidence, message } as unknown as Proof['evidence'];
-    write(() => proofs.add({ device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() }));
+    const proof = { device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() };
+    store.transaction({ durable: false }, () => store.proofs.add(proof));
     if (verdict.kind === 'clean' || verdict.kind === 'wait') return;
     log.warn('device not clean', { device, slot: slot.key, verdict: verdict.kind, reason: message });
   }
@@ -202,24 +189,6 @@ export function createVerifier(parts: ProverParts) {
 }
 
 function unseen(uuid: DeviceId, boot: string, driver: string | null, pciId: string | null): Baseline {
-  const unknown = {
-    computeMode: null,
-    persistence: null,
-    settings: null,
-    parent: null,
-    mig: null,
-    ecc: null,
-    uncorrectedErrors: null,
-  };
-  return {
-    uuid,
-    pciId,
-    boot,
-    driver,
-    memoryMiB: null,
-    ...unknown,
-    health: 'unknown',
-    listsProcesses: true,
-    mark: { seq: null, at: null },
-  };
+  const context = { boot, driver, mark: { seq: null, at: null }, before: null };
+  return { ...baselineOf({ ...unknownGpu('nvidia', uuid, ''), pciId }, context), listsProcesses: true };
 }

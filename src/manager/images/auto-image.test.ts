@@ -38,7 +38,7 @@ describe('a pool without devices', () => {
 });
 
 describe('a pool with devices', () => {
-  test('has none before somebody has looked, and waits for that', () => {
+  test('has none before the first look, and waits for it', () => {
     const auto = images(pool('gpu', {}));
     expect([auto.of('gpu'), auto.findings('gpu')]).toEqual([null, []]);
     expect(() => auto.need('gpu')).toThrow(

@@ -1,12 +1,9 @@
-/**
- * `image: auto`: which image each of these pools has, chosen again whenever another driver or other devices are seen. Until
- * somebody has looked, a pool with devices has none; a look that may not be whole takes no choice away (S6).
- */
+/** `image: auto`: chooses an image again for another driver or other devices; an incomplete look takes no choice away (S6). */
 import { serviceType } from '../../ci/types.ts';
 import { fits } from '../../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, fine } from '../../finding.ts';
 import { type Inventory, noGpus } from '../../gpu/inventory.ts';
 import { chooseImage } from '../../images/choose.ts';
 import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../../images/request.ts';
@@ -18,28 +15,16 @@ type AutoPool = Pick<PoolConfig, 'name' | 'service' | 'devices'> & { readonly im
 
 export interface AutoImageParts {
   readonly pools: readonly AutoPool[];
-  /** null where no image is published for this host's. */
+  /** null where no image is published for the host's architecture. */
   readonly arch: Arch | null;
   readonly platform: Platform;
-  /** Name of images for agents of this service. */
+  /** Template of the image's name for agents of this service. */
   readonly template: (service: string) => string;
 }
 
-/** The pools of a config whose image is chosen, or what theirs is built on. */
-function autoPools(pools: readonly PoolConfig[]): AutoPool[] {
-  return pools.flatMap((pool) => {
-    const { imageRecipe } = pool;
-    return imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : [];
-  });
-}
-
-/** For this host; null when no pool of the config wants an image chosen. `root`: where the host's file system begins. */
-export async function openAutoImages(
-  { pools, services }: Pick<Config, 'pools' | 'services'>,
-  root: string | null,
-): Promise<AutoImages | null> {
-  const auto = autoPools(pools);
-  if (auto.length === 0) return null;
+/** Chooses images for a config's pools on this host. `root`: where the host's file system begins. */
+export async function openAutoImages({ pools, services }: Pick<Config, 'pools' | 'services'>, root: string | null) {
+  const auto = pools.flatMap(({ imageRecipe, ...pool }) => (imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : []));
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
   const typeOf = (service: string) => serviceType(services.find((one) => one.name === service)?.type);
@@ -51,12 +36,12 @@ export type AutoImages = ReturnType<typeof createAutoImages>;
 export function createAutoImages({ arch, platform, template, pools }: AutoImageParts) {
   const chosen = new Map<string, ImageOf>();
 
-  /** null while nobody has looked at the host, and for a pool whose image is written. */
+  /** null before the first look, and for a pool with another kind of image. */
   function of(pool: string): ImageOf | null {
     return chosen.get(pool) ?? null;
   }
 
-  /** The same, for a sandbox that is to be made. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
+  /** The image for a new sandbox. @throws OnejobError E_IMAGE_CHOICE with the reason when there is none */
   function need(pool: string): string {
     const chosen = of(pool) ?? { problem: 'The GPUs of this host have not been checked yet.' };
     if ('image' in chosen) return chosen.image;
@@ -66,7 +51,7 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     });
   }
 
-  /** A new look at the host. Returns the names of the pools that have another image now, or another reason for none. */
+  /** Takes a new look at the host. Returns the pools that have another image now, or another reason for none. */
   function saw(inventory: Inventory): string[] {
     return pools.flatMap((pool) => {
       if (pool.devices.count === 0) return [];
@@ -79,12 +64,11 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     });
   }
 
-  /** For `doctor`: what was chosen, and why nothing was. */
   function findings(pool: string): Finding[] {
     const chosen = of(pool);
     const subject = `pool ${pool}`;
     if (chosen === null) return [];
-    if ('image' in chosen) return [{ level: 'ok', subject, message: `Its image is ${chosen.image} (image: auto).`, hint: null }];
+    if ('image' in chosen) return [fine(subject, `Its image is ${chosen.image} (image: auto).`)];
     const hint = 'Type "onejob image choose --explain" for the reasoning.';
     return [{ level: 'error', subject, message: `Cannot choose an image for it: ${lowerFirst(chosen.problem)}`, hint }];
   }

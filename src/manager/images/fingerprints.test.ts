@@ -104,7 +104,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
 }
 
 describe('an adopted standby with devices', () => {
-  test('is kept while nobody has looked at the GPUs, and released from when the driver is the same', async () => {
+  test('is kept until the GPUs are checked, and released if the driver is the same', async () => {
     const it = loop({ standby: 'of mine:1 550.54.14' });
     await it.refresh();
     it.plan();
@@ -154,7 +154,7 @@ test('cards of others have no driver that must be known', async () => {
   expect([it.standby(), it.pool.pause.any]).toMatchObject([{ agent: 'adopted' }, false]);
 });
 
-test('a pool without devices waits for nobody, and no driver matters to it', async () => {
+test('a pool without devices does not wait, and no driver matters to it', async () => {
   const it = loop({ count: 0, standby: 'of mine:1' });
   await it.refresh();
   it.plan();
@@ -166,7 +166,7 @@ test('a pool without devices waits for nobody, and no driver matters to it', asy
 describe('an image that could not be had', () => {
   const missing = { code: 'E_IMAGE_NOT_FOUND', message: 'x', retry: false };
 
-  test('ends the wait for it once somebody has brought it', async () => {
+  test('ends the wait for it once someone has brought it', async () => {
     const it = loop({ count: 0 });
     it.answers(async () => null);
     it.pool.failed(missing, 'prepare', 0, 0);

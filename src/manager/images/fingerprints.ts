@@ -1,9 +1,10 @@
 /**
- * What standbys must have been made from to be released (S11), kept current: recipe and image as the runtime sees them, and for
- * pools with devices the driver. Of an adopted standby nobody can say whether it is current before the GPUs were looked at, so
- * until then such a pool is paused rather than its standbys thrown away; a look that fails changes nothing (S6).
+ * Fingerprints that a standby must match to be released (S11): recipe and image as the runtime sees them, and for pools with
+ * devices the driver. Before the GPUs were checked it is unknown whether an adopted standby is current, so until then such a pool
+ * is paused rather than its standbys removed; a look that fails changes nothing (S6).
  */
 import { hash } from 'node:crypto';
+import type { Progress } from '../../abortable.ts';
 import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Log } from '../../log.ts';
@@ -11,8 +12,6 @@ import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import type { PoolImages } from './pool-images.ts';
-
-export type ImageAndPull = Pick<Recipe, 'image' | 'pull'>;
 
 interface FingerprintParts {
   readonly log: Log;
@@ -27,12 +26,12 @@ export type Fingerprints = ReturnType<typeof createFingerprints>;
 
 export function createFingerprints({ reconciler, images, nameOf, log }: FingerprintParts) {
   const abort = new AbortController();
-  /** Version of the driver as it was last seen, empty where there is none that says it; null before that. */
+  /** Version of the driver at the last look, empty where there is none; null before that. */
   let lastDriver: string | null = null;
-  /** Counts what was seen to be another one: an answer about the one before it is worth nothing. */
+  /** Counts the changes of driver or image: an answer about an earlier one is ignored. */
   let thisEpoch = 0;
 
-  /** Pools with devices wait for the first look. To be called once all pools are there. */
+  /** Pauses pools with devices until the first look. To be called once all pools exist. */
   function start(): void {
     images.changed = (name, before) => renewed(name, before !== null);
     for (const pool of reconciler.pools) {
@@ -50,38 +49,34 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     abort.abort();
   }
 
-  /** What a sandbox of this pool was made from, with what its devices are driven by. */
+  /** What a sandbox of this pool was made from, with its devices' driver. */
   function stamp(pool: Pool, fingerprint: string): string {
     const driven = needsDevices(pool) ? `${fingerprint} ${lastDriver ?? ''}` : fingerprint;
     if (pool.service.capabilities.binds === 'late') return driven;
-    // What it was made known as, before it had a job.
+    // Under what name and with which tags its agent was registered, before it had a job.
     const known = JSON.stringify([pool.service.name, pool.config.queue, pool.config.tags]);
     return `${driven} ${hash('sha256', known).slice(0, 12)}`;
   }
 
-  /** The image of a pool that has one chosen or built, if need be now; null for the recipe's own. @throws OnejobError */
-  async function imageOf(
-    { config, runtime }: Pool,
-    progress: (line: string) => void,
-    signal: AbortSignal,
-  ): Promise<ImageAndPull | null> {
+  /** The image of a pool that has one chosen or built, built now if needed; null for the recipe's own. @throws OnejobError */
+  async function imageOf({ config, runtime }: Pool, progress: Progress, signal: AbortSignal) {
     return images.has(config.name) && runtime.capabilities.images ? images.need(config.name, progress, signal) : null;
   }
 
-  /** The image that brings what this pool's GPUs need; null where there is none, or none is chosen yet. */
+  /** The image that contains what this pool's GPUs need; null where there is none, or none is chosen yet. */
   function shownImage(name: string): string | null {
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined || !pool.runtime.capabilities.images) return null;
     return images.base(name) ?? pool.config.recipe.image;
   }
 
-  /** The image that is chosen or built for a pool that names none itself; null while there is none. */
+  /** The chosen or built image of a pool that names none; null while there is none. */
   function madeFrom(name: string): string | null {
     const chosen = images.of(name);
     return chosen !== null && 'image' in chosen ? chosen.image : null;
   }
 
-  /** A new look at the host: whatever standbys depend on another driver or image from now on is known at once. */
+  /** Takes a new look at the host: updates the fingerprints of pools with another driver or image. */
   function looked(inventory: Inventory): void {
     const driver = inventory.driver ?? (isSilent(inventory) ? '' : lastDriver);
     if (driver === null) return;
@@ -93,22 +88,22 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
       if (!needsDevices(pool) || !(isOther || chosen.has(pool.config.name))) continue;
       pool.forget();
       if (chosen.has(pool.config.name)) tell(pool);
-      // What was wrong with the old choice need not be wrong with the new one.
+      // The cause of the old failure may be gone with the new choice.
       if (pool.backoff?.last.code === 'E_IMAGE_CHOICE') pool.backoff = null;
       void relearn(pool);
     }
   }
 
-  /** Asks the runtime for every pool of its own. @throws when it cannot be reached */
+  /** Asks the runtime about each of its pools. @throws when it cannot be reached */
   async function refresh(runtime: Runtime, signal: AbortSignal): Promise<void> {
     for (const pool of reconciler.pools) if (pool.runtime === runtime) await learn(pool, signal);
   }
 
-  /** A pool has another image, so what was made from the one before is no longer current; or its first one. */
+  /** A pool has its first image, or another one, so that earlier sandboxes are no longer current. */
   function renewed(name: string, hadOne: boolean): void {
     const pool = reconciler.pools.find((one) => one.config.name === name);
     if (pool === undefined) return;
-    // What kept it from having one is over.
+    // It has an image now.
     if (pool.awaitsImage !== null) pool.backoff = null;
     if (!hadOne) {
       reconciler.replanAll(pool);
@@ -131,7 +126,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     const epoch = thisEpoch;
     if (pool.runtime.capabilities.images) await images.look(pool.config.name, signal);
     for (const { key } of reconciler.slots) {
-      // One slot speaks for all where their recipes are the same.
+      // One slot is enough where all recipes are the same.
       if (!(pool.isPerSlot || key.endsWith('/1')) || reconciler.poolOf(key) !== pool) continue;
       const recipe = recipeNow(pool, nameOf(key));
       const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
@@ -139,7 +134,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
       if (epoch !== thisEpoch) return;
       if (fingerprint === null) continue;
       pool.learn(key, stamp(pool, fingerprint));
-      // Somebody has brought the image. One that is to be pulled each time is not had by being there.
+      // Someone has brought the image. One that must be pulled each time is not usable by being there.
       if (pool.awaitsImage !== null && pool.config.recipe.pull !== 'always') pool.backoff = null;
     }
     pool.pause.release(reason);
@@ -153,7 +148,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     else log.warn('no image fits', { pool, reason: chosen.problem });
   }
 
-  /** null while no image is chosen for it, or none built. */
+  /** null while no image is chosen or built for it. */
   function recipeNow({ config, runtime, service }: Pool, name: string): Recipe | null {
     const recipe = poolRecipe({ config, service }, name);
     if (!images.has(config.name) || !runtime.capabilities.images) return recipe;
@@ -164,7 +159,7 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
   return { start, findings, close, stamp, imageOf, shownImage, madeFrom, looked, refresh };
 }
 
-/** Whether there is no driver that could be said: of other vendors' cards it is not needed. */
+/** Whether no driver is to be expected: cards of other vendors do not need one. */
 function isSilent({ complete, devices }: Inventory): boolean {
   return complete || (devices.length > 0 && devices.every(({ vendor }) => vendor !== 'nvidia'));
 }

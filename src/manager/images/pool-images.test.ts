@@ -174,7 +174,7 @@ describe('a recipe', () => {
 });
 
 describe('a newer image', () => {
-  test('is used from when it is there, and whoever must know is told once', async () => {
+  test('is used as soon as it exists, and is announced once', async () => {
     const { images, need, world, changed, never, lines } = bench(pool('ci', { service: 'azure' }));
     world.next = async () => made('1', '5.1.0');
     await need('ci');

@@ -1,8 +1,7 @@
 /**
- * The images of pools that name none: chosen (`image: auto`), built (a recipe), or both. What has been built stays in use until
- * its successor is there, so neither an outage of a CI service nor a build that fails takes a pool's image away (S6, S9).
+ * The images of pools that name none: chosen (`image: auto`), built (a recipe), or both. A built image stays in use until its
+ * successor is there, so neither an outage of a CI service nor a failing build takes a pool's image away (S6, S9).
  */
-
 import { join } from 'node:path';
 import { createShared, type Progress } from '../../abortable.ts';
 import { toErrorView } from '../../api/http-errors.ts';
@@ -14,7 +13,7 @@ import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, fine, warning } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Built, ImageBuilder, ImageWish } from '../../images/builder.ts';
 import { hasOwnLayer, imageLabels } from '../../images/plan.ts';
@@ -22,73 +21,75 @@ import type { Log } from '../../log.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
 import type { AutoImages, ImageOf } from './auto-image.ts';
 
-type ImagePool = Pick<PoolConfig, 'name' | 'service' | 'recipe'> & { readonly imageRecipe: ImageRecipe };
+/** A pool whose image is chosen or built. */
+interface ImagePool {
+  readonly name: string;
+  readonly service: string;
+  readonly pull: Recipe['pull'];
+  readonly imageRecipe: ImageRecipe;
+  /** False when nothing has to be built on the named or chosen image. */
+  readonly isBuilt: boolean;
+  built: Built | null;
+  problem: string | null;
+}
 
-export interface PoolImagesParts {
+interface PoolImagesParts {
   readonly pools: readonly PoolConfig[];
   readonly log: Log;
-  /** null where no pool wants its image chosen. */
   readonly auto: AutoImages | null;
-  /** Type of a service by its name. */
   readonly typeOf: (service: string) => string;
-  /** Called at the first need of something built. */
   readonly builder: () => Promise<ImageBuilder>;
-  /** The agent that images for a service must have. */
   readonly agentPackage: (service: string, platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
 }
 
-/** What became of one pool's image when it was looked whether there is a newer one. */
 interface Refreshed {
   readonly pool: string;
   readonly before: Built | null;
   /** As before when it failed. */
   readonly after: Built | null;
-  /** Why there is none that is newer; null when all went well. */
   readonly problem: OnejobError | null;
 }
 
 export class PoolImages {
   readonly #parts: PoolImagesParts;
   readonly #pools: ReadonlyMap<string, ImagePool>;
-  readonly #built = new Map<string, Built>();
-  /** Why the last look for a newer image failed. */
-  readonly #problems = new Map<string, string>();
   readonly #getting = createShared<Built>();
   readonly #abort = new AbortController();
   #builder: Promise<ImageBuilder> | null = null;
-  /** Told of a pool that has another image from now on, or its first one. */
+  /** Called for a pool that has its first image, or another one. */
   changed: (pool: string, before: Built | null) => void = () => {};
 
   constructor(parts: PoolImagesParts) {
     this.#parts = parts;
-    const own = parts.pools.flatMap(({ imageRecipe, ...pool }) =>
-      imageRecipe === null || pool.runtime === 'process' ? [] : [{ ...pool, imageRecipe }],
-    );
+    const own = parts.pools.flatMap(({ name, service, recipe, imageRecipe, runtime }): ImagePool[] => {
+      if (imageRecipe === null || runtime === 'process') return [];
+      const { base, packages, dockerfile } = imageRecipe;
+      const isBuilt = base === null || packages.length > 0 || dockerfile !== null || hasOwnLayer(parts.typeOf(service));
+      return [{ name, service, pull: recipe.pull, imageRecipe, isBuilt, built: null, problem: null }];
+    });
     this.#pools = new Map(own.map((pool) => [pool.name, pool]));
   }
 
-  /** Names of the pools whose images are built. */
   get names(): readonly string[] {
-    return [...this.#pools.values()].filter((pool) => !this.#isFinished(pool)).map(({ name }) => name);
+    return [...this.#pools.values()].filter(({ isBuilt }) => isBuilt).map(({ name }) => name);
   }
 
-  /** Whether this pool names no finished image. */
+  /** Whether this pool's image is chosen or built. */
   has(pool: string): boolean {
     return this.#pools.has(pool);
   }
 
-  /** The image as it is known now; null while it is not, and for a pool that names its own. */
+  /** The image as far as it is known; null for a pool that names its own. */
   of(name: string): ImageOf | null {
     const pool = this.#pools.get(name);
     if (pool === undefined) return null;
     const { base } = pool.imageRecipe;
     const chosen = base === 'auto' ? (this.#parts.auto?.of(name) ?? null) : base === null ? null : { image: base };
-    if (this.#isFinished(pool) || (chosen !== null && 'problem' in chosen)) return chosen;
-    const built = this.#built.get(name);
-    return built === undefined ? null : { image: built.reference };
+    if (!pool.isBuilt || (chosen !== null && 'problem' in chosen)) return chosen;
+    return pool.built === null ? null : { image: pool.built.reference };
   }
 
-  /** What is installed for the GPU's sake: the base, whatever is built on it. */
+  /** The base, which contains what the GPU needs, whatever is built on it. */
   base(name: string): string | null {
     const base = this.#pools.get(name)?.imageRecipe.base ?? null;
     if (base !== 'auto') return base;
@@ -96,72 +97,59 @@ export class PoolImages {
     return chosen !== null && 'image' in chosen ? chosen.image : null;
   }
 
-  /** The built image that is in use. */
   built(name: string): Built | null {
-    return this.#built.get(name) ?? null;
+    return this.#pools.get(name)?.built ?? null;
   }
 
-  /** Finds what was built before. Asks the Engine only where `of` says nothing yet; builds nothing. */
+  /** Finds an earlier build. Asks the Engine only if `of` does not know an image yet; builds nothing. */
   async look(name: string, signal: AbortSignal): Promise<void> {
     const pool = this.#pools.get(name);
-    if (pool === undefined || this.#isFinished(pool) || this.#built.has(name)) return;
+    if (pool?.isBuilt !== true || pool.built !== null) return;
     const base = this.base(name);
     if (base === null && pool.imageRecipe.base !== null) return;
     const found = await (await this.open()).find(this.#wish(pool), signal);
-    // It may have been built, or another base chosen, meanwhile.
-    if (found !== null && !this.#built.has(name) && this.base(name) === base) this.#built.set(name, found);
+    // Meanwhile it may have been built, or another base chosen.
+    if (this.base(name) === base) pool.built ??= found;
   }
 
-  /**
-   * The image for a sandbox that is to be made, built if it is not there.
-   * @throws OnejobError E_IMAGE_CHOICE, E_IMAGE_BUILD, E_AGENT_PACKAGE, and those of Engine and CI service
-   */
+  /** The image for a new sandbox, built if needed. @throws OnejobError E_IMAGE_CHOICE, E_IMAGE_BUILD, E_AGENT_PACKAGE, … */
   async need(name: string, progress: Progress, signal: AbortSignal): Promise<Pick<Recipe, 'image' | 'pull'>> {
     const pool = this.#pools.get(name);
     if (pool === undefined) throw new OnejobError('E_BUG', `Pool ${name} names its image itself.`);
-    const { base } = pool.imageRecipe;
-    if (this.#isFinished(pool)) {
-      const image = base === 'auto' ? this.#chosen(name) : base;
-      return { image, pull: pool.recipe.pull };
-    }
+    if (!pool.isBuilt) return { image: this.#base(pool), pull: pool.pull };
     const builder = await this.open();
     await this.look(name, signal);
-    const known = this.#built.get(name);
-    const built =
-      known !== undefined && (await builder.isThere(known, signal)) ? known : await this.#get(pool, builder, progress, signal);
+    const known = pool.built !== null && (await builder.isThere(pool.built, signal)) ? pool.built : null;
+    const built = known ?? (await this.#get(pool, builder, progress, signal));
     return { image: built.reference, pull: built.pull };
   }
 
-  /** A new look at the host. Returns the names of the pools that have another image now, or another reason for none. */
+  /** Takes a new look at the host. Returns the pools that have another image now, or another reason for none. */
   saw(inventory: Inventory): string[] {
     const others = this.#parts.auto?.saw(inventory) ?? [];
-    for (const name of others) this.#built.delete(name);
+    for (const name of others) {
+      const pool = this.#pools.get(name);
+      if (pool !== undefined) pool.built = null;
+    }
     return others;
   }
 
-  /** For `doctor`. */
   findings(name: string): Finding[] {
     const pool = this.#pools.get(name);
     if (pool === undefined) return [];
     const chosen = pool.imageRecipe.base === 'auto' ? (this.#parts.auto?.findings(name) ?? []) : [];
-    if (this.#isFinished(pool) || chosen.some(({ level }) => level === 'error')) return chosen;
+    if (!pool.isBuilt || chosen.some(({ level }) => level === 'error')) return chosen;
     const subject = `pool ${name}`;
-    const built = this.#built.get(name);
+    const { built, problem } = pool;
     const version = built?.agentVersion ?? null;
     const on = `built on ${this.base(name) ?? 'its Dockerfile'}${version === null ? '' : `, with agent ${version}`}`;
-    const message = built === undefined ? 'Its image is built when it is first needed.' : `Its image is ${built.reference}, ${on}.`;
-    const problem = this.#problems.get(name);
-    const stale: Finding = {
-      ...{ level: 'warning', subject, message: `Failed to build a newer image: ${problem}` },
-      hint: 'Agents continue to use the current image; try "onejob image refresh".',
-    };
-    return [{ level: 'ok', subject, message, hint: null }, ...(problem === undefined ? [] : [stale])];
+    const message = built === null ? 'Its image is built when it is first needed.' : `Its image is ${built.reference}, ${on}.`;
+    const hint = 'Agents continue to use the current image; try "onejob image refresh".';
+    const stale = problem === null ? [] : [warning(subject, `Failed to build a newer image: ${problem}`, hint)];
+    return [fine(subject, message), ...stale];
   }
 
-  /**
-   * Makes each pool's image as things are now: with the agent that its service hands out, on its base as it is. One that fails
-   * leaves what there is. Never rejects but when `signal` aborts.
-   */
+  /** Builds each pool's image with today's agent and base; a failure leaves the old one. Rejects only when `signal` aborts. */
   async refresh(
     names: readonly string[],
     progress: (pool: string, line: string) => void,
@@ -170,39 +158,39 @@ export class PoolImages {
     const done: Refreshed[] = [];
     for (const name of names) {
       const pool = this.#pools.get(name);
-      if (pool === undefined || this.#isFinished(pool)) continue;
-      const before = this.#built.get(name) ?? null;
+      if (pool?.isBuilt !== true) continue;
+      const before = pool.built;
       try {
         const after = await this.#get(pool, await this.open(), (line) => progress(name, line), signal);
-        this.#problems.delete(name);
+        pool.problem = null;
         done.push({ pool: name, before, after, problem: null });
       } catch (error) {
         signal.throwIfAborted();
         const problem = error instanceof OnejobError ? error : new OnejobError('E_BUG', toFailure(error).message, { cause: error });
-        this.#problems.set(name, problem.message);
+        pool.problem = problem.message;
         done.push({ pool: name, before, after: before, problem });
       }
     }
     return done;
   }
 
-  /** What each pool uses, also where nothing has asked for it since the start. */
+  /** The built image of each pool, also where nothing has asked for it since the start. */
   async used(signal: AbortSignal): Promise<ReadonlyMap<string, Built>> {
     for (const name of this.names) await this.look(name, signal);
-    return this.#built;
+    return new Map([...this.#pools].flatMap(([name, { built }]) => (built === null ? [] : [[name, built] as const])));
   }
 
   /** Removes the images of this installation that no pool uses and no container was made from; their names. */
   async prune(signal: AbortSignal): Promise<string[]> {
     const ids = new Set([...(await this.used(signal)).values()].map(({ id }) => id));
-    // Which image such a pool uses cannot be said before the GPUs were looked at, so neither which ones are not used.
+    // Before the GPUs were checked, the image of such a pool is unknown, and so is which images are unused.
     if (this.names.some((name) => this.#pools.get(name)?.imageRecipe.base === 'auto' && this.base(name) === null)) return [];
     const gone = await (await this.open()).prune((image) => ids.has(image.id), signal);
     if (gone.length > 0) this.#parts.log.info('images removed', { images: gone });
     return gone;
   }
 
-  /** The builder, for what is not about one pool. */
+  /** The builder, for requests that are not about one pool. */
   open(): Promise<ImageBuilder> {
     this.#builder ??= this.#parts.builder().catch((error: unknown) => {
       this.#builder = null;
@@ -220,58 +208,44 @@ export class PoolImages {
   async #get(pool: ImagePool, builder: ImageBuilder, progress: Progress, signal: AbortSignal): Promise<Built> {
     const { name } = pool;
     const wish = this.#wish(pool);
-    return this.#getting(
-      `${name} ${wish.base}`,
-      async (say, until) => {
-        const built = await builder.get(wish, say, until);
-        if (this.base(name) !== wish.base) return built;
-        const before = this.#built.get(name);
-        this.#built.set(name, built);
-        if (before?.id === built.id) return built;
-        const { reference: image, agentVersion: agent } = built;
-        this.#parts.log.info(before === undefined ? 'image ready' : 'image renewed', { pool: name, image, agent });
-        this.changed(name, before ?? null);
-        return built;
-      },
-      progress,
-      AbortSignal.any([signal, this.#abort.signal]),
-    );
-  }
-
-  #wish({ name, service, recipe, imageRecipe }: ImagePool): ImageWish {
-    const { base, packages, dockerfile } = imageRecipe;
-    return {
-      type: this.#parts.typeOf(service),
-      base: base === 'auto' ? this.#chosen(name) : base,
-      packages,
-      dockerfile,
-      pull: recipe.pull,
-      agent: (platform, signal) => this.#parts.agentPackage(service, platform, signal),
+    const work = async (say: Progress, until: AbortSignal): Promise<Built> => {
+      const built = await builder.get(wish, say, until);
+      if (this.base(name) !== wish.base) return built;
+      const before = pool.built;
+      pool.built = built;
+      if (before?.id === built.id) return built;
+      const { reference: image, agentVersion: agent } = built;
+      this.#parts.log.info(before === null ? 'image ready' : 'image renewed', { pool: name, image, agent });
+      this.changed(name, before);
+      return built;
     };
+    return this.#getting(`${name} ${wish.base}`, work, progress, AbortSignal.any([signal, this.#abort.signal]));
   }
 
-  #chosen(name: string): string {
+  #wish(pool: ImagePool): ImageWish {
+    const { service, pull, imageRecipe } = pool;
+    const { packages, dockerfile } = imageRecipe;
+    const agent: ImageWish['agent'] = (platform, signal) => this.#parts.agentPackage(service, platform, signal);
+    return { type: this.#parts.typeOf(service), base: this.#base(pool), packages, dockerfile, pull, agent };
+  }
+
+  #base({ name, imageRecipe: { base } }: ImagePool): string | null {
     const { auto } = this.#parts;
+    if (base !== 'auto') return base;
     if (auto !== null) return auto.need(name);
     throw new OnejobError('E_IMAGE_CHOICE', `Cannot choose an image for pool ${name} on this host.`);
-  }
-
-  /** Whether nothing has to be put on what it names or what is chosen for it. */
-  #isFinished({ service, imageRecipe: { base, packages, dockerfile } }: ImagePool): boolean {
-    return base !== null && packages.length === 0 && dockerfile === null && !hasOwnLayer(this.#parts.typeOf(service));
   }
 }
 
 interface OpenImagesParts {
   readonly config: Pick<Config, 'pools' | 'services'>;
   readonly env: Pick<Environment, 'docker' | 'hostRoot'>;
-  /** Of the state directory. */
   readonly store: { readonly dir: string; readonly owner: string };
   readonly services: ReadonlyMap<string, CiService>;
   readonly log: Log;
 }
 
-/** The images of a config's pools, for one manager or one command. Nothing is loaded or asked before it is needed. */
+/** The images of a config's pools, for one manager or one command. It loads and asks nothing before that is needed. */
 export async function openPoolImages({ config, env, store, services, log }: OpenImagesParts): Promise<PoolImages> {
   const { pools } = config;
   const wantsChoice = pools.some((pool) => pool.imageRecipe?.base === 'auto');
@@ -291,13 +265,10 @@ export async function openPoolImages({ config, env, store, services, log }: Open
 }
 
 const day = 24 * 60 * 60_000;
-/** How long after its start a manager looks first, in ms: not while everything begins. */
+/** ms after its start that a manager looks first: not while everything begins. */
 const firstLook = 60_000;
 
-/**
- * Looks for newer agents soon, and every day until the answer is called, so that images do not grow old; removes what the new ones
- * replace. Only images that are in use are renewed.
- */
+/** Renews the images in use soon after the start and every day, and removes replaced ones. The returned function ends it. */
 export function renewImages(images: PoolImages, { clock, log }: { readonly clock: Clock; readonly log: Log }): () => void {
   if (images.names.length === 0) return () => {};
   const closing = new AbortController();
@@ -320,20 +291,19 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
   const used = images.names.filter((name) => images.built(name) !== null);
   if (used.length === 0) return;
   const done = await images.refresh(used, () => {}, signal);
-  for (const { pool, problem } of done) {
+  for (const { pool, problem } of done)
     if (problem !== null) log.warn('failed to renew image', { pool, reason: toFailure(problem).message });
-  }
   const builder = await images.open();
-  // Those of the same recipes; what else is there may be another config's.
+  // Images of the same recipes; others may belong to another config.
   const ids = new Set(used.map((name) => images.built(name)?.id));
   const recipes = new Set((await builder.list(signal)).filter(({ id }) => ids.has(id)).map(builder.recipeOf));
   const gone = await builder.prune((image) => ids.has(image.id) || !recipes.has(builder.recipeOf(image)), signal);
   if (gone.length > 0) log.info('old images removed', { images: gone });
-  // Which packages are in use is only known of pools that could be looked at.
+  // Which packages are in use is known only if every pool could be refreshed.
   if (done.every(({ problem }) => problem === null)) await builder.prunePackages();
 }
 
-/** Answers what is asked about images that onejob builds, by the images of pools and what is on the Engine. */
+/** Answers requests about the images that onejob builds, from the images of pools and those on the Engine. */
 export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolConfig, 'name' | 'recipe'>[]): ImageService {
   const chosen = (asked: readonly string[]): readonly string[] => {
     const unknown = asked.find((name) => !pools.some((pool) => pool.name === name));
@@ -360,19 +330,16 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
 
     async make(what, asked, progress, signal) {
       const outcomes: ImageOutcome[] = [];
-      for (const pool of chosen(asked)) {
+      for (const pool of chosen(asked)) outcomes.push(await one(pool));
+      return outcomes;
+
+      async function one(pool: string): Promise<ImageOutcome> {
         if (!images.names.includes(pool)) {
           const image = images.base(pool) ?? pools.find(({ name }) => name === pool)?.recipe.image ?? null;
-          outcomes.push({ pool, image, agent: null, what: 'there', problem: null });
-          continue;
+          return { pool, image, agent: null, what: 'there', problem: null };
         }
         await images.look(pool, signal);
         const before = images.built(pool);
-        outcomes.push(await one(pool, before));
-      }
-      return outcomes;
-
-      async function one(pool: string, before: Built | null): Promise<ImageOutcome> {
         const about = { image: before?.reference ?? null, agent: before?.agentVersion ?? null };
         try {
           if (what === 'build') await images.need(pool, (line) => progress(pool, line), signal);

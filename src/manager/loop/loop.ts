@@ -129,7 +129,7 @@ export async function openLoop(parts: LoopParts) {
     ...{ clock, log, nameOf },
     folder: cachesFolder(config.stateDir),
     wanted: () => wantedCaches(pools, reconciler.slots, nameOf),
-    mayTrim: (place) => isIdle(place, { slots: reconciler.slots, nameOf }),
+    mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
   const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
@@ -143,9 +143,7 @@ export async function openLoop(parts: LoopParts) {
           runtime: runtimes.get,
           repair: config.onQuarantine,
           engine: async (signal) => (await import('../../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
-          path: env.path,
-          root: env.hostRoot,
-          runner: parts.runner,
+          host: { path: env.path, root: env.hostRoot, runner: parts.runner },
         });
   const observer = createObserver({
     ...{ clock, log, keepers, reconciler, asker, fingerprints },
