@@ -14,20 +14,25 @@ export interface CiParts {
   /** Where the Engine listens, when that is not the usual place, and how services are reached, when not directly. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;
-  /** Why jobs of a pool wait, as a sentence; null when there is no more to say. */
-  readonly reasonFor: (pool: string) => string | null;
   readonly clock: Clock;
   readonly log: Log;
-  /** Of onejob. */
-  readonly version: string;
+  readonly onejob: ThisOnejob;
+  readonly slots: SlotFacts & {
+    /** Why jobs of a pool wait, as a sentence; null when there is no more to say. */
+    reasonFor(pool: string): string | null;
+  };
   /** Where secrets are looked up; by default the process' own. */
   readonly variables?: Variables;
   /** How services are reached over HTTP; by default Node's own. */
   readonly fetch?: typeof fetch;
   /** By default one with a process of its own. */
   readonly filter?: Filter;
-  readonly slots: SlotFacts;
-  /** Program and arguments that start this onejob again. */
+}
+
+/** The program that is running. */
+export interface ThisOnejob {
+  readonly version: string;
+  /** Program and arguments that start it again. */
   readonly self: readonly string[];
   /** It ends with its last job, and makes no agents that wait for jobs. */
   readonly temporary?: boolean;

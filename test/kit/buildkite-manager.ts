@@ -143,7 +143,7 @@ export function openManager({
   const whole: BuildkiteParts = {
     config: testConfig(),
     ...{ pools, stacks, clock, log, stateDir: store.dir, host: 'box', filter: fakeFilter },
-    entry: createStackEntry('bk', stacks, { config: { host: 'box' }, version: '1.0.0', store, clock }),
+    entry: createStackEntry('bk', stacks, { host: 'box', version: '1.0.0', store, clock }),
     rows: createJobRows('bk', { store, clock, log }),
     async token() {
       if (manager.token instanceof OnejobError) throw manager.token;

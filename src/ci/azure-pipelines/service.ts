@@ -30,13 +30,7 @@ import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
 /** As config says it. */
 export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
-  const {
-    config: { pools },
-    env,
-    clock,
-    variables,
-    version,
-  } = parts;
+  const { env, clock, variables } = parts;
   const { name, url } = config;
   const proxies = env?.proxies ?? noProxies;
   const outbound = createOutbound(proxies);
@@ -45,8 +39,8 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   const service = createAzurePipelines({
     ...parts,
     config,
-    pools: pools.filter((pool) => pool.service === name).map(({ name, queue, tags }) => ({ name, queue, tags })),
-    client: createAzureClient({ url, credential, clock, version, fetch }),
+    pools: parts.config.pools.filter((pool) => pool.service === name),
+    client: createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch }),
     makeKey: makeAgentKey,
     random: Math.random,
   });

@@ -58,16 +58,10 @@ export function escapeId(id: string): string {
   return encodeURIComponent(id).replaceAll('.', '%2E');
 }
 
-export interface Caller {
-  /** @throws what `signal` was aborted with; anything else is an answer */
-  call(call: Call, token: string, signal: AbortSignal): Promise<Called>;
-  /** What it was answered with. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
-  read<T>(called: Called, schema: z.ZodType<T>, hint?: string): T;
-}
-
-export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts): Caller {
+export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts) {
   return {
-    async call({ method, path, body, doing }, token, signal) {
+    /** @throws what `signal` was aborted with; anything else is an answer */
+    async call({ method, path, body, doing }: Call, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'the address is invalid' });
@@ -86,7 +80,8 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
         return unreachable(endpoint, doing, error);
       }
     },
-    read(called, schema, hint) {
+    /** The body of an answer. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
+    read<T>(called: Called, schema: z.ZodType<T>, hint?: string): T {
       if (!called.ok) throw called.error;
       const found = schema.safeParse(called.body);
       if (found.success) return found.data;
@@ -176,13 +171,6 @@ export interface Told<T> {
   readonly skew: number | null;
 }
 
-export interface ServiceApi {
-  /** null: the service does not know the question. @throws OnejobError E_CI_*, or the reason of `signal` */
-  identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null>;
-  /** @throws OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again */
-  counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>>;
-}
-
 const words = z
   .string()
   .nullish()
@@ -220,7 +208,10 @@ const countsAnswer = z.object({
   agents: z.object({ queues: z.record(z.string(), z.unknown()).nullish() }).nullish(),
 });
 
-export function createServiceApi(parts: ApiParts): ServiceApi {
+export type ServiceApi = ReturnType<typeof createServiceApi>;
+
+/** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
+export function createServiceApi(parts: ApiParts) {
   const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
@@ -241,11 +232,12 @@ export function createServiceApi(parts: ApiParts): ServiceApi {
   }
 
   return {
-    async identity(token, signal) {
+    /** null: the service does not know the question. */
+    async identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null> {
       const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
-    async counts(token, signal) {
+    async counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>> {
       const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});

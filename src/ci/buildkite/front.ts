@@ -1,11 +1,11 @@
 /**
- * What the service is for the loop, however its agents get their jobs: what keeps pools from beginning anything (the agent's program,
- * the token, what is wrong at a queue), what sandboxes are given, and what people are told.
+ * What both ways of getting jobs have in common: what keeps pools from starting agents (the agent's program, the token, problems of a
+ * queue), what sandboxes are given, and what people are told.
  */
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, failure } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { DiagnosticSandboxes } from '../diagnostic-sandbox.ts';
@@ -31,20 +31,6 @@ export interface FrontParts {
   readonly log: Log;
 }
 
-export interface Front {
-  /** By name. */
-  readonly pools: ReadonlyMap<string, PoolConfig>;
-  /** As it was read last; null while it cannot be. */
-  readonly token: string | null;
-  readonly emit: (event: CiEvent) => void;
-  /** Why jobs of a queue cannot be had; null: they can. */
-  trouble(queue: string, why: string | null): void;
-  /** Aborted as the service is closed, or listened to no more. */
-  readonly signal: AbortSignal;
-  close(): void;
-  readonly service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>>;
-}
-
 /** ms between two tries to read what config names. */
 const readAgain = 30_000;
 
@@ -52,7 +38,7 @@ const readAgain = 30_000;
 export function createFront(
   parts: FrontParts,
   { changed = () => {}, begin = () => {} }: { readonly changed?: () => void; readonly begin?: () => void } = {},
-): Front {
+) {
   const { config, clock } = parts;
   const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
   const closing = new AbortController();
@@ -108,49 +94,53 @@ export function createFront(
     }
   }
 
+  const service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>> = {
+    name: config.name,
+    async check(inner, trial) {
+      const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
+      const own = [...troubles.values()].map((message) => failure(`service ${config.name}`, message, hint));
+      return [...(await parts.check(inner, trial)), ...own];
+    },
+    observe(send, outer) {
+      if (outer.aborted) return;
+      emit = send;
+      const stop = (): void => {
+        emit = () => {};
+        closing.abort();
+      };
+      outer.addEventListener('abort', stop, { once: true });
+      reasons.set('program', { why: 'looking for the agent', beginning: true });
+      tell();
+      void followToken();
+      void findProgram();
+      void parts.counts.follow(signal);
+      begin();
+    },
+    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
+    waiting(pool) {
+      const queue = pools.get(pool)?.queue;
+      return queue === undefined ? null : parts.counts.waiting(queue);
+    },
+    serviceJobs: () => parts.rows.list(),
+  };
+
   return {
+    /** By name. */
     pools,
+    /** Aborted as the service is closed, or listened to no more. */
     signal,
+    /** As it was read last; null while it cannot be. */
     get token() {
       return token;
     },
-    emit: (event) => emit(event),
-    trouble(queue, why) {
+    emit: (event: CiEvent) => emit(event),
+    /** Why jobs of a queue cannot be had; null: they can. */
+    trouble(queue: string, why: string | null): void {
       if (why === null) troubles.delete(queue);
       else troubles.set(queue, why);
       tell();
     },
     close: () => closing.abort(),
-    service: {
-      name: config.name,
-      async check(inner, trial) {
-        const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
-        const own = [...troubles.values()].map((message): Finding => {
-          return { level: 'error', subject: `service ${config.name}`, message, hint };
-        });
-        return [...(await parts.check(inner, trial)), ...own];
-      },
-      observe(send, outer) {
-        if (outer.aborted) return;
-        emit = send;
-        const stop = (): void => {
-          emit = () => {};
-          closing.abort();
-        };
-        outer.addEventListener('abort', stop, { once: true });
-        reasons.set('program', { why: 'looking for the agent', beginning: true });
-        tell();
-        void followToken();
-        void findProgram();
-        void parts.counts.follow(signal);
-        begin();
-      },
-      equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
-      waiting(pool) {
-        const queue = pools.get(pool)?.queue;
-        return queue === undefined ? null : parts.counts.waiting(queue);
-      },
-      serviceJobs: () => parts.rows.list(),
-    },
+    service,
   };
 }

@@ -22,12 +22,7 @@ export interface CountsParts {
   readonly random?: () => number;
 }
 
-export interface Counts {
-  /** null when nobody knows, or it was said too long ago. */
-  waiting(queue: string): number | null;
-  /** Asks until `signal` aborts; to be called once. */
-  follow(signal: AbortSignal): Promise<void>;
-}
+export type Counts = ReturnType<typeof createCounts>;
 
 /** ms. Longest wait between two questions while the service is away. */
 const longestWait = 5 * 60_000;
@@ -36,7 +31,7 @@ const refusedWait = 10 * 60_000;
 /** What was heard is shown until so many questions should have been answered since, and a minute at least. */
 const [missed, youngest] = [3, 60_000];
 
-export function createCounts(parts: CountsParts): Counts {
+export function createCounts(parts: CountsParts) {
   const { api, config, clock, log, random = Math.random } = parts;
   let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
   let failures = 0;
@@ -79,12 +74,14 @@ export function createCounts(parts: CountsParts): Counts {
   }
 
   return {
-    waiting(queue) {
+    /** null when nobody knows, or it was said too long ago. */
+    waiting(queue: string): number | null {
       if (heard === null || clock.now() - heard.at > Math.max(missed * interval(), youngest)) return null;
       const { scheduled, known } = heard.counts;
       return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
     },
-    async follow(signal) {
+    /** Asks until `signal` aborts; to be called once. */
+    async follow(signal: AbortSignal): Promise<void> {
       while (!signal.aborted) await sleep(clock, await ask(signal), signal);
     },
   };

@@ -93,7 +93,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     // A stack may list ten times a second.
     const often = Math.max(1_000, watches.size * 125);
     const say = (problem: string | null): void => front.trouble(queue, problem);
-    watches.set(queue, watchQueue({ queue, often, shared, reservations, runs, say }));
+    watches.set(queue, watchQueue(queue, { often, say }, { shared, reservations, runs }));
   }
 
   function apply(change: Change): void {

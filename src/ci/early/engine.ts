@@ -29,7 +29,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   const { poolOf } = parts.slots;
   const books: Registrations = createRegistrations({ ...parts, registry: () => registry });
   const registry: R = connect(books);
-  const jobs = createJobRecords({ service, store, registry, poolOf, wall: () => clock.wall() });
+  const jobs = createJobRecords({ service, store, clock, log, registry, poolOf });
   const inDoubt = createOfflineAgents({ ...parts, registry, books, jobs });
   const sweep = createSweep({ ...parts, registry, books, before: jobs.last });
   const waiting = new Map<string, number>();

@@ -1,9 +1,9 @@
 /**
- * An agent's program as a file of this host, to be mounted read-only into any image. What `ready` has found was checked: its checksum,
- * its architecture, and the version that it says itself. It never changes under its name; another one gets another.
+ * An agent's program as a file of this host, to be mounted read-only into any image. `ready` has checked it: its checksum, its
+ * architecture, and the version that it reports. A file never changes under its name; another program gets another name.
  *
- * Sandboxes have it from a folder that is named by what config says, and leads to the program that was found for it. So what a sandbox
- * is made from is known before the program is, and a restart finds the standbys current.
+ * Sandboxes mount a link that is named by what config says, and that leads to the program. So the recipe of a sandbox is known before
+ * the program is, and after a restart the standbys are still current.
  *
  *     <dir>/at-<mark>                          a link to the folder of the program that config means
  *     <dir>/<name>-<version>-<sha>/<name>      0555; `<sha>`: beginning of the SHA-256 of the file it came in
@@ -22,30 +22,30 @@ import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
 
-/** Where a project puts its releases. */
-export interface Releases {
-  /** Node's name of the architecture. @throws OnejobError E_AGENT_PACKAGE when there is none for it */
-  url(version: string, arch: string): string;
-  /** What the project says that a file has, lower-case hex; null: it does not say. @throws OnejobError E_AGENT_PACKAGE */
-  sum(from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string | null>;
-}
-
-export interface AgentProgramOptions {
+/** A project that releases an agent as a program. */
+export interface AgentProject {
   /** Of the program, such as `buildkite-agent`. */
   readonly name: string;
   /** Type of the service. */
   readonly type: string;
+  /** Version that onejob uses when config names neither a version nor a file. */
+  readonly pinned: string;
+  /** Address of a release; `arch` as Node names it. @throws OnejobError E_AGENT_PACKAGE when there is none for it */
+  url(version: string, arch: string): string;
+  /** The checksum that the project publishes for a file, lower-case hex; null: it publishes none. @throws OnejobError E_AGENT_PACKAGE */
+  sum(from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string | null>;
+}
+
+export interface AgentProgramOptions {
+  readonly project: AgentProject;
   readonly config: AgentPackageConfig;
   /** Folder for programs, in the state directory; made when it is needed. */
   readonly dir: string;
-  /** What is taken when config names neither a version nor where the agent is. */
-  readonly pinned: string;
-  readonly releases: Releases;
   /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
-  /** Takes what takes time, one line each. */
+  /** Takes a line for each step that takes time. */
   readonly progress?: (line: string) => void;
-  /** Takes what should be looked at although it goes on, for the log. */
+  /** Takes problems that do not stop the work, for the log. */
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
   /** Node's name of the architecture of sandboxes; default: this host's. */
   readonly arch?: string;
@@ -71,13 +71,7 @@ interface Program {
   readonly sha256: string;
 }
 
-export interface AgentProgram {
-  /** Folder on this host that holds the program once `ready` has resolved; null: the image brings its own. */
-  readonly folder: string | null;
-  /** The checked program's path; null when each image brings its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
-  ready(signal: AbortSignal): Promise<string | null>;
-  readonly state: AgentProgramState;
-}
+export type AgentProgram = ReturnType<typeof createAgentProgram>;
 
 /** Where a program came from: `packed` is the SHA-256 of the file that `from` names, `program` its own. */
 const source = z.object({ from: z.string(), version: z.string(), packed: z.string(), program: z.string() });
@@ -86,8 +80,9 @@ type Source = z.infer<typeof source>;
 /** A link that nobody has asked for since then is forgotten, with the program it leads to, in ms. */
 const keptFor = 30 * 86_400_000;
 
-export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
-  const { name, config, dir, pinned, releases, patience, arch = process.arch, progress = () => {}, warn } = options;
+export function createAgentProgram(options: AgentProgramOptions) {
+  const { project, config, dir, patience, arch = process.arch, progress = () => {}, warn } = options;
+  const { name, type, pinned } = project;
   const mark = createHash('sha256')
     .update(JSON.stringify([pinned, config]))
     .digest('hex')
@@ -99,7 +94,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   const wanted = (): { readonly from: string; readonly version: string | null } => {
     if (config.from !== null) return { from: config.from, version: config.version };
     const version = config.version ?? pinned;
-    return { from: releases.url(version, arch), version };
+    return { from: project.url(version, arch), version };
   };
   const failure = (why: string, more: { hint?: string; retry?: boolean; cause?: unknown } = {}): OnejobError => {
     const { from, version } = wanted();
@@ -142,12 +137,12 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
       throw failure(`its SHA-256 is ${sum}, not ${config.sha256}`);
     }
     const limits = patience === undefined ? {} : { patience };
-    const sha256 = config.sha256 ?? (isLocal ? null : await releases.sum(from, { signal, ...limits }));
+    const sha256 = config.sha256 ?? (isLocal ? null : await project.sum(from, { signal, ...limits }));
     // For messages, until the program says it itself.
     const shown = version ?? /-(\d+\.\d+\.\d+)\.(?:tar\.gz|tgz)$/.exec(basename(from))?.[1] ?? 'of its own version';
     const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
     try {
-      const file = await getPackage({ type: options.type, version: shown, from, sha256 }, parts, progress, signal);
+      const file = await getPackage({ type, version: shown, from, sha256 }, parts, progress, signal);
       progress(`unpacking the agent ${shown}`);
       return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
     } finally {
@@ -230,11 +225,13 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   }
 
   return {
+    /** Folder on this host that holds the program once `ready` has resolved; null: the image brings its own. */
     folder: config.from === 'image' ? null : link,
-    get state() {
+    get state(): AgentProgramState {
       return state;
     },
-    async ready(signal) {
+    /** The checked program's path; null when each image brings its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+    async ready(signal: AbortSignal): Promise<string | null> {
       if (config.from === 'image') return null;
       const before = state;
       state = { kind: 'preparing' };
@@ -245,7 +242,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
         state = { kind: 'ready', ...found };
         return found.path;
       } catch (error) {
-        // Who gave up says nothing about the agent.
+        // An aborted try says nothing about the agent.
         state = signal.aborted ? before : { kind: 'failed', failure: toFailure(error) };
         throw error;
       }
@@ -253,7 +250,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   };
 }
 
-/** A process that was killed leaves what it was about to check. */
+/** A killed process leaves the folder that it worked in. */
 async function removeParts(dir: string): Promise<void> {
   for (const name of await readdir(dir)) {
     const pid = Number(/^part-(\d+)-/.exec(name)?.[1]);

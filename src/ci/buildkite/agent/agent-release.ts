@@ -1,10 +1,11 @@
 /**
- * Where the project puts its releases, and which checksums it gives them (agent 3.137, `install.sh`,
- * `.buildkite/steps/build-github-release.sh`): one list per release, beside its files.
+ * Where Buildkite puts the releases of its agent, and their checksums: one list per release, next to its files (agent 3.137,
+ * `install.sh`, `.buildkite/steps/build-github-release.sh`).
  */
 import { OnejobError } from '../../../errors.ts';
 import { reasonOf, receiveText } from '../../../images/receive.ts';
-import type { Releases } from '../../kit/agent-program.ts';
+import type { AgentProject } from '../../kit/agent-program.ts';
+import { pinnedAgent } from '../type.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 
@@ -37,7 +38,7 @@ export const pinnedSums: Readonly<Record<string, string>> = {
   [releaseUrl('3.137.0', 'arm64')]: 'e653747bcdcc936f0d729ff1a00721ef70bbf467a9d18b7a01cb7f8619f517ff',
 };
 
-/** The list of checksums beside a file of a release; null for a file that is of none. */
+/** The list of checksums next to a file of a release; null for any other file. */
 function sumsUrl(from: string): URL | null {
   const { origin, pathname } = new URL(from);
   const version = /\/v([^/]+)\/buildkite-agent-linux-[a-z0-9]+-\1\.tar\.gz$/.exec(pathname)?.[1];
@@ -45,8 +46,9 @@ function sumsUrl(from: string): URL | null {
 }
 
 /** `base`: where releases are, `pins`: SHA-256 by address, where it is known beforehand; default: the project's. */
-export function buildkiteReleases(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): Releases {
+export function buildkiteAgent(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): AgentProject {
   return {
+    ...{ name: 'buildkite-agent', type: 'buildkite', pinned: pinnedAgent },
     url: (version, arch) => releaseUrl(version, arch, base),
     async sum(from, options) {
       const sums = URL.canParse(from) ? sumsUrl(from) : null;

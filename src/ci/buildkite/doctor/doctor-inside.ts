@@ -4,7 +4,7 @@
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import type { Finding } from '../../../finding.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import { findsProgram, inside, pastProxies } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
@@ -92,18 +92,16 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   const what = isFilter ? `The filter at ${new URL(endpoint).host}` : endpoint;
   if (found.reached === null) {
     const message = `Cannot check whether ${whose} can reach ${isFilter ? 'the filter' : endpoint}: their sandbox has no agent to try it with.`;
-    return { level: 'warning', subject, message, hint: 'Check "agent" of the service.' };
+    return warning(subject, message, 'Check "agent" of the service.');
   }
-  if (/\b401\b/.test(found.reached)) {
-    return { level: 'ok', subject, message: `${what} can be reached from network "${network}" by ${whose}.`, hint: null };
-  }
+  if (/\b401\b/.test(found.reached)) return fine(subject, `${what} can be reached from network "${network}" by ${whose}.`);
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
   const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
   const message = `${what} cannot be reached from network "${network}" by ${whose}: ${why}.`;
   const hint = isFilter
     ? howToOpen(way)
     : 'Jobs connect to the service themselves: give their network a route to it, set the proxy that leads there in "env" of the pool (HTTPS_PROXY), and add CA certificates to the image.';
-  return { level: 'error', subject, message, hint };
+  return failure(subject, message, hint);
 }
 
 /** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
@@ -147,8 +145,8 @@ export function lackFindings(
         ? `Install ${what} on this host.`
         : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
     const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
-    const level = missing.includes('git') && !isWithoutGit ? 'error' : 'warning';
-    list.push({ level, subject, message: `There is ${none} in ${where}. ${needs}.`, hint });
+    const say = missing.includes('git') && !isWithoutGit ? failure : warning;
+    list.push(say(subject, `There is ${none} in ${where}. ${needs}.`, hint));
   }
   if (found.agent === null) {
     const there = found.programs.has('buildkite-agent');
@@ -158,24 +156,22 @@ export function lackFindings(
     const hint = mounted
       ? 'Check whether the image has the architecture of this host, and check "agent" of the service.'
       : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then onejob mounts it.';
-    list.push({ level: 'error', subject, message, hint });
+    list.push(failure(subject, message, hint));
   }
   if (found.temporary !== null && !found.temporary.works) {
     const { path } = found.temporary;
     const message = `Cannot run anything in ${path}, where the agent keeps the scripts that wrap hooks.`;
     const hint = `Mount it with "exec" (tmpfs: { "${path}": "exec" }), make it writable for the sandbox's user, or set TMPDIR in "env".`;
-    list.push({ level: 'error', subject, message, hint });
+    list.push(failure(subject, message, hint));
   }
   if (found.home !== null && !found.home.works) {
     const message =
       found.home.path === ''
         ? 'The sandbox has no HOME; git and many tools need one.'
         : `Cannot write to HOME, ${found.home.path}.`;
-    list.push({ level: 'warning', subject, message, hint: 'Set HOME in "env" to a folder that the sandbox\'s user can write to.' });
+    list.push(warning(subject, message, 'Set HOME in "env" to a folder that the sandbox\'s user can write to.'));
   }
-  if (list.length === 0)
-    list.push({ level: 'ok', subject, message: `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`, hint: null });
-  return list;
+  return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`)];
 }
 
 /** One line, without what moves a terminal's cursor. */

@@ -5,7 +5,7 @@ import { openDoors } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
-import type { Finding } from '../../../finding.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import { type DoctorParts, saidOf } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
@@ -19,6 +19,8 @@ export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> 
   return [...found.flat(), ...homes, ...(await ofKeys(parts)), ...(await ofCaches(parts))];
 }
 
+const subjectOf = ({ name }: PoolConfig): string => `pool ${name}`;
+
 /** Whether jobs that are not trusted may run in it. */
 export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
   return openDoors(trust).length > 0;
@@ -29,7 +31,13 @@ function ofTrust(pool: PoolConfig): Finding[] {
   if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
   const message =
     'Its trusted jobs have "unsafe", and it accepts untrusted jobs: those run without "unsafe", but on the same devices, and after jobs that could do anything.';
-  return [warning(pool, message, 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.')];
+  return [
+    warning(
+      subjectOf(pool),
+      message,
+      'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.',
+    ),
+  ];
 }
 
 /** Folders where a host keeps what is nobody else's business, beside what is. */
@@ -39,17 +47,15 @@ const delicate = /^\/(?:root|etc)(?:\/|$)/;
 function ofVolumes(pool: PoolConfig): Finding[] {
   if (!isOpenToUntrusted(pool)) return [];
   const volumes = pool.recipe.mounts.filter(({ cache }) => cache === null).map(({ host }) => ({ host, why: whyNoStranger(host) }));
-  const left = volumes.flatMap(({ host, why }): Finding[] =>
-    why === null
-      ? []
-      : [{ level: 'ok', subject: `pool ${pool.name}`, message: `Untrusted jobs do not get ${host}: ${why}.`, hint: null }],
-  );
+  const left = volumes
+    .filter(({ why }) => why !== null)
+    .map(({ host, why }) => fine(subjectOf(pool), `Untrusted jobs do not get ${host}: ${why}.`));
   const read = volumes.filter(({ host, why }) => why === null && delicate.test(host)).map(({ host }) => host);
   if (read.length === 0) return left;
   const message = `Untrusted jobs can read ${read.join(' and ')} of this host ("volumes").`;
   const hint =
     'Mount only what anyone may read, give untrusted jobs a pool of their own, or write "trust: { forks: refuse, others: refuse }".';
-  return [...left, warning(pool, message, hint)];
+  return [...left, warning(subjectOf(pool), message, hint)];
 }
 
 /**
@@ -66,7 +72,7 @@ function ofHomes(pool: PoolConfig): Finding[] {
       const message = `${container} is a home and outlives jobs ("${cache === null ? 'volumes' : 'caches'}"): what a job of one pipeline leaves there runs in the next job of another pipeline, with its secrets.`;
       const hint =
         'Keep only folders of it, such as "depot:/root/.julia", or give each pipeline a pool of its own with "trust: { pipelines: [ORGANISATION/PIPELINE] }".';
-      return warning(pool, message, hint);
+      return warning(subjectOf(pool), message, hint);
     });
 }
 
@@ -81,7 +87,7 @@ const enough = 15_000;
 function ofTimes(pool: PoolConfig): Finding[] {
   if (pool.stopGrace >= enough) return [];
   const message = `A cancelled job is killed after ${formatDuration(pool.stopGrace)} ("stop_grace"), and the agent needs 5s of that for the end of its log.`;
-  return [warning(pool, message, `Write "stop_grace: ${formatDuration(35_000)}", or remove it.`)];
+  return [warning(subjectOf(pool), message, `Write "stop_grace: ${formatDuration(35_000)}", or remove it.`)];
 }
 
 /** Hooks run in every later job, with its secrets. */
@@ -94,19 +100,18 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
-      const message = `The folder ${folder} ("${key}") does not exist.`;
-      found.push({ level: 'error', subject: `pool ${pool.name}`, message, hint: 'Create it, or fix its path.' });
+      found.push(failure(subjectOf(pool), `The folder ${folder} ("${key}") does not exist.`, 'Create it, or fix its path.'));
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
       if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
       const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
-      found.push(warning(pool, message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
+      found.push(warning(subjectOf(pool), message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
     }
     const open = await openPath(real);
     if (open !== null) {
       const message = `Every user of this host can write to ${open} ("${key}"), and jobs run what is there.`;
-      found.push(warning(pool, message, `Type "chmod o-w ${open}".`));
+      found.push(warning(subjectOf(pool), message, `Type "chmod o-w ${open}".`));
     }
   }
   return found;
@@ -138,14 +143,13 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     const found = await keys();
     if (found === null) return [];
     const list = found.keys.map(({ kind, id }) => `${kind} ${id}`).join(', ');
-    const ok: Finding = { level: 'ok', subject, message: `It opens secrets with ${list}.`, hint: null };
     const said = (message: string, where: (trust: PoolConfig['trust']) => boolean): Finding[] => {
       const names = pools.filter(({ trust }) => where(trust)).map(({ name }) => name);
       const which = `${names.length === 1 ? 'pool' : 'pools'} ${names.join(', ')}`;
-      return names.length === 0 ? [] : [{ level: 'ok', subject, message: `In ${which} ${message}`, hint: null }];
+      return names.length === 0 ? [] : [fine(subject, `In ${which} ${message}`)];
     };
     return [
-      ok,
+      fine(subject, `It opens secrets with ${list}.`),
       ...said(
         'anyone who can push a branch is trusted with secrets; "trust" can limit that to pipelines and branches.',
         ({ pipelines, branches }) => pipelines === null && branches === null,
@@ -158,7 +162,7 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     ];
   } catch (error) {
     const { message, hint } = saidOf(error);
-    return [{ level: 'error', subject, message, hint: hint ?? 'Type "onejob secret keygen" for a new one.' }];
+    return [failure(subject, message, hint ?? 'Type "onejob secret keygen" for a new one.')];
   }
 }
 
@@ -172,9 +176,5 @@ async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[
   const message = `Caches of ${cached.map(({ name }) => name).join(', ')} may grow to ${formatSize(wanted)}, more than the disk of ${stateDir} has.`;
   const hint =
     'Make "cache_limit" smaller, or move "state_dir"; when the disk runs full, onejob removes the least recently used caches.';
-  return [{ level: 'warning', subject: 'caches', message, hint }];
-}
-
-function warning({ name }: PoolConfig, message: string, hint: string): Finding {
-  return { level: 'warning', subject: `pool ${name}`, message, hint };
+  return [warning('caches', message, hint)];
 }

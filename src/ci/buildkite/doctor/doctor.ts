@@ -4,7 +4,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
-import type { Finding } from '../../../finding.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
@@ -25,15 +25,20 @@ export interface DoctorParts {
   readonly stateDir: string;
   readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  /** @throws OnejobError E_SECRET */
-  readonly token: () => Promise<string>;
-  readonly metricsToken: (() => Promise<string>) | null;
+  readonly tokens: Tokens;
   /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool takes jobs that are not trusted. */
   readonly filter: Pick<Filter, 'door'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
+}
+
+/** Each reads a token. @throws OnejobError E_SECRET */
+interface Tokens {
+  readonly service: () => Promise<string>;
+  /** For the counts of queues. */
+  readonly metrics: () => Promise<string>;
 }
 
 /** ms for one sandbox, from making it to its last word, and for all of them. */
@@ -121,14 +126,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const subject = `pool ${pool.name}`;
   if (sandbox === null) {
     const message = `Cannot check the sandboxes of ${whose}: they have no image yet.`;
-    return [
-      {
-        level: 'warning',
-        subject,
-        message,
-        hint: 'Type "onejob image build", or try again after onejob has created the first agent.',
-      },
-    ];
+    return [warning(subject, message, 'Type "onejob image build", or try again after onejob has created the first agent.')];
   }
   using own = deadline(parts.clock, patience, looking.late);
   const late = own.signal;
@@ -194,16 +192,14 @@ function programFindings(service: string, state: AgentProgramState, from: string
       return [];
     case 'unknown':
     case 'preparing':
-      return [
-        { level: 'warning', subject, message: 'onejob is downloading and checking the agent.', hint: 'Try again in a moment.' },
-      ];
+      return [warning(subject, 'onejob is downloading and checking the agent.', 'Try again in a moment.')];
     case 'failed': {
       const { code, message } = state.failure;
-      return [{ level: 'error', subject, message: `${message} (${code})`, hint: howToHave(from) }];
+      return [failure(subject, `${message} (${code})`, howToHave(from))];
     }
     case 'ready': {
       const message = `The agent is version ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
-      return [{ level: 'ok', subject, message, hint: null }, ...ageFindings(subject, state.version)];
+      return [fine(subject, message), ...ageFindings(subject, state.version)];
     }
   }
 }
@@ -218,9 +214,7 @@ function howToHave(from: string | null): string {
 function ageFindings(subject: string, version: string): Finding[] {
   if (!isOlder(version, oldest)) return [];
   const message = `The agent is version ${version}; before ${oldest} it does not report how its job ended, and "onejob jobs" shows all jobs as passed.`;
-  return [
-    { level: 'warning', subject, message, hint: 'Use a newer agent: "agent: { version: … }" of the service, or of the image.' },
-  ];
+  return [warning(subject, message, 'Use a newer agent: "agent: { version: … }" of the service, or of the image.')];
 }
 
 function isOlder(version: string, than: string): boolean {
@@ -232,7 +226,7 @@ function isOlder(version: string, than: string): boolean {
   return false;
 }
 
-type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'token' | 'metricsToken' | 'clock'>;
+type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clock'>;
 
 /** ms between both clocks. A service that signs addresses for uploads refuses requests that are minutes off. */
 const [skewWarning, skewError] = [30_000, 300_000];
@@ -240,19 +234,19 @@ const [skewWarning, skewError] = [30_000, 300_000];
 const soon = 14 * 86_400_000;
 
 export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Promise<Finding[]> {
-  const { config, api } = parts;
+  const { config, api, tokens } = parts;
   const subject = `service ${config.name}`;
-  const say = says(subject);
   const found: Finding[] = [];
   let skew: number | null = null;
 
   try {
-    const told = await api.identity((await parts.token()).trim(), signal);
+    const told = await api.identity((await tokens.service()).trim(), signal);
     if (told === null) {
-      found.push(say('warning', `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
+      const message = `${config.endpoint} does not identify the token.`;
+      found.push(warning(subject, message, 'Check whether "endpoint" is the Agent API.'));
     } else {
       skew = told.skew;
-      found.push(...ofIdentity(told.value, parts, say));
+      found.push(...ofIdentity(told.value, parts, subject));
     }
   } catch (error) {
     // Without the service there is no more to be found out.
@@ -260,9 +254,9 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
   }
 
   try {
-    const told = await api.counts((await (parts.metricsToken ?? parts.token)()).trim(), signal);
+    const told = await api.counts((await tokens.metrics()).trim(), signal);
     skew ??= told.skew;
-    found.push(...ofQueues(told.value, parts, say));
+    found.push(...ofQueues(told.value, parts, subject));
   } catch (error) {
     const { metricsToken } = config;
     const hint =
@@ -271,13 +265,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
         : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
-  return [...found, ...ofClock(skew, say)];
-}
-
-type Say = (level: Finding['level'], message: string, hint?: string | null) => Finding;
-
-function says(subject: string): Say {
-  return (level, message, hint = null) => ({ level, subject, message, hint });
+  return [...found, ...ofClock(skew, subject)];
 }
 
 /** Whose a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
@@ -287,13 +275,13 @@ export function whatIs({ organisation, cluster, queue }: TokenIdentity): string 
   return `${of}${where}${queue === null ? '' : `, for queue ${JSON.stringify(queue)} only`}`;
 }
 
-function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, say: Say): Finding[] {
+function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, subject: string): Finding[] {
   const { cluster, queue, type, expires } = identity;
-  const found = [say('ok', `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
+  const found = [fine(subject, `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
     const message = `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
-    found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
+    found.push(failure(subject, message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
   }
   if (config.registration === 'in-agent') {
     const whose = pools.map(({ name }) => name).join(', ');
@@ -301,31 +289,31 @@ function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenPart
     const other = 'Remove "registration": the token belongs to a cluster, so onejob can reserve jobs with it.';
     const hint =
       cluster === null ? 'Let only trusted people create jobs for these queues; with clusters this is not necessary.' : other;
-    found.push(say('warning', message, hint));
+    found.push(warning(subject, message, hint));
   } else if (cluster === null) {
     const message = 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.';
     const how =
       'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
-    found.push(say('error', message, how));
+    found.push(failure(subject, message, how));
   }
   if (expires !== null && expires - clock.wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);
     const isOver = expires <= clock.wall();
     const message = isOver ? `The token expired on ${day}.` : `The token expires on ${day}.`;
-    found.push(say(isOver ? 'error' : 'warning', message, `Create a new one. ${howToReplace(config.token)}.`));
+    found.push((isOver ? failure : warning)(subject, message, `Create a new one. ${howToReplace(config.token)}.`));
   }
   return found;
 }
 
-function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, say: Say): Finding[] {
+function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, subject: string): Finding[] {
   const queues = [...new Set(pools.map(({ queue }) => queue))];
   return queues.map((queue) => {
     const name = JSON.stringify(queue);
-    if (known.has(queue)) return say('ok', `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
+    if (known.has(queue)) return fine(subject, `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
     const message = `The service does not list queue ${name}: the queue has no agent and no job, or does not exist.`;
     const others = [...known].toSorted().slice(0, 5);
     const those = others.length === 0 ? '' : ` It lists ${others.join(', ')}.`;
-    return say('warning', message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
+    return warning(subject, message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
   });
 }
 
@@ -333,12 +321,12 @@ export function howManyWait(jobs: number): string {
   return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
 }
 
-function ofClock(skew: number | null, say: Say): Finding[] {
+function ofClock(skew: number | null, subject: string): Finding[] {
   if (skew === null || Math.abs(skew) <= skewWarning) return [];
   const seconds = Math.round(Math.abs(skew) / 1000);
   const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's clock; times of jobs are wrong, and uploads may be refused.`;
-  const level = Math.abs(skew) > skewError ? 'error' : 'warning';
-  return [say(level, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".')];
+  const say = Math.abs(skew) > skewError ? failure : warning;
+  return [say(subject, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".')];
 }
 
 /** `refused`: what to do about a token that the service does not take. */

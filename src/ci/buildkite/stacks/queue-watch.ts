@@ -3,26 +3,10 @@ import type { JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
-import type { Reservations } from './reservations.ts';
+import type { Pick, Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
-
-export interface QueueWatchParts {
-  readonly queue: string;
-  /** ms between two questions while a slot is free. */
-  readonly often: number;
-  readonly shared: Shared;
-  readonly reservations: Reservations;
-  readonly runs: Runs;
-  /** Why jobs cannot be had; null when they can. */
-  readonly say: (problem: string | null) => void;
-}
-
-interface Pick {
-  readonly job: JobId;
-  readonly slot: string;
-}
 
 /** ms. The longest wait after failures, and the wait after a refusal, which only a person can mend. */
 const longest = 60_000;
@@ -33,8 +17,15 @@ const beforeNote = 5_000;
 /** Jobs of which it is remembered that their page says it. */
 const mostTold = 5_000;
 
-/** It is to be woken when a slot is free, and when the token is another. */
-export function watchQueue({ queue, often, shared, reservations, runs, say }: QueueWatchParts): Turns {
+/**
+ * To be woken when a slot is free, and when the token is another. `often`: ms between two questions while a slot is free. `say`: why
+ * jobs cannot be had; null when they can.
+ */
+export function watchQueue(
+  queue: string,
+  { often, say }: { readonly often: number; readonly say: (problem: string | null) => void },
+  { shared, reservations, runs }: { readonly shared: Shared; readonly reservations: Reservations; readonly runs: Runs },
+): Turns {
   const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
   const pools = shared.pools.filter((pool) => pool.queue === queue);
   /** Every so many ms reservations are kept. */
@@ -170,7 +161,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     return Math.max(notBefore, isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
   };
 
-  return takeTurns({ due, turn, clock, signal });
+  return takeTurns(due, turn, clock, signal);
 }
 
 /**

@@ -32,56 +32,17 @@ export interface Reservation {
   readonly kept: number;
 }
 
+/** A job, and the slot that it is for. */
+export interface Pick {
+  readonly job: JobId;
+  readonly slot: string;
+}
+
 interface Verdict {
   /** For people, on the job's page. */
   readonly detail: string;
   /** For the list of jobs. */
   readonly word: string;
-}
-
-interface NotAcquired {
-  readonly job: JobId;
-  readonly agent: AgentId;
-  readonly result: JobResult;
-  /** Why its agent was given up; null: it ended by itself, or was ended for another reason. */
-  readonly late: string | null;
-}
-
-export interface Reservations {
-  of(job: JobId): Reservation | null;
-  /** Those of a slot that wait for it or are in it, oldest first. */
-  in(slot: string): readonly Reservation[];
-  /** Whether there is any of the queue. */
-  has(queue: string): boolean;
-  /** Not to be reserved now: one that was given back, or that another host has. */
-  isShunned(job: JobId): boolean;
-  /** @throws OnejobError E_CI_* when the service cannot be asked; all of them have a row then, for some may be ours */
-  take(queue: string, picks: readonly { readonly job: JobId; readonly slot: string }[]): Promise<void>;
-  /** Sees that it is ours for most of its time still. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
-  renew(job: JobId): Promise<boolean>;
-  /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
-  keep(queue: string): Promise<void>;
-  /** A sandbox is made for it. */
-  put(job: JobId, agent: AgentId): void;
-  /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
-  returned(job: JobId, failure: Failure | null): void;
-  /**
-   * Its agent is over and never had it: the service still keeps it for us, and shows nothing of why it waits. It is tried again, given
-   * to others, or ended with the reason.
-   */
-  notAcquired(about: NotAcquired, signal: AbortSignal): Promise<void>;
-  /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: its row is somebody else's matter. */
-  forget(job: JobId, word?: string | null): void;
-  /** The service does not keep it for this host any more; `state`: its word for what became of it. */
-  lost(job: JobId, state: string): void;
-  /** What a slot could do with a job now. One that waited for this slot goes to another one of its pool, or back. */
-  offer(slot: string, offer: SlotOffer): void;
-  /** Whether slots have told what they could do. */
-  readonly knowsSlots: boolean;
-  /** Slots of a queue that could take a job and have none, not even one that is only reserved. */
-  free(queue: string): string[];
-  /** For a job of this pool: the one that has it, or one that is open, or any; undefined: the pool has none. */
-  slotFor(pool: string, job: JobId): string | undefined;
 }
 
 /** ms that a job is left to others: after it was given back, and when another host was faster. */
@@ -96,7 +57,9 @@ const passing: ReadonlySet<string> = new Set<ErrorCode>([
   ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
-export function createReservations(shared: Shared): Reservations {
+export type Reservations = ReturnType<typeof createReservations>;
+
+export function createReservations(shared: Shared) {
   const { config, stacks, stack, rows, slots, poolOf, isTaken, expiry, emit, clock, log, signal } = shared;
   const held = new Map<JobId, Reservation>();
   const shunned = new Map<JobId, number>();
@@ -113,6 +76,7 @@ export function createReservations(shared: Shared): Reservations {
   const isIn = (slot: string) => [...held.values()].filter((one) => one.slot === slot);
   const isOpen = (slot: string): boolean => offers.get(slot) === 'open';
   const isUnclaimed = (slot: string): boolean => isIn(slot).every(({ verdict }) => verdict !== null);
+  /** Slots of a queue that could take a job and have none, not even one that is only reserved. */
   const free = (queue: string): string[] =>
     [...offers.keys()].filter((slot) => isOpen(slot) && poolOf(slot)?.queue === queue && isUnclaimed(slot));
   const tellWaiting = ({ pool, slot }: Reservation): void => emit({ kind: 'waiting', pool, slot });
@@ -120,10 +84,11 @@ export function createReservations(shared: Shared): Reservations {
     for (const [one, until] of shunned) if (until <= clock.now()) shunned.delete(one);
     shunned.set(job, clock.now() + ms);
   };
-  const forget: Reservations['forget'] = (job, word) => {
+  /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: leaves its row alone. */
+  function forget(job: JobId, word?: string | null): void {
     held.delete(job);
     if (word !== undefined) rows.left(job, word);
-  };
+  }
 
   /** Ends it at the service, now or when the service can be told. */
   async function tell({ job, verdict }: Reservation): Promise<void> {
@@ -171,7 +136,8 @@ export function createReservations(shared: Shared): Reservations {
     }
   }
 
-  const lost: Reservations['lost'] = (job, state) => {
+  /** The service does not keep it for this host any more; `state`: the service's word for it. */
+  function lost(job: JobId, state: string): void {
     const one = held.get(job);
     const stage = stageOf(state);
     // An agent of ours has acquired it, then, or is ending it.
@@ -180,7 +146,7 @@ export function createReservations(shared: Shared): Reservations {
     shun(job, shunLost);
     forget(job, stage === 'over' || stage === 'ending' ? wordOf(state, null) : null);
     if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
-  };
+  }
 
   async function extend(jobs: readonly JobId[]): Promise<void> {
     if (jobs.length === 0) return;
@@ -217,14 +183,18 @@ export function createReservations(shared: Shared): Reservations {
   }
 
   return {
-    of: (job) => held.get(job) ?? null,
+    of: (job: JobId) => held.get(job) ?? null,
+    /** Those of a slot that wait for it or are in it, oldest first. */
     in: isIn,
-    has: (queue) => [...held.values()].some((one) => one.queue === queue),
-    isShunned: (job) => (shunned.get(job) ?? 0) > clock.now(),
-    async take(queue, picks) {
+    /** Whether there is any of the queue. */
+    has: (queue: string) => [...held.values()].some((one) => one.queue === queue),
+    /** Not to be reserved now: one that was given back, or that another host has. */
+    isShunned: (job: JobId) => (shunned.get(job) ?? 0) > clock.now(),
+    /** @throws OnejobError E_CI_* when the service cannot be asked; all of them have a row then, because some may be ours */
+    async take(queue: string, picks: readonly Pick[]): Promise<void> {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const note = ({ job, slot }: (typeof picks)[number]): void => {
+      const note = ({ job, slot }: Pick): void => {
         const pool = poolOf(slot)?.name;
         if (pool !== undefined && !held.has(job)) rows.reserved({ id: job, env: {} }, pool);
       };
@@ -247,12 +217,14 @@ export function createReservations(shared: Shared): Reservations {
         void decide(one);
       }
     },
-    async renew(job) {
+    /** Makes sure that it is ours for most of its time. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
+    async renew(job: JobId): Promise<boolean> {
       const one = held.get(job);
       if (one !== undefined && clock.now() - one.kept > freshFor) await extend([job]);
       return held.has(job);
     },
-    async keep(queue) {
+    /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
+    async keep(queue: string): Promise<void> {
       const all = [...held.values()].filter((one) => one.queue === queue);
       for (const one of all) {
         if (one.verdict !== null) await tell(one);
@@ -263,10 +235,10 @@ export function createReservations(shared: Shared): Reservations {
       const left = all.filter(({ job }) => held.has(job)).map(({ job }) => job);
       await extend(left);
     },
-    put(job, agent) {
-      change(job, { agent });
-    },
-    returned(job, failure) {
+    /** A sandbox is made for it. */
+    put: (job: JobId, agent: AgentId) => void change(job, { agent }),
+    /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
+    returned(job: JobId, failure: Failure | null): void {
       const its = failure === null || passing.has(failure.code) ? null : failure;
       const failures = (held.get(job)?.failures ?? 0) + (its === null ? 0 : 1);
       const now = wait(job, failures);
@@ -277,7 +249,19 @@ export function createReservations(shared: Shared): Reservations {
       } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot no longer exists');
       else queueMicrotask(() => tellWaiting(now));
     },
-    async notAcquired({ job, agent, result, late }, inner) {
+    /**
+     * Its agent is over and never had it: the service still keeps it for us, and does not show why it waits. It is tried again, given
+     * to others, or ended with the reason. `late`: why its agent was given up; null: it ended by itself, or for another reason.
+     */
+    async notAcquired(
+      {
+        job,
+        agent,
+        result,
+        late,
+      }: { readonly job: JobId; readonly agent: AgentId; readonly result: JobResult; readonly late: string | null },
+      inner: AbortSignal,
+    ): Promise<void> {
       const one = held.get(job);
       const why = late ?? whyNotAcquired(result);
       log.warn('job not acquired', { job, agent, reason: why });
@@ -296,7 +280,8 @@ export function createReservations(shared: Shared): Reservations {
     },
     forget,
     lost,
-    offer(slot, offer) {
+    /** What a slot could do with a job now. One that waited for this slot goes to another one of its pool, or back. */
+    offer(slot: string, offer: SlotOffer): void {
       offers.set(slot, offer);
       const pool = poolOf(slot)?.name;
       const untaken = [...held.values()].filter((one) => one.pool === pool && one.verdict === null && !isTaken(one.job, one.slot));
@@ -311,11 +296,13 @@ export function createReservations(shared: Shared): Reservations {
         else if (offer === 'gone') void giveBack(one.job, 'its slot no longer exists');
       }
     },
+    /** Whether slots have told what they could do. */
     get knowsSlots() {
       return offers.size > 0;
     },
     free,
-    slotFor(pool, job) {
+    /** For a job of this pool: the one that has it, or one that is open, or any; undefined: the pool has none. */
+    slotFor(pool: string, job: JobId): string | undefined {
       const its = [...offers.keys()].filter((slot) => poolOf(slot)?.name === pool);
       return its.find((slot) => isTaken(job, slot)) ?? its.find(isOpen) ?? its[0];
     },

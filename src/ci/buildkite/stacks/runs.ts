@@ -7,7 +7,7 @@ import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Shared } from '../service.ts';
 import type { Reservations } from './reservations.ts';
 import { stageOf } from './stacks.ts';
-import { retryWait, type Turns, takeTurns } from './turns.ts';
+import { retryWait, takeTurns } from './turns.ts';
 
 export interface Run {
   readonly job: JobId;
@@ -25,14 +25,6 @@ export interface Run {
   readonly cancelledAt: number | null;
 }
 
-export interface Runs extends Turns {
-  /** An agent is about to be let go with the job, or was by an earlier manager. */
-  add(run: { readonly job: JobId; readonly agent: AgentId; readonly slot: string }): void;
-  of(job: JobId): Run | null;
-  /** Its sandbox is gone. */
-  drop(job: JobId): void;
-}
-
 /** ms between two looks: while an agent is on its way, and else. */
 const [soon, later] = [1_000, 5_000];
 /** ms beyond its grace period in which a cancelled job's agent sends the end of its log. */
@@ -42,7 +34,9 @@ const fresh = 2_000;
 /** ms, the longest between two tries to ask. */
 const longestWait = 30_000;
 
-export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>): Runs {
+export type Runs = ReturnType<typeof createRuns>;
+
+export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>) {
   const { config, stacks, stack, rows, poolOf, emit, clock, log, signal } = shared;
   const runs = new Map<JobId, Run>();
   let failures = 0;
@@ -135,15 +129,17 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
     return Math.max(notBefore, asked + (open.some(({ phase }) => phase === 'expected') ? soon : later));
   }
 
-  const turns = takeTurns({ due, turn, clock, signal });
+  const turns = takeTurns(due, turn, clock, signal);
   return {
     ...turns,
-    add(run) {
+    /** An agent is about to be let go with the job, or was by an earlier manager. */
+    add(run: Pick<Run, 'job' | 'agent' | 'slot'>): void {
       const fresh = { phase: 'expected', wasAcquired: false, late: null, cancelledAt: null } as const;
       runs.set(run.job, { ...run, ...fresh, since: clock.now() });
       turns.wake();
     },
-    of: (job) => runs.get(job) ?? null,
-    drop: (job) => void runs.delete(job),
+    of: (job: JobId) => runs.get(job) ?? null,
+    /** Its sandbox is gone. */
+    drop: (job: JobId) => void runs.delete(job),
   };
 }
