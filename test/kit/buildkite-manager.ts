@@ -149,7 +149,7 @@ export function openManager({
       if (manager.token instanceof OnejobError) throw manager.token;
       return manager.token;
     },
-    rule: (job, pool) =>
+    admit: (job, pool) =>
       admit(job, {
         ...{ trust: pool.trust, keys: async () => null },
         pins: { of: () => [], first: (_, pipeline) => [pipeline] },

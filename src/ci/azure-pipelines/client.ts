@@ -180,10 +180,7 @@ export function createAzureClient(options: ClientOptions) {
 }
 
 function told({ capabilities, assigned }: AgentQuery): Record<string, string> {
-  return {
-    ...(capabilities && { includeCapabilities: 'true' }),
-    ...(assigned && { includeAssignedRequest: 'true' }),
-  };
+  return { ...(capabilities && { includeCapabilities: 'true' }), ...(assigned && { includeAssignedRequest: 'true' }) };
 }
 
 function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, base: string): z.output<T> {

@@ -245,9 +245,7 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
       throw new OnejobError(
         'E_SECRET',
         `The secret in ${describeSecret({ ...reference, expires: null })} contains only whitespace.`,
-        {
-          hint: `${howToReplace(reference)}.`,
-        },
+        { hint: `${howToReplace(reference)}.` },
       );
     }
     cached = mark === null ? null : { mark, text };

@@ -17,7 +17,7 @@ const [skewWarning, skewError] = [60_000, 240_000];
 export async function findings(
   { config, pools, client, clock }: AzureParts,
   registry: AzureRegistry,
-  books: Registrations,
+  registrations: Registrations,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const subject = `service ${config.name}`;
@@ -44,7 +44,7 @@ export async function findings(
     return found;
   }
   for (const queue of queuesOf(pools)) await ofPool(queue).catch(refused);
-  const left = books.open().map(({ name }) => name);
+  const left = registrations.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
     problem(
       `No pool of the config uses service ${config.name}, which still has entries that onejob created: ${some(left)}.`,
@@ -67,7 +67,7 @@ export async function findings(
     registry.agentPools.forget(queue);
     const pool = await registry.agentPools.find(queue, signal);
     const agents = await client.agents(pool.id, {}, signal);
-    const ours = agents.filter(({ name }) => books.marks.agentOf(name) !== null).length;
+    const ours = agents.filter(({ name }) => registrations.marks.agentOf(name) !== null).length;
     ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
     if (pool.autoUpdate === true)
       problem(
@@ -78,7 +78,7 @@ export async function findings(
   }
 
   async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<void> {
-    const made = books.open().filter((one) => one.placeholder && one.place === String(pool));
+    const made = registrations.open().filter((one) => one.placeholder && one.place === String(pool));
     if (made.length === 0)
       return problem(
         `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while the pool has no agent.`,
@@ -86,7 +86,7 @@ export async function findings(
       );
     const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
-    const remote = first === undefined ? null : books.remoteOf(first.agent);
+    const remote = first === undefined ? null : registrations.remoteOf(first.agent);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
       return problem(
@@ -99,10 +99,10 @@ export async function findings(
         `The placeholder of agent pool "${queue}" is gone from the service.`,
         'onejob creates it again with the next agent.',
       );
-    const ids = new Set(own.map(({ agent }) => books.remoteOf(agent)?.id));
+    const ids = new Set(own.map(({ agent }) => registrations.remoteOf(agent)?.id));
     const uncounted = (registry.latest.get(pool) ?? []).filter(
       ({ matchedAgents }) =>
-        matchedAgents?.some(({ name }) => name !== null && books.marks.agentOf(name) !== null) &&
+        matchedAgents?.some(({ name }) => name !== null && registrations.marks.agentOf(name) !== null) &&
         !matchedAgents.some(({ id }) => ids.has(String(id))),
     );
     const unused = own.filter(({ usedAt }) => usedAt !== null && clock.wall() - usedAt > unusedAfter);

@@ -37,9 +37,7 @@ export async function azure(session: Session, typed: AzureArguments, cards = loo
     throw new OnejobError(
       'E_USAGE',
       '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.',
-      {
-        hint: 'Type "onejob up --config FILE", or omit --config.',
-      },
+      { hint: 'Type "onejob up --config FILE", or omit --config.' },
     );
   }
   const token = await givenToken(typed.token, context);

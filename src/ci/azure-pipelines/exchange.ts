@@ -62,10 +62,7 @@ export function createThrottle(clock: Clock, place: string) {
           throw new OnejobError(
             'E_CI_THROTTLED',
             `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`,
-            {
-              hint: 'onejob waits until then. If it happens again, check who else uses the same credential.',
-              retry: true,
-            },
+            { hint: 'onejob waits until then. If it happens again, check who else uses the same credential.', retry: true },
           );
         }
         await sleep(clock, left, signal);

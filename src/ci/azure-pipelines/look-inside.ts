@@ -26,43 +26,14 @@ export interface AgentInside {
 }
 
 /** Where images have an agent, the first that has one wins: onejob's own, Microsoft's page for containers, and usual others. */
-const roots = [
-  '/opt/agent',
-  '/azp/agent',
-  '/azp',
-  '/agent',
-  '/vsts/agent',
-  '/vsts',
-  '/home/agent/agent',
-  '/opt/azp',
-  '/opt/azp/agent',
-];
-const starts = ['/azp/start.sh', '/start.sh', '/vsts/start.sh', '/opt/azp/start.sh'];
+const roots = '/opt/agent /azp/agent /azp /agent /vsts/agent /vsts /home/agent/agent /opt/azp /opt/azp/agent';
+const starts = '/azp/start.sh /start.sh /vsts/start.sh /opt/azp/start.sh';
 /** Agents look for these on the PATH (agent `NixCapabilitiesProvider`). */
-const tools = [
-  'ant',
-  'bundle',
-  'clang',
-  'cmake',
-  'curl',
-  'docker',
-  'git',
-  'gulp',
-  'java',
-  'make',
-  'mvn',
-  'node',
-  'npm',
-  'python',
-  'python3',
-  'ruby',
-  'sh',
-  'bash',
-];
+const tools = 'ant bundle clang cmake curl docker git gulp java make mvn node npm python python3 ruby sh bash';
 
 /** For `AgentContext.ask`. Builtins only, but for the agent itself. */
 export const lookInside = [
-  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots.join(' ')}; do`,
+  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
   `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
@@ -72,8 +43,8 @@ export const lookInside = [
   `    printf 'problem=%s\\n' "$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1)"; fi`,
   '  break',
   'done',
-  `for f in ${starts.join(' ')}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
-  `for t in ${tools.join(' ')}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
+  `for f in ${starts}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
+  `for t in ${tools}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
   `while IFS= read -r l; do case $l in Uid:*) set -- $l; printf 'uid=%s\\n' "$2"; break;; esac; done </proc/self/status`,
   `printf 'arch=%s\\n' "$(uname -m 2>/dev/null || echo unknown)"`,
   `printf 'environment\\n'`,
@@ -97,9 +68,7 @@ export function readInside(answer: string): AgentInside {
   }
   const uid = found.get('uid');
   if (uid === undefined)
-    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', {
-      retry: true,
-    });
+    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', { retry: true });
   const said = found.get('version') ?? null;
   const known = version.safeParse(said?.trim());
   return {

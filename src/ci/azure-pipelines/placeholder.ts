@@ -20,22 +20,22 @@ interface Made {
 
 export function createPlaceholders(
   { config, client, makeKey }: Pick<AzureParts, 'config' | 'client' | 'makeKey'>,
-  books: Registrations,
+  registrations: Registrations,
 ) {
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
   const idOf = (pool: number, set: string): AgentId =>
     `placeholder-${createHash('sha256').update(`${config.name} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
-  const nameOf = (pool: number, set: string): string => books.marks.placeholderName(`${pool} ${set}`);
+  const nameOf = (pool: number, set: string): string => registrations.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
     // The answer to an earlier POST may have been lost: that one is as good, and between two there would be none.
-    const remote = await books.locate(agent, signal);
+    const remote = await registrations.locate(agent, signal);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), { capabilities: true }, signal);
     if (entry !== null) {
-      books.seen(agent, String(entry.id));
+      registrations.seen(agent, String(entry.id));
       // What a former manager learned from an agent that was online stays until there is one to learn from again.
       const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
       const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
@@ -53,7 +53,7 @@ export function createPlaceholders(
       publicKey,
     };
     const of = { agent, place: String(pool), name: body.name, placeholder: true };
-    await books.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
+    await registrations.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
   };
 
   return {
@@ -70,13 +70,13 @@ export function createPlaceholders(
         one.last = making.catch(() => void one.versions.delete(version));
         return making;
       };
-      return (one.versions.get(version) ?? begin()).then(() => books.used(agent));
+      return (one.versions.get(version) ?? begin()).then(() => registrations.used(agent));
     },
     /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
     async learn(pool: number, set: string, { systemCapabilities }: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
-      const remote = books.remoteOf(idOf(pool, set));
+      const remote = registrations.remoteOf(idOf(pool, set));
       if (remote !== null && !isDeepStrictEqual(said.get(set) ?? {}, shared))
         await client.setUserCapabilities(pool, Number(remote.id), shared, signal);
       said.set(set, shared);
@@ -87,15 +87,15 @@ export function createPlaceholders(
     poolOf: (name: string) => pools.get(name) ?? null,
     /** Which of ours the service has: one that somebody removed is made again with the next agent. */
     saw(queue: string, names: ReadonlySet<string>): void {
-      for (const { agent, name, state, place, placeholder } of books.open())
+      for (const { agent, name, state, place, placeholder } of registrations.open())
         if (placeholder && state === 'made' && place === queue && !names.has(name)) made.delete(agent);
     },
     /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
     async forget(signal: AbortSignal): Promise<void> {
       const failures: unknown[] = [];
-      for (const one of books.open().filter(({ placeholder }) => placeholder)) {
+      for (const one of registrations.open().filter(({ placeholder }) => placeholder)) {
         made.delete(one.agent);
-        await books.remove(one, signal).catch((error: unknown) => failures.push(error));
+        await registrations.remove(one, signal).catch((error: unknown) => failures.push(error));
       }
       if (failures.length > 0) throw failures[0];
     },

@@ -22,10 +22,10 @@ import { type Agent, type JobRequest, requestState } from './wire.ts';
 export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
 /** `closing`: aborts when the service ends. */
-export function createAzureRegistry(parts: AzureParts, books: Registrations, closing: AbortSignal) {
+export function createAzureRegistry(parts: AzureParts, registrations: Registrations, closing: AbortSignal) {
   const { config, client, log, makeKey, slots } = parts;
-  const { marks } = books;
-  const placeholders = createPlaceholders(parts, books);
+  const { marks } = registrations;
+  const placeholders = createPlaceholders(parts, registrations);
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
   const builds = createBuilds(client);
@@ -68,7 +68,7 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
     served: readonly string[],
   ): NonNullable<Shown['waiting']> {
     const standsFor = new Map<number, readonly string[]>();
-    const booked = new Set(books.open().map(({ name }) => name));
+    const booked = new Set(registrations.open().map(({ name }) => name));
     for (const { id, name } of agents) {
       const agent = marks.agentOf(name);
       const one = agent !== null ? slots.poolOf(agent) : placeholders.poolOf(name);

@@ -6,6 +6,7 @@
 import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../../errors.ts';
+import { inQuotes } from '../../quoted.ts';
 import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
@@ -24,7 +25,7 @@ export interface AgentScript {
 export function readyAgent(parts: AgentScript, files: readonly { readonly name: string; readonly text: string }[]): string {
   return [
     ...begin(parts),
-    ...files.map(({ name, text }) => `rm -f ${name}; printf '%s' ${quote(text)} >${name} || exit 1`),
+    ...files.map(({ name, text }) => `rm -f ${name}; printf '%s' ${inQuotes(text)} >${name} || exit 1`),
     ...capabilities(parts),
     'umask 022',
     'exec ./bin/Agent.Listener run --once',
@@ -40,13 +41,13 @@ export interface SelfRegistration {
 
 /** The agent makes itself known with a token, which is gone from the sandbox before a job can come. */
 export function configuringAgent(parts: AgentScript, { url, pool, name, token }: SelfRegistration): string {
-  const flags = `--unattended --acceptTeeEula --replace --auth pat --url ${quote(url)} --pool ${quote(pool)} --agent ${quote(name)} --work _work`;
+  const flags = `--unattended --acceptTeeEula --replace --auth pat --url ${inQuotes(url)} --pool ${inQuotes(pool)} --agent ${inQuotes(name)} --work _work`;
   return [
     ...begin(parts),
     ...capabilities(parts),
     'umask 022',
     // The agent takes it out of its environment when it has read it, and is another process than the one that runs jobs.
-    `VSTS_AGENT_INPUT_TOKEN=${quote(token)} ./config.sh ${flags} </dev/null || exit 1`,
+    `VSTS_AGENT_INPUT_TOKEN=${inQuotes(token)} ./config.sh ${flags} </dev/null || exit 1`,
     'exec ./bin/Agent.Listener run --once',
   ].join('\n');
 }
@@ -55,19 +56,19 @@ export function configuringAgent(parts: AgentScript, { url, pool, name, token }:
 export function startingImage(start: string, workspace: string, { url, pool, name, token }: SelfRegistration): string {
   const slash = start.lastIndexOf('/');
   return [
-    `cd ${quote(start.slice(0, slash) || '/')} || exit 1`,
+    `cd ${inQuotes(start.slice(0, slash) || '/')} || exit 1`,
     ...diagnostics(workspace),
-    `export AZP_URL=${quote(url)} AZP_TOKEN=${quote(token)} AZP_POOL=${quote(pool)} AZP_AGENT_NAME=${quote(name)}`,
+    `export AZP_URL=${inQuotes(url)} AZP_TOKEN=${inQuotes(token)} AZP_POOL=${inQuotes(pool)} AZP_AGENT_NAME=${inQuotes(name)}`,
     // What the image wants to be kept to itself stays so.
     'export AGENT_ALLOW_RUNASROOT=1 VSO_AGENT_IGNORE="${VSO_AGENT_IGNORE:+$VSO_AGENT_IGNORE,}AZP_TOKEN,AZP_TOKEN_FILE"',
-    `if [ -x ${quote(start)} ]; then exec ${quote(start)} --once; fi`,
-    `exec sh ${quote(start)} --once`,
+    `if [ -x ${inQuotes(start)} ]; then exec ${inQuotes(start)} --once; fi`,
+    `exec sh ${inQuotes(start)} --once`,
   ].join('\n');
 }
 
 function begin({ root, uid, workspace }: AgentScript): string[] {
   return [
-    `cd ${quote(root)} || exit 1`,
+    `cd ${inQuotes(root)} || exit 1`,
     ...diagnostics(workspace),
     ...(uid === 0 ? ['export AGENT_ALLOW_RUNASROOT=1'] : []),
     'umask 077',
@@ -75,7 +76,7 @@ function begin({ root, uid, workspace }: AgentScript): string[] {
 }
 
 function diagnostics(workspace: string): string[] {
-  const folder = quote(`${workspace}/${diagFolder}`);
+  const folder = inQuotes(`${workspace}/${diagFolder}`);
   return [`if mkdir -p ${folder} 2>/dev/null; then export AGENT_DIAGLOGPATH=${folder}; fi`];
 }
 
@@ -84,11 +85,7 @@ function capabilities({ capabilities: found }: AgentScript): string[] {
   if (text === '') return [];
   // What the image brings itself stays, also without the end of its last line.
   const whole = `if [ -s .capabilities ]; then printf '\\n' >>.capabilities; fi`;
-  return [whole, `printf '%s' ${quote(text)} >>.capabilities || exit 1`];
-}
-
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`;
+  return [whole, `printf '%s' ${inQuotes(text)} >>.capabilities || exit 1`];
 }
 
 export interface AgentFileParts {

@@ -71,12 +71,12 @@ export type AzureService = CiService &
 
 export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
-  const { name: service, url, pollEvery, bootTimeout } = config;
+  const { name: service, url } = config;
   const closing = new AbortController();
   const queues = queuesOf(pools).map((name) => {
     return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
   });
-  const { common, registry, books } = createEarlyBound({ ...parts, service, url, queues, pollEvery, bootTimeout }, (known) =>
+  const { common, registry, registrations } = createEarlyBound({ ...parts, service, url, queues, pace: config }, (known) =>
     createAzureRegistry(parts, known, closing.signal),
   );
 
@@ -84,7 +84,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
     ...common,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
 
-    check: (signal) => findings(parts, registry, books, signal),
+    check: (signal) => findings(parts, registry, registrations, signal),
 
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });

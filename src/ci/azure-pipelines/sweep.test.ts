@@ -1,4 +1,4 @@
-/** Both sides of the books: what was made goes, what somebody else made stays. */
+/** What onejob registered is removed, and what somebody else registered stays. */
 import { describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import type { Manager } from '../../../test/kit/azure-manager.ts';
@@ -180,7 +180,7 @@ it('goes on for a service that no pool uses any more; its placeholder goes when 
 });
 
 describe('after a service was given another name', () => {
-  it('removes what it made under its old one, and closes the books of that', async () => {
+  it('removes what it made under its old one, and closes the registrations of that', async () => {
     const world = await open();
     const first = world.manager();
     await first.register('a1');

@@ -63,7 +63,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     return createBuildkite({
       ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
       entry: createStackEntry(name, stacks, { host, version, store, clock }),
-      rule: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
+      admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
     });
   };
   const service = isInAgent ? createInAgent({ ...front, slots }) : byAcquisition();

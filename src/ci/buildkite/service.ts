@@ -33,7 +33,7 @@ export interface BuildkiteParts extends FrontParts {
   readonly entry: StackEntry;
   /** null: no pool takes jobs that are not trusted. */
   readonly filter: Filter | null;
-  readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
+  readonly admit: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
   readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
   /** In [0, 1). */
   readonly random: () => number;
@@ -163,9 +163,9 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       next(_pool, slot) {
         if (slot === null) return null;
         const pool = poolOf(slot);
-        for (const { job, ruling, verdict } of reservations.in(slot)) {
-          if (ruling === null || verdict !== null || isTaken(job, slot)) continue;
-          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, ruling, stateDir) };
+        for (const { job, admission, verdict } of reservations.in(slot)) {
+          if (admission === null || verdict !== null || isTaken(job, slot)) continue;
+          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir) };
         }
         return null;
       },
@@ -179,8 +179,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
         // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
-        if (one === null || one.ruling === null || pool === undefined) throw undecided(job);
-        return one.ruling.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.ruling), stateDir);
+        if (one === null || one.admission === null || pool === undefined) throw undecided(job);
+        return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
 
       record: (change) => void changes.push(change),
@@ -200,8 +200,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const one = job === null ? null : reservations.of(job);
       const pool = poolOf(slot);
       if (job === null || one === null || one.verdict !== null || pool === undefined) throw gone(job);
-      if (one.ruling === null) throw undecided(job);
-      const { secrets, trusted, why, facts } = one.ruling;
+      if (one.admission === null) throw undecided(job);
+      const { secrets, trusted, why, facts } = one.admission;
       if (!trusted && filter === null) throw undecided(job);
       const filtered = trusted || filter === null ? null : await filter.door(context, inner);
       if (!(await reservations.renew(job))) throw gone(job);
@@ -215,7 +215,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const token =
         filtered === null ? once : filtered.seal.close(sealed({ token: once, job, build: facts.buildId }, pool.timeout));
       const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
-      const script = scriptFor(context, pool, { token, endpoint, job, note: why, secrets, isFiltered: filtered !== null });
+      const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
       return { id: null, script, redact: [once, token, ...secrets.map(({ value }) => value)], files: null };
     },
 

@@ -22,7 +22,7 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle', isSingl
   };
   const registration = { agent: 'a1', service: 'bell', place: 'p', placeholder: false, state: 'made' };
   const inDoubt = createOfflineAgents({
-    ...{ service: 'bell', url: 'the bell', bootTimeout: minutes(3), clock },
+    ...{ service: 'bell', url: 'the bell', pace: { pollEvery: 10_000, bootTimeout: minutes(3) }, clock },
     log: { info() {}, warn: (text: string) => void warned.push(text), error() {} } as Partial<Log> as Log,
     registry: {
       isSingleUse,
@@ -33,7 +33,7 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle', isSingl
         return 'removed';
       },
     },
-    books: {
+    registrations: {
       locate: async () => entry,
       find: () => registration,
       remoteOf: () => entry,

@@ -5,6 +5,7 @@ import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { JobRequest } from '../../job.ts';
+import { inQuotes } from '../../quoted.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import type { AgentContext } from '../ci-service.ts';
@@ -94,13 +95,10 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
         hint: 'Give a pool "service: own" in the config.',
       });
     }
-    throw new OnejobError(
-      'E_POOL_UNKNOWN',
-      `Cannot queue the job: it names no pool, no pool is called "default", and all ${names.length} pools have devices.`,
-      {
-        hint: `Choose a pool with --pool: ${names.join(', ')}.`,
-      },
-    );
+    const why = `it names no pool, no pool is called "default", and all ${names.length} pools have devices`;
+    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: ${why}.`, {
+      hint: `Choose a pool with --pool: ${names.join(', ')}.`,
+    });
   }
   const pool = pools.get(name);
   if (pool !== undefined) return pool;
@@ -113,16 +111,11 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
   const { devices } = request;
   if (devices === null || hasDevices(pool, devices)) return;
   const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
-  throw new OnejobError(
-    'E_JOB_REQUEST',
-    `Cannot give the job ${devices} ${devices === 1 ? 'device' : 'devices'}: agents of pool "${pool.name}" have ${pool.devices.count}.`,
-    {
-      hint:
-        fitting.length === 0
-          ? 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.'
-          : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`,
-    },
-  );
+  const many = `${devices} ${devices === 1 ? 'device' : 'devices'}`;
+  const why = `Cannot give the job ${many}: agents of pool "${pool.name}" have ${pool.devices.count}.`;
+  const none = 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.';
+  const hint = fitting.length === 0 ? none : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`;
+  throw new OnejobError('E_JOB_REQUEST', why, { hint });
 }
 
 function sameMount(a: Mount, b: Mount): boolean {
@@ -132,7 +125,7 @@ function sameMount(a: Mount, b: Mount): boolean {
 /** `text` as one word of a POSIX shell. @throws OnejobError for a NUL byte, which no shell can carry */
 export function quote(text: string): string {
   if (text.includes('\0')) throw new OnejobError('E_JOB_REQUEST', 'A command or variable cannot contain a NUL byte.');
-  return `'${text.replaceAll("'", "'\\''")}'`;
+  return inQuotes(text);
 }
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
@@ -165,18 +158,16 @@ export function jobEnvironment({ id, request, progress }: Job, context: AgentCon
   };
 }
 
-export interface JobScript {
-  readonly workspace: string;
-  readonly env: Readonly<Record<string, string>>;
-  readonly command: readonly string[];
-}
-
 /**
  * A job as a script for the gate: go to the workspace, set the environment, become the command. The `exec` at the end
  * makes the command the process that TERM reaches, and passes its exit code on, 127 for a missing command too.
  * @throws OnejobError E_JOB_REQUEST when a shell could not carry it
  */
-export function jobScript({ workspace, env, command }: JobScript): string {
+export function jobScript({
+  workspace,
+  env,
+  command,
+}: { readonly workspace: string } & Pick<JobRequest, 'env' | 'command'>): string {
   // Some shells tell the job where its gate stood before.
   const lines = [`cd ${quote(workspace)} || exit 125`, 'unset OLDPWD'];
   for (const [name, value] of Object.entries(env)) {

@@ -157,15 +157,13 @@ export function createInAgent(parts: InAgentParts): CiService {
     jobs: null,
 
     async register(context) {
-      const pool = pools.get(context.pool);
+      const { pool: name } = context;
+      const pool = pools.get(name);
       if (pool === undefined)
-        throw new OnejobError(
-          'E_BUG',
-          `Service ${config.name} was asked for pool ${context.pool}, which belongs to another service.`,
-        );
+        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which belongs to another service.`);
       const token = (await parts.token()).trim();
       const { endpoint } = config;
-      const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
+      const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });
       return { id: null, script, redact: [token], files: null };
     },
 

@@ -1,22 +1,26 @@
 /**
- * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. Nothing long-lived is in it: the
- * token is good for one agent of that one job, unless the agent takes its job itself.
- * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
+ * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. It holds nothing long-lived: the
+ * token is for one agent of that job, unless the agent takes its job itself. The script names every place where an earlier job could
+ * have left something, so that the agent reads none of its own defaults.
  */
 import type { PoolConfig } from '../../../config/config.ts';
+import { inQuotes } from '../../../quoted.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import type { AgentContext } from '../../ci-service.ts';
 
-export interface ScriptParts {
+/** How an agent reaches the service, and what it may take there. */
+export interface AgentAccess {
   readonly token: string;
   /** Of the Agent API as the sandbox reaches it: the service's, or the filter's, such as `http://172.18.0.1:7070/v3`. */
   readonly endpoint: string;
   /** `endpoint` is the filter's, on this host: no proxy leads there. */
   readonly isFiltered: boolean;
-  readonly name: string;
-  readonly workspace: string;
   /** The job to run; null: the agent waits for one, with a token that may take any. */
   readonly job: string | null;
+}
+
+export interface ScriptParts extends Pick<AgentContext, 'name' | 'workspace'> {
+  readonly access: AgentAccess;
   /** `key=value` each, without commas. */
   readonly tags: readonly string[];
   /** In the environment of the job, and masked in its log. */
@@ -27,7 +31,7 @@ export interface ScriptParts {
   readonly verifiesCommit: boolean;
   /** ms a cancelled job may take to end after TERM. */
   readonly cancelGrace: number;
-  /** A line for the log of the job; null: none. The owner's own hooks leave no place for it there: then the agent's log has it alone. */
+  /** A line for the log of the job; null: none. With hooks of the owner only the agent's log has it. */
   readonly note: string | null;
 }
 
@@ -67,7 +71,8 @@ const masked = [
 ];
 
 export function agentScript(parts: ScriptParts): string {
-  const { token, endpoint, name, workspace, job, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
+  const { access, name, workspace, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
+  const { token, endpoint, isFiltered, job } = access;
   const own = `${workspace}/.buildkite`;
   // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
   const settings = `${own}/gitconfig`;
@@ -105,16 +110,16 @@ export function agentScript(parts: ScriptParts): string {
   ];
   return [
     `unset BASH_ENV ENV ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
-    `mkdir -p ${quote(`${own}/hooks`)} ${quote(`${own}/plugins`)} ${quote(`${own}/sockets`)} || exit 1`,
-    `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
-    `: > ${quote(settings)} || exit 1`,
+    `mkdir -p ${inQuotes(`${own}/hooks`)} ${inQuotes(`${own}/plugins`)} ${inQuotes(`${own}/sockets`)} || exit 1`,
+    `: > ${inQuotes(`${own}/agent.cfg`)} || exit 1`,
+    `: > ${inQuotes(settings)} || exit 1`,
     // The owner may name others, in the pool's `env`.
-    `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${quote(settings)}`,
-    ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
+    `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${inQuotes(settings)}`,
+    ...set.map(([variable, value]) => `export ${variable}=${inQuotes(value)}`),
     // Of the agent, not of the job: what the service or a pipeline says of it is not heeded. The owner may write `warn`.
     ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
-    ...(parts.isFiltered ? pastProxies(endpoint) : []),
+    ...(isFiltered ? pastProxies(endpoint) : []),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
@@ -122,12 +127,10 @@ export function agentScript(parts: ScriptParts): string {
 
 /** Lines that say it now, and in a hook of the job. */
 function saysIn(hook: string | null, note: string): string[] {
-  const say = `printf '%s\\n' ${quote(note)}`;
-  return hook === null ? [say] : [`${say} >&2`, `printf '%s\\n' ${quote(say)} > ${quote(hook)} && chmod 755 ${quote(hook)}`];
-}
-
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`;
+  const say = `printf '%s\\n' ${inQuotes(note)}`;
+  return hook === null
+    ? [say]
+    : [`${say} >&2`, `printf '%s\\n' ${inQuotes(say)} > ${inQuotes(hook)} && chmod 755 ${inQuotes(hook)}`];
 }
 
 /**
@@ -152,10 +155,11 @@ export function pastProxies(endpoint: string): readonly string[] {
 export function scriptFor(
   { name, workspace }: Pick<AgentContext, 'name' | 'workspace'>,
   pool: PoolConfig,
-  about: Pick<ScriptParts, 'token' | 'endpoint' | 'job' | 'note' | 'secrets' | 'isFiltered'>,
+  access: AgentAccess,
+  { note, secrets }: Pick<ScriptParts, 'note' | 'secrets'>,
 ): string {
   return agentScript({
-    ...{ ...about, name, workspace },
+    ...{ name, workspace, access, note, secrets },
     tags: [`queue=${pool.queue}`, ...pool.tags],
     hooks: pool.hooks === null ? null : inside.hooks,
     plugins: pool.plugins === null ? null : inside.plugins,

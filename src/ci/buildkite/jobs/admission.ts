@@ -91,12 +91,16 @@ export function untrustedRecipe(
 }
 
 /** Whether a job that was ruled so needs another sandbox than the one that waits. */
-export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Admission, { kind: 'run' }>, stateDir: string): boolean {
-  if (ruling.trusted) return false;
+export function wantsOther(
+  pool: PoolConfig | undefined,
+  admission: Extract<Admission, { kind: 'run' }>,
+  stateDir: string,
+): boolean {
+  if (admission.trusted) return false;
   if (pool === undefined) return true;
   // What lies at a template's path is known for a slot only.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
-  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
 }
 
 /**

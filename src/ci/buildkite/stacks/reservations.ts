@@ -19,7 +19,7 @@ export interface Reservation {
   /** The only one that it is for; another one when this one closes. */
   readonly slot: string;
   /** null: not decided yet. */
-  readonly ruling: Extract<Admission, { kind: 'run' }> | null;
+  readonly admission: Extract<Admission, { kind: 'run' }> | null;
   /** Whose sandbox is, or was, to run it. */
   readonly agent: AgentId | null;
   /** It never runs: the service is being told. */
@@ -116,16 +116,16 @@ export function createReservations(shared: Shared) {
       if (!held.has(job)) return;
       if (given === null) return forget(job, 'gone');
       rows.reserved(given, pool.name);
-      const ruling = await shared.rule(given, pool).catch((error: unknown) => toFailure(error).message);
+      const admission = await shared.admit(given, pool).catch((error: unknown) => toFailure(error).message);
       if (!held.has(job)) return;
-      if (typeof ruling === 'string') {
-        log.error('cannot decide about a job', { job, reason: ruling });
-        await end(job, { detail: `onejob cannot run this job: ${ruling}`, word: 'failed' });
-      } else if (ruling.kind === 'refused') {
-        log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });
-        await end(job, { detail: `onejob refused this job: ${ruling.reason}`, word: 'refused' });
+      if (typeof admission === 'string') {
+        log.error('cannot decide about a job', { job, reason: admission });
+        await end(job, { detail: `onejob cannot run this job: ${admission}`, word: 'failed' });
+      } else if (admission.kind === 'refused') {
+        log.warn('job refused', { job, pipeline: admission.facts.pipeline, reason: admission.reason });
+        await end(job, { detail: `onejob refused this job: ${admission.reason}`, word: 'refused' });
       } else {
-        const now = change(job, { ruling });
+        const now = change(job, { admission });
         if (now !== undefined) tellWaiting(now);
       }
     } catch (error) {
@@ -179,7 +179,7 @@ export function createReservations(shared: Shared) {
 
   function move(job: JobId, slot: string): void {
     const now = change(job, { slot });
-    if (now?.ruling != null) tellWaiting(now);
+    if (now?.admission != null) tellWaiting(now);
   }
 
   return {
@@ -211,7 +211,7 @@ export function createReservations(shared: Shared) {
           continue;
         }
         const agent = slots.agentOf(slot, job);
-        const one = { job, queue, pool, slot, ruling: null, agent, verdict: null, failures: 0, since: kept, kept };
+        const one = { job, queue, pool, slot, admission: null, agent, verdict: null, failures: 0, since: kept, kept };
         held.set(job, one);
         rows.reserved({ id: job, env: {} }, pool);
         void decide(one);
@@ -228,7 +228,7 @@ export function createReservations(shared: Shared) {
       const all = [...held.values()].filter((one) => one.queue === queue);
       for (const one of all) {
         if (one.verdict !== null) await tell(one);
-        else if (one.ruling === null) void decide(one);
+        else if (one.admission === null) void decide(one);
         const isLate = one.agent === null && clock.now() - one.since > config.holdTimeout;
         if (isLate && one.verdict === null && !isTaken(one.job, one.slot)) await giveBack(one.job, 'no slot took it in time');
       }

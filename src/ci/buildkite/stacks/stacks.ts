@@ -47,11 +47,7 @@ const [longestDetail, longestNote] = [4000, 250];
 
 const id = z.string().min(1).max(256);
 const registered = z.object({ id: z.string().catch('') });
-const scheduledJob = z.object({
-  id,
-  priority: z.number().catch(0),
-  agent_query_rules: z.array(z.string()).nullish(),
-});
+const scheduledJob = z.object({ id, priority: z.number().catch(0), agent_query_rules: z.array(z.string()).nullish() });
 const page = z.object({
   jobs: z.array(z.unknown()),
   page_info: z.object({ has_next_page: z.boolean().catch(false), end_cursor: z.string().nullish() }).nullish(),
