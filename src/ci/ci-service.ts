@@ -1,10 +1,8 @@
 /**
- * The CI service axis: hands out jobs. A service returns a script; it never knows in what kind of sandbox it runs. One that binds late
- * has a `JobSource`; what one that binds early needs stands in `early/`, over a small port.
- *
- * `next` and `record` are synchronous, because they are part of one commit; everything that talks to the world is not.
+ * The CI service axis: hands out jobs. A service returns a script, and never knows in which kind of sandbox it runs. A service that
+ * binds late has a `JobSource`; one that binds early is an adapter of `early/`. `next` and `record` are synchronous because they
+ * are part of a commit.
  */
-
 import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
 import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
@@ -28,10 +26,7 @@ export interface AgentContext {
   readonly devices: readonly Device[];
   /** Newest version of CUDA that the host's driver can run, such as `12.4`; null where there is none. */
   readonly cuda: string | null;
-  /**
-   * What a script says on its standard output in a sandbox like the agent's, which is then removed. Asked once for each
-   * fingerprint. @throws OnejobError when no such sandbox can be made, or the script fails
-   */
+  /** What a script prints in a sandbox like the agent's, asked once per fingerprint. @throws OnejobError if that fails */
   ask(script: string, signal: AbortSignal): Promise<string>;
   /** The address under which its sandbox reaches what listens on this host at `port`. @throws OnejobError E_NO_DOOR */
   door(port: number, signal: AbortSignal): Promise<string>;
@@ -65,8 +60,8 @@ export type CiEvent =
   /** The service has the result of the agent's job: nothing is left for the agent to do. */
   | { readonly kind: 'jobDone'; readonly agent: AgentId }
   /**
-   * Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. `beginning`: onejob
-   * itself is only getting ready, which nobody need be told of unless it takes long.
+   * The pool must start no agents until `reason` is null. `beginning`: onejob is only getting ready, which is worth a message only
+   * if it takes long.
    */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };
 
@@ -129,8 +124,8 @@ export interface CiCapabilities {
   /** Late binding: an agent stands for each slot at the service, and each job is for one slot. Told by `offer` what slots could do. */
   readonly standsForSlots: boolean;
   /**
-   * How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. Then one that binds early
-   * is sent that one before it is retired.
+   * How many TERMs end a running job: an agent may take the first as a wish to end after its job. With 2, an agent that binds early
+   * gets the first TERM before it is retired.
    */
   readonly terms: 1 | 2;
   /** Whether a pool's `timeout` holds for its jobs; where not, the service counts by itself. */
@@ -168,34 +163,31 @@ export interface CiService {
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
 
   /**
-   * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed
-   * later: this waits for no refusal and no outage.
+   * Removes the agent's registration. Idempotent. It waits for no refusal and no outage: what the service keeps is removed later.
    */
   deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
 
   /**
-   * Early binding: from its end on no job can come to the agent any more; answers the one that has come all the same.
-   * @throws OnejobError (retry) when nobody can say
+   * Early binding: keeps all jobs from the agent; answers the one that it has got anyway. @throws OnejobError (retry) if nobody
+   * knows
    */
   retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
 
   /**
-   * An agent is about to be told to end. Of its job the service is told why, as far as that can be done at once, since the agent may
-   * give it a result in the next moment; to an agent without one no job is to come any more, and one that is on its way may arrive
-   * first, since nobody else would tell of it. Takes half a minute at most, and never fails.
+   * An agent is about to be told to end. The service learns why its job ends, because the agent may report a result at once. An
+   * agent without a job gets no more, but one that is on its way may still arrive. Takes half a minute at most, and never fails.
    */
   ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
 
   /**
-   * Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. It reads
-   * what a job has made, so it bounds bytes and time. `hurry`: aborts when the manager ends and waits no longer: what is not
-   * kept by then is given up, with a note.
+   * Keeps what the service wants of an ended job, such as artifacts, before its sandbox is removed. Idempotent. It bounds bytes and
+   * time, because a job made what it reads. `hurry`: aborts when the manager must end: the rest is given up, with a note.
    */
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
 
   /**
-   * An agent was let in, now or by an earlier manager. What this answers is told each line that the agent writes on its standard
-   * error, from its first on, before `settle` and `deregister`; it must not throw.
+   * An agent was released, by this manager or an earlier one. The function gets each line of its standard error, from the first,
+   * before `settle` and `deregister`. It must not throw.
    */
   listen?(agent: AgentId): (line: string) => void;
 
@@ -233,8 +225,7 @@ export interface JobSource {
   committed(): void;
 
   /**
-   * Everything committed so far is being put on disk. What it answers is called once that is done: then whoever waits for
-   * a result of before may be told.
+   * Everything committed so far is being put on disk. The returned function is called after that: then results may be announced.
    */
   syncing(): () => void;
 
@@ -248,8 +239,8 @@ export interface JobSource {
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
 
   /**
-   * Whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no more, said by
-   * `waiting`, the slot's next sandbox is not made: both would be slower.
+   * Whether the slot's agent is just starting its job. Its next sandbox waits until a `waiting` event says that it has: both at
+   * once would be slower.
    */
   isStarting?(slot: string): boolean;
 
@@ -277,8 +268,8 @@ function howEnded(exit: Exit): string {
 }
 
 /**
- * Stands for a CI service that config does not name any more, while there is still something of its own in a slot. Without its
- * credential nothing can be asked or removed there, so an agent that waits for a job is left to itself rather than ended with one.
+ * Stands for a CI service that is no longer in the config but still has agents in slots. Without its credential onejob cannot ask
+ * it, so an agent that waits for a job keeps running.
  */
 export function absentService(name: string): CiService {
   const absent = (): OnejobError =>

@@ -1,5 +1,4 @@
 /** Makes the CI services that config names. The types that it can name are in `types.ts`. */
-
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { sleep } from '../core/clock.ts';

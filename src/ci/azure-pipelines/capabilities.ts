@@ -1,4 +1,7 @@
-/** What one agent of a pool will say it can do: from its image, its devices and the pool's tags. */
+/**
+ * What an agent says it can do, from its image, its devices and its pool's tags, so that jobs can demand it. Demands compare no
+ * numbers (docs demands.md), so values are written the way a person would type them.
+ */
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { type AgentInside, lookInside, readInside } from './look-inside.ts';
@@ -33,11 +36,6 @@ export async function kindOf(context: AgentContext, tags: readonly string[], sig
   const shared = sharedCapabilities(all);
   return { inside, told, all, shared, pool: context.pool, set: JSON.stringify([context.pool, sharedCapabilities(devices)]) };
 }
-
-/**
- * What an agent says it can do, so that jobs can demand it. There is no comparing of numbers in a demand, only being there and
- * being equal (docs demands.md), so values are written the way a person would type them.
- */
 
 export type Capabilities = Readonly<Record<string, string>>;
 

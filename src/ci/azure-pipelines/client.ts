@@ -1,8 +1,7 @@
 /**
- * The few routes of Azure DevOps that onejob uses. Each call ends in time; none follows a redirect; the credential goes to
- * the configured address only. What was perhaps carried out is never sent again by itself.
+ * The few routes of Azure DevOps that onejob uses. Each call ends in time and follows no redirect. The credential goes to the
+ * configured address only. onejob does not repeat a call that may have been carried out.
  */
-
 import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
@@ -32,18 +31,15 @@ export interface ClientOptions {
   readonly version: string;
 }
 
-/** Whom Azure DevOps takes a request without a credential for, in an organisation that has public projects. */
+/** The user of requests without a valid credential, in an organisation that has public projects. */
 const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
 const task = '/_apis/distributedtask';
-/** Made once: each new schema is compiled anew. */
+/** Made once, because zod compiles each new schema. */
 const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf(agent), listOf(jobRequest), listOf(agentPackage)];
 
 export type AzureClient = ReturnType<typeof createAzureClient>;
 
-/**
- * Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_UNREACHABLE, E_CI_THROTTLED, E_CI_ANSWER and E_SECRET;
- * within a pool E_CI_POOL.
- */
+/** Every call throws OnejobError E_CI_* or E_SECRET; within a pool also E_CI_POOL. */
 export function createAzureClient(options: ClientOptions) {
   const { credential, clock } = options;
   const base = baseOf(options.url);
@@ -72,10 +68,7 @@ export function createAzureClient(options: ClientOptions) {
   const poolRoute = { route: 'pools', path: `${task}/pools`, preview: null } as const;
 
   return {
-    /**
-     * Whom the credential belongs to, and the service's clock minus ours, ms, to about half a second; null for what it does not
-     * tell.
-     */
+    /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
     async connection(signal: AbortSignal) {
       const doing = 'sign in';
       const before = clock.wall();
@@ -112,10 +105,7 @@ export function createAzureClient(options: ClientOptions) {
       return find(agent, { ...agentRoute, path, query: told(flags), doing, scope: null }, signal);
     },
 
-    /**
-     * Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may be there.
-     * @throws OnejobError E_CI_NAME_TAKEN
-     */
+    /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
       const doing = `register agent ${rest.name} in pool ${poolId}`;
       const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
@@ -148,9 +138,8 @@ export function createAzureClient(options: ClientOptions) {
       if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
       if (verdict.kind === 'absent') return 'absent';
       const isBusy = verdict.kind === 'denied' && /running a job|runs a job/i.test(verdict.why);
-      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException')) {
+      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException'))
         return { refused: verdict.why };
-      }
       throw called.error();
     },
 
@@ -230,8 +219,8 @@ interface Called {
 }
 
 /**
- * One call from the credential to the verdict: waits where the service asks for it, signs in, and asks again only where the service has
- * said that nothing was done. `base`: without a slash at its end.
+ * One call: waits as the service asks, signs in, and repeats only what the service has not carried out. `base`: without a slash at
+ * its end.
  */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
   const throttle = createThrottle(clock, base);
@@ -262,7 +251,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
     return exchange(request, { clock, fetch: send, timeout, most }, signal);
   };
 
-  /** What the same credential gets where every credential of onejob gets something. */
+  /** What the same credential gets where every credential of onejob is accepted. */
   const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
     const answer = await ask({ ...probe, doing: 'check whether the token is accepted' }, header, signal);
     throttle.heard(answer);

@@ -1,6 +1,6 @@
 /**
- * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
- * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
+ * What onejob signs in with: a personal access token, or an Entra application. onejob does not send a refused credential again
+ * until it has changed or ten minutes have passed, so that no account is locked.
  */
 import { stat } from 'node:fs/promises';
 import { z } from 'zod';
@@ -14,21 +14,18 @@ import type { AzureCredential } from './type.ts';
 import { baseOf, openness } from './url.ts';
 
 export interface Credential {
-  /**
-   * Value of the Authorization header, fresh enough for one request.
-   * @throws OnejobError E_SECRET, E_CI_CREDENTIAL, and for an Entra application E_CI_UNREACHABLE or E_CI_THROTTLED
-   */
+  /** A fresh Authorization header. @throws OnejobError E_SECRET, E_CI_CREDENTIAL; for an Entra application also E_CI_* */
   header(signal: AbortSignal): Promise<string>;
-  /** Values that must not be shown: the secrets of this process so far, and what they travel as. */
+  /** Values that must not be shown: the secrets so far, and their encodings. */
   readonly redact: () => readonly string[];
   /**
-   * The service refused `header`; without it, what was given last. Unless the error's `retry` is true, when a new token may
-   * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
+   * The service refused `header`, by default the last one. Unless the error's `retry` is true, when a new token may help, `header`
+   * throws it until the secret changes or ten minutes have passed.
    */
   rejected(why: string, header?: string): OnejobError;
-  /** What to say of a refusal that came beside the work, and by which nothing is held back. */
+  /** An error for a refusal that does not hold the credential back. */
   refusal(why: string): OnejobError;
-  /** The service took `header`; without it, what was given last. */
+  /** The service accepted `header`, by default the last one. */
   accepted(header?: string): void;
   /** For people; holds no secret. */
   describe(): string;
@@ -111,8 +108,8 @@ interface Token {
 }
 
 /**
- * An Entra application: its secret is exchanged for a token of about an hour, which is renewed early. The secret goes to the
- * authority only, the token to Azure DevOps only.
+ * An Entra application: onejob exchanges its secret for a token of about an hour, and renews that early. Only the authority gets
+ * the secret, and only Azure DevOps the token.
  */
 function createPrincipal(
   config: Extract<AzureCredential, { kind: 'principal' }>,
@@ -138,7 +135,7 @@ function createPrincipal(
       retry,
     });
 
-  /** Not bound to one caller's signal: others wait for it, too. */
+  /** Not bound to one caller's signal, because others wait for it too. */
   const fetchToken = async (secret: string): Promise<Token> => {
     const doing = `get a token for ${who}`;
     const signal = new AbortController().signal;
@@ -263,7 +260,7 @@ async function markOf(path: string): Promise<string | null> {
   }
 }
 
-/** Secrets to be taken out of texts. Old ones stay: what was said about them may still come. */
+/** Secrets to remove from texts. Old ones stay, because messages about them may still come. */
 function createKnown() {
   const values = new Set<string>();
   return {

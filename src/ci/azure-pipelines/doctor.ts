@@ -1,5 +1,4 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-
 import { OnejobError, toFailure } from '../../errors.ts';
 import { type Finding, failure, fine, warning } from '../../finding.ts';
 import type { Registrations } from '../early/registrations.ts';

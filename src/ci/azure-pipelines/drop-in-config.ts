@@ -61,8 +61,8 @@ function plain(given: DropIn, token: WrittenToken) {
 }
 
 /**
- * The config that holds while the drop-in runs; the token is only referred to.
- * @throws OnejobError E_CONFIG when an argument cannot stand in a config
+ * The config while the drop-in runs, with a reference to the token. @throws OnejobError E_CONFIG for an argument that no config
+ * allows
  */
 export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const name = 'the command line';
@@ -98,10 +98,7 @@ export function pollTime(seconds: number): number {
 /** Variables that the Python manager gave to its containers by itself. */
 const taken = ['AZP_URL', 'AZP_TOKEN', 'AZP_AGENT_NAME', 'AZP_POOL'];
 
-/**
- * `HOST:CONTAINER:VARIABLE` each, read-only: the third part is always the variable, also where it is `ro` or `rw`. A relative
- * host path is meant from `cwd`. @throws OnejobError E_USAGE
- */
+/** `HOST:CONTAINER:VARIABLE` each, read-only; the third part is always a variable, even `ro`. @throws OnejobError E_USAGE */
 export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
   const variables = new Set<string>();
   const places = new Set<string>();

@@ -1,5 +1,4 @@
-/** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
-
+/** `onejob azure`: takes the arguments of the Python manager of Azure agents, and runs the daemon with them in the foreground. */
 import { existsSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
@@ -102,10 +101,7 @@ export interface GivenToken {
   readonly warning: string | null;
 }
 
-/**
- * No message holds what was given, unless it is the path of a file.
- * @throws OnejobError E_USAGE, E_SECRET
- */
+/** No message contains the argument, unless it is the path of a file. @throws OnejobError E_USAGE, E_SECRET */
 export async function givenToken(argument: string, context: CliContext): Promise<GivenToken> {
   if (argument === '-') return fromEnvironment(context);
   if (argument.startsWith('@')) return inFile(resolve(context.cwd, argument.slice(1)), `onejob azure ${argument}`);

@@ -1,7 +1,4 @@
-/**
- * One request to Azure DevOps, or to whom it signs in at: what is said where no whole answer came, and the wait before the next one
- * that a service asks for.
- */
+/** One request to Azure DevOps or Entra: the errors without a whole answer, and the waits that a service asks for. */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
@@ -10,10 +7,7 @@ import { shown } from './url.ts';
 /** `doing`: in words, for messages: `Cannot <doing> …`. */
 export type Asked = Outgoing & { readonly url: string; readonly doing: string };
 
-/**
- * @throws OnejobError E_CI_UNREACHABLE when no whole answer came, E_CI_ANSWER when it is too large; and what `signal` was
- * aborted with
- */
+/** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
 export async function exchange({ doing, ...request }: Asked, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   try {
     return await over(request, parts, signal);
@@ -39,8 +33,8 @@ const longest = 600_000;
 const unnamed = 60_000;
 
 /**
- * Waits as a service asks for it (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because
- * the service counts them together. `place`: who asks to be left alone, for messages.
+ * Waits as a service asks (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because the
+ * service counts them together. `place`: the service, for messages.
  */
 export function createThrottle(clock: Clock, place: string) {
   let until = Number.NEGATIVE_INFINITY;
@@ -49,10 +43,7 @@ export function createThrottle(clock: Clock, place: string) {
   let refusals = 0;
 
   return {
-    /**
-     * Waits until the service may be asked.
-     * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
-     */
+    /** @throws OnejobError E_CI_THROTTLED when the service may only be asked after `deadline` (the clock's `now`) */
     async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
       signal.throwIfAborted();
       while (until > clock.now()) {

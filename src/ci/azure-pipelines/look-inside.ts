@@ -1,6 +1,6 @@
 /**
- * What an image has inside, asked once with a script in a sandbox made from it: an agent must be registered with its version, and
- * its files must be written to where it lies.
+ * What an image contains, asked once with a script in a sandbox: onejob registers an agent with its version, and writes its files
+ * into its folder.
  */
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';

@@ -1,6 +1,6 @@
 /**
- * Placeholders: a job whose demands no agent of the pool meets, online or not, fails instead of waiting (azure-container-apps #1064,
- * keda-docs #431). So each kind of agent has one registration that never goes online and stays, also while there is no agent at all.
+ * Placeholders: a job whose demands no agent of the pool meets fails instead of waiting (azure-container-apps #1064, keda-docs
+ * #431). So each kind of agent has one registration that never goes online, and stays while there is no agent.
  */
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';

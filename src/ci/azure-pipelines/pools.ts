@@ -1,6 +1,5 @@
 /**
- * Pools of the config, and the service's agent pools that they name, whose ids are asked for once each, and anew after one
- * was not there any more.
+ * The service's agent pools that pools of the config name. onejob asks for each id once, and again after the pool was not found.
  */
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
@@ -60,8 +59,8 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
 const certainAfter = 86_400_000;
 
 /**
- * Agent pools that somebody removed at the service: what was in them went with them, and no answer says so of a single entry. A
- * credential that has lost its role is told the same, so it has to stay so for a day, while other pools are shown.
+ * Agent pools that somebody removed at the service, with their entries. A credential that has lost its role sees the same, so
+ * onejob believes it only after a day in which other pools are shown.
  */
 export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, clock: Clock) {
   const missingSince = new Map<number, number>();

@@ -1,8 +1,4 @@
-/**
- * Azure's agent pools as the engine of early binding sees them. The placeholder comes first: from then on jobs wait for agents of this
- * kind, whatever becomes of this one.
- */
-
+/** Azure's agent pools for the early engine. The placeholder comes first: from then on jobs wait for agents of this kind. */
 import { abortable } from '../../abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -227,10 +223,7 @@ async function tokenOf({ name, credential }: AzureServiceConfig, variables: Vari
   });
 }
 
-/**
- * Who makes an agent known to the service: what config asks for, as far as the image allows it.
- * @throws OnejobError E_AGENT_ABSENT for an image that cannot be an agent in this way
- */
+/** Who registers an agent: what config asks for, if the image allows it. @throws OnejobError E_AGENT_ABSENT if it does not */
 function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, pool: string): 'manager' | 'in-agent' | 'image' {
   const way = asked === 'auto' ? (inside.version === null ? 'image' : 'manager') : asked;
   const absent = (what: string, hint: string): never => {

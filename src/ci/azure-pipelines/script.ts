@@ -1,8 +1,7 @@
 /**
- * The scripts that make a waiting sandbox an agent. Each ends by becoming the process that handles TERM: the agent's own `run.sh`
- * would swallow it. Secrets are written with builtins only, so that they stand in no argument and no temporary file.
+ * The scripts that make a waiting sandbox an agent. Each becomes the process that handles TERM, which the agent's own `run.sh`
+ * would swallow. Only builtins write secrets, so no argument and no temporary file contains them.
  */
-
 import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../../errors.ts';
@@ -99,9 +98,9 @@ export interface AgentFileParts {
 }
 
 /**
- * The three files that make an agent out of a sandbox, as `config.sh` would leave them (agent `ConfigurationStore.cs`,
- * `ConfigurationManager.cs`, `OAuthCredential.cs`): name in the agent's root and text of each. They hold the agent's own key, never the
- * manager's credential. @throws OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
+ * The three files that make a sandbox an agent, as `config.sh` writes them (agent `ConfigurationStore.cs`,
+ * `ConfigurationManager.cs`, `OAuthCredential.cs`). They contain the agent's own key, never the manager's credential. @throws
+ * OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
  */
 export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
   const { agent, pool, name, key } = parts;
@@ -158,8 +157,8 @@ const whole = bits / 8;
 const half = whole / 2;
 
 /**
- * Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). .NET reads them only at their exact lengths, while
- * a JWK leaves out leading zeros: about one key in fifty would make an agent that cannot start.
+ * Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). .NET needs these exact lengths, but a JWK omits
+ * leading zeros: without padding, about one agent in fifty could not start.
  */
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 

@@ -1,8 +1,7 @@
 /**
- * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
- * service while it waits, with a key of its own; the credential never leaves the manager.
+ * Azure Pipelines as a CI service that binds early: each standby is registered with a key of its own, and the credential stays in
+ * the manager.
  */
-
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
@@ -111,10 +110,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
   };
 }
 
-/**
- * What to say of an agent that ended and never had a job. Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its
- * output.
- */
+/** As `CiService.describeExit`. Exit codes of the listener: agent `Constants.cs`. */
 export function describeExit(exit: Exit, lastWords: string): Failure {
   if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
     return {
@@ -127,8 +123,8 @@ export function describeExit(exit: Exit, lastWords: string): Failure {
 }
 
 /**
- * Which package of the agent images get: what config names, else the newest that the service hands out. `platform`: such as `linux-x64`.
- * @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
+ * The agent's package for images: what config names, else the service's newest. `platform`: such as `linux-x64`. @throws
+ * OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
  */
 export async function choosePackage(
   config: AgentPackageConfig,
@@ -162,10 +158,7 @@ export const diagLimit = 10 * 2 ** 20;
 /** ms for all of it: a job may have made its logs as long as it likes. */
 const patience = 60_000;
 
-/**
- * The agent's own logs, copied out before its sandbox goes, as somebody else's files. Idempotent. An agent without such logs leaves no
- * file. `limit`: ms after which it fails.
- */
+/** Copies the agent's own logs before its sandbox is removed. Idempotent. `limit`: ms after which it fails. */
 export async function keepDiagnostics(
   clock: Clock,
   stateDir: string,

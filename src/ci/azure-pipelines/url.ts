@@ -8,8 +8,8 @@ const cloud = 'dev.azure.com';
 const oldCloud = '.visualstudio.com';
 
 /**
- * The address of an organisation or collection, without a slash at its end. What is more than that, such as the page of a
- * pool or the name of a project, is refused with the part to keep. No message holds a password that stands in the address.
+ * The address of an organisation or collection, without a slash at its end. Anything longer, such as the page of a pool, is refused
+ * with the part to keep. No message contains a password of the address.
  */
 export function parseAzureUrl(written: string): Parsed<string> {
   const text = written.trim();
@@ -23,9 +23,8 @@ export function parseAzureUrl(written: string): Parsed<string> {
   if (url === null || /\s/.test(text)) return no(form);
   const keep = essence(url);
   if (keep === null) return no(`does not name an organisation; write "${url.origin}/ORGANISATION"`);
-  if (url.username !== '' || url.password !== '') {
+  if (url.username !== '' || url.password !== '')
     return no(`must contain neither user nor password; keep "${keep}", and name the token with "token"`);
-  }
   const given = url.origin + url.pathname.replace(/\/+$/, '');
   if (given === keep && url.search === '' && url.hash === '') return { ok: true, value: keep };
   return no(`is more than the address of the ${isHosted(url) ? 'organisation' : 'collection'}; keep "${keep}"`);
@@ -57,10 +56,7 @@ function essence(url: URL): string | null {
   return [url.origin, ...parts.slice(0, ofCollection ? page : Math.max(page - 1, Math.min(page, 1)))].join('/');
 }
 
-/**
- * The address without a slash at its end, encoded.
- * @throws OnejobError E_CONFIG, which does not show the address when it holds a password
- */
+/** The address without a slash at its end, encoded. @throws OnejobError E_CONFIG, which never shows a password */
 export function baseOf(url: string): string {
   const found = URL.parse(url.trim());
   if (found === null || !/^https?:$/.test(found.protocol)) {

@@ -1,6 +1,6 @@
 /**
- * What Azure DevOps says, as far as onejob believes it. An entry of a list without its id or name fails the whole answer:
- * an agent that was left out would look as if it were gone. Everything else may be missing, and is then null.
+ * What Azure DevOps says, as far as onejob relies on it. A list with an entry without id or name is refused as a whole, because a
+ * missing agent would look as if it were gone. Everything else may be missing, and is then null.
  */
 import { z } from 'zod';
 

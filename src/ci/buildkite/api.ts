@@ -1,6 +1,6 @@
 /**
- * Calls to the service, and what their answers mean: what a token is, and how many jobs wait; for its stacks see `stacks.ts`. Answers
- * are bounded, no redirect is followed, and no token is in any error.
+ * Calls to the service: who a token is, and how many jobs wait; for stacks see `stacks.ts`. Answers are bounded, no redirect is
+ * followed, and no error contains a token.
  */
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
@@ -100,9 +100,8 @@ function judge(
   const body = jsonOf(answer) ?? null;
   const isGood = status >= 200 && status < 300;
   // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
-  if (isGood && /^\s*</.test(text)) {
+  if (isGood && /^\s*</.test(text))
     return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
-  }
   if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, doing, headers, body };
   // Should the service ever repeat what it was given.

@@ -1,7 +1,4 @@
-/**
- * What both ways of getting jobs have in common: what keeps pools from starting agents (the agent's program, the token, problems of a
- * queue), what sandboxes are given, and what people are told.
- */
+/** What both ways of getting jobs share: what holds pools, what sandboxes are given, and what people are told. */
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';

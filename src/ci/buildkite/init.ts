@@ -1,6 +1,6 @@
 /**
- * `onejob init buildkite`: from nothing to a config file and a token file, asked for on a terminal, and checked at the service before
- * anything is written: what the token is for, and whether the queue is there.
+ * `onejob init buildkite`: asks on a terminal for a config and a token, and checks token and queue at the service before it writes
+ * anything.
  */
 import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
@@ -170,9 +170,8 @@ function seeQueue({ identity, counts }: Seen, queue: string): string[] {
     });
   }
   if (counts === null) return [];
-  if (counts.known.has(queue)) {
+  if (counts.known.has(queue))
     return [`Queue ${JSON.stringify(queue)} exists; ${howManyWait(counts.scheduled.get(queue) ?? 0)} in it.`];
-  }
   const names = [...counts.known].toSorted().slice(0, 10);
   const seen = names.length === 0 ? '' : ` It lists: ${names.join(', ')}.`;
   return [

@@ -1,8 +1,6 @@
 /**
- * How many jobs wait, by queue: asked for once for all pools of a service. For people only, so nothing depends on it, and a token
- * that may not count costs the counts alone.
- *
- * A queue's number is that of the whole queue: pools of one queue, and other hosts with agents in it, show the same.
+ * How many jobs wait in each queue, for people only, asked once for all pools of a service. The number is that of the whole queue:
+ * all pools and hosts that use it show the same.
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';

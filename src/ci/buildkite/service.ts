@@ -1,9 +1,8 @@
 /**
- * Buildkite by job acquisition: jobs are reserved through the Stacks API for slots that are free, and decided about, before there is
- * an agent. A sandbox then becomes an agent with a token that registers it for that one job; the token of the cluster stays here.
- *
- * A trusted job's agent speaks to the service itself, so that nothing of ours can disturb it (S5). An untrusted one's speaks through
- * the filter, which keeps its rights small.
+ * Buildkite by job acquisition: onejob reserves jobs through the Stacks API for free slots, and decides about them before there is
+ * an agent. A sandbox then becomes an agent with a token for that one job. The token of the cluster stays here.
+ * A trusted job's agent talks to the service directly, so that onejob cannot disturb it (S5); an untrusted one's through the
+ * filter.
  */
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';

@@ -1,5 +1,4 @@
 /** Buildkite as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-
 import type { Checking } from '../../config/check.ts';
 import { checkTrust, isOpenProcess, openDoors } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
@@ -15,8 +14,8 @@ export interface BuildkiteServiceConfig {
   /** Of a cluster, or of an organisation without. With it anybody can take any of its jobs, so it enters no sandbox but where `registration` says so. */
   readonly token: SecretReference;
   /**
-   * Who makes an agent known to the service: `manager`, onejob itself, with a token for the one job that it has reserved. `in-agent`:
-   * the agent, with the token of the service, which is all there is where nothing can be reserved.
+   * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
+   * service's token, for organisations where nothing can be reserved.
    */
   readonly registration: 'manager' | 'in-agent';
   /** Only for counts; null: `token` is used for them too. */
@@ -148,9 +147,8 @@ function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Check
 
 /** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
 function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
-  if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue)) {
+  if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue))
     inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}, where the name of a queue has no commas, "=" or spaces`);
-  }
   if (!sound(pool, 'tags')) return;
   const queue = pool.tags.find((tag) => /^queue\s*(=|$)/.test(tag));
   if (queue !== undefined) {
@@ -162,17 +160,15 @@ function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): v
     );
   }
   const torn = pool.tags.find((tag) => tag.includes(','));
-  if (torn !== undefined) {
+  if (torn !== undefined)
     inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a comma ends a tag; write a list for several values`);
-  }
 }
 
 function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }: Checking): void {
   const path = ['services', service.name];
   const open = clearTextHost(service.endpoint);
-  if (open !== null) {
+  if (open !== null)
     at([...path, 'endpoint'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
-  }
   const keys = written.services.get(service.name)?.keys ?? {};
   if (service.registration === 'in-agent') {
     const how = 'the agent token enters every sandbox, and every job can read it';
@@ -183,12 +179,10 @@ function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }
   }
   const { from, version, sha256 } = service.agentPackage;
   if (keys.agent === undefined) return;
-  if (from === 'image' && sha256 !== null) {
+  if (from === 'image' && sha256 !== null)
     at([...path, 'agent', 'sha256'], 'is not used: "from" is image, so each image brings an agent of its own', 'warning');
-  }
-  if (from?.startsWith('https:') && version === null) {
+  if (from?.startsWith('https:') && version === null)
     at([...path, 'agent', 'from'], 'does not contain the version in its name, as "…-3.137.0.tar.gz" does; write "version" too');
-  }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://github.com/buildkite/agent/releases/')) {
     at(
       [...path, 'agent', 'from'],

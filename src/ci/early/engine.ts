@@ -78,8 +78,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   }
 
   /**
-   * Looks at a queue of the service until the signal aborts, one look at a time: who is online, who has which job, what waits. A failed
-   * look says nothing about any agent (S6); it only holds the queue's pools.
+   * Looks at a queue until the signal aborts, one look at a time. A failed look says nothing about any agent (S6): it only holds
+   * pools.
    */
   async function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
     const { pace, random } = parts;

@@ -1,6 +1,5 @@
 /**
- * The service's jobs as far as they concern this host: which wait, which an agent has, and how each ended. They are shown to people;
- * only `last` decides something: it says whether an agent that is gone had a job.
+ * The service's jobs that concern this host, for people. Only `last` decides something: whether an agent that is gone had a job.
  */
 import type { AgentId, JobId } from '../../core/slot.ts';
 import type { ServiceJob } from '../ci-service.ts';

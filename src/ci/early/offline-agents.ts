@@ -1,8 +1,7 @@
 /**
- * Agents that may be getting a job right now: to be renewed, to be told to end, not online in time, or without the job they had. A look
- * may be a minute old, so onejob first keeps jobs from such an agent, and asks the service after that.
+ * Agents that may be getting a job right now: to be renewed, to be told to end, not online in time, or without the job they had. A
+ * look may be a minute old, so onejob first keeps jobs from such an agent, and then asks the service.
  */
-
 import { abortable } from '../../abortable.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Failure, JobId } from '../../core/slot.ts';
@@ -130,8 +129,8 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
     },
 
     /**
-     * As `CiService.ending`. An agent may not listen for messages all the time: if it ends before its job arrives, nobody reports it, and
-     * the job is lost until its lock expires.
+     * As `CiService.ending`. If an agent ends before its job arrives, nobody reports it, and the job is lost until its lock
+     * expires.
      */
     async ending({ agent, job, why }: EndingAgent, signal: AbortSignal): Promise<void> {
       // An agent that works on its job has it; an agent that is renewed was kept from jobs before.

@@ -128,8 +128,8 @@ export function createRegistrations({
   return {
     marks: createAgentNames(store.owner),
     /**
-     * Registers an entry, after removing what an earlier manager registered for the same agent. What registers itself has no id yet, and is
-     * `seen` later. @throws OnejobError E_CI_*
+     * Registers an entry, after removing an earlier one of the same agent. One that registers itself is `seen` later. @throws
+     * OnejobError E_CI_*
      */
     async register<T extends { readonly id: string | null }>(
       of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,

@@ -1,7 +1,7 @@
 /**
- * How much of the filter one sandbox may take: connections, and calls by time. One that opens thousands shall not take those of the
- * others, also where all of them come from one address. Until a connection has called with a token nobody knows whose it is: then the
- * oldest of its address makes room for the newest. Once it has, it is counted with its agent, and no stranger can displace it.
+ * How much of the filter one sandbox may use: connections, and calls by time. A sandbox that opens thousands must not displace
+ * others, even at the same address. A connection without a token counts for its address, where the oldest makes room for the
+ * newest. With a token it counts for its agent, and no stranger can displace it.
  */
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';

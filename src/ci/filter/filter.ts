@@ -1,9 +1,8 @@
 /**
- * The filter as a process, through which agents of untrusted jobs speak to their service, and the manager's end of it, which seals tokens
- * for sandboxes and keeps the process at work while any sandbox may need it. Jobs outlive managers, so that process does, too.
- *
- * It listens with one port on the addresses at which sandboxes of untrusted jobs call in. A file says it, which the manager writes and
- * the filter reads; no file means that nobody needs it.
+ * The filter's process, through which agents of untrusted jobs talk to their service, and the manager's side of it, which seals
+ * tokens for sandboxes and keeps the process running. Jobs outlive managers, so the filter does too.
+ * It listens at one port on the addresses at which sandboxes call. The manager writes them to a file, and the filter reads it; no
+ * file means that nobody needs the filter.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -51,8 +50,8 @@ export interface Filter {
   /** Keeps what was listening before at work, until `signal` aborts. */
   start(signal: AbortSignal): void;
   /**
-   * Has the filter listen where the sandbox reaches it. `authority`: as the sandbox sees it, such as `172.18.0.1:7070`.
-   * @throws OnejobError E_FILTER (retry), E_NO_DOOR
+   * Has the filter listen at `authority`, as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry),
+   * E_NO_DOOR
    */
   door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<{ readonly authority: string; readonly seal: Seal }>;
   /** `leaving`: agents go on, and so must the filter. */
@@ -137,9 +136,8 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       const port = known?.port ?? (await freePort());
       const address = await context.door(port, signal);
       const addresses = known?.addresses ?? [];
-      if (known === null || known.version !== version || !addresses.includes(address)) {
+      if (known === null || known.version !== version || !addresses.includes(address))
         writeDoors(dir, { version, port, addresses: [...new Set([...addresses, address])] });
-      }
       const until = clock.now() + patience;
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
@@ -189,8 +187,8 @@ async function freePort(): Promise<number> {
 const lookAgain = 500;
 
 /**
- * Listens as the file says, until it says nothing any more, or is another version's; then resolves. It also does where every port is
- * another program's: that is mostly a filter, and the manager starts this one again where it is none.
+ * Listens as the file says, and resolves when the file is gone or for another version. Also when another program, mostly a filter,
+ * has every port: the manager starts this one again if needed.
  */
 export async function keepDoors(
   dir: string,

@@ -15,8 +15,8 @@ const ofTheConnection: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * What a job could use to look like somebody else, or to have its call read as another; `expect` was answered here. What frames its
- * body is said anew, and never left to the sender.
+ * Headers with which a job could look like somebody else, or have its call read as another. The filter has answered `expect`, and
+ * frames the body itself.
  */
 export const notFromAgents: ReadonlySet<string> = new Set([
   'authorization',
@@ -72,8 +72,8 @@ export function headersWithout(
 const deepest = 64;
 
 /**
- * JSON that a job may have written. Null when it is none, or is nested so deeply that it could be read but not be written again: what writes it calls itself for
- * each level.
+ * JSON that a job may have written. Null for anything else, and for JSON so deep that writing it again, which is recursive, would
+ * fail.
  */
 export function foreignJson(body: Buffer): unknown {
   const text = body.toString();

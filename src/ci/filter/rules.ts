@@ -1,9 +1,8 @@
 /**
- * What a service lets untrusted jobs ask: a list of its own, and how its answers look in a sandbox.
- *
- * What a call asks for is read from its method and path alone. Ids arrive with escapes for their dots (Buildkite's agent), so a segment
- * is decoded before it is compared; what is forwarded are the bytes as they came. Whatever two readers could take for two different
- * paths is refused, so that no job reaches a call that its token does not stand for.
+ * What a service lets untrusted jobs ask, and how its answers look in a sandbox.
+ * A call is judged by its method and path alone. Agents escape the dots of ids, so segments are decoded before they are compared,
+ * but forwarded as they came. A path that two readers could understand differently is refused, so that no job reaches a call that
+ * its token does not allow.
  */
 import type { Seal, Sealed } from './seal.ts';
 
@@ -73,9 +72,9 @@ function unescaped(text: string): string {
 }
 
 /**
- * Whether a call is one of a list. There, `own` stands for the id of the job or the build after `jobs` and `builds`, `*` for any one
- * segment of plain letters: a service may decode once more what it gets, and find a slash or a query in there. After `?` stand the
- * names that its query may have: a service may take a query for what a body or a path has said, and so another build for its own.
+ * Whether a call is in the list. `own` after `jobs` or `builds` is the id of the job or build; `*` is one segment of plain letters,
+ * because a service may decode again and find a slash. After `?` are the allowed names of the query: a service may prefer a query
+ * to a body or path, and so read another build.
  */
 export function isListed(
   { method, segments, query }: Asked,

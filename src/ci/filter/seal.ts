@@ -1,6 +1,6 @@
 /**
- * Sealed tokens: all that an untrusted job's sandbox holds. Inside is the service's own token, whose job it is, and until when it
- * counts; only this installation's key opens one, so the filter that opens them keeps nothing. AES-256-GCM.
+ * Sealed tokens: all that an untrusted job's sandbox holds. A token contains the service's token, its job, and when it expires.
+ * Only this installation's key opens it, so the filter keeps no state. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { chmodSync, existsSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
@@ -59,9 +59,8 @@ export function createSeal(key: Uint8Array) {
 }
 
 /**
- * The installation's key, made at first need. Only the owner can read it.
- * @param dir the filter's own folder
- * @throws OnejobError E_STATE_CORRUPT when the file holds something else, E_STATE_DIR, E_STATE_FULL
+ * The installation's key, made at first need in `dir`, the filter's folder; only the owner can read it. @throws OnejobError
+ * E_STATE_CORRUPT when the file is no key, E_STATE_DIR, E_STATE_FULL
  */
 export function installationKey(dir: string): Uint8Array {
   const path = join(dir, 'key');

@@ -1,9 +1,7 @@
 /**
- * The filter's HTTP server: where agents of untrusted jobs call in. It opens the sealed token of a call, asks the rules whether the job
- * may make it, puts the service's own token in its place, and passes the call on. It keeps nothing between two calls, so it can be
- * killed at any moment and started again.
- *
- * It trusts nothing that comes in: jobs hold the sealed tokens too, and every address that their agents can reach.
+ * The filter's HTTP server for agents of untrusted jobs. It opens the sealed token of a call, asks the rules whether the job may
+ * make it, and forwards it with the service's own token. It keeps no state between calls, so it may be killed and started again at
+ * any time. It trusts no input: jobs know the sealed tokens, and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';

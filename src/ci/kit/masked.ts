@@ -1,6 +1,5 @@
 /**
- * A line that people may see, without what looks like a password in it: rows of jobs are kept in clear, and shown to whoever may
- * ask. A net with holes, for command lines that should not hold one in the first place.
+ * Removes what looks like a password from a line that people may see: job records are stored in clear. It catches most, not all.
  */
 
 const hidden = '***';

@@ -33,8 +33,8 @@ export async function writeProgram(from: AsyncIterable<unknown>, to: string, sig
 }
 
 /**
- * Writes the program that a `.tar.gz` holds, likewise: the first file of that name, wherever it lies.
- * @throws Error the reason: it is no such archive, or ends early, or holds no such file
+ * Writes the program from a `.tar.gz`: the first file with that name, in any folder. @throws Error if the archive is invalid or
+ * incomplete, or has no such file
  */
 export async function unpackProgram(packed: string, name: string, to: string, signal: AbortSignal): Promise<string> {
   const entries = extract();
@@ -75,9 +75,8 @@ export async function programProblem(path: string, arch: string): Promise<string
   const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
   const head = buffer.subarray(0, bytesRead);
   if (head.subarray(0, 2).toString('latin1') === '#!') return null;
-  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF') {
+  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF')
     return `it is not an executable: it begins with ${JSON.stringify(head.toString('latin1'))}`;
-  }
   const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
   const wanted = machines[arch];
   if (wanted === undefined || machine === wanted) return null;
@@ -89,9 +88,8 @@ export async function programProblem(path: string, arch: string): Promise<string
 const nobody = 65_534;
 
 /**
- * The version that the program says it has, without what follows a `+`. It sees no environment. It came from elsewhere, so it does
- * not run as root: asked by root, it runs as nobody, who cannot get to its folder, hence by a descriptor.
- * @param patience ms @throws Error the reason
+ * The version that the program reports, without what follows a `+`. It sees no environment. It came from elsewhere, so root runs it
+ * as nobody, through a descriptor because nobody cannot enter its folder. `patience`: ms. @throws Error the reason
  */
 export async function versionOf(path: string, patience: number, signal: AbortSignal): Promise<string> {
   signal.throwIfAborted();

@@ -1,6 +1,6 @@
 /**
- * Whether two addresses mean the same repository. Wrong in one direction only: what cannot be read, and what may be the same or
- * may not, counts as different, so that a pull request is a fork's rather than trusted by mistake.
+ * Whether two addresses mean the same repository. What is unreadable or ambiguous counts as different, so that no fork is trusted
+ * by mistake.
  */
 import { glob } from '../../glob.ts';
 
@@ -10,11 +10,9 @@ const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80',
 const caseless: ReadonlySet<string> = new Set(['github.com', 'gitlab.com', 'bitbucket.org']);
 
 /**
- * One way of writing an address of `https`, `http`, `ssh` (also as `user@host:path`) or `git`: `host/path`, with the port when it is
- * not the usual one; of a folder of this host, its path. Scheme, password, `.git` and a slash at the end are gone. So is the user,
- * except with SSH at a host that is none of the well-known ones, unless it is `git`: there a path can depend on it.
- *
- * null for what cannot be understood.
+ * One form for addresses of `https`, `http`, `ssh` (also `user@host:path`) and `git`: `host/path`, with an unusual port; the path
+ * of a folder of this host. It has no scheme, password, `.git` or slash at its end, and no user, except with SSH at an unknown host
+ * when it is not `git`: there a path can depend on it. null: not understood.
  */
 export function normalRepository(written: string): string | null {
   const text = written.trim();
@@ -38,8 +36,8 @@ export function isSameRepository(one: string | null, other: string | null): bool
 }
 
 /**
- * Whether one of the patterns (as `host/path`, `user@host/path`, or the path of a folder of this host) fits what the address means.
- * `host/*` is one folder deep, `host/**` any. What cannot be read fits none.
+ * Whether a pattern (`host/path`, `user@host/path`, or the path of a folder of this host) matches the address. `host/*` is one
+ * folder deep, `host/**` any. An unreadable address matches nothing.
  */
 export function matchesRepository(patterns: readonly string[], written: string): boolean {
   const normal = normalRepository(written);
@@ -102,9 +100,8 @@ function lower(text: string): string {
 }
 
 /**
- * Whether one of the patterns of a trust rule fits the whole text: a slug of a pipeline, the name of a branch, what an address means.
- * `*` and `?` stop at a slash, `**` does not; `{a,b}` and `[0-9]` are known too. Case counts. Config has refused patterns that begin
- * with `!`.
+ * Whether a pattern of a trust rule matches the whole text. `*` and `?` stop at a slash, `**` does not; `{a,b}` and `[0-9]` work
+ * too. Case counts. Config has refused patterns that begin with `!`.
  */
 export function matches(patterns: readonly string[], text: string): boolean {
   return patterns.some((pattern) => glob(pattern)(text));

@@ -39,8 +39,8 @@ export function checkGlob(pattern: string): void {
 }
 
 /**
- * The name at the top of the workspace that all a pattern can match is called or lies in; null when it may be any. Links are
- * not followed there, so a deeper one would not do.
+ * The top-level name of everything that a pattern can match; null: any. Links are not followed there, so a deeper name would not
+ * do.
  */
 export function topName(pattern: string): string | null {
   const name = tidy(pattern).split('/')[0] ?? '';

@@ -1,7 +1,4 @@
-/**
- * Jobs that are not over, in memory: by id, and those that wait by pool. Follows a transaction: what was put since the
- * last commit is seen at once, and gone after a rollback.
- */
+/** Jobs that are not over, in memory: by id, and waiting ones by pool. Changes are visible at once, and undone by a rollback. */
 import type { Job } from './job.ts';
 
 export interface Moved {

@@ -1,8 +1,6 @@
 /**
- * What a change does to a job. Pure: the same job, change and time always give the same job.
- *
- * Held here (S7): a job has one result, and the first one stays; it goes back to its queue only while its script has
- * certainly not begun; a change about an agent that no longer has the job changes nothing, however often it is repeated.
+ * What a change does to a job. Pure. It keeps S7: a job has one result, the first; it goes back to its queue only while its script
+ * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
 import type { JobView } from '../../api/schema.ts';
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
@@ -10,8 +8,8 @@ import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 
 /**
- * A job in the own queue. `agent` has it now; `past` had it before and can say nothing more about it. `unmendable` counts
- * how often in a row it came back with one failure that trying again cannot mend, or that is its own recipe's. `note` is a sentence for people.
+ * A job in the own queue. `agent` has it now; those in `past` had it before. `unmendable`: how often in a row it came back with one
+ * failure that a retry cannot fix, or that is its own recipe's. `note`: a sentence for people.
  */
 export type Job = StoredJob;
 

@@ -1,11 +1,8 @@
 /**
- * The own queue: jobs that people submit here, kept in the store, handed out by priority and then in order. A CI service
- * like the others that binds late: releasing an agent is handing it the job.
- *
- * A job that was accepted is on disk before anybody is told so, and ends exactly once with a result (S7, see `job.ts`).
- * Memory holds only jobs that are not over.
+ * The own queue: jobs that people submit here, kept in the store, handed out by priority and then in order. It binds late. An
+ * accepted job is on disk before anybody is told, and ends exactly once with a result (S7, see `job.ts`). Memory holds only jobs
+ * that are not over.
  */
-
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
 import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
@@ -37,8 +34,8 @@ export interface OwnQueueOptions {
   /** Why a job may not bring this volume, as a clause; null when it may. By default only its paths are looked at. */
   readonly mountProblem?: MountProblem;
   /**
-   * Config of this daemon when it is temporary, `''` for none: it hands out only jobs that one with the same config accepted. Null (the
-   * default): it stays, and hands out every job.
+   * Config of a temporary daemon, `''` for none: it hands out only jobs that a daemon with this config accepted. Null (the
+   * default): permanent.
    */
   readonly temporary?: string | null;
 }

@@ -1,8 +1,7 @@
 /**
- * Forgets what nobody will ask for any more, so that the state directory does not grow for ever. Jobs run meanwhile: it
- * works in small pieces, and everything else has its turn between two of them.
+ * Deletes what nobody will ask for, so that the state directory does not grow forever. It works in small pieces, because jobs run
+ * meanwhile.
  */
-
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
@@ -71,8 +70,7 @@ export function createPrune({ store, spool, inUse }: PruneParts) {
 }
 
 /**
- * Up to `limit` agents that ended before `time` and that no slot knows any more: one that leaves has ended, and what it wrote last is
- * read, and counted, only then.
+ * Up to `limit` agents that ended before `time` and are in no slot: the last output of an agent that leaves is still being read.
  */
 export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number, limit: number): AgentId[] {
   // Mostly there is none, and reading every slot costs more.

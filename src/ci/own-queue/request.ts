@@ -1,5 +1,4 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
-
 import type { PoolConfig } from '../../config/config.ts';
 import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
@@ -37,8 +36,8 @@ export function checkRequest(
 }
 
 /**
- * What a job brings itself must not show it what no job may see (S8). What its pool has in the same way adds nothing.
- * @throws OnejobError E_JOB_REQUEST
+ * A job's own volumes must not show what no job may see (S8). Volumes that its pool has too are fine. @throws OnejobError
+ * E_JOB_REQUEST
  */
 export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): void {
   const taken = new Set<string>();
@@ -159,9 +158,8 @@ export function jobEnvironment({ id, request, progress }: Job, context: AgentCon
 }
 
 /**
- * A job as a script for the gate: go to the workspace, set the environment, become the command. The `exec` at the end
- * makes the command the process that TERM reaches, and passes its exit code on, 127 for a missing command too.
- * @throws OnejobError E_JOB_REQUEST when a shell could not carry it
+ * A job as a script: go to the workspace, set the environment, become the command, so that TERM reaches it and its exit code
+ * counts, also 127. @throws OnejobError E_JOB_REQUEST when a shell could not carry it
  */
 export function jobScript({
   workspace,

@@ -1,9 +1,8 @@
 /**
- * Keeps what an ended job asked for, before its sandbox is removed. It ends in all cases, if need be with a note of what
- * was not kept: until it has, nobody is told the job's result and its sandbox stays. The job decides what there is to read,
- * so bytes, time and tries are bounded, the last also over restarts of the manager.
+ * Keeps an ended job's artifacts before its sandbox is removed. It always ends, if necessary with a note on what was not kept,
+ * because the result waits for it. The job decides what there is to read, so bytes, time and tries are bounded, tries also over
+ * restarts.
  */
-
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, type Pack, pack } from 'tar-stream';
@@ -137,9 +136,8 @@ interface CollectOptions {
 }
 
 /**
- * Picks a job's artifacts out of its workspace while that streams by: reads the tar stream `from` to its end, or up to the limit, and
- * writes what matches, as a tar, to `to`. Memory does not grow with either, and what is read is bounded: a sparse file of terabytes
- * takes no room on the job's disk, and all of it would come by.
+ * Picks artifacts out of a workspace: reads the tar stream `from` to its end or the limit, and writes what matches as a tar to
+ * `to`. Memory does not grow, and reading is bounded: a sparse file of terabytes takes no room on the job's disk.
  */
 async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
   const { signal } = options;

@@ -1,8 +1,7 @@
 /**
- * Workspaces that were sent in and artifacts that were kept, as tar files in the state directory. A file under its final
- * name is whole; what has no final name yet is swept when the manager starts.
+ * Uploaded workspaces and kept artifacts, as tar files in the state directory. A file with its final name is whole; others are
+ * removed when the manager starts.
  */
-
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';

@@ -1,9 +1,7 @@
 /**
- * Who is told what becomes of jobs, and when: the loop and whoever follows them, as soon as it is committed; of a result,
- * only once it is on disk, so that nobody hears of an end that a power cut takes back (S7). Whoever waits for a job's end
- * hears of it once. Nothing is told of what was not committed.
+ * Announces changes of jobs: to the loop and followers once they are committed; a result only once it is on disk, so that nobody
+ * hears of an end that a power cut undoes (S7). Waiters hear of an end once.
  */
-
 import { abortable } from '../../abortable.ts';
 import type { JobView } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';

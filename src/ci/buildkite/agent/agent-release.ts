@@ -30,8 +30,8 @@ export function releaseUrl(version: string, arch: string, base = releases): stri
 }
 
 /**
- * SHA-256 of the files that onejob takes unless config names others, so that nobody who can change a release can change what
- * runs here. Source: cashapp/hermit-packages, `buildkite-agent.hcl`, which records each release when it appears.
+ * SHA-256 of the files that onejob uses by default, so that changing a release does not change what runs here. Source:
+ * cashapp/hermit-packages, `buildkite-agent.hcl`, which records each release when it appears.
  */
 export const pinnedSums: Readonly<Record<string, string>> = {
   [releaseUrl('3.137.0', 'x64')]: '0eb50928ac767f7d1ae63c7a52bf99091a4582ff1675aa328d73a8e241893558',

@@ -1,8 +1,6 @@
 /**
- * What a job of Buildkite that is not trusted may ask of the service. Whoever wrote it may be anybody: it is given what a plain step of
- * CI needs for itself, and nothing that hands out secrets, speaks for somebody else, or stays for a later build to find.
- *
- * Calls and fields from the agent's `api/` and `core/` (v3.137).
+ * What an untrusted job may ask of the service: what a plain step needs for itself, and nothing that gives out secrets, speaks for
+ * another job, or stays for a later build. Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
 import { type Asked, isListed, type Rules, type Verdict } from '../../filter/rules.ts';
@@ -160,8 +158,8 @@ function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unkn
 }
 
 /**
- * What a pipeline says of proxies takes the place of what the sandbox was given, and with it the exception for the filter. Of a signed
- * step the agent compares the variables with the signature: those stay as they are.
+ * A pipeline's proxy variables replace those of the sandbox, and so would lose the exception for the filter. The agent compares the
+ * variables of a signed step with the signature, so those stay unchanged.
  */
 function pastProxies(env: Readonly<Record<string, unknown>>, host: string): Record<string, unknown> {
   if (!/^[\w.:-]+$/.test(host)) return { ...env };

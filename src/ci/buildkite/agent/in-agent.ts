@@ -1,6 +1,6 @@
 /**
- * Buildkite where nothing can be reserved: the agent in each sandbox makes itself known with the service's own token, takes one job and
- * ends. onejob asks the service for counts alone; of its agents it knows what they say on their standard error, and how they end.
+ * Buildkite without reservations: the agent in each sandbox registers with the service's token, takes one job and ends. onejob asks
+ * the service only for counts, and learns the rest from the agents' standard error and exits.
  */
 import { stripVTControlCharacters } from 'node:util';
 import { sleep } from '../../../core/clock.ts';
@@ -17,9 +17,8 @@ export interface InAgentParts extends FrontParts {
 }
 
 /**
- * What an agent logs of itself (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; v3.62 to v4 say it in these
- * words, or in those that stand beside them). A job that gets hold of its agent's standard error can say anything here, of its own
- * agent alone.
+ * What an agent logs (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; the alternatives are those of
+ * v3.62 to v4). A job that can write to its agent's standard error can forge these lines, but only for its own agent.
  */
 export type AgentWord =
   /** It is registered. */

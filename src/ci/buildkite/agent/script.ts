@@ -134,10 +134,8 @@ function saysIn(hook: string | null, note: string): string[] {
 }
 
 /**
- * Lines for a shell that keep calls to this host from proxies that an image or a pool names: none of them leads to this host's own
- * bridges, and the agent uses them for whatever is not the loopback.
- *
- * @param endpoint on this host, as `http://172.18.0.1:7070/v3`
+ * Shell lines that keep calls to this host away from proxies of the image or pool: no proxy leads to this host's bridges, but the
+ * agent would use one. `endpoint`: on this host, as `http://172.18.0.1:7070/v3`.
  */
 export function pastProxies(endpoint: string): readonly string[] {
   const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';

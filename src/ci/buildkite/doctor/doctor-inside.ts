@@ -1,6 +1,6 @@
 /**
- * What an agent would find in its sandbox: a way to the service or the filter, programs that jobs need, places to write to. A script looks from
- * within; what it says is read here. The way is tried with the agent itself where it is there, else with bash.
+ * What an agent would find in its sandbox: a way to the service or the filter, programs that jobs need, and writable folders. A
+ * script looks from inside. It tries the way with the agent itself, or with bash if there is no agent.
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
@@ -11,9 +11,8 @@ import { findsProgram, inside, pastProxies } from '../agent/script.ts';
 const patience = 6;
 
 /**
- * Any `sh` runs it. The token is none: whoever answers refuses it, which is the answer.
- * @param way null: it is not tried
- * @param seconds until an address that does not answer is given up
+ * For any `sh`. Its token is invalid, so a refusal shows that the way works. `way` null: not tried. `seconds`: until an address
+ * that does not answer is given up.
  */
 export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, seconds = patience): string {
   const { hostname, port, protocol, pathname } = new URL(way?.endpoint ?? 'http://localhost/v3');

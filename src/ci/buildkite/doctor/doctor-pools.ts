@@ -59,8 +59,8 @@ function ofVolumes(pool: PoolConfig): Finding[] {
 }
 
 /**
- * Homes that outlive jobs, of pools whose trusted jobs have secrets. Programs run what they find there: start-up files, settings of SSH,
- * tools in a `bin` folder. What one job leaves there runs in the next one, before that job's own script, with its secrets.
+ * Homes that outlive jobs, in pools whose trusted jobs have secrets. Programs run what they find there, such as start-up files.
+ * What one job leaves there runs in the next job, with its secrets.
  */
 function ofHomes(pool: PoolConfig): Finding[] {
   const { pipelines } = pool.trust;

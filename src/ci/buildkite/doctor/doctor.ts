@@ -1,5 +1,4 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
-
 import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';

@@ -1,7 +1,6 @@
 /**
- * What becomes of a job: decided on this host, from what the service says of it, before anything of it runs. And the recipe class of
- * untrusted jobs: the pool's recipe without what outlives a job, without what weakens the sandbox, and with what the owner wants to be
- * otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
+ * Decides about a job, from what the service says of it, before any of it runs; and makes the recipe of untrusted jobs: the pool's
+ * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
  */
 import { createHash } from 'node:crypto';
 import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
@@ -61,10 +60,7 @@ function withoutKey(variable: string): string {
   return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
 }
 
-/**
- * `recipe`: the pool's, expanded for the slot, its image chosen. `key`: what its caches are kept under (`cacheKeyOf`); null: it has
- * none at all.
- */
+/** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
 export function untrustedRecipe(
   recipe: Recipe,
   pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
@@ -104,8 +100,8 @@ export function wantsOther(
 }
 
 /**
- * What stands for the source of an untrusted job in the names of folders: hex digits, the same for all addresses of a repository;
- * null when nobody knows. A job of a fork may have triggered a build of any repository: such builds do not share its caches.
+ * The source of an untrusted job in names of folders: hex digits, the same for all addresses of a repository; null: unknown. A
+ * fork's job may have triggered a build of any repository, so triggered builds do not share its caches.
  */
 export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
   const repository = sourceRepository(facts);

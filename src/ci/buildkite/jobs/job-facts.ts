@@ -1,9 +1,7 @@
 /**
- * What the service says of a job: where it is from, and what people call it. Read from the environment that the service itself
- * gives the job with its acceptance (https://buildkite.com/docs/pipelines/configure/environment-variables), never from inside.
- *
- * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
- * all: a text that was cut could look like another one.
+ * What the service says of a job, from the environment that it gives with the job
+ * (https://buildkite.com/docs/pipelines/configure/environment-variables). All of it is foreign text. Facts that decide about trust
+ * are kept whole or not at all, because a shortened text could look like another one.
  */
 import { masked } from '../../kit/masked.ts';
 
@@ -58,8 +56,8 @@ export function jobFacts({ id, env }: GivenJob) {
 }
 
 /**
- * `false` says that there is none, and is believed where no repository is named either: what contradicts itself counts as the worse
- * of both. Nothing at all is no answer, and then the job counts as one of an unknown place.
+ * `false` counts only if no repository is named either: of contradicting variables the worse one counts. If both are missing, the
+ * job may come from anywhere.
  */
 function pullRequestOf(env: Env) {
   const written = own(env, 'BUILDKITE_PULL_REQUEST');

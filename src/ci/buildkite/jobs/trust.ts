@@ -1,8 +1,6 @@
 /**
- * What a job is trusted with, from what the service says of it and what the pool's owner allows.
- *
- * A job from another repository than its pipeline's is never trusted, whatever else is said of it. What is not known counts
- * against the job.
+ * Which trust a job gets, from what the service says of it and what the pool's owner allows. A job from another repository than its
+ * pipeline's is never trusted. What is unknown counts against the job.
  */
 import type { TrustConfig } from '../../../config/config.ts';
 import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../../kit/repository.ts';
@@ -100,8 +98,8 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
 }
 
 /**
- * The service sets a tag's name as the branch of its builds, too: who may push tags, but not to a protected branch, would choose
- * the name of that. So a build of a tag is never one of a branch.
+ * The service also sets a tag's name as the branch, so anyone who may push tags could choose the name of a protected branch. So a
+ * build of a tag never counts as one of a branch.
  */
 function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfig): string | null {
   const { tag, branch, commit, refspec } = facts;
@@ -127,8 +125,8 @@ function typed(revision: string): string {
 }
 
 /**
- * Whether the agent builds nothing but what is on the branch: it looks for a full commit there (`script.ts`), and not where a
- * refspec is set (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last one of what is fetched.
+ * Whether the agent builds only what is on the branch: it looks there for a full commit (`script.ts`), unless a refspec is set
+ * (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last commit of what is fetched.
  */
 function isOnBranch({ branch, commit, refspec }: Judged): boolean {
   if (commit === 'HEAD') return refspec === null || refspec.replace(/^\+/, '') === `refs/heads/${branch}`;
@@ -139,8 +137,8 @@ function isOnBranch({ branch, commit, refspec }: Judged): boolean {
 const isMadeBy: ReadonlySet<string> = new Set(['webhook', 'schedule', 'trigger_job']);
 
 /**
- * Whether the agent would build what is typed in without a look: for a pull request it looks at no branch, and where the branch is
- * not there, as one may be that only a pattern names, it goes on with a warning (v3.137 `internal/job/commit_verification.go`).
+ * Whether the agent would build a typed commit unchecked: it checks no branch for a pull request, and only warns when the branch
+ * does not exist, as one that only a pattern names (v3.137 `internal/job/commit_verification.go`).
  */
 function isUnseen({ pullRequest, commit }: Judged, isNamed: boolean): boolean {
   return pullRequest !== null || (!isNamed && commit !== 'HEAD');

@@ -18,8 +18,8 @@ const beforeNote = 5_000;
 const mostTold = 5_000;
 
 /**
- * To be woken when a slot is free, and when the token is another. `often`: ms between two questions while a slot is free. `say`: why
- * jobs cannot be had; null when they can.
+ * Woken when a slot is free or the token has changed. `often`: ms between two questions while a slot is free. `say`: why there are
+ * no jobs; null: there is no problem.
  */
 export function watchQueue(
   queue: string,
@@ -40,8 +40,8 @@ export function watchQueue(
   const told = new Set<JobId>();
 
   /**
-   * What a manager before this one had reserved or given to agents, and what was reserved without an answer: kept, and run after all,
-   * looked after, or known to be over. Of pools that config does not know any more, too. @throws OnejobError E_CI_*
+   * Resumes what an earlier manager had reserved or given to agents, and what was reserved without an answer, also for pools that
+   * config no longer has. @throws OnejobError E_CI_*
    */
   async function takeUp(): Promise<void> {
     const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
@@ -165,9 +165,8 @@ export function watchQueue(
 }
 
 /**
- * Whether an agent's tags meet every rule of a job. `key=*` is met by any value; a rule or a tag without a value is about `true`.
- * Where jobs are acquired nobody but us looks at that: the service gives a reserved job to whichever agent names it (docs page
- * `agent/cli/reference/start`, `--acquire-job`).
+ * Whether an agent's tags meet every rule of a job. `key=*` accepts any value; without a value it is `true`. Only onejob checks
+ * this: the service gives a reserved job to any agent that names it (docs page `agent/cli/reference/start`, `--acquire-job`).
  */
 export function fits(rules: readonly string[], queue: string, tags: readonly string[]): boolean {
   const own = [`queue=${queue}`, ...tags].map(split);

@@ -1,8 +1,7 @@
 /**
- * Jobs that the service keeps for this host, from their reservation until an agent of ours has acquired them: decided about before
- * there is any sandbox, kept as long as a slot wants them, given back when none does, ended with a reason when they cannot run.
- *
- * A reservation ends by itself soon after nobody keeps it: what is forgotten here, by a crash too, goes back to its queue.
+ * Jobs that the service keeps for this host until an agent of ours has acquired them: decided before there is a sandbox, kept while
+ * a slot wants them, then given back, or ended with a reason. A reservation that nobody extends ends soon, so a forgotten job goes
+ * back to its queue.
  */
 import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
 import { type ErrorCode, toFailure } from '../../../errors.ts';
@@ -250,8 +249,8 @@ export function createReservations(shared: Shared) {
       else queueMicrotask(() => tellWaiting(now));
     },
     /**
-     * Its agent is over and never had it: the service still keeps it for us, and does not show why it waits. It is tried again, given
-     * to others, or ended with the reason. `late`: why its agent was given up; null: it ended by itself, or for another reason.
+     * Its agent ended and never had it, but the service still keeps it for us: it is tried again, given back, or ended with the
+     * reason. `late`: why its agent was given up; null: it was not.
      */
     async notAcquired(
       {

@@ -1,6 +1,6 @@
 /**
- * Jobs that an agent of this host is to acquire, or has: what the service says of them. Their agents speak to the service
- * themselves, so nothing but its own word tells how far they are.
+ * What the service says of jobs that an agent of this host is to acquire, or has. The agents talk to the service themselves, so
+ * only its word tells how far they are.
  */
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';

@@ -1,6 +1,6 @@
 /**
- * The Stacks API: waiting jobs are listed, reserved for this host, and given a token that acquires one of them; or ended without an
- * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
+ * The Stacks API: lists waiting jobs, reserves them for this host, and makes a token that acquires one, or ends one without an
+ * agent. Calls and bounds: docs page `apis/agent_api/stacks`; field names: its public Go client. All of a job is foreign.
  */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
@@ -64,8 +64,7 @@ const tokens = z.object({
 export type Stacks = ReturnType<typeof createStacks>;
 
 /**
- * All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again.
- * `token`: of a cluster. @throws OnejobError E_SECRET
+ * Methods throw OnejobError E_CI_*, a `LaterError` where the service says when to ask again, E_SECRET, or the reason of `signal`.
  */
 export function createStacks(parts: ApiParts & { readonly token: () => Promise<string> }) {
   const { clock } = parts;
@@ -96,8 +95,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       if (!called.ok && called.status !== 404) throw called.error;
     },
     /**
-     * One page of the queue's waiting jobs. `next`: where the next page begins; null after the last. `paused`: the queue gives its jobs
-     * to nobody. `wait`: ms that the service wants before it is asked again.
+     * One page of waiting jobs. `next`: where the next begins, or null. `paused`: the queue gives out no jobs. `wait`: ms to wait.
      */
     async scheduled(
       stack: string,
@@ -181,8 +179,8 @@ const prefix = 'stack ';
 export type StackEntry = ReturnType<typeof createStackEntry>;
 
 /**
- * The stack by which the service knows this host, one for all of its queues. It is written down before the service is asked, so that a
- * stack that was made right before a crash is found and removed (S4). `service`: its name in the config.
+ * The stack by which the service knows this host, one for all queues. It is stored before the service is asked, so that onejob
+ * finds and removes a stack that was made right before a crash (S4). `service`: its name in the config.
  */
 export function createStackEntry(
   service: string,
@@ -221,8 +219,7 @@ export function createStackEntry(
       return isKnown;
     },
     /**
-     * Registers it, once for all who ask. A stack is registered with one queue, and may list any of its cluster.
-     * @param again the service did not know it any more
+     * Registers it once for all who ask; with one queue it may list any of its cluster. `again`: the service no longer knew it.
      * @throws OnejobError E_CI_*, or the reason of `signal`
      */
     async register(queue: string, again: boolean, signal: AbortSignal): Promise<void> {

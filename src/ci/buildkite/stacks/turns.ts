@@ -28,8 +28,8 @@ export function takeTurns(due: () => number | null, turn: () => Promise<void>, c
 }
 
 /**
- * ms until the next try after so many in a row that failed: 1 s, 2 s, 4 s … `longest`, up to a fifth shorter so that many do not come
- * together, and as long as the service asks for in `error`. `random`: in [0, 1).
+ * ms until the next try after `failures` in a row: 1 s, 2 s, 4 s … `longest`, up to a fifth less at random (`random`: [0, 1)), but
+ * at least what the service asks for in `error`.
  */
 export function retryWait(error: unknown, failures: number, random: () => number, longest: number): number {
   const wait = Math.min(1_000 * 2 ** Math.min(failures - 1, 10), longest);
