@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { proxyFindings } from './proxy-findings.ts';
+import { proxyFindings } from './service-findings.ts';
 
 const of = (https: string, none = '') => proxyFindings('bk', 'https://agent.example/v3', { http: null, https, none });
 

@@ -1,7 +1,7 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-import { OnejobError, toFailure } from '../../errors.ts';
 import { type Finding, failure, fine, warning } from '../../finding.ts';
 import type { Registrations } from '../early/registrations.ts';
+import { clockFindings, saidOf } from '../service-findings.ts';
 import { compareVersions } from './client.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
@@ -11,7 +11,7 @@ import type { AzureParts } from './service.ts';
 const unusedAfter = 7 * 86_400_000;
 
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
-const [skewWarning, skewError] = [60_000, 240_000];
+const skewLimits = [60_000, 240_000] as const;
 
 export async function findings(
   { config, pools, client, clock }: AzureParts,
@@ -25,19 +25,14 @@ export async function findings(
   const problem = (message: string, hint: string) => void found.push(warning(subject, message, hint));
   const refused = (error: unknown): void => {
     signal.throwIfAborted();
-    const { message, hint } = error instanceof OnejobError ? error : { message: toFailure(error).message, hint: null };
+    const { message, hint } = saidOf(error);
     found.push(failure(subject, message, hint ?? 'Try again later.'));
   };
 
   try {
     const { user, skew } = await client.connection(signal);
     ok(`${config.url} answers${user === null ? '' : `, and identifies the credential as ${user}`}.`);
-    if (skew !== null && Math.abs(skew) >= skewWarning) {
-      const which = skew > 0 ? 'behind' : 'ahead of';
-      const seconds = Math.round(Math.abs(skew) / 1000);
-      const message = `This host's clock is ${seconds} s ${which} the service's clock; agents cannot sign in with a wrong clock.`;
-      found.push((Math.abs(skew) >= skewError ? failure : warning)(subject, message, 'Synchronise the clock with NTP.'));
-    }
+    found.push(...clockFindings(subject, skew, skewLimits, 'agents cannot sign in with a wrong clock'));
   } catch (error) {
     refused(error);
     return found;

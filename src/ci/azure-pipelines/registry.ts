@@ -146,7 +146,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         place,
         async create(inner) {
           const made = await client.addAgent(pool.id, body, inner);
-          const files = agentFiles({ agent: made, pool, url: config.url, name, key });
+          const files = agentFiles(made, pool, { url: config.url, name, key });
           return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
         },
       };

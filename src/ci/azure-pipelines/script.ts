@@ -87,24 +87,17 @@ function capabilities({ capabilities: found }: AgentScript): string[] {
   return [whole, `printf '%s' ${inQuotes(text)} >>.capabilities || exit 1`];
 }
 
-export interface AgentFileParts {
-  readonly agent: RegisteredAgent;
-  readonly pool: { readonly id: number; readonly name: string };
-  /** Of the organisation or collection. */
-  readonly url: string;
-  /** The agent's name at the service. */
-  readonly name: string;
-  readonly key: Pick<AgentKey, 'rsaParameters'>;
-}
-
 /**
  * The three files that make a sandbox an agent, as `config.sh` writes them (agent `ConfigurationStore.cs`,
  * `ConfigurationManager.cs`, `OAuthCredential.cs`). They contain the agent's own key, never the manager's credential. @throws
  * OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
  */
-export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
-  const { agent, pool, name, key } = parts;
-  const url = baseOf(parts.url);
+export function agentFiles(
+  agent: RegisteredAgent,
+  pool: { readonly id: number; readonly name: string },
+  { name, url: address, key }: { readonly name: string; readonly url: string; readonly key: Pick<AgentKey, 'rsaParameters'> },
+): { readonly name: string; readonly text: string }[] {
+  const url = baseOf(address);
   if (agent.authorization === null) {
     throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
       hint: 'Azure DevOps Server before 2017 does not support this; set "registration: in-agent" for it.',

@@ -18,7 +18,7 @@ import type { Store } from '../../store/store.ts';
 import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
-import { proxyFindings } from '../proxy-findings.ts';
+import { proxyFindings } from '../service-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';

@@ -46,17 +46,7 @@ export function writeDoors(dir: string, value: Doors | null): void {
   fs.renameSync(`${path}.new`, path);
 }
 
-export interface Filter {
-  /** Keeps what was listening before at work, until `signal` aborts. */
-  start(signal: AbortSignal): void;
-  /**
-   * Has the filter listen at `authority`, as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry),
-   * E_NO_DOOR
-   */
-  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<{ readonly authority: string; readonly seal: Seal }>;
-  /** `leaving`: agents go on, and so must the filter. */
-  close(leaving: boolean): Promise<void>;
-}
+export type Filter = ReturnType<typeof createFilter>;
 
 export interface FilterParts {
   readonly stateDir: string;
@@ -76,7 +66,7 @@ const [lookEvery, patience] = [2_000, 10_000];
 const logLimit = 1 << 20;
 
 /** @throws OnejobError E_STATE_DIR and the like */
-export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts): Filter {
+export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts) {
   const dir = subdirectory(stateDir, 'filter');
   const seal = createSeal(installationKey(dir));
   const closing = new AbortController();
@@ -127,11 +117,18 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   }
 
   return {
-    start(signal) {
+    /** Keeps what was listening before running, until `signal` aborts. */
+    start(signal: AbortSignal): void {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
-    async door(context, signal) {
+    /**
+     * Has the filter listen at `authority`, as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR
+     */
+    async door(
+      context: Pick<AgentContext, 'door'>,
+      signal: AbortSignal,
+    ): Promise<{ readonly authority: string; readonly seal: Seal }> {
       const known = readDoors(dir);
       const port = known?.port ?? (await freePort());
       const address = await context.door(port, signal);
@@ -151,7 +148,8 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       }
       return { authority: `${address.includes(':') ? `[${address}]` : address}:${port}`, seal };
     },
-    async close(leaving) {
+    /** `leaving`: agents keep running, and so must the filter. */
+    async close(leaving: boolean): Promise<void> {
       closing.abort();
       if (!leaving) writeDoors(dir, null);
     },

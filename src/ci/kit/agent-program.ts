@@ -17,7 +17,7 @@ import { basename, dirname, join } from 'node:path';
 import { z } from 'zod';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import type { Failure } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
@@ -171,7 +171,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     const kept = { path: join(final, name), version: about.version, sha256: about.program };
     if (await isWhole(final, about, signal)) return kept;
     await rename(part, final).catch(async (error: unknown) => {
-      if (!(error instanceof Error && 'code' in error && (error.code === 'ENOTEMPTY' || error.code === 'EEXIST'))) throw error;
+      if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
       // What is there is damaged, or of another origin. Sandboxes that have it keep it.
       await rm(final, { recursive: true, force: true });
       await rename(part, final);
@@ -194,7 +194,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
       signal.throwIfAborted();
       if (error instanceof OnejobError) throw error;
       // A disk may have room again; a file that is no agent stays none.
-      throw failure(reasonOf(error), { retry: error instanceof Error && 'code' in error, cause: error });
+      throw failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
     } finally {
       await rm(part, { recursive: true, force: true });
     }
@@ -272,6 +272,6 @@ function isAlive(pid: number): boolean {
     process.kill(pid, 0);
     return true;
   } catch (error) {
-    return error instanceof Error && 'code' in error && error.code === 'EPERM';
+    return codeOf(error) === 'EPERM';
   }
 }

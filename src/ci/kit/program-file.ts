@@ -4,12 +4,13 @@ import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 import { systemClock } from '../../clock.ts';
 import { deadline } from '../../core/clock.ts';
+import { codeOf } from '../../errors.ts';
+import { limited } from './limited.ts';
 
 /** Bytes that a program may have; Buildkite's 3.137 has 71 MB. */
 const largestProgram = 512 * 2 ** 20;
@@ -19,14 +20,8 @@ const largestPackage = 2 ** 30;
 /** Writes the program to `to`, which must not be there, so that nobody may change it. Its SHA-256. @throws Error the reason */
 export async function writeProgram(from: AsyncIterable<unknown>, to: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
-  let bytes = 0;
-  const seen = new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      hash.update(chunk);
-      done(bytes > largestProgram ? new Error(`the program has more than ${largestProgram} bytes`) : null, chunk);
-    },
-  });
+  const tooLarge = () => new Error(`the program has more than ${largestProgram} bytes`);
+  const seen = limited(largestProgram, tooLarge, (piece) => hash.update(piece));
   // On disk before its folder gets its name: after a crash a name stands for the whole.
   await pipeline(from, seen, createWriteStream(to, { flags: 'wx', mode: 0o555, flush: true }), { signal });
   return hash.digest('hex');
@@ -38,13 +33,7 @@ export async function writeProgram(from: AsyncIterable<unknown>, to: string, sig
  */
 export async function unpackProgram(packed: string, name: string, to: string, signal: AbortSignal): Promise<string> {
   const entries = extract();
-  let bytes = 0;
-  const bounded = new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      done(bytes > largestPackage ? new Error(`it unpacks to more than ${largestPackage} bytes`) : null, chunk);
-    },
-  });
+  const bounded = limited(largestPackage, () => new Error(`it unpacks to more than ${largestPackage} bytes`));
   const reading = pipeline(createReadStream(packed), createGunzip(), bounded, entries, { signal });
   let found: string | null = null;
   try {
@@ -134,8 +123,4 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   } finally {
     kill();
   }
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

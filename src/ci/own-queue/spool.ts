@@ -6,11 +6,12 @@ import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Readable, Transform, type Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../errors.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
+import { limited } from '../kit/limited.ts';
 
 const part = '.part';
 
@@ -45,7 +46,12 @@ export function openSpool(dir: string) {
     async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
       const id = randomUUID();
       await write(workspacePath(id), async (to) => {
-        await pipeline(files, limited(limit), to, { signal });
+        await pipeline(
+          files,
+          limited(limit, () => tooLarge(limit)),
+          to,
+          { signal },
+        );
         return true;
       });
       return id;
@@ -79,16 +85,9 @@ function checkedId(id: string): string {
   return id;
 }
 
-function limited(limit: number): Transform {
-  let bytes = 0;
-  return new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      if (bytes <= limit) return done(null, chunk);
-      const why = `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`;
-      const hint = 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.';
-      done(new OnejobError('E_WORKSPACE_TOO_LARGE', why, { hint }));
-    },
+function tooLarge(limit: number): OnejobError {
+  return new OnejobError('E_WORKSPACE_TOO_LARGE', `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`, {
+    hint: 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
   });
 }
 

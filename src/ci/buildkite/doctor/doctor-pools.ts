@@ -6,7 +6,8 @@ import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import { type Finding, failure, fine, warning } from '../../../finding.ts';
-import { type DoctorParts, saidOf } from './doctor.ts';
+import { saidOf } from '../../service-findings.ts';
+import type { DoctorParts } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
 

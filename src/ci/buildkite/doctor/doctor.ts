@@ -2,14 +2,14 @@
 import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
-import { OnejobError, toFailure } from '../../../errors.ts';
+import { OnejobError } from '../../../errors.ts';
 import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
-import { proxyFindings } from '../../proxy-findings.ts';
+import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
 import { untrustedRecipe } from '../jobs/admission.ts';
@@ -228,7 +228,7 @@ function isOlder(version: string, than: string): boolean {
 type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clock'>;
 
 /** ms between both clocks. A service that signs addresses for uploads refuses requests that are minutes off. */
-const [skewWarning, skewError] = [30_000, 300_000];
+const skewLimits = [30_000, 300_000] as const;
 /** ms before its end from which a token is told of. */
 const soon = 14 * 86_400_000;
 
@@ -264,7 +264,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
         : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
-  return [...found, ...ofClock(skew, subject)];
+  return [...found, ...clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused')];
 }
 
 /** Whose a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
@@ -320,23 +320,10 @@ export function howManyWait(jobs: number): string {
   return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
 }
 
-function ofClock(skew: number | null, subject: string): Finding[] {
-  if (skew === null || Math.abs(skew) <= skewWarning) return [];
-  const seconds = Math.round(Math.abs(skew) / 1000);
-  const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's clock; times of jobs are wrong, and uploads may be refused.`;
-  const say = Math.abs(skew) > skewError ? failure : warning;
-  return [say(subject, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".')];
-}
-
 /** `refused`: what to do about a token that the service does not take. */
 function failing(subject: string, level: 'warning' | 'error', error: unknown, signal: AbortSignal, refused: string): Finding {
   signal.throwIfAborted();
   const { code, message, hint } = saidOf(error);
   const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
   return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Try again later.') };
-}
-
-/** What went wrong, and what to do about it. */
-export function saidOf(error: unknown): { readonly code: string; readonly message: string; readonly hint: string | null } {
-  return error instanceof OnejobError ? error : { ...toFailure(error), hint: null };
 }
