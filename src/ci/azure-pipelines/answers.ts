@@ -9,7 +9,7 @@ import { refusal } from './wire.ts';
 
 export type Verdict =
   | { readonly kind: 'value'; readonly body: unknown }
-  /** Done, without anything to read. */
+  /** Done; there is no body. */
   | { readonly kind: 'nothing' }
   | { readonly kind: 'absent' }
   | { readonly kind: 'rejected'; readonly why: string }
@@ -17,7 +17,7 @@ export type Verdict =
   /** The version that was asked for is a preview here (`supports` null), or newer than this server. */
   | { readonly kind: 'version'; readonly supports: string | null; readonly why: string }
   | { readonly kind: 'denied'; readonly why: string }
-  /** The service understood, and does not do it. */
+  /** The service refuses this request. */
   | { readonly kind: 'refused'; readonly status: number; readonly typeKey: string; readonly why: string }
   | { readonly kind: 'down'; readonly why: string }
   | { readonly kind: 'strange'; readonly why: string; readonly hint: string };
@@ -65,7 +65,7 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
         hint,
       };
     }
-    // A route that this server does not have says nothing about what was asked for.
+    // An unknown route says nothing about the thing that was asked for.
     if (/^The controller for path|is not registered on/i.test(message)) return { kind: 'strange', why, hint: look };
     if (typeKey !== 'TaskAgentPoolNotFoundException') return { kind: 'absent' };
   }
@@ -96,11 +96,10 @@ function mediaType(headers: Headers): string {
 export interface About {
   readonly doing: string;
   readonly base: string;
-  /** What the right to do this is called. */
+  /** The scope of a token that may do this. */
   readonly scope: string;
   /** Whether it concerns a pool: then a 404 means that the pool does not exist. */
   readonly isInPool: boolean;
-  /** Whether it would have made something. */
   readonly isNew: boolean;
 }
 

@@ -12,7 +12,6 @@ import { type Asked, createThrottle, exchange } from './exchange.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
 
-/** What is told of an agent beyond its name and status. */
 export interface AgentQuery {
   readonly capabilities?: boolean;
   /** The job it has: without it nothing says whether an agent is busy. */
@@ -20,14 +19,13 @@ export interface AgentQuery {
 }
 
 export interface ClientOptions {
-  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is none */
+  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */
   readonly url: string;
   readonly credential: Credential;
   readonly clock: Clock;
   readonly fetch?: typeof fetch;
   /** ms for one answer, and for all that has to be waited for before it; default 30 s. */
   readonly timeout?: number;
-  /** onejob's own, for the User-Agent. */
   readonly version: string;
 }
 
@@ -83,7 +81,7 @@ export function createAzureClient(options: ClientOptions) {
       return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
     },
 
-    /** By its name, in whatever case; null when the service shows none. */
+    /** By its name, in any case; null when the service shows none. */
     async findPool(name: string, signal: AbortSignal) {
       const query = { poolName: name, poolType: 'automation' };
       const found = await read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
@@ -119,7 +117,7 @@ export function createAzureClient(options: ClientOptions) {
       return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
     },
 
-    /** Replaces all that there were. */
+    /** Replaces all user capabilities. */
     setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
       const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
       const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
@@ -152,7 +150,6 @@ export function createAzureClient(options: ClientOptions) {
       return read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
     },
 
-    /** Newest first. `platform`: such as `linux-x64`. */
     async packages(platform: string, signal: AbortSignal) {
       const doing = `list the available agent packages for ${platform}`;
       const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
@@ -184,14 +181,13 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
   });
 }
 
-/** By its numbers. */
 export function compareVersions(a: string, b: string): number {
   return a.localeCompare(b, 'en', { numeric: true });
 }
 
 interface Call {
   readonly method: Asked['method'];
-  /** Of the route, for what is learned of it: `agents`. */
+  /** Its name, by which the caller remembers previews: `agents`. */
   readonly route: string;
   /** Below the base, encoded, beginning with a slash. */
   readonly path: string;
@@ -199,13 +195,13 @@ interface Call {
   readonly body?: unknown;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
-  /** Number of the resource's preview; null for one that is released. */
+  /** Number of its preview; null: released. */
   readonly preview: number | null;
-  /** The scope that it needs; null: that of every other call. */
+  /** The scope that it needs; null: the usual one. */
   readonly scope: string | null;
 }
 
-/** What the service is asked for: its newest that is not a preview (2025). An older Server is asked for its own. */
+/** The newest version that is no preview (2025). An older Server is asked for its own. */
 const newest = '7.1';
 const readAndManage = 'Agent Pools (Read & manage)';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */
@@ -214,7 +210,6 @@ const most = 8 * 1024 * 1024;
 interface Called {
   readonly verdict: Exclude<Verdict, { kind: 'rejected' | 'throttled' | 'version' }>;
   readonly answer: Answer;
-  /** The verdict as an error, for where it is none of those that were hoped for. */
   error(): OnejobError;
 }
 
@@ -232,7 +227,6 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   const accept = ({ route, preview }: Call): string => {
     const version = supported ?? newest;
     const isPreview = preview !== null || previews.has(route);
-    // A preview's number belongs to its version.
     const number = preview === null || supported !== null ? '' : `.${preview}`;
     return `application/json;api-version=${version}${isPreview ? `-preview${number}` : ''}`;
   };
@@ -279,7 +273,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
       throttle.heard(answer, verdict.kind === 'throttled' ? verdict.why : '');
       switch (verdict.kind) {
         case 'throttled':
-          // Of a call that changes something it is not known what a service that is not well has done.
+          // After a 503, a call that changes something may have been carried out.
           if (answer.status === 429 || what.method !== 'POST') continue;
           throw errorOf({ kind: 'down', why: `answered 503: ${verdict.why}` }, about);
         case 'version': {
@@ -291,7 +285,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
           continue;
         }
         case 'rejected': {
-          // A token without the right scope looks the same as a wrong one; what everything else needs tells them apart.
+          // A token without the right scope looks like a wrong one; a call that every token may make tells them apart.
           const isOther = what.method !== 'GET' || what.scope !== null;
           const other = isOther ? await probed(header, signal) : verdict;
           if (other.kind === 'value') throw errorOf({ kind: 'denied', why: verdict.why }, about);
@@ -310,7 +304,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   };
 }
 
-/** A space as `%20`, and `$` as itself: what some servers do not read in a form's writing. */
+/** A space as `%20`, and `$` unescaped: some servers do not read the form encoding. */
 function queryOf(query: Readonly<Record<string, string>> = {}): string {
   const written = new URLSearchParams(query).toString().replaceAll('+', '%20').replaceAll('%24', '$');
   return written === '' ? '' : `?${written}`;

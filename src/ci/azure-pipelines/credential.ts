@@ -27,7 +27,6 @@ export interface Credential {
   refusal(why: string): OnejobError;
   /** The service accepted `header`, by default the last one. */
   accepted(header?: string): void;
-  /** For people; holds no secret. */
   describe(): string;
 }
 
@@ -83,17 +82,16 @@ function createToken(reference: SecretReference, base: string, { clock, variable
   };
 }
 
-/** Azure DevOps, as Entra knows it. */
 const scope = '499b84ac-1321-427f-aa17-267ca6975798/.default';
 /** ms for the authority to answer. */
 const timeout = 30_000;
-/** ms before its end that a token is renewed, or a tenth of its life if that is less. */
+/** ms before its end at which a token is renewed; at most a tenth of its life. */
 const early = 300_000;
 /** ms. A token refused within its first minute was not refused for its age. */
 const young = 60_000;
 
 const granted = z.object({
-  // Anything else would not be a header's value, and a refusal by fetch would quote it.
+  // Anything else is no header value, and an error of fetch would quote it.
   access_token: z.string().regex(/^[\x21-\x7e]+$/),
   expires_in: z.coerce.number().positive(),
 });
@@ -182,7 +180,7 @@ function createPrincipal(
     throw hold.begin(secret, rejection(authority, why, false));
   };
 
-  /** One request at a time, however many ask. */
+  /** One request at a time for all callers. */
   const renewed = (secret: string): Promise<Token> => {
     flight ??= fetchToken(secret)
       .then((made) => {
@@ -199,7 +197,6 @@ function createPrincipal(
     async header(signal) {
       signal.throwIfAborted();
       const secret = await secretText();
-      // As it travels in the body, too.
       const formEncoded = new URLSearchParams({ '': secret }).toString().slice(1);
       known.add(secret, encodeURIComponent(secret), formEncoded, Buffer.from(secret).toString('base64'));
       hold.check(secret);
@@ -210,7 +207,7 @@ function createPrincipal(
       try {
         return (await abortable(renewed(secret), signal)).header;
       } catch (error) {
-        // It is renewed early so that an hour in which the authority is away does not matter.
+        // The early renewal covers an hour in which the authority is away.
         const mayPass = error instanceof OnejobError && error.retry;
         if (held !== null && mayPass) return held.header;
         throw error;
@@ -218,7 +215,7 @@ function createPrincipal(
     },
     redact: known.all,
     rejected(why, header) {
-      // Another one has taken its place meanwhile.
+      // A newer token has replaced it.
       if (header !== undefined && token !== null && header !== token.header) return rejection(base, why, true);
       const isYoung = token === null || clock.now() - token.madeAt < young;
       token = null;
@@ -250,7 +247,7 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
   };
 }
 
-/** Changes whenever the file does; null when it cannot be seen, which reading it will say better. */
+/** Changes with the file; null when it cannot be read, which reading it reports better. */
 async function markOf(path: string): Promise<string | null> {
   try {
     const { ino, size, mtimeNs, ctimeNs } = await stat(path, { bigint: true });
@@ -266,7 +263,7 @@ function createKnown() {
   return {
     add(...texts: readonly string[]): void {
       for (const text of texts) {
-        // What is this short is no secret, and taking it out would only spoil texts.
+        // Such a short text is no secret, and removing it would spoil messages.
         if (text.length < 6) continue;
         values.delete(text);
         values.add(text);
@@ -280,7 +277,7 @@ function createKnown() {
 /** ms until a refused secret is tried again. */
 const retryAfter = 600_000;
 
-/** Keeps a refused secret, or what it travels as, from being tried again and again. */
+/** Keeps onejob from sending a refused secret again and again. */
 function createHold(clock: Clock) {
   let held: { readonly secret: string; readonly until: number; readonly error: OnejobError } | null = null;
   return {
@@ -297,7 +294,7 @@ function createHold(clock: Clock) {
   };
 }
 
-/** Takes secrets out of a text, the longest first, since one may hold another. */
+/** Removes secrets from a text, the longest first, since one may contain another. */
 export function without(secrets: readonly string[], text: string): string {
   return [...secrets].sort((a, b) => b.length - a.length).reduce((left, secret) => left.replaceAll(secret, '***'), text);
 }

@@ -7,7 +7,7 @@ import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
 import type { AzureParts } from './service.ts';
 
-/** ms without a new agent of its kind after which a placeholder is told of. */
+/** ms without a new agent of its kind after which a placeholder is reported. */
 const unusedAfter = 7 * 86_400_000;
 
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
@@ -87,7 +87,7 @@ export async function findings(
         `The placeholder of agent pool "${queue}" is disabled at the service, so onejob could not check whether it may manage agents.`,
         "Enable it on the pool's page, unless it is disabled on purpose.",
       );
-    // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
+    // This call changes nothing, and shows whether the credential may manage agents.
     if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
       return problem(
         `The placeholder of agent pool "${queue}" is gone from the service.`,
@@ -127,7 +127,6 @@ export async function findings(
   }
 }
 
-/** The first few of many names. */
 function some(names: readonly string[]): string {
   const more = names.length > 5 ? ` and ${names.length - 5} more` : '';
   return names.slice(0, 5).join(', ') + more;

@@ -13,16 +13,14 @@ import { checkSecret, type SecretReference } from '../../secrets/reference.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime, type WrittenToken } from './drop-in-config.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
-/** What was typed. */
 export interface AzureArguments {
   readonly token: string;
   readonly url: string;
   readonly pool: string;
   readonly agents: number;
-  /** null: the host's name. */
   readonly name: string | null;
   readonly image: string | null;
-  /** s; null when it was not said. */
+  /** s */
   readonly timeout: number | null;
   readonly pollTime: number | null;
   readonly volumes: readonly string[];
@@ -73,7 +71,7 @@ function addressOf(typed: string): { url: string; remark: string | null } {
   });
 }
 
-/** Options that the Python manager read and then ignored, or that mean something else here. */
+/** Options that the Python manager ignored, or that mean something else here. */
 function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | null): string[] {
   const lines = [];
   if (timeout !== null) {
@@ -93,11 +91,11 @@ function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | nu
 
 export interface GivenToken {
   readonly reference: SecretReference;
-  /** The reference for a file of config; one that stands in no file gets the place where it should be. */
+  /** How a config file refers to it; a token from the command line gets the path of a file to make. */
   readonly written: WrittenToken;
-  /** How that file is made; null when it is there. */
+  /** How to make that file; null when it exists. */
   readonly remark: string | null;
-  /** What is not good about it; null when nothing is. */
+  /** A problem with it, or null. */
   readonly warning: string | null;
 }
 

@@ -21,13 +21,13 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
         retry: true,
       });
     }
-    // What was to be done comes last: "cannot find pool" would read as a wrong name.
+    // The action comes last: "cannot find pool" would read as a wrong name.
     const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
     throw new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
   }
 }
 
-/** ms. Whatever a service says, it is asked again after this long. */
+/** ms. Longest wait, whatever the service says. */
 const longest = 600_000;
 /** ms after a refusal that names no time. */
 const unnamed = 60_000;
@@ -39,7 +39,7 @@ const unnamed = 60_000;
 export function createThrottle(clock: Clock, place: string) {
   let until = Number.NEGATIVE_INFINITY;
   let why = '';
-  /** Refusals in a row: even a service that says "at once" each time is not asked in a busy loop. */
+  /** Refusals in a row, so that a service that always says "at once" is not asked in a busy loop. */
   let refusals = 0;
 
   return {
@@ -61,7 +61,6 @@ export function createThrottle(clock: Clock, place: string) {
       }
     },
 
-    /** To be told of every answer. */
     heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
       const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
       refusals = isRefusal ? refusals + 1 : 0;

@@ -12,9 +12,8 @@ import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
 
 interface Made {
-  /** By what its kind says of itself. */
+  /** By the capabilities of its kind. */
   readonly versions: Map<string, Promise<void>>;
-  /** One change after the other. */
   last: Promise<void>;
 }
 
@@ -31,12 +30,12 @@ export function createPlaceholders(
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
-    // The answer to an earlier POST may have been lost: that one is as good, and between two there would be none.
+    // If the answer to an earlier POST was lost, that entry is used, so that there is always one.
     const remote = await registrations.locate(agent, signal);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), { capabilities: true }, signal);
     if (entry !== null) {
       registrations.seen(agent, String(entry.id));
-      // What a former manager learned from an agent that was online stays until there is one to learn from again.
+      // What an earlier manager learned from an agent stays until another agent says more.
       const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
       const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
       if (news.length === 0) return;
@@ -57,7 +56,7 @@ export function createPlaceholders(
   };
 
   return {
-    /** There is one for this kind when this resolves, and it says what the kind does. @throws OnejobError E_CI_* */
+    /** Makes sure that there is one for this kind, with the kind's capabilities. @throws OnejobError E_CI_* */
     ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> {
       pools.set(nameOf(pool, kind.set), kind.pool);
       const agent = idOf(pool, kind.set);
@@ -72,7 +71,7 @@ export function createPlaceholders(
       };
       return (one.versions.get(version) ?? begin()).then(() => registrations.used(agent));
     },
-    /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
+    /** Adds what an online agent of this kind said beyond that to its placeholder. */
     async learn(pool: number, set: string, { systemCapabilities }: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
@@ -81,11 +80,10 @@ export function createPlaceholders(
         await client.setUserCapabilities(pool, Number(remote.id), shared, signal);
       said.set(set, shared);
     },
-    /** What agents of this kind are known to say. */
     learned: (set: string): Capabilities => said.get(set) ?? {},
-    /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
+    /** The pool of the config that the placeholder stands for; null: unknown. */
     poolOf: (name: string) => pools.get(name) ?? null,
-    /** Which of ours the service has: one that somebody removed is made again with the next agent. */
+    /** Which of ours the service has: a removed one is made again with the next agent. */
     saw(queue: string, names: ReadonlySet<string>): void {
       for (const { agent, name, state, place, placeholder } of registrations.open())
         if (placeholder && state === 'made' && place === queue && !names.has(name)) made.delete(agent);

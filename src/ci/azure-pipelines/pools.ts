@@ -7,15 +7,13 @@ import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
-/** A pool of the config that this service serves. */
 export interface AzurePool {
   readonly name: string;
-  /** Name of the service's agent pool. */
   readonly queue: string;
   readonly tags: readonly string[];
 }
 
-/** Names of the agent pools that are used, each once: for the service they are the same in whatever case. */
+/** Names of the agent pools in use, each once; the service ignores their case. */
 export function queuesOf(pools: readonly { readonly queue: string }[]): string[] {
   return [...new Map(pools.map(({ queue }) => [keyOf(queue), queue])).values()];
 }
@@ -33,7 +31,7 @@ export type AgentPools = ReturnType<typeof createAgentPools>;
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
   const found = new Map<string, Pool>();
   return {
-    /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */
+    /** @throws OnejobError E_CI_POOL with the names that the service shows, and what the client throws */
     async find(queue: string, signal: AbortSignal): Promise<Pool> {
       const known = found.get(keyOf(queue));
       if (known !== undefined) return known;
@@ -66,7 +64,7 @@ export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, cl
   const missingSince = new Map<number, number>();
   const told = new Set<number>();
   return {
-    /** Whether `error` came since that pool is gone for good; asks the service. @throws OnejobError E_CI_* */
+    /** Whether the pool behind `error` is gone for good; asks the service. @throws OnejobError E_CI_* */
     async explains(error: unknown, pool: number, signal: AbortSignal): Promise<boolean> {
       if (!(error instanceof OnejobError) || error.code !== 'E_CI_POOL') return false;
       const shown = await client.pools(signal);

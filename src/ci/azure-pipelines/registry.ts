@@ -25,12 +25,11 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
   const builds = createBuilds(client);
-  /** Kind of each agent that was registered by this manager. */
   const kinds = new Map<AgentId, AgentKind>();
-  /** Kinds of which one agent has told what it says once it is online. */
+  /** Kinds whose placeholder has been updated from an online agent. */
   const taught = new Set<string>();
   const latest = new Map<number, readonly JobRequest[]>();
-  /** Version of the agent in the images, as it was seen last, null before; and whether tokens have entered sandboxes. */
+  /** The last seen version of the agent in images, and whether tokens have entered sandboxes. */
   const seen: { insideVersion: string | null; handsOutToken: boolean } = { insideVersion: null, handsOutToken: false };
 
   const configOf = (name: string): AzurePool => {
@@ -46,7 +45,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     return { place, id: String(id), name, status, job: assignedRequest === null ? null : remoteJob(assignedRequest) };
   };
 
-  /** What a call says of an agent pool; `absent`, when that is gone for good. */
+  /** The answer of a call within an agent pool; `absent` when that is gone for good. */
   async function within<T>(place: string, call: (pool: number) => Promise<T>, absent: T, signal: AbortSignal): Promise<T> {
     const pool = Number(place);
     try {
@@ -57,7 +56,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     }
   }
 
-  /** Which jobs wait for which pools: the agents that would do say it, and the placeholders while there are none. */
+  /** Which jobs wait for which pools, by the agents and placeholders that match them. */
   function waitingOf(
     agents: readonly Agent[],
     requests: readonly JobRequest[],
@@ -69,7 +68,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       const agent = marks.agentOf(name);
       const one = agent !== null ? slots.poolOf(agent) : placeholders.poolOf(name);
       if (one !== null) standsFor.set(id, [one]);
-      // Of a former manager, until this one has made its first agent.
+      // A placeholder of an earlier manager, until this one has made its first agent.
       else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
     }
     return requests
@@ -113,7 +112,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       const { inside } = kind;
       seen.insideVersion = inside.version ?? seen.insideVersion;
       const way = wayOf(config.registration, inside, context.pool);
-      // One that outlives its first caller: others wait for the same placeholder.
+      // `closing` and not `signal`: others wait for the same placeholder.
       await abortable(placeholders.ensure(pool.id, kind, closing), signal);
       kinds.set(agent, kind);
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
@@ -184,7 +183,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
 
     saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
 
-    /** Once for each kind of agent: what it says of itself is what its placeholder must say. */
+    /** Updates each kind's placeholder once with what an online agent says. */
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);
       for (const { id, name, status } of entries) {
@@ -208,14 +207,13 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   return {
     ...calls,
     ...{ placeholders, agentPools, builds, seen },
-    /** Jobs of each agent pool that are not over, as the last look showed them, by its id. */
+    /** Unfinished jobs of each agent pool at the last look, by its id. */
     latest: latest as ReadonlyMap<number, readonly JobRequest[]>,
-    /** Its agent is gone. */
     forget: (agent: AgentId) => void kinds.delete(agent),
   };
 }
 
-/** The token itself, for agents that make themselves known. @throws OnejobError E_CONFIG, E_SECRET */
+/** The token for agents that register themselves. @throws OnejobError E_CONFIG, E_SECRET */
 async function tokenOf({ name, credential }: AzureServiceConfig, variables: Variables | undefined): Promise<string> {
   if (credential.kind === 'pat') return (await readSecret(credential.token, variables)).trim();
   throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, {

@@ -10,7 +10,6 @@ import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
 
-/** Folder of the agent's own logs, in the workspace. */
 export const diagFolder = '.onejob-diag';
 
 export interface AgentScript {
@@ -20,7 +19,7 @@ export interface AgentScript {
   readonly capabilities: Capabilities;
 }
 
-/** The agent is known to the service already: only its files have to be put down. */
+/** onejob has registered the agent: the script only writes its files. */
 export function readyAgent(parts: AgentScript, files: readonly { readonly name: string; readonly text: string }[]): string {
   return [
     ...begin(parts),
@@ -38,27 +37,27 @@ export interface SelfRegistration {
   readonly token: string;
 }
 
-/** The agent makes itself known with a token, which is gone from the sandbox before a job can come. */
+/** The agent registers itself with a token, which is gone from the sandbox before a job can come. */
 export function configuringAgent(parts: AgentScript, { url, pool, name, token }: SelfRegistration): string {
   const flags = `--unattended --acceptTeeEula --replace --auth pat --url ${inQuotes(url)} --pool ${inQuotes(pool)} --agent ${inQuotes(name)} --work _work`;
   return [
     ...begin(parts),
     ...capabilities(parts),
     'umask 022',
-    // The agent takes it out of its environment when it has read it, and is another process than the one that runs jobs.
+    // The agent removes it from its environment, and is another process than the one that runs jobs.
     `VSTS_AGENT_INPUT_TOKEN=${inQuotes(token)} ./config.sh ${flags} </dev/null || exit 1`,
     'exec ./bin/Agent.Listener run --once',
   ].join('\n');
 }
 
-/** The image's own start script, which is given what such scripts expect. It keeps the token, and whoever's job it runs may read it. */
+/** The image's own start script, with what such scripts expect. It keeps the token, and its jobs may read it. */
 export function startingImage(start: string, workspace: string, { url, pool, name, token }: SelfRegistration): string {
   const slash = start.lastIndexOf('/');
   return [
     `cd ${inQuotes(start.slice(0, slash) || '/')} || exit 1`,
     ...diagnostics(workspace),
     `export AZP_URL=${inQuotes(url)} AZP_TOKEN=${inQuotes(token)} AZP_POOL=${inQuotes(pool)} AZP_AGENT_NAME=${inQuotes(name)}`,
-    // What the image wants to be kept to itself stays so.
+    // Keeps what the image itself excludes.
     'export AGENT_ALLOW_RUNASROOT=1 VSO_AGENT_IGNORE="${VSO_AGENT_IGNORE:+$VSO_AGENT_IGNORE,}AZP_TOKEN,AZP_TOKEN_FILE"',
     `if [ -x ${inQuotes(start)} ]; then exec ${inQuotes(start)} --once; fi`,
     `exec sh ${inQuotes(start)} --once`,
@@ -82,7 +81,7 @@ function diagnostics(workspace: string): string[] {
 function capabilities({ capabilities: found }: AgentScript): string[] {
   const text = capabilitiesFile(found);
   if (text === '') return [];
-  // What the image brings itself stays, also without the end of its last line.
+  // Keeps what the image has, also if its last line does not end.
   const whole = `if [ -s .capabilities ]; then printf '\\n' >>.capabilities; fi`;
   return [whole, `printf '%s' ${inQuotes(text)} >>.capabilities || exit 1`];
 }
@@ -139,9 +138,9 @@ function onHostOf(url: string, there: string): string {
 }
 
 export interface AgentKey {
-  /** Standard base64, big-endian, as the service takes it. */
+  /** Standard base64, big-endian. */
   readonly publicKey: { readonly exponent: string; readonly modulus: string };
-  /** Text of `.credentials_rsaparams`. It is the private key: whoever has it is this agent. */
+  /** Text of `.credentials_rsaparams`: the private key. */
   readonly rsaParameters: string;
 }
 
@@ -155,7 +154,7 @@ const half = whole / 2;
  */
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 
-/** A new RSA-2048 key; takes a tenth of a second or so, not on the main thread. */
+/** A new RSA-2048 key; takes about 100 ms, not on the main thread. */
 export async function makeAgentKey(): Promise<AgentKey> {
   const { privateKey } = await promisify(generateKeyPair)('rsa', { modulusLength: bits, publicExponent: 0x10001 });
   return agentKeyOf(privateKey.export({ format: 'jwk' }));

@@ -27,7 +27,6 @@ import { createAzureRegistry } from './registry.ts';
 import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
-/** As config says it. */
 export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
   const { env, clock, variables } = parts;
   const { name, url } = config;
@@ -64,7 +63,6 @@ export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' |
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
-/** Of what services may leave out it has these. */
 export type AzureService = CiService &
   Required<Pick<CiService, 'ending' | 'settle' | 'describeExit' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
 
@@ -152,10 +150,9 @@ export async function choosePackage(
   });
 }
 
-/** Bytes kept of one agent. */
 export const diagLimit = 10 * 2 ** 20;
 
-/** ms for all of it: a job may have made its logs as long as it likes. */
+/** ms for all of it: a job decides how long its logs are. */
 const patience = 60_000;
 
 /** Copies the agent's own logs before its sandbox is removed. Idempotent. `limit`: ms after which it fails. */
@@ -175,7 +172,7 @@ export async function keepDiagnostics(
     const found = await files.folder(diagFolder, either);
     if (found === null) return;
     await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-    // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
+    // A sparse file may be terabytes of zeros, so reading stops.
     const stop = () => found.destroy(either.reason);
     either.addEventListener('abort', stop, { once: true });
     try {
@@ -193,7 +190,7 @@ export async function keepDiagnostics(
   }
 }
 
-/** Ends what it reads from as soon as enough is kept. */
+/** Stops reading as soon as enough is kept. */
 async function* upTo(limit: number, source: Readable): AsyncGenerator<Buffer> {
   let left = limit;
   for await (const chunk of source as AsyncIterable<Buffer>) {

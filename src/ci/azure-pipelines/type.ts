@@ -88,7 +88,6 @@ function resolveCredential(keys: Keys): AzureCredential | null {
   return { kind: 'principal', tenant, client, secret, authority };
 }
 
-/** The agent of Azure Pipelines is a program in an image, which must write into its folder and reach the service. */
 export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;

@@ -3,7 +3,7 @@ import { clearTextHost } from '../../config/service-keys.ts';
 import type { Parsed } from '../../config/units.ts';
 import { OnejobError } from '../../errors.ts';
 
-/** Where an organisation of the hosted service lives; anything else is taken for Azure DevOps Server. */
+/** Hosts of the hosted service; any other is Azure DevOps Server. */
 const cloud = 'dev.azure.com';
 const oldCloud = '.visualstudio.com';
 
@@ -30,13 +30,13 @@ export function parseAzureUrl(written: string): Parsed<string> {
   return no(`is more than the address of the ${isHosted(url) ? 'organisation' : 'collection'}; keep "${keep}"`);
 }
 
-/** The part of an address that `parseAzureUrl` asks to keep; null when there is none. */
+/** The part that `parseAzureUrl` asks to keep, or null. */
 export function azureUrlToKeep(written: string): string | null {
   const text = written.trim();
   return /^https?:\/\//i.test(text) && URL.canParse(text) ? essence(new URL(text)) : null;
 }
 
-/** Whether an address is Microsoft's own service; what is not is Azure DevOps Server, or a stand-in for tests. */
+/** Whether an address is Microsoft's own service. */
 export function isHostedAzure(url: string): boolean {
   return URL.canParse(url) && isHosted(new URL(url));
 }
@@ -60,7 +60,7 @@ function essence(url: URL): string | null {
 export function baseOf(url: string): string {
   const found = URL.parse(url.trim());
   if (found === null || !/^https?:$/.test(found.protocol)) {
-    // What stands here by mistake may be the token.
+    // It may be the token, by mistake.
     throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', {
       hint: 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.',
     });
@@ -73,12 +73,11 @@ export function baseOf(url: string): string {
   return found.origin + found.pathname.replace(/\/+$/, '');
 }
 
-/** For `describe`: a warning where the credential could be read on its way. */
 export function openness(base: string): string {
   return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
 }
 
-/** An address for people: without what follows `?` or `#`, which may hold something secret. */
+/** An address without its query and fragment, which may contain a secret. */
 export function shown(url: string): string {
   const found = URL.parse(url);
   return found === null ? 'an invalid address' : found.origin + found.pathname;

@@ -11,7 +11,6 @@ import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unre
 export interface ApiParts {
   /** Without a slash at its end. */
   readonly endpoint: string;
-  /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
   /** ms for a whole answer; default 20 s. */
@@ -23,9 +22,7 @@ export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT';
   /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
   readonly path: string;
-  /** JSON. */
   readonly body?: unknown;
-  /** What the call does, for messages: `Cannot <doing> …`. */
   readonly doing: string;
 }
 
@@ -35,13 +32,12 @@ export type Called =
       readonly ok: false;
       /** null when no whole answer came. */
       readonly status: number | null;
-      /** The same call may succeed later where it is to be tried again: 429, 5xx, and no answer. */
+      /** With `retry` for 429, 5xx and no answer. */
       readonly error: OnejobError;
     };
 
 /** The service refused, and said when it wants to be asked again. */
 export class LaterError extends OnejobError {
-  /** ms */
   readonly retryAfter: number;
 
   constructor(error: OnejobError, retryAfter: number) {
@@ -53,7 +49,7 @@ export class LaterError extends OnejobError {
 /** Bytes of an answer; one holds a job with all of its variables. */
 const mostBytes = 8 << 20;
 
-/** An id as part of a path: dots too, which the service does not take there (agent v3.137 `api/client.go`). */
+/** An id in a path, with its dots escaped, which the service needs (agent v3.137 `api/client.go`). */
 export function escapeId(id: string): string {
   return encodeURIComponent(id).replaceAll('.', '%2E');
 }
@@ -99,12 +95,12 @@ function judge(
   const { status, headers, text } = answer;
   const body = jsonOf(answer) ?? null;
   const isGood = status >= 200 && status < 300;
-  // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
+  // A proxy may answer with its own page and 200: then the service has heard nothing.
   if (isGood && /^\s*</.test(text))
     return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
   if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, doing, headers, body };
-  // Should the service ever repeat what it was given.
+  // In case the service repeats the token.
   const said = messageOf(body).replaceAll(token, '[token]');
   const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
   const code =
@@ -115,7 +111,7 @@ function judge(
   return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
 }
 
-/** ms; a service that asks for more is asked once an hour. */
+/** ms. Longest wait that a service may ask for. */
 export const longestWait = 3_600_000;
 
 const hints = {
@@ -132,7 +128,7 @@ function unreachable(endpoint: string, doing: string, { why, code = '', hint: mo
   return { ok: false, status: null, error };
 }
 
-/** An address for messages, without what could be a password in it. */
+/** Without what could be a password. */
 function shown(endpoint: string): string {
   const url = URL.parse(endpoint);
   return url === null ? 'the service' : `${url.origin}${url.pathname}`;
@@ -140,7 +136,7 @@ function shown(endpoint: string): string {
 
 const refusal = z.object({ message: z.string() });
 
-/** What the service says about a refusal, on one line; empty when it says nothing. */
+/** One line; empty when the service says nothing. */
 function messageOf(body: unknown): string {
   const found = refusal.safeParse(body);
   return found.success ? brief(found.data.message) : '';
@@ -148,7 +144,7 @@ function messageOf(body: unknown): string {
 
 const limited = z.object({ reset: z.number().positive().max(3600) });
 
-/** ms until the limit of requests begins anew, as the answer to one too many says it. */
+/** ms until the rate limit is reset. */
 function resetOf(body: unknown): number | null {
   const found = limited.safeParse(body);
   return found.success ? found.data.reset * 1000 : null;
@@ -156,9 +152,9 @@ function resetOf(body: unknown): number | null {
 
 /** Jobs by queue (docs page `apis/agent_api/metrics`). */
 export interface QueueCounts {
-  /** Jobs that an agent could take now; those that wait for others are not among them. */
+  /** Jobs that an agent could take now. */
   readonly scheduled: ReadonlyMap<string, number>;
-  /** Every queue that the service speaks of. */
+  /** Every queue that the service mentions. */
   readonly known: ReadonlySet<string>;
   /** ms that the service wants between two questions; null when it does not say. */
   readonly pollAfter: number | null;
@@ -176,7 +172,7 @@ const words = z
   .catch(null)
   .transform((found) => (found == null || found === '' ? null : brief(found)));
 
-/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
+/** Who a token is (agent v3.137 `api/token.go`). What is empty or missing is null. */
 const identityAnswer = z
   .object({
     token_type: words,
@@ -191,9 +187,9 @@ const identityAnswer = z
     return {
       type: found.token_type,
       organisation: found.organization_slug,
-      /** null: the organisation has no clusters, or the token is of none. */
+      /** null: the token belongs to no cluster. */
       cluster: found.cluster_name ?? found.cluster_uuid,
-      /** The only queue that its agents may be of; null: any of the cluster. */
+      /** The only queue of its agents; null: any of the cluster. */
       queue: found.organization_queue_key,
       /** ms since the epoch; null when the service does not say. */
       expires: Number.isNaN(expires) ? null : expires,
@@ -214,7 +210,7 @@ export function createServiceApi(parts: ApiParts) {
   const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
-    // Anything else could not stand in a header.
+    // Anything else is no header value.
     if (!/^[\x21-\x7e]{1,4096}$/.test(token)) {
       throw new OnejobError('E_CI_CREDENTIAL', `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`, {
         hint: 'Put only the agent token where the config looks for it.',

@@ -14,24 +14,21 @@ import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface FrontParts {
   readonly config: BuildkiteServiceConfig;
-  /** Those that take jobs from here. */
   readonly pools: readonly PoolConfig[];
   readonly rows: JobRows;
-  /** The token of the service. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
-  /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
+  /** The agent's checked program. @throws OnejobError E_AGENT_PACKAGE and others */
   readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
-  /** How many jobs wait. */
   readonly counts: Counts;
   readonly check: (signal: AbortSignal, trial: DiagnosticSandboxes) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }
 
-/** ms between two tries to read what config names. */
+/** ms between two tries to read the token and find the program. */
 const readAgain = 30_000;
 
-/** `changed`: the token is another one, or there is none any more. `begin`: what else is done once somebody listens. */
+/** `changed`: the token has changed. `begin`: what else to do once somebody observes. */
 export function createFront(
   parts: FrontParts,
   { changed = () => {}, begin = () => {} }: { readonly changed?: () => void; readonly begin?: () => void } = {},
@@ -41,13 +38,12 @@ export function createFront(
   const closing = new AbortController();
   const { signal } = closing;
   const reasons = new Map<'program' | 'token', { readonly why: string; readonly beginning: boolean }>();
-  /** By queue. */
   const troubles = new Map<string, string>();
   const held = new Map<string, string | null>();
   let token: string | null = null;
   let emit: (event: CiEvent) => void = () => {};
 
-  /** Emits what has changed of who is held, and why. */
+  /** Emits changes of holds. */
   function tell(): void {
     for (const { name: pool, queue } of parts.pools) {
       const now = reasons.get('program') ?? reasons.get('token') ?? null;
@@ -58,7 +54,7 @@ export function createFront(
     }
   }
 
-  /** What was found; undefined: nothing was, and pools are to be held. */
+  /** undefined: it failed, and pools are held. */
   async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
     try {
       const found = await look();
@@ -76,7 +72,7 @@ export function createFront(
       const isOther = found !== token;
       token = found;
       if (isOther) changed();
-      // Whoever hears that nothing holds a pool any more finds the new token.
+      // After a hold ends, the new token is in use.
       if (!signal.aborted) tell();
       await sleep(clock, readAgain, signal);
     }
@@ -122,16 +118,15 @@ export function createFront(
   };
 
   return {
-    /** By name. */
     pools,
-    /** Aborted as the service is closed, or listened to no more. */
+    /** Aborts when the service is closed, or nobody observes it any more. */
     signal,
-    /** As it was read last; null while it cannot be. */
+    /** As last read; null while it is unreadable. */
     get token() {
       return token;
     },
     emit: (event: CiEvent) => emit(event),
-    /** Why jobs of a queue cannot be had; null: they can. */
+    /** Why a queue has no jobs for us; null: no problem. */
     trouble(queue: string, why: string | null): void {
       if (why === null) troubles.delete(queue);
       else troubles.set(queue, why);

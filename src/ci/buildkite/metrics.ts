@@ -10,13 +10,12 @@ import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface CountsParts {
   readonly api: Pick<ServiceApi, 'counts'>;
-  /** @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
   /** `pollEvery` holds unless the service wants more. */
   readonly config: Pick<BuildkiteServiceConfig, 'name' | 'pollEvery'>;
   readonly clock: Clock;
   readonly log: Log;
-  /** From 0 to 1, so that hosts that were refused together do not come back together. */
+  /** [0, 1): spreads the retries of many hosts. */
   readonly random?: () => number;
 }
 
@@ -26,16 +25,16 @@ export type Counts = ReturnType<typeof createCounts>;
 const longestWait = 5 * 60_000;
 /** ms until a token that was refused is tried again; another one is at once. */
 const refusedWait = 10 * 60_000;
-/** What was heard is shown until so many questions should have been answered since, and a minute at least. */
+/** Counts are shown for so many missed answers, and at least for so many ms. */
 const [missed, youngest] = [3, 60_000];
 
 export function createCounts(parts: CountsParts) {
   const { api, config, clock, log, random = Math.random } = parts;
   let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
   let failures = 0;
-  /** The token that was refused, and until when it is not tried again. */
+  /** A refused token, and until when it is not sent again. */
   let refused: { readonly token: string; readonly until: number } | null = null;
-  /** What was said of a failure; it is said once for each. */
+  /** Code of the failure that was logged last. */
   let said: string | null = null;
 
   const interval = (): number => Math.max(config.pollEvery, heard?.counts.pollAfter ?? 0);
@@ -45,7 +44,7 @@ export function createCounts(parts: CountsParts) {
     const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
     if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
     const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
-    // The service's outages are told where its agents are held.
+    // The hold of its pools reports outages.
     if (own && said !== code) log.warn('failed to count the jobs', { service: config.name, reason: message });
     if (own) said = code;
     if (isRefused || code === 'E_SECRET') return interval();
@@ -54,7 +53,6 @@ export function createCounts(parts: CountsParts) {
     return Math.max(interval(), error instanceof LaterError ? error.retryAfter : backOff);
   }
 
-  /** ms until the next question. */
   async function ask(signal: AbortSignal): Promise<number> {
     let token: string | null = null;
     try {
@@ -72,7 +70,7 @@ export function createCounts(parts: CountsParts) {
   }
 
   return {
-    /** null when nobody knows, or it was said too long ago. */
+    /** null: unknown, or too old. */
     waiting(queue: string): number | null {
       if (heard === null || clock.now() - heard.at > Math.max(missed * interval(), youngest)) return null;
       const { scheduled, known } = heard.counts;

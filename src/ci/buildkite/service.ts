@@ -26,42 +26,39 @@ import type { Turns } from './stacks/turns.ts';
 
 export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;
-  /** The host's short name, for people. */
   readonly host: string;
   readonly stacks: Stacks;
   readonly entry: StackEntry;
-  /** null: no pool takes jobs that are not trusted. */
+  /** null: no pool accepts untrusted jobs. */
   readonly filter: Filter | null;
   readonly admit: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
   readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
-  /** In [0, 1). */
   readonly random: () => number;
 }
 
-/** What follows reservations, runs and queues has in common. */
+/** What reservations, runs and queues share. */
 export interface Shared extends BuildkiteParts {
-  /** Key of this host's. */
   readonly stack: string;
-  /** s that a reservation lasts unless it is kept. Long enough for an agent that calls in at the last moment. */
+  /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
   readonly expiry: number;
   readonly poolOf: (slot: string) => PoolConfig | undefined;
   /** Whether the slot has the job, in whatever lane. */
   readonly isTaken: (job: JobId, slot: string) => boolean;
-  /** Whether anything can be asked at all: there is a token. */
+  /** Whether there is a token. */
   readonly isReady: () => boolean;
-  /** Something has changed that may make something due. */
+  /** Something may be due now. */
   readonly wake: () => void;
   readonly emit: (event: CiEvent) => void;
   readonly signal: AbortSignal;
 }
 
-/** ms that a stack may take to leave when the manager ends, and that the end of a job waits for its reason to be told. */
+/** ms for a stack to leave at the end, and for the end of a job to wait until its reason is shown. */
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
 export function createBuildkite(parts: BuildkiteParts): CiService {
   const { config, rows, stacks, entry, stateDir, filter, clock, log } = parts;
   const results = new Map<JobId, JobResult>();
-  /** Why jobs are being ended, where their pages do not say it yet. */
+  /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
   let changes: Change[] = [];
@@ -122,18 +119,17 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     }
   }
 
-  /** @throws OnejobError E_CI_* */
   async function stateOf(job: JobId, isOfPool: boolean, inner: AbortSignal): Promise<string> {
     try {
       return (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
     } catch (error) {
-      // The stack is not there, and none of our pools has it made again: nobody can ask about its jobs any more.
+      // The stack is gone, and no pool registers it again, so nobody can ask about its jobs.
       if (!isOfPool && error instanceof OnejobError && error.code === 'E_CI_DENIED') return 'gone';
       throw error;
     }
   }
 
-  /** On the job's page, as far as that can be done now. */
+  /** Shows it on the job's page, if possible. */
   async function say(job: JobId, detail: string, inner: AbortSignal): Promise<void> {
     try {
       await stacks.notify(entry.key, [{ job, detail }], inner);
@@ -143,7 +139,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     }
   }
 
-  /** It counts for as long as the job may run, and a while; `lasts` null: as long as the service lets any job run (30 days). */
+  /** Valid as long as the job may run, plus an hour; `lasts` null: the service's limit of 30 days. */
   function sealed(about: Pick<Sealed, 'token' | 'job' | 'build'>, lasts: number | null): Sealed {
     const until = clock.wall() + (lasts ?? 30 * 86_400_000) + 3_600_000;
     return { ...about, rules: rulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
@@ -177,7 +173,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       recipeFor(job, recipe) {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
-        // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
+        // A job without admission gets nothing of the pool or another repository.
         if (one === null || one.admission === null || pool === undefined) throw undecided(job);
         return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
@@ -241,7 +237,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         return reservations.notAcquired({ job, agent, result, late }, inner);
       }
       if (stage === 'waiting') return reservations.forget(job, null);
-      // The agent's own word for it: somebody else was faster (`core/client.go`).
+      // The agent reports with 27 that another agent was faster (`core/client.go`).
       if (stage !== 'over' && run?.wasAcquired !== true && result.kind === 'code' && result.code === 27) {
         reservations.forget(job);
         return rows.left(job, null);

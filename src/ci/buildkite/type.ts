@@ -11,14 +11,14 @@ export interface BuildkiteServiceConfig {
   readonly type: 'buildkite';
   /** Of the Agent API, without a slash at its end. */
   readonly endpoint: string;
-  /** Of a cluster, or of an organisation without. With it anybody can take any of its jobs, so it enters no sandbox but where `registration` says so. */
+  /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
   readonly token: SecretReference;
   /**
    * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
    * service's token, for organisations where nothing can be reserved.
    */
   readonly registration: 'manager' | 'in-agent';
-  /** Only for counts; null: `token` is used for them too. */
+  /** For counts; null: `token`. */
   readonly metricsToken: SecretReference | null;
   /** ms between two looks at the counts of the queues. */
   readonly pollEvery: number;
@@ -73,7 +73,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
       pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
       bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
       holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
-      // What an owner brings has the version that it has; what onejob fetches is pinned.
+      // onejob pins what it downloads; a file of the owner has its own version.
       agentPackage: agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent,
     };
   },
@@ -109,7 +109,7 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   else checkTrust(pool, checking);
 }
 
-/** Rules of trust are held by reading a job before it has an agent: an agent that takes its jobs itself holds none of them. */
+/** Trust rules need a job before it has an agent, so agents that take their jobs themselves cannot enforce them. */
 function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { sound, inPool }: Checking): void {
   if (!sound(pool, 'trust')) return;
   const { trust } = pool;
@@ -131,7 +131,6 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `cannot be enforced: ${why}; remove it`);
 }
 
-/** Secrets are opened for a job before it has an agent. */
 function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
   const isUsed = config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager');
   if (isUsed) {
@@ -145,7 +144,7 @@ function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Check
   );
 }
 
-/** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
+/** The agent splits its tags at commas (agent `clicommand/agent_start.go`, `--tags`). */
 function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
   if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue))
     inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}, where the name of a queue has no commas, "=" or spaces`);

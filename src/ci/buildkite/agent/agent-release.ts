@@ -9,7 +9,7 @@ import { pinnedAgent } from '../type.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 
-/** Names of architectures as releases have them, by those of Node; others have no release of this kind that onejob knows. */
+/** Architectures of releases, by Node's names; onejob knows no other releases. */
 const architectures: Readonly<Record<string, string>> = {
   x64: 'amd64',
   arm64: 'arm64',
@@ -45,7 +45,7 @@ function sumsUrl(from: string): URL | null {
   return version === undefined ? null : new URL(`${origin}${pathname.replace(/[^/]+$/, `buildkite-agent-${version}.SHA256SUMS`)}`);
 }
 
-/** `base`: where releases are, `pins`: SHA-256 by address, where it is known beforehand; default: the project's. */
+/** `base`: where releases are; `pins`: SHA-256 by address; default: the project's. */
 export function buildkiteAgent(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): AgentProject {
   return {
     ...{ name: 'buildkite-agent', type: 'buildkite', pinned: pinnedAgent },

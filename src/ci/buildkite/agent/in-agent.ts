@@ -21,20 +21,17 @@ export interface InAgentParts extends FrontParts {
  * v3.62 to v4). A job that can write to its agent's standard error can forge these lines, but only for its own agent.
  */
 export type AgentWord =
-  /** It is registered. */
   | { readonly said: 'online' }
-  /** It was given a job, which it has yet to accept. */
+  /** It has a job, and has yet to accept it. */
   | { readonly said: 'assigned'; readonly job: JobId }
-  /** Nothing came of the job; it asks for another one. */
+  /** The job failed to start; the agent asks for another one. */
   | { readonly said: 'failed' }
   /** It runs the job that it was assigned last. `build`: address of its build. */
   | { readonly said: 'began'; readonly build: string | null }
-  /** The exit status of its job. */
   | { readonly said: 'exited'; readonly code: number }
-  /** The service was told of the job's end. */
   | { readonly said: 'finished' };
 
-/** null for all else. A line begins with the time, its level and the agent's name, has colours, and may end with spaces. */
+/** null for any other line. Lines begin with time, level and name, and may have colours and trailing spaces. */
 export function agentWord(line: string): AgentWord | null {
   const text = stripVTControlCharacters(line).trimEnd();
   if (/ (Successfully registered agent ".*" with tags \[|Waiting for (instructions|work)\.\.\.$)/.test(text))
@@ -49,26 +46,22 @@ export function agentWord(line: string): AgentWord | null {
   return / Finished job (at |[A-Za-z0-9-]+( for build at |$))\S*$/.test(text) ? { said: 'finished' } : null;
 }
 
-/** What an agent has said of itself. */
+/** What an agent has reported. */
 interface Heard {
-  /** Not accepted yet. */
   assigned: JobId | null;
   job: JobId | null;
-  /** The service was told of the job's end. */
   isFinished: boolean;
-  /** Exit status of the job. */
   code: number | null;
-  /** onejob told it to end its job. */
   isStopped: boolean;
-  /** Calls off what is waited for. */
+  /** Cancels its timer. */
   callOff: () => void;
 }
 
-/** ms that an agent which was told to end may take to leave, or to say that it has a job; and to accept one, which it tries again. */
+/** ms that an agent that was told to end may take to leave or report a job, and to accept one. */
 const [leaving, accepting] = [30_000, 600_000];
-/** ms in which an agent ends by itself after its job, with what it has to tidy up. */
+/** ms in which an agent ends by itself after its job, including its clean-up. */
 const tidying = 300_000;
-/** Agents that are remembered, the newest: what became of one may be asked twice. */
+/** How many agents are remembered: onejob may ask about one twice. */
 const remembered = 1_000;
 
 export function createInAgent(parts: InAgentParts): CiService {
@@ -91,14 +84,14 @@ export function createInAgent(parts: InAgentParts): CiService {
   };
   const poolOf = (agent: AgentId) => pools.get(slots.poolOf(agent) ?? '');
 
-  /** Of an agent one thing is waited for at a time. */
+  /** Each agent has one timer. */
   function wait(agent: AgentId, ms: number, then: () => void): void {
     const heard = heardOf(agent);
     heard.callOff();
     if (!closing.aborted) heard.callOff = clock.after(ms, then);
   }
 
-  /** An agent may wait for another job where the service does not hear that it has had one. */
+  /** If the service misses the end of its job, an agent waits for another. */
   function endOutlived(agent: AgentId): void {
     wait(agent, tidying, () => {
       log.warn('onejob ends an agent that outlived its job', { agent });
@@ -106,7 +99,7 @@ export function createInAgent(parts: InAgentParts): CiService {
     });
   }
 
-  /** Said again after a restart of the manager, word for word. */
+  /** A restarted manager reads the same lines again. */
   function take(agent: AgentId, word: AgentWord): void {
     const heard = heardOf(agent);
     switch (word.said) {
@@ -125,7 +118,7 @@ export function createInAgent(parts: InAgentParts): CiService {
         const { assigned: job, job: before } = heard;
         if (job === null) return;
         heard.callOff();
-        // Of one that could not be begun the agent thinks no more.
+        // The agent has dropped a job that it could not begin.
         if (before !== null && before !== job) rows.left(before, 'lost');
         [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
         rows.reserved({ id: job, env: aboutOf(job, word.build) }, poolOf(agent)?.name ?? '');
@@ -181,7 +174,7 @@ export function createInAgent(parts: InAgentParts): CiService {
       rows.note(job, words);
     },
 
-    // It was sent a TERM, after which it takes no further job. One that has none is gone before this ends, which aborts it.
+    // After a TERM it takes no more jobs. An agent without a job is gone before this ends, which aborts it.
     async retire(agent, signal) {
       const heard = heardOf(agent);
       const since = clock.now();
@@ -209,14 +202,13 @@ export function createInAgent(parts: InAgentParts): CiService {
   };
 }
 
-/** How its job ended, in a word or two. */
 function wordFor({ isFinished, isStopped, code }: Heard): string {
   if (isStopped) return 'stopped';
   if (!isFinished) return 'lost';
   return wordOf('finished', code === null ? null : { kind: 'code', code });
 }
 
-/** As much of a job's environment as its agent tells: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
+/** What an agent tells of a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
 function aboutOf(job: JobId, build: string | null): Readonly<Record<string, string>> {
   const [, organisation, pipeline, number] = /\/([^/]+)\/([^/]+)\/builds\/(\d+)$/.exec(build ?? '') ?? [];
   return {

@@ -22,7 +22,7 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
     `export BUILDKITE_AGENT_ENDPOINT='${way?.endpoint}' BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
     'if buildkite-agent --version >/dev/null 2>&1; then',
     '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
-    // It speaks no TLS.
+    // bash speaks no TLS.
     `elif [ ${protocol} = http: ] && command -v bash >/dev/null 2>&1; then`,
     `  exec bash -c 'exec 3<>"/dev/tcp/${host}/${port === '' ? 80 : port}" || exit`,
     `    printf "GET ${pathname}/ping HTTP/1.1\\r\\nHost: look\\r\\nAuthorization: Token look\\r\\nConnection: close\\r\\n\\r\\n" >&3`,
@@ -52,7 +52,6 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
   ].join('\n');
 }
 
-/** What a sandbox has; null where the script did not say. */
 export type Inside = Readonly<ReturnType<typeof readLook>>;
 
 export function readLook(said: string) {
@@ -68,11 +67,11 @@ export function readLook(said: string) {
   const tried = reached?.trim() ?? null;
   return {
     programs: new Set(after('has')) as ReadonlySet<string>,
-    /** Version that the agent's program says; null when it does not run. */
+    /** null: it does not run. */
     agent: version,
     temporary: place('tmp'),
     home: place('home'),
-    /** What came back from where the agent calls; null when nothing was there to try it with. */
+    /** The answer; null: there was nothing to try it with. */
     reached: tried === 'nothing-to-try-with' ? null : tried,
   };
 }
@@ -80,7 +79,7 @@ export function readLook(said: string) {
 export interface Way {
   /** Where the agent calls, as its sandbox sees it. */
   readonly endpoint: string;
-  /** It is the filter of this host, for untrusted jobs; else the service itself. */
+  /** The filter of this host, for untrusted jobs; else the service. */
   readonly isFilter: boolean;
   readonly network: string;
 }
@@ -103,7 +102,7 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   return failure(subject, message, hint);
 }
 
-/** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
+/** Why a connection failed, in the words of the agent or bash. */
 const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
 
 function howToOpen({ endpoint, network }: Way): string {
@@ -120,7 +119,7 @@ function howToOpen({ endpoint, network }: Way): string {
   return `Open this host's firewall for it: type "${ufw}" if ufw manages it, else "${iptables}". ${lasting}`;
 }
 
-/** The interface of this host that has an address, such as a bridge. */
+/** The interface of this host with that address, such as a bridge. */
 function interfaceOf(address: string): string | null {
   const found = Object.entries(networkInterfaces()).find(([, all]) => all?.some((one) => one.address === address));
   return found === undefined || found[0] === 'lo' ? null : found[0];
@@ -173,7 +172,6 @@ export function lackFindings(
   return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`)];
 }
 
-/** One line, without what moves a terminal's cursor. */
 function brief(text: string): string {
   const line = stripVTControlCharacters(text)
     .replace(/[\s\p{Cc}]+/gu, ' ')

@@ -41,7 +41,7 @@ function ofTrust(pool: PoolConfig): Finding[] {
   ];
 }
 
-/** Folders where a host keeps what is nobody else's business, beside what is. */
+/** Folders of a host that contain private files. */
 const delicate = /^\/(?:root|etc)(?:\/|$)/;
 
 /** Which volumes untrusted jobs can read, and which they do not get. */
@@ -65,7 +65,7 @@ function ofVolumes(pool: PoolConfig): Finding[] {
  */
 function ofHomes(pool: PoolConfig): Finding[] {
   const { pipelines } = pool.trust;
-  // One pipeline can do to itself whatever it likes.
+  // A single pipeline can only harm itself.
   if (pipelines?.length === 1 && !/[*?{}()[\]|]/.test(pipelines[0] ?? '')) return [];
   return pool.recipe.mounts
     .filter(({ container, readOnly }) => !readOnly && isHome(container, pool))
@@ -77,12 +77,12 @@ function ofHomes(pool: PoolConfig): Finding[] {
     });
 }
 
-/** Of its user, or of any: which one an image chooses is not known. */
+/** Of any user: nobody knows which one an image chooses. */
 function isHome(container: string, { recipe }: Pick<PoolConfig, 'recipe'>): boolean {
   return /^\/(root|home(\/[^/]+)?)$/.test(container) || container === recipe.env.HOME;
 }
 
-/** ms that a cancelled job should have before it is killed; less than the agent's own time is no time to end in. */
+/** ms that a cancelled job needs before it is killed. */
 const enough = 15_000;
 
 function ofTimes(pool: PoolConfig): Finding[] {
@@ -118,7 +118,7 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
   return found;
 }
 
-/** The folder, or the first thing right in it, that everybody may write to. */
+/** The folder, or the first entry of it, that everybody may write to. */
 async function openPath(folder: string): Promise<string | null> {
   const names = await readdir(folder).catch((): string[] => []);
   for (const path of [folder, ...names.slice(0, 100).map((name) => join(folder, name))]) {
@@ -133,7 +133,6 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
 }
 
-/** Whether config names keys, be they readable or not. */
 async function hasKeys({ keys }: PoolFindingParts): Promise<boolean> {
   return (await keys().catch(() => true)) !== null;
 }
@@ -167,7 +166,6 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
   }
 }
 
-/** Caches grow to their limit, each slot's own. */
 async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[]> {
   const cached = pools.filter(({ recipe }) => recipe.mounts.some(({ cache }) => cache !== null && cache.name !== null));
   if (cached.length === 0) return [];

@@ -19,15 +19,14 @@ import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
 
 export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;
-  /** Those that take jobs from here. */
   readonly pools: readonly PoolConfig[];
   readonly stateDir: string;
   readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   readonly tokens: Tokens;
-  /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
-  /** null: no pool takes jobs that are not trusted. */
+  /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'door'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
@@ -36,13 +35,11 @@ export interface DoctorParts {
 /** Each reads a token. @throws OnejobError E_SECRET */
 interface Tokens {
   readonly service: () => Promise<string>;
-  /** For the counts of queues. */
   readonly metrics: () => Promise<string>;
 }
 
-/** ms for one sandbox, from making it to its last word, and for all of them. */
+/** ms for one sandbox, and for all of them. */
 const [patience, patienceForAll] = [15_000, 25_000];
-/** Sandboxes that are made at the same time. */
 const atOnce = 3;
 
 export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
@@ -61,18 +58,17 @@ export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, s
   ];
 }
 
-/** A kind of sandbox that a pool's jobs run in: its own, or that of untrusted jobs where it differs in what an agent meets. */
+/** The sandboxes of a pool's agents, or those of its untrusted jobs where they differ. */
 interface SandboxClass {
   readonly pool: PoolConfig;
-  /** For people: `agents of pool gpu`, `untrusted jobs of pool gpu`. */
   readonly whose: string;
-  /** null: there is nothing yet that it could be made from. */
+  /** null: it has no image yet. */
   readonly sandbox: DiagnosticSandbox | null;
-  /** Its agents speak to the service through the filter. */
+  /** Its agents use the filter. */
   readonly isUntrusted: boolean;
-  /** Its programs are those of the pool's own, which are looked at there. */
+  /** Its programs are those of the pool's own sandboxes. */
   readonly isSameInside: boolean;
-  /** That, and its network, is the pool's own: what keeps one from being made keeps both. */
+  /** Its programs and network are those of the pool's own, so the same problem affects both. */
   readonly isSame: boolean;
 }
 
@@ -97,7 +93,7 @@ function classesOf(pools: readonly PoolConfig[], trial: DiagnosticSandboxes, sta
 }
 
 async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], signal: AbortSignal): Promise<Finding[]> {
-  // Sandboxes that are the same are looked at once, for the first that has one.
+  // Equal sandboxes are checked once.
   const kindOf = ({ sandbox, whose, isUntrusted }: SandboxClass): string => `${sandbox?.kind ?? whose} ${isUntrusted}`;
   const first = new Map(classes.toReversed().map((one) => [kindOf(one), one]));
   const waiting = classes.filter((one) => first.get(kindOf(one)) === one);
@@ -114,7 +110,7 @@ async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], 
 }
 
 interface Looking {
-  /** Ways that somebody has tried: one that leads nowhere takes its time. */
+  /** Ways that were tried: a way that fails takes long. */
   readonly tried: Set<string>;
   readonly late: AbortSignal;
 }
@@ -157,7 +153,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     if (!mounted && found.agent !== null) list.push(...ageFindings(subject, found.agent));
   } catch (error) {
     const { kind } = parts.program.state;
-    // What it lacks is the agent's program, of which another line says why.
+    // The agent's program is missing: another finding says why.
     if (one.isSame) return list;
     const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
     const level = error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED' ? 'error' : 'warning';
@@ -179,14 +175,13 @@ async function wayTo(
   return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
 }
 
-/** First version that ends as its job did (`reflect-exit-status`; agent changelog). */
+/** First version that exits as its job did (`reflect-exit-status`; agent changelog). */
 const oldest = '3.103.0';
 
 /** `from`: as config names it; null for the project's release. */
 function programFindings(service: string, state: AgentProgramState, from: string | null): Finding[] {
   const subject = `service ${service}`;
   switch (state.kind) {
-    // Each pool's image is looked at itself.
     case 'image':
       return [];
     case 'unknown':
@@ -203,7 +198,7 @@ function programFindings(service: string, state: AgentProgramState, from: string
   }
 }
 
-/** An agent that is on this host already can be named. */
+/** How to get an agent, or name one of this host. */
 function howToHave(from: string | null): string {
   return from === null
     ? 'If this host cannot reach the releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
@@ -227,9 +222,9 @@ function isOlder(version: string, than: string): boolean {
 
 type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clock'>;
 
-/** ms between both clocks. A service that signs addresses for uploads refuses requests that are minutes off. */
+/** ms. A service that signs addresses for uploads refuses requests that are minutes off. */
 const skewLimits = [30_000, 300_000] as const;
-/** ms before its end from which a token is told of. */
+/** ms before its end from which a token is reported. */
 const soon = 14 * 86_400_000;
 
 export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Promise<Finding[]> {
@@ -248,7 +243,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
       found.push(...ofIdentity(told.value, parts, subject));
     }
   } catch (error) {
-    // Without the service there is no more to be found out.
+    // Without the service there is no more to check.
     return [failing(subject, 'error', error, signal, `${howToReplace(config.token)}.`)];
   }
 
@@ -267,7 +262,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
   return [...found, ...clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused')];
 }
 
-/** Whose a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
+/** Who a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
 export function whatIs({ organisation, cluster, queue }: TokenIdentity): string {
   const of = organisation === null ? '' : ` of organisation ${organisation}`;
   const where = cluster === null ? '' : `, cluster ${JSON.stringify(cluster)}`;
@@ -320,7 +315,7 @@ export function howManyWait(jobs: number): string {
   return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
 }
 
-/** `refused`: what to do about a token that the service does not take. */
+/** `refused`: what to do about a refused token. */
 function failing(subject: string, level: 'warning' | 'error', error: unknown, signal: AbortSignal, refused: string): Finding {
   signal.throwIfAborted();
   const { code, message, hint } = saidOf(error);

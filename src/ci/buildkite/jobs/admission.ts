@@ -19,32 +19,32 @@ export type Admission =
   | {
       readonly kind: 'run';
       readonly trusted: boolean;
-      /** Why it is not trusted, as a line for its log; null: it is. */
+      /** Why it is untrusted, as a line for its log; null: it is trusted. */
       readonly why: string | null;
       readonly facts: JobFacts;
       readonly secrets: JobSecrets['opened'];
     }
-  /** `reason`: whole lines, for the job's log. */
+  /** `reason`: lines for the job's log. */
   | { readonly kind: 'refused'; readonly facts: JobFacts; readonly reason: string };
 
 export interface AdmissionParts {
   readonly trust: TrustConfig;
-  /** Read anew for each job that has secrets; null where config names no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  /** Read for each job that has secrets; null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   readonly pins: PinStore;
 }
 
-/** @throws OnejobError when the key cannot be read, which is no fault of the job */
+/** @throws OnejobError when the key is unreadable, which is no fault of the job */
 export async function admit(job: GivenJob, { trust, keys, pins }: AdmissionParts): Promise<Admission> {
   const facts = jobFacts(job);
   const verdict = decideTrust(facts, trust);
   if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
   if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
   const written = secretsIn(job.env);
-  // A key that cannot be read must not stop jobs that need none.
+  // An unreadable key must not stop jobs without secrets.
   const opener = written.length === 0 ? null : await keys();
   if (opener === null) {
-    // Variables of that name with a plain value are the pipeline's own matter.
+    // A variable of that name with a plain value is the pipeline's own business.
     const encrypted = written.filter(({ text }) => looksSealed(text) || formatOf(text) !== null);
     if (encrypted.length > 0)
       return { kind: 'refused', facts, reason: encrypted.map(({ variable }) => withoutKey(variable)).join('\n') };
@@ -79,14 +79,14 @@ export function untrustedRecipe(
     ...recipe,
     image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
-    // A process has its host's, which config gives to untrusted jobs only where isolation is given up.
+    // A process has its host's network, which config allows untrusted jobs only without isolation.
     network: pool.runtime === 'process' ? recipe.network : trust.network,
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };
 }
 
-/** Whether a job that was ruled so needs another sandbox than the one that waits. */
+/** Whether a job with this admission needs another sandbox than the standby. */
 export function wantsOther(
   pool: PoolConfig | undefined,
   admission: Extract<Admission, { kind: 'run' }>,
@@ -94,7 +94,7 @@ export function wantsOther(
 ): boolean {
   if (admission.trusted) return false;
   if (pool === undefined) return true;
-  // What lies at a template's path is known for a slot only.
+  // A template's path is known only for a slot.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
   return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
 }

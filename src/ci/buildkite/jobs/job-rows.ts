@@ -20,7 +20,6 @@ export function createJobRows(service: string, parts: RowWriterParts) {
   };
 
   return {
-    /** An agent has acquired it. */
     runs(id: JobId, agent: AgentId): void {
       const before = find(id);
       if (before === null || (before.state === 'done' && before.result !== null)) return;
@@ -29,7 +28,7 @@ export function createJobRows(service: string, parts: RowWriterParts) {
         before,
       );
     },
-    /** Says of a job that this host has what was made of it, as a sentence. */
+    /** Writes a sentence about a job of this host. */
     note(job: JobId, text: string): void {
       const before = find(job);
       if (before !== null) save({ ...before, note: text.slice(0, longestNote) }, before);
@@ -53,7 +52,6 @@ export function createJobRows(service: string, parts: RowWriterParts) {
       const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !writer.unwritten.has(row.id));
       return [...written, ...writer.unwritten.values()].filter(({ state }) => state !== 'done');
     },
-    /** Those that are not over. */
     list: (): readonly ServiceJob[] => [...open.values()],
   };
 }
@@ -61,7 +59,7 @@ export function createJobRows(service: string, parts: RowWriterParts) {
 /** Characters of a note that are kept. */
 const longestNote = 500;
 
-/** Rows that are looked through for those that are not over; the newest come first. */
+/** Rows that are searched for unfinished ones, newest first. */
 const mostUnended = 1_000;
 
 function rowOf(

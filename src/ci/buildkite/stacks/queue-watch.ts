@@ -8,13 +8,13 @@ import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
 
-/** ms. The longest wait after failures, and the wait after a refusal, which only a person can mend. */
+/** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
-/** Jobs of an answer, and answers that are read at a time to find those that fit. */
+/** Jobs per page, and pages that are read at a time. */
 const [pageSize, mostPages] = [100, 10];
-/** ms that a job must have waited before its page says what for. */
+/** ms that a job must wait before its page says why. */
 const beforeNote = 5_000;
-/** Jobs of which it is remembered that their page says it. */
+/** How many of those are remembered. */
 const mostTold = 5_000;
 
 /**
@@ -28,13 +28,12 @@ export function watchQueue(
 ): Turns {
   const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
   const pools = shared.pools.filter((pool) => pool.queue === queue);
-  /** Every so many ms reservations are kept. */
+  /** ms between two extensions of reservations. */
   const keepEvery = (expiry * 1000) / 4;
   let isKnown = false;
   let wasKnown = false;
   let isTakenUp = false;
   let failures = 0;
-  /** Times of the clock. */
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
@@ -64,14 +63,13 @@ export function watchQueue(
     await take(picks);
   }
 
-  /** @throws OnejobError E_CI_* */
   async function take(picks: readonly Pick[]): Promise<void> {
     isTakenUp = false;
     await reservations.take(queue, picks);
     isTakenUp = true;
   }
 
-  /** The stack is made known. `again`: it is not known any more. @throws OnejobError E_CI_* */
+  /** Registers the stack. `again`: the service no longer knows it. @throws OnejobError E_CI_* */
   async function begin(again: boolean): Promise<void> {
     await entry.register(queue, again, signal).catch((error: unknown) => {
       throw whyRefused(error);
@@ -88,7 +86,7 @@ export function watchQueue(
 
   async function ask(): Promise<void> {
     asked = clock.now();
-    // The pool that is to have jobs first.
+    // Pools with priority first.
     const rank = (slot: string): number => poolOf(slot)?.priority ?? 0;
     const free = reservations.free(queue).toSorted((a, b) => rank(b) - rank(a));
     const picks: Pick[] = [];
@@ -112,7 +110,7 @@ export function watchQueue(
     await note();
   }
 
-  /** Once for each job, and never at the cost of one. */
+  /** Once per job; a failure costs nothing. */
   async function note(): Promise<void> {
     const late = [...crowd].filter(([job, since]) => clock.now() - since >= beforeNote && !told.has(job)).map(([job]) => job);
     if (late.length === 0) return;
@@ -144,16 +142,16 @@ export function watchQueue(
       if (signal.aborted) return;
       failures += 1;
       const { message, retry, code } = toFailure(error);
-      // The stack may be gone, or another installation's now: it is made known again.
+      // The stack may be gone, or another installation may have it: register it again.
       if (code === 'E_CI_DENIED') isKnown = false;
       notBefore = clock.now() + Math.max(retry ? 0 : longest, retryWait(error, failures, shared.random, longest));
       if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
-      // One that failed once is no outage.
+      // A single failure is no outage.
       if (!retry || failures > 1) say(message);
     }
   }
 
-  // The service takes a stack that asks nothing for one that is gone.
+  // The service removes a stack that asks nothing.
   const nextAsk = (): number => asked + (reservations.free(queue).length > 0 ? often : config.pollEvery);
   const due = (): number | null => {
     if (!shared.isReady() || !reservations.knowsSlots) return null;

@@ -15,42 +15,39 @@ export interface Reservation {
   readonly job: JobId;
   readonly queue: string;
   readonly pool: string;
-  /** The only one that it is for; another one when this one closes. */
+  /** The slot that it is for; changes when that closes. */
   readonly slot: string;
-  /** null: not decided yet. */
+  /** null: undecided. */
   readonly admission: Extract<Admission, { kind: 'run' }> | null;
-  /** Whose sandbox is, or was, to run it. */
+  /** The agent whose sandbox is, or was, to run it. */
   readonly agent: AgentId | null;
-  /** It never runs: the service is being told. */
+  /** Set when it must never run, until the service knows. */
   readonly verdict: Verdict | null;
-  /** Sandboxes that could not be made, and agents that did not get it. */
+  /** Failed sandboxes, and agents that did not get it. */
   readonly failures: number;
   /** Since when it waits for a slot (the clock's `now`). */
   readonly since: number;
-  /** When the service was heard to keep it last (the clock's `now`). */
+  /** When it was last extended (the clock's `now`). */
   readonly kept: number;
 }
 
-/** A job, and the slot that it is for. */
 export interface Pick {
   readonly job: JobId;
   readonly slot: string;
 }
 
 interface Verdict {
-  /** For people, on the job's page. */
   readonly detail: string;
-  /** For the list of jobs. */
   readonly word: string;
 }
 
-/** ms that a job is left to others: after it was given back, and when another host was faster. */
+/** ms that a job is left to others after it was given back, and after another host was faster. */
 const [shunBack, shunLost] = [300_000, 10_000];
-/** ms since it was made, or made anew, in which a reservation is as good as new. */
+/** ms in which an extended reservation counts as new. */
 const freshFor = 10_000;
 /** Tries to run a job before it is ended. */
 const mostTries = 3;
-/** Troubles of this host, its Engine and its service: no other job would be better off, so none is ended for them. */
+/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
 const passing: ReadonlySet<string> = new Set<ErrorCode>([
   ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
   ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
@@ -75,7 +72,7 @@ export function createReservations(shared: Shared) {
   const isIn = (slot: string) => [...held.values()].filter((one) => one.slot === slot);
   const isOpen = (slot: string): boolean => offers.get(slot) === 'open';
   const isUnclaimed = (slot: string): boolean => isIn(slot).every(({ verdict }) => verdict !== null);
-  /** Slots of a queue that could take a job and have none, not even one that is only reserved. */
+  /** Open slots of a queue without any job. */
   const free = (queue: string): string[] =>
     [...offers.keys()].filter((slot) => isOpen(slot) && poolOf(slot)?.queue === queue && isUnclaimed(slot));
   const tellWaiting = ({ pool, slot }: Reservation): void => emit({ kind: 'waiting', pool, slot });
@@ -89,7 +86,7 @@ export function createReservations(shared: Shared) {
     if (word !== undefined) rows.left(job, word);
   }
 
-  /** Ends it at the service, now or when the service can be told. */
+  /** Ends it at the service, now or later. */
   async function tell({ job, verdict }: Reservation): Promise<void> {
     if (verdict === null) return;
     try {
@@ -139,7 +136,7 @@ export function createReservations(shared: Shared) {
   function lost(job: JobId, state: string): void {
     const one = held.get(job);
     const stage = stageOf(state);
-    // An agent of ours has acquired it, then, or is ending it.
+    // Then an agent of ours has acquired it, or is ending it.
     if (one === undefined || (one.agent !== null && (stage === 'running' || stage === 'ending'))) return;
     log.info('reservation lost', { job, state });
     shun(job, shunLost);
@@ -158,7 +155,6 @@ export function createReservations(shared: Shared) {
     for (const job of others) lost(job, states.get(job) ?? 'gone');
   }
 
-  /** Another host may have it. */
   async function giveBack(job: JobId, why: string): Promise<void> {
     const one = held.get(job);
     if (one === undefined) return;
@@ -168,12 +164,12 @@ export function createReservations(shared: Shared) {
     await endReservation(job, signal);
   }
 
-  /** The service has no call for it. A reservation that is made anew ends a second later; else it does when its time is up. */
+  /** The service has no call for it: a reservation that is renewed for 1 s ends then. */
   async function endReservation(job: JobId, inner: AbortSignal): Promise<void> {
     await stacks.reserve(stack, [job], 1, inner).catch(() => {});
   }
 
-  /** No agent has it any more: it waits for a slot. */
+  /** It waits for a slot. */
   const wait = (job: JobId, failures: number) => change(job, { agent: null, failures, since: clock.now() });
 
   function move(job: JobId, slot: string): void {
@@ -185,11 +181,10 @@ export function createReservations(shared: Shared) {
     of: (job: JobId) => held.get(job) ?? null,
     /** Those of a slot that wait for it or are in it, oldest first. */
     in: isIn,
-    /** Whether there is any of the queue. */
     has: (queue: string) => [...held.values()].some((one) => one.queue === queue),
-    /** Not to be reserved now: one that was given back, or that another host has. */
+    /** Not to be reserved now: it was given back, or another host has it. */
     isShunned: (job: JobId) => (shunned.get(job) ?? 0) > clock.now(),
-    /** @throws OnejobError E_CI_* when the service cannot be asked; all of them have a row then, because some may be ours */
+    /** @throws OnejobError E_CI_* when the service cannot be asked; then each has a row, because it may be ours */
     async take(queue: string, picks: readonly Pick[]): Promise<void> {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
@@ -265,7 +260,7 @@ export function createReservations(shared: Shared) {
       const why = late ?? whyNotAcquired(result);
       log.warn('job not acquired', { job, agent, reason: why });
       if (one === undefined) {
-        // How often it was tried only the manager before this one knew.
+        // Only the earlier manager knew how often it was tried.
         await endReservation(job, inner);
         rows.left(job, null);
       } else if (late === null && result.kind === 'lost') {
@@ -279,7 +274,7 @@ export function createReservations(shared: Shared) {
     },
     forget,
     lost,
-    /** What a slot could do with a job now. One that waited for this slot goes to another one of its pool, or back. */
+    /** What a slot could do with a job now. A job that waited for this slot moves to another of its pool, or back. */
     offer(slot: string, offer: SlotOffer): void {
       offers.set(slot, offer);
       const pool = poolOf(slot)?.name;

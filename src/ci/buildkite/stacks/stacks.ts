@@ -11,16 +11,14 @@ import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import type { GivenJob } from '../jobs/job-facts.ts';
 
-/** A job that waits, as far as the list says it. */
 export interface ScheduledJob {
   readonly id: JobId;
-  /** Higher comes first. */
   readonly priority: number;
   /** `key=value` each, as an agent's tags must be. */
   readonly rules: readonly string[];
 }
 
-/** How far a job is, by the service's word for its state; null for a word that nobody knows. Absent jobs are `gone`. */
+/** The stage of a job by its state at the service; null: unknown. Missing jobs are `gone`. */
 export function stageOf(state: string): Stage | null {
   return stageByState.get(state) ?? null;
 }
@@ -42,7 +40,7 @@ const stageByState: ReadonlyMap<string, Stage> = new Map(
 /** ms until a token that was refused is tried again; another one is at once. */
 const refusedWait = 60_000;
 
-/** Characters that the service takes of a text. */
+/** Longest texts that the service accepts. */
 const [longestDetail, longestNote] = [4000, 250];
 
 const id = z.string().min(1).max(256);
@@ -51,7 +49,7 @@ const scheduledJob = z.object({ id, priority: z.number().catch(0), agent_query_r
 const page = z.object({
   jobs: z.array(z.unknown()),
   page_info: z.object({ has_next_page: z.boolean().catch(false), end_cursor: z.string().nullish() }).nullish(),
-  // Pages and clients differ in how they call it.
+  // Docs and clients name it differently.
   cluster_queue: z.object({ dispatch_paused: z.boolean().nullish(), paused: z.boolean().nullish() }).nullish(),
 });
 const reservation = z.object({ reserved: z.array(id) });
@@ -69,7 +67,7 @@ export type Stacks = ReturnType<typeof createStacks>;
 export function createStacks(parts: ApiParts & { readonly token: () => Promise<string> }) {
   const { clock } = parts;
   const { call, read } = createCaller(parts);
-  /** The token that was refused last, and until when it is not shown again. */
+  /** The refused token, and until when it is not sent again. */
   let refused: { readonly token: string; readonly until: number; readonly called: Called } | null = null;
 
   async function ask(what: Call, signal: AbortSignal): Promise<Called> {
@@ -167,13 +165,13 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
   };
 }
 
-/** By characters, so that none is torn. */
+/** Cuts between characters. */
 function cut(text: string, most: number): string {
   const letters = [...text];
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
 }
 
-/** What they are called among the registrations of agents. */
+/** Their prefix among registrations of agents. */
 const prefix = 'stack ';
 
 export type StackEntry = ReturnType<typeof createStackEntry>;
@@ -202,7 +200,7 @@ export function createStackEntry(
 
   async function make(queue: string, signal: AbortSignal): Promise<void> {
     write(() => {
-      // What was removed never comes back, which is right for agents.
+      // A removed row never comes back, which is right for agents.
       if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
       registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, wall());
     });
@@ -230,7 +228,7 @@ export function createStackEntry(
       });
       await registering;
     },
-    /** Removes it, with those of earlier configs. The first failure is thrown once all were tried. @throws OnejobError E_CI_* */
+    /** Removes it and those of earlier configs; throws the first failure after trying all. @throws OnejobError E_CI_* */
     async forget(signal: AbortSignal): Promise<void> {
       const failures: unknown[] = [];
       isKnown = false;
@@ -249,7 +247,7 @@ export function createStackEntry(
   };
 }
 
-/** A stack that is refused is mostly one of a token that may have none, or one too many for the organisation. */
+/** A stack is mostly refused because of the token, or because the organisation has too many. */
 export function whyRefused(error: unknown): unknown {
   if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
   const hint =
