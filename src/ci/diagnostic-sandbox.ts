@@ -14,18 +14,17 @@ export interface DiagnosticSandboxes {
 
 export interface DiagnosticSandbox {
   readonly recipe: Recipe;
-  /** Whether its programs are those of an image. */
+  /** Whether it has an image. */
   readonly hasImage: boolean;
-  /** Same for sandboxes that are the same; one of them is enough to look at. */
+  /** Equal for equal sandboxes. */
   readonly kind: string;
   /**
    * What a script prints, each time in a new sandbox. Pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the
    * runtime
    */
   ask(script: string, signal: AbortSignal): Promise<string>;
-  /** The address under which it reaches what listens on this host at `port`. @throws OnejobError E_NO_DOOR */
+  /** The address at which it reaches `port` of this host. @throws OnejobError E_NO_DOOR */
   door(port: number, signal: AbortSignal): Promise<string>;
 }
 
-/** Where nothing can be tried out. */
 export const noDiagnosticSandboxes: DiagnosticSandboxes = { like: () => null };

@@ -17,7 +17,7 @@ import { tellingOrigin } from './types.ts';
 
 export type CiServices = ReturnType<typeof createCiServices>;
 
-/** ms between two looks at jobs of services that nobody serves any more. */
+/** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
@@ -29,7 +29,7 @@ export function createCiServices(parts: CiParts) {
     temporary: onejob.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));
-  // One that no pool uses any more still has to take back what it made, and to hear of the end of what runs.
+  // An unused service still has to remove what it made, and to hear of the end of running jobs.
   const used = new Set([
     ...config.pools.map((pool) => pool.service),
     ...store.registrations.services(),
@@ -39,13 +39,13 @@ export function createCiServices(parts: CiParts) {
   const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
-    /** What pools name in `service`; `own` is always there. */
+    /** By the name that pools use; `own` is always there. */
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
-    /** Ends what is left at services that are not among these any more, as far as that can be done without them. Never fails. */
+    /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
     async endStrays(signal: AbortSignal): Promise<void> {
       if (tellingOrigin(others).size > 0) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
-      // Jobs of a service that has left the config go on to their end (S5).
+      // Jobs of a service that left the config run to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
       try {
         while (!signal.aborted && isNeeded()) await sleep(clock, strayEvery, signal);

@@ -7,7 +7,7 @@ import type { ServicePoolKey, ServiceType } from './service-type.ts';
 
 export const serviceTypes = [ownQueue, azurePipelines, buildkite] as const;
 
-/** The own queue's for one that nobody knows. */
+/** The own queue's for an unknown type. */
 export function serviceType(type: string | undefined): ServiceType {
   return serviceTypes.find((one) => one.type === type) ?? ownQueue;
 }
@@ -24,7 +24,7 @@ export function titlesWith(key: ServicePoolKey): string {
   return titlesOf(({ poolKeys }) => poolKeys.includes(key));
 }
 
-/** Names of the services that tell where their jobs come from, so that rules of trust hold. */
+/** Services that say where their jobs come from, so that trust rules work. */
 export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
   return new Set(services.filter(({ type }) => serviceType(type).poolKeys.includes('trust')).map(({ name }) => name));
 }

@@ -140,17 +140,10 @@ function createPrincipal(
     await throttle.ready(doing, clock.now() + timeout, signal);
     const madeAt = clock.now();
     const body = new URLSearchParams({ grant_type: 'client_credentials', client_id: client, client_secret: secret, scope });
-    const answer = await exchange(
-      {
-        method: 'POST',
-        url: `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`,
-        headers: { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' },
-        body: body.toString(),
-        doing,
-      },
-      { clock, fetch: send, timeout, most: 256 * 1024 },
-      signal,
-    );
+    const url = `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`;
+    const headers = { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' };
+    const request = { method: 'POST', url, headers, body: body.toString(), doing } as const;
+    const answer = await exchange(request, { clock, fetch: send, timeout, most: 256 * 1024 }, signal);
     const found = granted.safeParse(jsonOf(answer));
     if (answer.status === 200 && found.success) {
       throttle.heard(answer);
@@ -236,11 +229,10 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
     const text = trim(await readSecret(reference, variables));
     if (text === '') {
-      throw new OnejobError(
-        'E_SECRET',
-        `The secret in ${describeSecret({ ...reference, expires: null })} contains only whitespace.`,
-        { hint: `${howToReplace(reference)}.` },
-      );
+      const place = describeSecret({ ...reference, expires: null });
+      throw new OnejobError('E_SECRET', `The secret in ${place} contains only whitespace.`, {
+        hint: `${howToReplace(reference)}.`,
+      });
     }
     cached = mark === null ? null : { mark, text };
     return text;

@@ -3,8 +3,7 @@ import { existsSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import { exitCodes } from '../../cli/exit.ts';
-import type { CliContext } from '../../cli/session.ts';
-import { configSource, type Session } from '../../cli/session.ts';
+import { type CliContext, configSource, type Session } from '../../cli/session.ts';
 import { lookAtCards, shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';
 import { checkConfig, configError } from '../../config/load.ts';
@@ -31,11 +30,8 @@ export interface AzureArguments {
 export async function azure(session: Session, typed: AzureArguments, cards = lookAtCards): Promise<number> {
   const { context, output, flags } = session;
   if (flags.config !== undefined) {
-    throw new OnejobError(
-      'E_USAGE',
-      '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.',
-      { hint: 'Type "onejob up --config FILE", or omit --config.' },
-    );
+    const why = '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.';
+    throw new OnejobError('E_USAGE', why, { hint: 'Type "onejob up --config FILE", or omit --config.' });
   }
   const token = await givenToken(typed.token, context);
   const name = typed.name ?? hostname();
@@ -73,23 +69,21 @@ function addressOf(typed: string): { url: string; remark: string | null } {
 
 /** Options that the Python manager ignored, or that mean something else here. */
 function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | null): string[] {
-  const lines = [];
-  if (timeout !== null) {
+  const lines: string[] = [];
+  if (timeout !== null)
     lines.push(
       '--timeout has no effect, as in the Python manager: onejob has a limit for each kind of call to the Engine, so a pull may take long and a query may not',
     );
-  }
-  if (asked !== null && poll !== null && poll > asked * 1000) {
+  if (asked !== null && poll !== null && poll > asked * 1000)
     lines.push(
       `--poll-time ${asked}: onejob asks the service every ${poll / 1000} s, which is the minimum; it starts a new agent at once when one ends, without polling`,
     );
-  }
   return lines;
 }
 
 /** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
 
-export interface GivenToken {
+interface GivenToken {
   readonly reference: SecretReference;
   /** How a config file refers to it; a token from the command line gets the path of a file to make. */
   readonly written: WrittenToken;

@@ -16,10 +16,8 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
     const { why, code, hint } = error;
     const place = shown(request.url);
     if (error.isTooLarge) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`, {
-        hint,
-        retry: true,
-      });
+      const message = `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`;
+      throw new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
     }
     // The action comes last: "cannot find pool" would read as a wrong name.
     const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
@@ -50,11 +48,9 @@ export function createThrottle(clock: Clock, place: string) {
         const left = until - clock.now();
         if (until > deadline) {
           const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
-          throw new OnejobError(
-            'E_CI_THROTTLED',
-            `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`,
-            { hint: 'onejob waits until then. If it happens again, check who else uses the same credential.', retry: true },
-          );
+          const message = `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`;
+          const hint = 'onejob waits until then. If it happens again, check who else uses the same credential.';
+          throw new OnejobError('E_CI_THROTTLED', message, { hint, retry: true });
         }
         await sleep(clock, left, signal);
         signal.throwIfAborted();

@@ -166,9 +166,8 @@ export function agentKeyOf(jwk: JsonWebKey): AgentKey {
     const bytes = Buffer.from(jwk[name] ?? '', 'base64url');
     const length = lengths[name];
     if (bytes.length === 0 || bytes.length > length) {
-      throw new OnejobError('E_BUG', `Cannot create an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`, {
-        retry: true,
-      });
+      const message = `Cannot create an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`;
+      throw new OnejobError('E_BUG', message, { retry: true });
     }
     return Buffer.concat([Buffer.alloc(length - bytes.length), bytes]).toString('base64');
   };

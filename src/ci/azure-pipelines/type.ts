@@ -128,11 +128,8 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
     at(['principal', 'authority'], `is not encrypted: onejob would send the secret in clear text to ${host}`, 'warning');
   if (registration === 'in-agent' || registration === 'image') {
     const who = registration === 'image' ? 'jobs may be able to read it' : 'it is removed before a job, which an image can prevent';
-    at(
-      ['registration'],
-      `is ${registration}: the credential enters every sandbox, and ${who}; manager keeps it outside`,
-      'warning',
-    );
+    const why = `the credential enters every sandbox, and ${who}; manager keeps it outside`;
+    at(['registration'], `is ${registration}: ${why}`, 'warning');
   }
   if (bootTimeout < 2 * pollEvery) {
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
@@ -144,10 +141,8 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
   if (from !== null && version === null)
     at(['agent', 'from'], 'does not contain the version in its name, as "…-5.278.0.tar.gz" does; write "version" too');
   if (sha256 !== null && version === null && from === null) {
-    at(
-      ['agent', 'sha256'],
-      'is the checksum of one package, but "version" is latest: onejob would refuse the next one; write "version" too',
-    );
+    const why = 'onejob would refuse the next one; write "version" too';
+    at(['agent', 'sha256'], `is the checksum of one package, but "version" is latest: ${why}`);
   }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://download.agent.dev.azure.com/'))
     at(['agent', 'from'], 'has no "sha256": onejob puts whatever it downloads from there into the image, unchecked', 'warning');

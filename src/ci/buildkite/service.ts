@@ -234,7 +234,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const run = runs.of(job);
       if (stage === 'reserved') {
         const late = run?.agent === agent ? run.late : null;
-        return reservations.notAcquired({ job, agent, result, late }, inner);
+        return reservations.notAcquired({ job, agent }, { result, late }, inner);
       }
       if (stage === 'waiting') return reservations.forget(job, null);
       // The agent reports with 27 that another agent was faster (`core/client.go`).

@@ -90,11 +90,8 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   const of = `"service" is ${service.name}`;
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
     const how = 'whose agents must reach the service: no job would ever start';
-    inPool(
-      pool,
-      ['network'],
-      `is none, but ${of}, ${how}; write internet, which keeps them from this host and private ranges otherwise`,
-    );
+    const instead = 'write internet, which keeps them from this host and private ranges otherwise';
+    inPool(pool, ['network'], `is none, but ${of}, ${how}; ${instead}`);
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
     const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
@@ -122,11 +119,8 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   }
   for (const key of ['pipelines', 'branches', 'tags', 'sources', 'repositories'] as const) {
     if (trust[key] === null) continue;
-    inPool(
-      pool,
-      ['trust', key],
-      `cannot be enforced: ${why}; remove it, and restrict at the service which pipelines use this queue`,
-    );
+    const instead = 'remove it, and restrict at the service which pipelines use this queue';
+    inPool(pool, ['trust', key], `cannot be enforced: ${why}; ${instead}`);
   }
   if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `cannot be enforced: ${why}; remove it`);
 }
@@ -138,10 +132,8 @@ function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Check
     return;
   }
   const why = `agents of ${name} take their jobs themselves ("registration: in-agent")`;
-  at(
-    ['secrets', 'key'],
-    `would decrypt nothing: ${why}; remove it, and provide secrets with "hooks" or through the service itself`,
-  );
+  const instead = 'remove it, and provide secrets with "hooks" or through the service itself';
+  at(['secrets', 'key'], `would decrypt nothing: ${why}; ${instead}`);
 }
 
 /** The agent splits its tags at commas (agent `clicommand/agent_start.go`, `--tags`). */
@@ -152,11 +144,8 @@ function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): v
   const queue = pool.tags.find((tag) => /^queue\s*(=|$)/.test(tag));
   if (queue !== undefined) {
     const name = queue.replace(/^queue\s*=?\s*/, '');
-    inPool(
-      pool,
-      ['tags'],
-      `contain "${queue}": a pool has one queue, and a separate key for it; write queue: ${name === '' ? 'NAME' : name}`,
-    );
+    const instead = `write queue: ${name === '' ? 'NAME' : name}`;
+    inPool(pool, ['tags'], `contain "${queue}": a pool has one queue, and a separate key for it; ${instead}`);
   }
   const torn = pool.tags.find((tag) => tag.includes(','));
   if (torn !== undefined)
@@ -183,10 +172,7 @@ function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }
   if (from?.startsWith('https:') && version === null)
     at([...path, 'agent', 'from'], 'does not contain the version in its name, as "…-3.137.0.tar.gz" does; write "version" too');
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://github.com/buildkite/agent/releases/')) {
-    at(
-      [...path, 'agent', 'from'],
-      'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked',
-      'warning',
-    );
+    const why = 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked';
+    at([...path, 'agent', 'from'], why, 'warning');
   }
 }

@@ -23,11 +23,11 @@ type Common = Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiServic
 export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect: (registrations: Registrations) => R) {
   const { service, queues, store, clock, log } = parts;
   const { poolOf } = parts.slots;
-  const registrations: Registrations = createRegistrations({ ...parts, registry: () => registry });
+  const registrations: Registrations = createRegistrations(parts, () => registry);
   const registry: R = connect(registrations);
   const jobs = createJobRecords({ service, store, clock, log, registry, poolOf });
   const inDoubt = createOfflineAgents({ ...parts, registry, registrations, jobs });
-  const sweep = createSweep({ ...parts, registry, registrations, before: jobs.last });
+  const sweep = createSweep(parts, registry, registrations, jobs.last);
   const waiting = new Map<string, number>();
   const underWay = new Set<string>();
   /** What removed agents ran; asked for again when the sandbox could not be removed at once. */

@@ -12,7 +12,6 @@ export type JobRecords = ReturnType<typeof createJobRecords>;
 const remembered = 1_000;
 
 export interface JobRecordsParts extends RowWriterParts {
-  /** Name of the service in the config. */
   readonly service: string;
   readonly registry: Pick<Registry, 'lastJob'>;
   /** The pool that an agent is in; null when no slot has it. */
@@ -48,7 +47,7 @@ export function createJobRecords(parts: JobRecordsParts) {
     return { ...{ id, service, pool, agent, state, note: null }, ...job.facts() };
   };
 
-  /** An agent has this job: written down with what is known already, so that nobody waits for the rest. */
+  /** Writes down at once that an agent has this job, with what is known. */
   const had = (job: RemoteJob, agent: AgentId, place: string): JobId => {
     const { id } = job;
     jobOf.set(agent, id);
@@ -70,7 +69,6 @@ export function createJobRecords(parts: JobRecordsParts) {
         const newest = describing.get(id);
         if (isMore && newest !== undefined && !signal.aborted) had(newest, agent, place);
       })
-      // Only for people.
       .catch(() => {})
       .finally(() => describing.delete(id));
   };
@@ -92,17 +90,16 @@ export function createJobRecords(parts: JobRecordsParts) {
         return undefined;
       }
     },
-    /** What a look shows of jobs. */
     saw({ place, entries, unfinished, waiting = [] }: Shown): void {
       const there = new Set(unfinished ?? entries.flatMap(({ job }) => (job === null ? [] : [job.id])));
       const here = new Set(waiting.map(({ job }) => job.id));
       for (const [id, one] of known) {
         if (one.place !== place) continue;
         const { job } = one;
-        // One that an agent of another host has taken is not over, and waits no more.
+        // A job that another host's agent has taken no longer waits.
         if (job.state === 'waiting' && !here.has(id)) known.delete(id);
         if (there.has(id) || !known.has(id)) continue;
-        // An agent that is still there will say by its end how the job ended.
+        // A present agent reports by its end how the job ended.
         if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: clock.wall() }, place);
       }
       for (const { job, pools } of waiting) {

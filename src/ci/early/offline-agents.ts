@@ -113,7 +113,6 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
   }
 
   return {
-    /** As `CiService.retire`. */
     async retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null> {
       retired.add(agent);
       const owner = registrations.find(agent)?.service ?? service;
@@ -207,7 +206,6 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
       }
     },
 
-    /** The agent is gone. */
     forget: (agent: AgentId) => void retired.delete(agent),
   };
 }

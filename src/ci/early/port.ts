@@ -15,7 +15,6 @@ export interface Remote {
   readonly id: string;
 }
 
-/** One agent as the service shows it. */
 export interface Entry extends Remote {
   readonly name: string;
   /** null: a word that onejob does not know, so nothing follows from it. */
@@ -24,12 +23,11 @@ export interface Entry extends Remote {
   readonly job: RemoteJob | null;
 }
 
-/** A job as the service shows it now. */
 export interface RemoteJob {
   /** The same for the same job; begins with the name of the service in the config. */
   readonly id: JobId;
   readonly state: ServiceJob['state'];
-  /** For people: as much as is known by now. */
+  /** For people: what is known by now. */
   facts(): Omit<ServiceJob, 'id' | 'state' | 'service' | 'pool' | 'agent' | 'note'>;
   /** Finds out more for `facts`; nobody waits for it. Answers whether there is more now. Absent: there is no more. */
   describe?(signal: AbortSignal): Promise<boolean>;
@@ -41,10 +39,8 @@ export interface Queue {
   readonly pools: readonly string[];
 }
 
-/** What one look at a queue shows. */
 export interface Shown {
   readonly place: string;
-  /** For people. */
   readonly title: string;
   /** All, also other hosts': an entry that is left out looks as if it were gone. */
   readonly entries: readonly Entry[];
@@ -54,7 +50,6 @@ export interface Shown {
   readonly waiting?: readonly { readonly job: RemoteJob; readonly pools: readonly string[] }[];
 }
 
-/** How one agent will be registered. */
 export interface Draft {
   readonly place: string;
   /**
@@ -87,7 +82,6 @@ export interface Registry {
 
 /** How long the service may take, as config says. */
 export interface Pace {
-  /** ms between two looks at a queue. */
   readonly pollEvery: number;
   /** ms until a released agent must be online. */
   readonly bootTimeout: number;
@@ -95,7 +89,6 @@ export interface Pace {
 
 /** What the engine needs besides its adapter. */
 export interface EarlyParts {
-  /** Name of the service in the config. */
   readonly service: string;
   /** Where agents have to reach it. */
   readonly url: string;

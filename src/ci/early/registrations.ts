@@ -30,15 +30,10 @@ export function createAgentNames(owner: string) {
 
 export type Registrations = ReturnType<typeof createRegistrations>;
 
-export function createRegistrations({
-  service,
-  store,
-  registry,
-  opened,
-  clock,
-}: Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'> & {
-  readonly registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>;
-}) {
+export function createRegistrations(
+  { service, store, opened, clock }: Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'>,
+  registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>,
+) {
   const wall = () => clock.wall();
   const { registrations } = store;
   /** Being registered right now: a look may show an older entry that is about to be removed. */
@@ -50,7 +45,6 @@ export function createRegistrations({
     return found === null ? null : { place, id: found.id };
   };
 
-  /** @throws OnejobError E_CI_* when the service cannot be asked */
   const remove = async (registration: StoredRegistration, signal: AbortSignal): Promise<'removed' | 'refused'> => {
     const { agent, place, name, remote: id } = registration;
     const remote = id === null ? await byName(place, name, signal) : { place, id };
@@ -166,19 +160,11 @@ export function createRegistrations({
       if (usedAt != null && wall() - usedAt > 3_600_000) write(() => registrations.used(agent, wall()));
     },
     gaveUp,
-    /** Of any service. */
     find: (agent: AgentId) => registrations.get(agent),
     open: () => registrations.open(service),
     /** Names of all registrations that are not removed, of every opened service of this host: they may share a queue. */
     names: (): ReadonlySet<string> => new Set([...opened].flatMap((one) => registrations.open(one).map(({ name }) => name))),
   };
-}
-
-interface SweepParts extends Pick<EarlyParts, 'clock' | 'log' | 'slots'> {
-  readonly registry: Pick<Registry, 'remove'>;
-  readonly registrations: Registrations;
-  /** Called before an entry is removed whose agent may have had a job. */
-  readonly before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>;
 }
 
 const [first, longest] = [10_000, 300_000];
@@ -187,9 +173,15 @@ const atOnce = 20;
 
 /**
  * Removes registrations whose agents are gone, and entries with our mark that the store does not know. What the service refuses to
- * release, because it believes that the agent runs a job, is tried again until its lock has expired.
+ * release, because it believes that the agent runs a job, is tried again until its lock has expired. `before`: called before an entry is
+ * removed whose agent may have had a job.
  */
-export function createSweep({ clock, log, registry, registrations, before, slots }: SweepParts) {
+export function createSweep(
+  { clock, log, slots }: Pick<EarlyParts, 'clock' | 'log' | 'slots'>,
+  registry: Pick<Registry, 'remove'>,
+  registrations: Registrations,
+  before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>,
+) {
   const now = () => clock.now();
   /** Whether a slot still has this agent, in any lane. */
   const isLive = (agent: AgentId): boolean => slots.poolOf(agent) !== null;
@@ -204,7 +196,6 @@ export function createSweep({ clock, log, registry, registrations, before, slots
 
   const left = () => registrations.open().filter((one) => !one.placeholder);
 
-  /** Registrations whose agents are gone. */
   async function ours(signal: AbortSignal): Promise<void> {
     const over = left().filter((one) => !isLive(one.agent));
     const agents = new Set(over.map(({ agent }) => agent));

@@ -19,14 +19,14 @@ import type { AgentContext } from '../ci-service.ts';
 import { createSeal, installationKey, type Seal } from './seal.ts';
 
 const doors = z.object({
-  /** Of onejob: a filter of another one ends. */
+  /** Of onejob: a filter of another version ends. */
   version: z.string(),
   port: z.int().min(1).max(65_535),
   addresses: z.array(z.string()),
 });
 export type Doors = Readonly<z.infer<typeof doors>>;
 
-/** null: there is none, or it cannot be read. */
+/** null: the file is missing or invalid. */
 export function readDoors(dir: string): Doors | null {
   try {
     return doors.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
@@ -35,7 +35,7 @@ export function readDoors(dir: string): Doors | null {
   }
 }
 
-/** A file is whole or not there, whoever is killed meanwhile. @throws what the disk says */
+/** The file is never incomplete. @throws errors of the file system */
 export function writeDoors(dir: string, value: Doors | null): void {
   const path = join(dir, 'doors.json');
   if (value === null) {
@@ -52,17 +52,16 @@ export interface FilterParts {
   readonly stateDir: string;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
-  /** Variables by which it finds its way to services. */
+  /** Environment variables with which it reaches services. */
   readonly given: Readonly<Record<string, string>>;
-  /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
   readonly log: Log;
 }
 
-/** ms between two looks whether it answers, and that it may take to. */
+/** ms between two checks whether it answers, and until it must. */
 const [lookEvery, patience] = [2_000, 10_000];
-/** Above this size what filters have said so far is dropped, in bytes. */
+/** Bytes. A larger log is emptied. */
 const logLimit = 1 << 20;
 
 /** @throws OnejobError E_STATE_DIR and the like */
@@ -74,7 +73,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   let starting = Number.NEGATIVE_INFINITY;
 
   function startOne(): void {
-    // One that is slow to listen is there all the same.
+    // A running filter may just be slow to listen.
     if (child !== null || clock.now() - starting < lookEvery) return;
     starting = clock.now();
     const path = join(dir, 'filter.log');
@@ -83,7 +82,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     const [program = '', ...args] = self;
     const started = spawn(program, [...args, 'filter', '--state-dir', stateDir], {
       cwd: dir,
-      // It needs nothing else of ours, and what is not there cannot be read in `/proc`.
+      // Without other variables, `/proc` shows none of ours.
       env: { ...given, PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
       detached: true,
       stdio: ['ignore', file, file],
@@ -98,14 +97,14 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     started.unref();
   }
 
-  /** While an address is named, something listens there. */
+  /** Starts the filter while there is an address and it does not answer. */
   async function keep(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const now = readDoors(dir);
       const [address] = now?.addresses ?? [];
       if (now !== null && address !== undefined) {
         try {
-          // One of another version ends when it reads this.
+          // A filter of another version ends when it reads this.
           if (now.version !== version) writeDoors(dir, { ...now, version });
           if (!(await answers(address, now.port)) && !signal.aborted) startOne();
         } catch (error) {
@@ -117,7 +116,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   }
 
   return {
-    /** Keeps what was listening before running, until `signal` aborts. */
+    /** Keeps the filter of an earlier manager running, until `signal` aborts. */
     start(signal: AbortSignal): void {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
@@ -156,13 +155,12 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   };
 }
 
-/** Nobody needs one any more: one that is there ends. */
+/** Ends the filter, because nobody needs one. */
 export function endFilter(stateDir: string): void {
   const dir = join(stateDir, 'filter');
   if (fs.existsSync(dir)) writeDoors(dir, null);
 }
 
-/** Whether something listens there. */
 function answers(host: string, port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect({ host, port, timeout: 1_000 });
@@ -174,14 +172,14 @@ function answers(host: string, port: number): Promise<boolean> {
   });
 }
 
-/** One that nobody has now. */
+/** A port that is free now. */
 async function freePort(): Promise<number> {
   await using server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   return (server.address() as AddressInfo).port;
 }
 
-/** ms between two looks at the file, and at addresses that this host does not have yet. */
+/** ms between two looks at the file, and two tries to listen. */
 const lookAgain = 500;
 
 /**

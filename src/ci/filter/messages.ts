@@ -1,7 +1,7 @@
 /** What of calls and answers goes through, in both directions: which headers, and which bodies. */
 import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
 
-/** Between two neighbours only (RFC 9110, 7.6.1), or said anew by whoever sends on. */
+/** For one connection only (RFC 9110, 7.6.1), or set again by each sender. */
 const ofTheConnection: ReadonlySet<string> = new Set([
   'connection',
   'keep-alive',
@@ -38,10 +38,10 @@ export const notFromAgents: ReadonlySet<string> = new Set([
 
 export const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
 
-/** Of the others a body is refused: Node's client would write it without a word of where it ends, as if another call followed. */
+/** Other methods with a body are refused: Node's client would send it without its length, as if another call followed. */
 const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
 
-/** Why a call's body does not go through, for people; null when it does. What it says of its own length is all that is read. */
+/** Why a call's body is refused, for people; null: it is not. Only the headers are read. */
 export function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
   const { 'transfer-encoding': encoding, 'content-length': length } = headers;
   if (encoding !== undefined && encoding.toLowerCase() !== 'chunked')
@@ -51,7 +51,7 @@ export function bodyProblem({ method = '', headers }: IncomingMessage): string |
   return hasBody && !withBody.has(method) ? `a ${method} must not have a body` : null;
 }
 
-/** Headers as they go on, without those of the connection. Names are in lower case, values stay as they came, repeated ones too. */
+/** Headers to forward, without those of the connection. Names are in lower case; repeated values stay. */
 export function headersWithout(
   without: ReadonlySet<string>,
   headers: Readonly<Record<string, string | string[] | undefined>>,
@@ -61,14 +61,14 @@ export function headersWithout(
   return Object.fromEntries(
     Object.entries(headers).flatMap(([name, values]) => {
       if (values === undefined || ofTheConnection.has(name) || without.has(name)) return [];
-      // A length that its own sender calls the connection's is still the length of what follows.
+      // A length stays one even if its sender calls it the connection's.
       if (named.has(name) && name !== 'content-length') return [];
       return [[name, Array.isArray(values) && values.length === 1 ? values[0] : values]];
     }),
   );
 }
 
-/** Far deeper than anything an agent says. */
+/** Far deeper than any JSON of an agent. */
 const deepest = 64;
 
 /**
@@ -85,7 +85,7 @@ export function foreignJson(body: Buffer): unknown {
   }
 }
 
-/** A loop, since an expression would begin anew at each quote of a text that is never closed. */
+/** A loop: an expression would backtrack at each quote of an unterminated text. */
 function isDeep(text: string): boolean {
   let depth = 0;
   let isQuoted = false;

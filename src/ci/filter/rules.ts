@@ -53,7 +53,7 @@ export function readPath(method: string, url: string): Asked | string {
   return { method, segments: segments.filter((segment) => segment !== null), query: mark < 0 ? '' : url.slice(mark + 1) };
 }
 
-/** Null for what could be another path: empty, a step up, or that behind one more escape. */
+/** null for an ambiguous segment: empty, a step up, or either behind another escape. */
 function decoded(raw: string): string | null {
   try {
     const once = decodeURIComponent(raw);
@@ -66,7 +66,7 @@ function decoded(raw: string): string | null {
   }
 }
 
-/** Never throws, unlike the strict reader: it is asked what a careless one would see. */
+/** Never throws: shows what a careless reader would see. */
 function unescaped(text: string): string {
   return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(Number.parseInt(hex, 16)));
 }
@@ -92,7 +92,7 @@ export function isListed(
   });
 }
 
-/** Names are compared as they came: agents escape none, and who reads one that is escaped is the service. */
+/** Names are compared undecoded: agents escape none, but the service would decode them. */
 function asksOnly(query: string, names: readonly string[]): boolean {
   if (query === '') return true;
   return query.split(/[&;]/).every((pair) => names.includes(/^[^=]+/.exec(pair)?.[0] ?? '?'));

@@ -10,24 +10,23 @@ import { OnejobError } from '../../errors.ts';
 import { storeFault } from '../../store/fault.ts';
 
 const sealed = z.strictObject({
-  /** Type of the service, whose rules hold. */
+  /** Type of the service, for its rules. */
   rules: z.string(),
   /** Of the service's API, without a slash at its end. */
   endpoint: z.string(),
-  /** The service's own. */
   token: z.string(),
-  /** What it may be used for, as the rules call it. */
+  /** What it is for, in the word of the rules. */
   use: z.string(),
   job: z.string(),
   /** The job's; null: the service did not say. */
   build: z.string().nullable(),
-  /** Wall clock, ms since the epoch, from which on it is none. */
+  /** Wall clock, ms since the epoch, at which it expires. */
   until: z.number(),
 });
 export type Sealed = Readonly<z.infer<typeof sealed>>;
 
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
-/** What a token begins with, so that people and scanners of secrets know it. */
+/** Lets people and scanners of secrets recognise it. */
 const prefix = 'ojf_';
 const use = Buffer.from('onejob filter 1');
 
@@ -42,7 +41,7 @@ export function createSeal(key: Uint8Array) {
       const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
       return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
     },
-    /** null: it was not made here, or was changed. */
+    /** null: invalid. */
     open(token: string): Sealed | null {
       const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
       if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
@@ -77,7 +76,7 @@ export function installationKey(dir: string): Uint8Array {
   });
 }
 
-/** Written beside and then linked: a key that is there is whole, and never another's. */
+/** Written to another name and then linked: the key is complete, and never replaced. */
 function make(path: string): void {
   const beside = `${path}.${randomBytes(4).toString('hex')}`;
   writeFileSync(beside, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });

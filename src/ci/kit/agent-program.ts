@@ -24,9 +24,7 @@ import { programProblem, unpackProgram, versionOf, writeProgram } from './progra
 
 /** A project that releases an agent as a program. */
 export interface AgentProject {
-  /** Of the program, such as `buildkite-agent`. */
   readonly name: string;
-  /** Type of the service. */
   readonly type: string;
   /** Version that onejob uses when config names neither a version nor a file. */
   readonly pinned: string;
@@ -41,7 +39,6 @@ export interface AgentProgramOptions {
   readonly config: AgentPackageConfig;
   /** Folder for programs, in the state directory; made when it is needed. */
   readonly dir: string;
-  /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
   /** Takes a line for each step that takes time. */
   readonly progress?: (line: string) => void;
@@ -54,20 +51,17 @@ export interface AgentProgramOptions {
 }
 
 export type AgentProgramState =
-  /** Each image brings its own. */
+  /** Each image has its own. */
   | { readonly kind: 'image' }
-  /** Nobody needed it yet. */
+  /** Not needed yet. */
   | { readonly kind: 'unknown' }
   | { readonly kind: 'preparing' }
   | ({ readonly kind: 'ready' } & Program)
   | { readonly kind: 'failed'; readonly failure: Failure };
 
 interface Program {
-  /** Absolute. */
   readonly path: string;
-  /** As it says itself. */
   readonly version: string;
-  /** Of the program, lower-case hex. */
   readonly sha256: string;
 }
 
@@ -77,7 +71,7 @@ export type AgentProgram = ReturnType<typeof createAgentProgram>;
 const source = z.object({ from: z.string(), version: z.string(), packed: z.string(), program: z.string() });
 type Source = z.infer<typeof source>;
 
-/** A link that nobody has asked for since then is forgotten, with the program it leads to, in ms. */
+/** ms. An unused link is removed after this, with its program. */
 const keptFor = 30 * 86_400_000;
 
 export function createAgentProgram(options: AgentProgramOptions) {
@@ -113,7 +107,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     return found === about.program;
   }
 
-  /** What the link leads to, when it came from there and is still what it was. What a host's own file holds is always looked at. */
+  /** The program that the link leads to, if it came from there and is unchanged. A file of this host is always read. */
   async function findProgram(from: string, signal: AbortSignal): Promise<Program | null> {
     const folder = await readlink(link).catch(() => null);
     const about = folder === null ? null : await sourceOf(folder);
@@ -124,21 +118,21 @@ export function createAgentProgram(options: AgentProgramOptions) {
     return null;
   }
 
-  /** Puts the program that config names into `part`. Its SHA-256, and that of the file it came in. */
+  /** Fetches the program that config names into `part`. Returns its SHA-256, and that of the file it came in. */
   async function fetchInto(part: string, signal: AbortSignal): Promise<{ readonly packed: string; readonly program: string }> {
     const { from, version } = wanted();
     const isLocal = from.startsWith('/');
     const to = join(part, name);
     if (isLocal && !/\.(tar\.gz|tgz)$/.test(from)) {
       progress(`checking the agent at ${from}`);
-      // In large pieces: the usual ones are a thousand, and half a second of garbage, at each start.
+      // Small pieces would cost a thousand reads and half a second of garbage collection.
       const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
       if (config.sha256 === null || config.sha256 === sum) return { packed: sum, program: sum };
       throw failure(`its SHA-256 is ${sum}, not ${config.sha256}`);
     }
     const limits = patience === undefined ? {} : { patience };
     const sha256 = config.sha256 ?? (isLocal ? null : await project.sum(from, { signal, ...limits }));
-    // For messages, until the program says it itself.
+    // For messages, until the program reports it.
     const shown = version ?? /-(\d+\.\d+\.\d+)\.(?:tar\.gz|tgz)$/.exec(basename(from))?.[1] ?? 'of its own version';
     const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
     try {
@@ -150,7 +144,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     }
   }
 
-  /** Looks at the program in `part`, and says which version it is. */
+  /** Checks the program in `part`, and returns its version. */
   async function check(part: string, signal: AbortSignal): Promise<string> {
     const { version } = wanted();
     const path = join(part, name);
@@ -164,7 +158,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     throw failure(`it reports version ${said}`, { hint: `Write version: ${said}, or set from to the right file.` });
   }
 
-  /** Gives the folder `part` its name. The same one may be there already, and is left alone. */
+  /** Gives the folder `part` its name. An equal folder may exist already, and stays. */
   async function keep(part: string, about: Source, signal: AbortSignal): Promise<Program> {
     await writeFile(join(part, 'source.json'), JSON.stringify(about), { flush: true });
     const final = join(dir, `${name}-${about.version}-${about.packed.slice(0, 12)}`);
@@ -172,7 +166,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     if (await isWhole(final, about, signal)) return kept;
     await rename(part, final).catch(async (error: unknown) => {
       if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
-      // What is there is damaged, or of another origin. Sandboxes that have it keep it.
+      // The existing folder is damaged or of another origin. Sandboxes keep what they have mounted.
       await rm(final, { recursive: true, force: true });
       await rename(part, final);
     });
@@ -193,14 +187,14 @@ export function createAgentProgram(options: AgentProgramOptions) {
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof OnejobError) throw error;
-      // A disk may have room again; a file that is no agent stays none.
+      // A system error, such as a full disk, may pass; an invalid file stays invalid.
       throw failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
     } finally {
       await rm(part, { recursive: true, force: true });
     }
   }
 
-  /** From now on sandboxes have this one. */
+  /** Makes sandboxes use this program from now on. */
   async function lead({ path }: Program): Promise<void> {
     const next = join(dir, `next-${mark}.${process.pid}`);
     await rm(next, { force: true });
@@ -210,7 +204,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     await rename(next, link);
   }
 
-  /** Removes programs that no link leads to, and links that nobody has asked for lately. A sandbox keeps what is mounted. */
+  /** Removes programs without a link, and old links. Sandboxes keep what they have mounted. */
   async function prune(): Promise<void> {
     const names = await readdir(dir);
     const used = new Set<string>();
@@ -225,12 +219,12 @@ export function createAgentProgram(options: AgentProgramOptions) {
   }
 
   return {
-    /** Folder on this host that holds the program once `ready` has resolved; null: the image brings its own. */
+    /** Folder with the program once `ready` has resolved; null: the image has its own. */
     folder: config.from === 'image' ? null : link,
     get state(): AgentProgramState {
       return state;
     },
-    /** The checked program's path; null when each image brings its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+    /** The checked program's path; null: the image has its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
     async ready(signal: AbortSignal): Promise<string | null> {
       if (config.from === 'image') return null;
       const before = state;
@@ -262,7 +256,7 @@ async function sourceOf(folder: string): Promise<Source | null> {
   try {
     return source.parse(JSON.parse(await readFile(join(folder, 'source.json'), 'utf8')));
   } catch {
-    // Not there, or damaged: then it is nobody's.
+    // Missing or damaged.
     return null;
   }
 }

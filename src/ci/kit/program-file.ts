@@ -12,17 +12,17 @@ import { deadline } from '../../core/clock.ts';
 import { codeOf } from '../../errors.ts';
 import { limited } from './limited.ts';
 
-/** Bytes that a program may have; Buildkite's 3.137 has 71 MB. */
+/** Bytes of a program; Buildkite's 3.137 has 71 MB. */
 const largestProgram = 512 * 2 ** 20;
-/** Bytes that all of a package may unpack to. */
+/** Bytes of an unpacked package. */
 const largestPackage = 2 ** 30;
 
-/** Writes the program to `to`, which must not be there, so that nobody may change it. Its SHA-256. @throws Error the reason */
+/** Writes the program to `to`, a new file that nobody may change. Returns its SHA-256. @throws Error the reason */
 export async function writeProgram(from: AsyncIterable<unknown>, to: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
   const tooLarge = () => new Error(`the program has more than ${largestProgram} bytes`);
   const seen = limited(largestProgram, tooLarge, (piece) => hash.update(piece));
-  // On disk before its folder gets its name: after a crash a name stands for the whole.
+  // Flushed, so that after a crash a folder with its name is complete.
   await pipeline(from, seen, createWriteStream(to, { flags: 'wx', mode: 0o555, flush: true }), { signal });
   return hash.digest('hex');
 }
@@ -58,7 +58,7 @@ export async function unpackProgram(packed: string, name: string, to: string, si
 /** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
 const machines: Readonly<Record<string, number>> = { ia32: 3, ppc64: 21, s390x: 22, arm: 40, x64: 62, arm64: 183, riscv64: 243 };
 
-/** Why this is no program for `arch`, as the end of a sentence; null when nothing speaks against it. */
+/** Why this is no program for `arch`, as the end of a sentence; null: no problem. */
 export async function programProblem(path: string, arch: string): Promise<string | null> {
   await using file = await open(path);
   const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
@@ -73,7 +73,6 @@ export async function programProblem(path: string, arch: string): Promise<string
   return `it is built for ${named}, and this host is ${arch}`;
 }
 
-/** User and group `nobody` of Linux (the kernel's `overflowuid`). */
 const nobody = 65_534;
 
 /**
@@ -92,11 +91,9 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   });
   const kill = (): void => {
     try {
-      // Whatever it started goes with it.
+      // With everything it started.
       if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL');
-    } catch {
-      // It is gone.
-    }
+    } catch {}
   };
   limit.signal.addEventListener('abort', kill, { once: true });
   let said = '';

@@ -4,9 +4,8 @@
  */
 import { glob } from '../../glob.ts';
 
-/** Ports that say nothing because the scheme has them anyway. */
 const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
-/** Their paths differ in nothing but capital letters only when they are the same. */
+/** Hosts whose paths ignore case. */
 const caseless: ReadonlySet<string> = new Set(['github.com', 'gitlab.com', 'bitbucket.org']);
 
 /**
@@ -24,12 +23,11 @@ export function normalRepository(written: string): string | null {
     if (scheme.toLowerCase() === 'file') return authority === '' || authority === 'localhost' ? local(path) : null;
     return remote(scheme.toLowerCase(), authority, path);
   }
-  // The short form of SSH has no port, and no slash before its colon: `git` itself tells it from a path by that.
+  // The short form of SSH has no port, and no slash before its colon, which is how `git` tells it from a path.
   const short = /^([^/:[\]]+):(?!\/\/)(.+)$/.exec(text);
   return short === null ? null : remote('ssh', short[1] ?? '', short[2] ?? '');
 }
 
-/** Whether both are known and mean the same. */
 export function isSameRepository(one: string | null, other: string | null): boolean {
   const normal = one === null ? null : normalRepository(one);
   return normal !== null && other !== null && normal === normalRepository(other);
@@ -42,7 +40,7 @@ export function isSameRepository(one: string | null, other: string | null): bool
 export function matchesRepository(patterns: readonly string[], written: string): boolean {
   const normal = normalRepository(written);
   if (normal === null) return false;
-  // A `*` for hosts must not stand for a user as well: in the home of another one lies what that one likes.
+  // A `*` for hosts must not match a user, whose home may contain anything.
   const fitting = withUser.test(normal)
     ? patterns.filter((pattern) => withUser.test(pattern) || pattern.startsWith('**'))
     : patterns;
@@ -51,7 +49,7 @@ export function matchesRepository(patterns: readonly string[], written: string):
 
 const withUser = /^[^/]*@/;
 
-/** For people, and for what is kept in clear: without whatever may be a password, or who uses it. */
+/** For people and for stored texts: without user and password. */
 export function shownRepository(written: string): string {
   return written
     .replace(/[?#].*$/, '')
@@ -83,7 +81,7 @@ function local(path: string): string | null {
   return tidied === null ? null : `/${tidied}`;
 }
 
-/** Without slashes around it and `.git` behind it; null when nothing is left, or it leads somewhere else than it says. */
+/** Without slashes around it and `.git` at its end; null: it is empty, or contains `.` or `..`. */
 function tidy(path: string): string | null {
   const plain = path
     .replace(/^\/+/, '')
@@ -94,7 +92,7 @@ function tidy(path: string): string | null {
   return parts.some((part) => part === '' || part === '.' || part === '..') ? null : plain;
 }
 
-/** ASCII only: other letters have small forms that are those of ASCII's. */
+/** ASCII only, because some other letters have ASCII lower-case forms. */
 function lower(text: string): string {
   return text.replaceAll(/[A-Z]/g, (letter) => letter.toLowerCase());
 }
@@ -107,7 +105,7 @@ export function matches(patterns: readonly string[], text: string): boolean {
   return patterns.some((pattern) => glob(pattern)(text));
 }
 
-/** A pattern with a slash is about `organisation/pipeline`, one without about the pipeline alone. */
+/** With a slash, a pattern is `organisation/pipeline`; without, only the pipeline. */
 export function matchesPipeline(patterns: readonly string[], organisation: string, pipeline: string): boolean {
   const [withOrganisation, alone] = [patterns.filter(hasSlash), patterns.filter((pattern) => !hasSlash(pattern))];
   return matches(alone, pipeline) || matches(withOrganisation, `${organisation}/${pipeline}`);

@@ -12,16 +12,15 @@ export interface RowWriterParts {
   readonly log: Pick<Log, 'info' | 'warn'>;
 }
 
-/** `service`: its name in the config. */
 export function createRowWriter(service: string, { store, clock, log }: RowWriterParts) {
-  /** The store has not taken these, or has an older state of them. */
+  /** Rows that the store has not taken yet. */
   const unwritten = new Map<JobId, ServiceJob>();
   let isRefused = false;
 
   return {
     unwritten: unwritten as ReadonlyMap<JobId, ServiceJob>,
     get: (id: JobId): ServiceJob | null => unwritten.get(id) ?? store.serviceJobs.get(id),
-    /** `before`: the row as it was saved last; null when it was not. Never throws. */
+    /** Never throws. `before`: the row as it was last saved, or null. */
     save(row: ServiceJob, before: ServiceJob | null): void {
       if (JSON.stringify(row) === JSON.stringify(before) && unwritten.size === 0) return;
       unwritten.set(row.id, row);

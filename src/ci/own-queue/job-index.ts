@@ -13,7 +13,7 @@ export class JobIndex {
   readonly #undo = new Map<string, Job | null>();
   readonly #isHeld: (job: Job) => boolean;
 
-  /** `isHeld`: jobs that are shown and can be cancelled, but are never handed out; always the same answer for a job. */
+  /** `isHeld`: jobs that are shown and can be cancelled, but not handed out; constant for a job. */
   constructor(isHeld: (job: Job) => boolean = () => false) {
     this.#isHeld = isHeld;
   }
@@ -22,12 +22,11 @@ export class JobIndex {
     return this.#jobs.get(id) ?? null;
   }
 
-  /** Every job that is not over, and those that are but were not forgotten yet, in submission order. */
+  /** Unfinished jobs, and finished ones that were not forgotten yet, in submission order. */
   all(): Job[] {
     return [...this.#jobs.values()];
   }
 
-  /** The job to be started next. Costs the same however many wait. */
   head(pool: string): Job | null {
     const first = this.#waiting.get(pool)?.head() ?? null;
     return first === null ? null : this.get(first.id);
@@ -37,7 +36,7 @@ export class JobIndex {
     return this.#waiting.get(pool)?.size ?? 0;
   }
 
-  /** How many jobs of its pool are to be started before this one; 0 when it does not wait. */
+  /** How many jobs of its pool start before this one; 0 when it does not wait. */
   ahead({ id, request }: Pick<Job, 'id' | 'request'>): number {
     return this.#waiting.get(request.pool)?.ahead(id) ?? 0;
   }
@@ -48,7 +47,7 @@ export class JobIndex {
     this.#set(job);
   }
 
-  /** Keeps what was put; tells what became of each job since the last commit. */
+  /** Keeps changes since the last commit, and returns them. */
   commit(): Moved[] {
     const moved: Moved[] = [];
     for (const [id, before] of this.#undo) {
@@ -59,7 +58,7 @@ export class JobIndex {
     return moved;
   }
 
-  /** Takes back everything that was put since the last commit. */
+  /** Undoes changes since the last commit. */
   rollback(): void {
     for (const [id, before] of this.#undo) {
       if (before === null) this.forget(id);
@@ -68,7 +67,6 @@ export class JobIndex {
     this.#undo.clear();
   }
 
-  /** Lets go of a job that is over. */
   forget(id: string): void {
     const job = this.get(id);
     if (job === null) return;
@@ -90,9 +88,8 @@ export class JobIndex {
 export interface Waiting {
   readonly id: string;
   readonly priority: number;
-  /** Submission order; unique. */
   readonly seq: number;
-  /** Whose turn it counts as; all that say nothing are one. */
+  /** Whose turn it counts as; all without a user count as one. */
   readonly user: string | null;
 }
 
@@ -136,7 +133,7 @@ export class WaitingJobs {
     this.#order.splice(this.#placeOf(job), 0, job);
   }
 
-  /** Takes a job out; one that is not there is no error. */
+  /** Removes a job, if it is there. */
   remove(id: string): void {
     const job = this.#jobs.get(id);
     if (job === undefined) return;
@@ -147,13 +144,13 @@ export class WaitingJobs {
     this.#order.splice(place, 1);
   }
 
-  /** Takes a job out that never comes back. */
+  /** Removes a job that never comes back. */
   forget(id: string): void {
     this.remove(id);
     this.#turns.delete(id);
   }
 
-  /** How many go before a job; 0 when it is not there. */
+  /** How many jobs go before it; 0 when it is not there. */
   ahead(id: string): number {
     const job = this.#jobs.get(id);
     return job === undefined ? 0 : this.#placeOf(job);
@@ -172,7 +169,6 @@ export class WaitingJobs {
     return one === other ? a.seq < b.seq : one < other;
   }
 
-  /** The place of a job that waits, or where it would be inserted. */
   #placeOf(job: Waiting): number {
     let [low, high] = [0, this.#order.length];
     while (low < high) {

@@ -11,10 +11,9 @@ import type { AgentContext } from '../ci-service.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';
 
-/** What the own queue has to know of a pool. */
 export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby'>;
 
-/** Why a job may not bring this volume, as a clause; null when it may. */
+/** Why a job may not have this volume, as a clause, or null. */
 export type MountProblem = (mount: Mount) => string | null;
 
 /** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
@@ -24,8 +23,8 @@ export function checkRequest(
   mountProblem: MountProblem = mountPathProblem,
 ): StoredRequest {
   const pool = choosePool(request, pools);
-  // Built once to be checked: names, NUL bytes.
-  jobScript({ workspace: '/', env: request.env, command: request.command });
+  // Checks names and NUL bytes.
+  jobScript('/', request);
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
@@ -63,19 +62,19 @@ function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool):
   if (cpus !== null && recipe.cpus !== null && cpus > recipe.cpus) throw over('cpus', `${cpus} CPUs`, String(recipe.cpus));
 }
 
-/** The recipe of a job that brought its own image, limits or volumes; null when the pool's fits. */
+/** The recipe of a job with its own image, limits or volumes; null: the pool's. */
 export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus'>, pool: Recipe): Recipe | null {
   const image = request.image ?? pool.image;
   const memory = request.memory ?? pool.memory;
   const cpus = request.cpus ?? pool.cpus;
   const added = request.volumes.filter((mount) => !pool.mounts.some((one) => sameMount(one, mount)));
   if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
-  // A job's volume takes the place of the pool's at the same path.
+  // A job's volume replaces the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
   return { ...pool, image, memory, cpus, mounts: [...kept, ...added] };
 }
 
-/** Whether an agent of this pool can have so many. A pool that leases for each job gives as many as the job asks for. */
+/** Whether an agent of this pool can have so many. A pool that leases per job gives what the job asks for. */
 function hasDevices({ devices, standby }: QueuePool, count: number): boolean {
   return devices.count === count || (!standby && devices.count !== 0 && count > 0);
 }
@@ -85,7 +84,7 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
   if (name === null) {
     const inOrder = [...pools.values()];
     const usual = pools.get('default') ?? (pools.size === 1 ? inOrder[0] : undefined);
-    // Who asks for devices means a pool that has them; who does not must not take one by accident. In the order of the file.
+    // A job with devices needs a pool with them; one without must not take one by accident. In the order of the file.
     const able = inOrder.find((one) => hasDevices(one, devices ?? 0));
     const pool = devices === null ? (usual ?? able) : (able ?? usual);
     if (pool !== undefined) return pool;
@@ -128,7 +127,7 @@ export function quote(text: string): string {
 }
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
-// Assigning these ends a shell (bash: readonly variable) before the command has begun.
+// Assigning these ends a shell (bash: readonly variable).
 const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOPTS', 'UID']);
 
 /** @throws OnejobError E_JOB_REQUEST for a name that a shell cannot export */
@@ -142,7 +141,7 @@ function checkVariable(name: string): void {
   });
 }
 
-/** What every job finds in its environment; only `CI` may be set otherwise by the request. */
+/** Every job's environment; the request may only override `CI`. */
 export function jobEnvironment({ id, request, progress }: Job, context: AgentContext): Record<string, string> {
   return {
     CI: 'true',
@@ -161,12 +160,8 @@ export function jobEnvironment({ id, request, progress }: Job, context: AgentCon
  * A job as a script: go to the workspace, set the environment, become the command, so that TERM reaches it and its exit code
  * counts, also 127. @throws OnejobError E_JOB_REQUEST when a shell could not carry it
  */
-export function jobScript({
-  workspace,
-  env,
-  command,
-}: { readonly workspace: string } & Pick<JobRequest, 'env' | 'command'>): string {
-  // Some shells tell the job where its gate stood before.
+export function jobScript(workspace: string, { env, command }: Pick<JobRequest, 'env' | 'command'>): string {
+  // Some shells would show where the gate was.
   const lines = [`cd ${quote(workspace)} || exit 125`, 'unset OLDPWD'];
   for (const [name, value] of Object.entries(env)) {
     checkVariable(name);

@@ -17,7 +17,7 @@ const part = '.part';
 
 export type Spool = ReturnType<typeof openSpool>;
 
-/** Opens the spool below the state directory and sweeps what a former manager left half-written. */
+/** Opens the spool in the state directory, and removes incomplete files. */
 export function openSpool(dir: string) {
   const workspaces = subdirectory(dir, 'workspaces');
   const artifacts = subdirectory(dir, 'artifacts');
@@ -29,7 +29,7 @@ export function openSpool(dir: string) {
 
   async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
     const unfinished = `${path}.${randomUUID()}${part}`;
-    // Flushed: an accepted job must find its workspace after a power cut.
+    // Flushed, because an accepted job must find its workspace after a power cut.
     const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
     try {
       if (await fill(to)) await rename(unfinished, path);
@@ -58,7 +58,7 @@ export function openSpool(dir: string) {
     },
     hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
     openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
-    /** Deletes workspaces that are in no job and were last written before `time`. */
+    /** Deletes workspaces without a job that were last written before `time`. */
     async sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void> {
       for (const name of await readdir(workspaces)) {
         const id = name.slice(0, -'.tar'.length);
@@ -70,7 +70,7 @@ export function openSpool(dir: string) {
     deleteWorkspace: (id: string) => rm(workspacePath(id), { force: true }),
     hasArtifacts: (job: string) => isId(job) && existsSync(artifactsPath(job)),
     openArtifacts: (job: string): Readable => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
-    /** Keeps what `fill` writes, if it returns true; all of it or nothing. @throws OnejobError E_STATE_FULL */
+    /** Keeps what `fill` writes if it returns true; all or nothing. @throws OnejobError E_STATE_FULL */
     putArtifacts: (job: string, fill: (to: Writable) => Promise<boolean>) => write(artifactsPath(job), fill),
     deleteArtifacts: (job: string) => rm(artifactsPath(job), { force: true }),
   };
@@ -91,7 +91,7 @@ function tooLarge(limit: number): OnejobError {
   });
 }
 
-/** Which workspaces belong to a job that is not done: each to one at most, and deleted once that is. */
+/** Workspaces of unfinished jobs. Each belongs to one job, and is deleted with it. */
 export class Workspaces {
   readonly #spool: Spool;
   readonly #attached = new Set<string>();
@@ -101,12 +101,11 @@ export class Workspaces {
     this.#spool = spool;
   }
 
-  /** Those of jobs that are not done. */
   get inUse(): ReadonlySet<string> {
     return this.#attached;
   }
 
-  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job can be submitted with it */
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
   check(workspace: string): void {
     const taken = this.#attached.has(workspace);
     if (!taken && this.#spool.hasWorkspace(workspace)) return;
@@ -120,23 +119,21 @@ export class Workspaces {
     this.#attached.add(workspace);
   }
 
-  /** Its job is done. */
   release(workspace: string): void {
     this.#attached.delete(workspace);
     this.#drop(workspace);
   }
 
-  /** Deletes one whose job was refused: nobody can hand it in any more. */
+  /** Deletes the workspace of a refused job. */
   refuse(workspace: string): void {
     if (!this.#attached.has(workspace) && this.#spool.hasWorkspace(workspace)) this.#drop(workspace);
   }
 
-  /** Resolves when nothing is being deleted any more. */
   async close(): Promise<void> {
     await Promise.all(this.#deleting);
   }
 
-  /** What cannot be deleted now is swept by prune(), as no job has it any more. */
+  /** prune() sweeps what cannot be deleted now. */
   #drop(workspace: string): void {
     const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
     this.#deleting.add(deletion);

@@ -36,7 +36,7 @@ export function createJobRows(service: string, parts: RowWriterParts) {
     /** Reserved for a pool, and no agent has it yet. */
     reserved(job: GivenJob, pool: string): void {
       const before = find(job.id);
-      save(rowOf(job, pool, before, { service, now: clock.wall() }), before);
+      save(rowOf(service, job, pool, before, clock.wall()), before);
     },
     /** This host has it no more. `word`: how it ended; null: it went back to its queue. */
     left(id: JobId, word: string | null): void {
@@ -62,31 +62,14 @@ const longestNote = 500;
 /** Rows that are searched for unfinished ones, newest first. */
 const mostUnended = 1_000;
 
-function rowOf(
-  job: GivenJob,
-  pool: string,
-  before: ServiceJob | null,
-  { service, now }: { readonly service: string; readonly now: number },
-): ServiceJob {
+function rowOf(service: string, job: GivenJob, pool: string, before: ServiceJob | null, now: number): ServiceJob {
   const facts = jobFacts(job);
+  const { pipeline, build, repository } = facts;
   return {
-    id: job.id,
-    service,
-    pool,
-    agent: null,
-    title: [facts.pipeline, facts.build === null ? null : `#${facts.build}`, facts.title].filter((part) => part !== null).join(' '),
-    definition: facts.pipeline,
-    build: facts.build,
-    repository: facts.repository === null ? null : shownRepository(facts.repository),
-    branch: facts.branch,
-    reason: facts.source,
-    link: facts.buildUrl,
-    demands: [],
-    state: 'assigned',
-    result: null,
-    note: before?.note ?? null,
-    queuedAt: before?.queuedAt ?? now,
-    startedAt: before?.startedAt ?? null,
-    endedAt: null,
+    ...{ id: job.id, service, pool, agent: null },
+    title: [pipeline, build === null ? null : `#${build}`, facts.title].filter((part) => part !== null).join(' '),
+    ...{ definition: pipeline, build, repository: repository === null ? null : shownRepository(repository) },
+    ...{ branch: facts.branch, reason: facts.source, link: facts.buildUrl, demands: [], state: 'assigned', result: null },
+    ...{ note: before?.note ?? null, queuedAt: before?.queuedAt ?? now, startedAt: before?.startedAt ?? null, endedAt: null },
   };
 }

@@ -3,7 +3,7 @@ import type { JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
-import type { Pick, Reservations } from './reservations.ts';
+import type { JobPick, Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
@@ -49,7 +49,7 @@ export function watchQueue(
     if (left.length === 0) return;
     const ids = left.map(({ id }) => id);
     const states = await stacks.states(stack, ids, signal);
-    const picks: Pick[] = [];
+    const picks: JobPick[] = [];
     for (const { id, pool } of left) {
       const state = states.get(id) ?? 'gone';
       const slot = reservations.slotFor(pool, id);
@@ -63,7 +63,7 @@ export function watchQueue(
     await take(picks);
   }
 
-  async function take(picks: readonly Pick[]): Promise<void> {
+  async function take(picks: readonly JobPick[]): Promise<void> {
     isTakenUp = false;
     await reservations.take(queue, picks);
     isTakenUp = true;
@@ -89,7 +89,7 @@ export function watchQueue(
     // Pools with priority first.
     const rank = (slot: string): number => poolOf(slot)?.priority ?? 0;
     const free = reservations.free(queue).toSorted((a, b) => rank(b) - rank(a));
-    const picks: Pick[] = [];
+    const picks: JobPick[] = [];
     const waiting = new Map<JobId, number>();
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {

@@ -9,6 +9,7 @@ import type { SlotOffer } from '../../ci-service.ts';
 import type { Admission } from '../jobs/admission.ts';
 import { whyNotAcquired, wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
+import type { Run } from './runs.ts';
 import { stageOf } from './stacks.ts';
 
 export interface Reservation {
@@ -31,7 +32,7 @@ export interface Reservation {
   readonly kept: number;
 }
 
-export interface Pick {
+export interface JobPick {
   readonly job: JobId;
   readonly slot: string;
 }
@@ -185,10 +186,10 @@ export function createReservations(shared: Shared) {
     /** Not to be reserved now: it was given back, or another host has it. */
     isShunned: (job: JobId) => (shunned.get(job) ?? 0) > clock.now(),
     /** @throws OnejobError E_CI_* when the service cannot be asked; then each has a row, because it may be ours */
-    async take(queue: string, picks: readonly Pick[]): Promise<void> {
+    async take(queue: string, picks: readonly JobPick[]): Promise<void> {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const note = ({ job, slot }: Pick): void => {
+      const note = ({ job, slot }: JobPick): void => {
         const pool = poolOf(slot)?.name;
         if (pool !== undefined && !held.has(job)) rows.reserved({ id: job, env: {} }, pool);
       };
@@ -248,12 +249,8 @@ export function createReservations(shared: Shared) {
      * reason. `late`: why its agent was given up; null: it was not.
      */
     async notAcquired(
-      {
-        job,
-        agent,
-        result,
-        late,
-      }: { readonly job: JobId; readonly agent: AgentId; readonly result: JobResult; readonly late: string | null },
+      { job, agent }: Pick<Run, 'job' | 'agent'>,
+      { result, late }: { readonly result: JobResult; readonly late: string | null },
       inner: AbortSignal,
     ): Promise<void> {
       const one = held.get(job);
