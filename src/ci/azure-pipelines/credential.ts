@@ -159,10 +159,8 @@ function createPrincipal(
     throttle.heard(answer, why);
     if (answer.status === 429) await throttle.ready(doing, Number.NEGATIVE_INFINITY, signal);
     if (answer.status >= 500 || said?.error === 'temporarily_unavailable') {
-      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, {
-        hint: 'onejob tries again.',
-        retry: true,
-      });
+      const hint = 'onejob tries again.';
+      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, { hint, retry: true });
     }
     if (said === undefined && answer.status !== 401) {
       throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why}, without a token.`, {
@@ -230,9 +228,8 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
     const text = trim(await readSecret(reference, variables));
     if (text === '') {
       const place = describeSecret({ ...reference, expires: null });
-      throw new OnejobError('E_SECRET', `The secret in ${place} contains only whitespace.`, {
-        hint: `${howToReplace(reference)}.`,
-      });
+      const hint = `${howToReplace(reference)}.`;
+      throw new OnejobError('E_SECRET', `The secret in ${place} contains only whitespace.`, { hint });
     }
     cached = mark === null ? null : { mark, text };
     return text;

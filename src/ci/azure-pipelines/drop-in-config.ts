@@ -101,9 +101,8 @@ export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
   const places = new Set<string>();
   return specs.map((spec) => {
     const fail = (why: string): never => {
-      throw new OnejobError('E_USAGE', `--volume ${JSON.stringify(spec)} ${why}.`, {
-        hint: 'Type --volume HOST:CONTAINER:VARIABLE, such as --volume /data/imagenet:/datasets/imagenet:IMAGENET.',
-      });
+      const hint = 'Type --volume HOST:CONTAINER:VARIABLE, such as --volume /data/imagenet:/datasets/imagenet:IMAGENET.';
+      throw new OnejobError('E_USAGE', `--volume ${JSON.stringify(spec)} ${why}.`, { hint });
     };
     const [host = '', container = '', variable = '', ...more] = spec.split(':');
     if (more.length > 0 || spec.split(':').length < 3) fail('does not have three parts');

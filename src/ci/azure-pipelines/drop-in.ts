@@ -62,9 +62,8 @@ function addressOf(typed: string): { url: string; remark: string | null } {
   const url = azureUrlToKeep(typed);
   if (url !== null) return { url, remark: `the address ${parsed.why.replace(/; keep .*$/, '')}; onejob uses ${url}` };
   const why = parsed.why.startsWith('expected') ? `is invalid: ${parsed.why}` : parsed.why;
-  throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, {
-    hint: 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu',
-  });
+  const hint = 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu';
+  throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, { hint });
 }
 
 /** Options that the Python manager ignored, or that mean something else here. */
@@ -128,18 +127,16 @@ async function fromEnvironment(context: CliContext): Promise<GivenToken> {
     const reference: SecretReference = { kind: 'env', variable: 'AZP_TOKEN', expires: null };
     return { reference, written: { env: 'AZP_TOKEN' }, remark: null, warning: null };
   }
-  throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', {
-    hint: 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.',
-  });
+  const hint = 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.';
+  throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', { hint });
 }
 
 async function inFile(path: string, from: string): Promise<GivenToken> {
   const reference: SecretReference = { kind: 'file', path, expires: null };
   const { problem } = await checkSecret(reference, 0);
   if (problem !== null) {
-    throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, {
-      hint: `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`,
-    });
+    const hint = `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`;
+    throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, { hint });
   }
   return { reference, written: { file: path }, remark: null, warning: null };
 }

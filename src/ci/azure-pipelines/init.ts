@@ -106,7 +106,6 @@ async function checkPool(look: Look, pool: string, signal: AbortSignal): Promise
   }
   const names = (await look.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
   const seen = names.length === 0 ? 'It shows no agent pools to this token.' : `It has: ${names.join(', ')}.`;
-  throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, {
-    hint: 'Create it on the website (Organization settings, Agent pools), or type the name of another one.',
-  });
+  const hint = 'Create it on the website (Organization settings, Agent pools), or type the name of another one.';
+  throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, { hint });
 }

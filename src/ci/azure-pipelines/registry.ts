@@ -216,9 +216,8 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
 /** The token for agents that register themselves. @throws OnejobError E_CONFIG, E_SECRET */
 async function tokenOf({ name, credential }: AzureServiceConfig, variables: Variables | undefined): Promise<string> {
   if (credential.kind === 'pat') return (await readSecret(credential.token, variables)).trim();
-  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, {
-    hint: 'Use "registration: manager", or set "token".',
-  });
+  const hint = 'Use "registration: manager", or set "token".';
+  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, { hint });
 }
 
 /** Who registers an agent: what config asks for, if the image allows it. @throws OnejobError E_AGENT_ABSENT if it does not */

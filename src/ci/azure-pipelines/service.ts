@@ -129,9 +129,8 @@ export async function choosePackage(
   if (from !== null) {
     const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
     if (named !== undefined) return { type: azurePipelines.type, version: named, from, sha256 };
-    throw new OnejobError('E_AGENT_PACKAGE', `Cannot determine the version of the agent in ${from} from its name.`, {
-      hint: 'Add the version: agent: { version: "5.278.0", from: … }.',
-    });
+    const hint = 'Add the version: agent: { version: "5.278.0", from: … }.';
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot determine the version of the agent in ${from} from its name.`, { hint });
   }
   const packages = await client.packages(platform, signal);
   const found = version === null ? packages[0] : packages.find((one) => one.version === version);
@@ -140,9 +139,8 @@ export async function choosePackage(
   const seen = packages.map((one) => one.version).slice(0, 5);
   const what = version === null ? 'any agent' : `version ${version} of the agent`;
   const others = seen.length > 0 ? ` It has ${seen.join(', ')}.` : '';
-  throw new OnejobError('E_AGENT_PACKAGE', `The service does not offer ${what} for ${platform}.${others}`, {
-    hint: 'Name a version that it has, or the address of the package: agent: { from: https://… }.',
-  });
+  const hint = 'Name a version that it has, or the address of the package: agent: { from: https://… }.';
+  throw new OnejobError('E_AGENT_PACKAGE', `The service does not offer ${what} for ${platform}.${others}`, { hint });
 }
 
 export const diagLimit = 10 * 2 ** 20;

@@ -61,9 +61,8 @@ export function baseOf(url: string): string {
   const found = URL.parse(url.trim());
   if (found === null || !/^https?:$/.test(found.protocol)) {
     // It may be the token, by mistake.
-    throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', {
-      hint: 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.',
-    });
+    const hint = 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.';
+    throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', { hint });
   }
   if (found.username !== '' || found.password !== '') {
     throw new OnejobError('E_CONFIG', `The "url" of an azure-pipelines service contains a user or password for ${found.host}.`, {

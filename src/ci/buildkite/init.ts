@@ -134,10 +134,8 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
     }
   } catch (error) {
     if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
-      throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, {
-        hint: 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
-        cause: error,
-      });
+      const hint = 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.';
+      throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, { hint, cause: error });
     }
     if (!isAway(error)) throw error;
     return { identity: null, counts: null, lines: [`${error.message} So onejob could not check the token.`] };

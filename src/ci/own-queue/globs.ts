@@ -31,9 +31,8 @@ export function checkGlob(pattern: string): void {
   const why = artifactProblem(pattern);
   if (why === null) return;
   const shown = JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern);
-  throw new OnejobError('E_JOB_REQUEST', `Cannot collect the artifact ${shown}: ${why}.`, {
-    hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
-  });
+  const hint = 'Give a path or pattern relative to the workspace, such as "dist/**".';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot collect the artifact ${shown}: ${why}.`, { hint });
 }
 
 /**

@@ -180,9 +180,8 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const { request } = job;
       const { workspace } = request;
       if (workspace !== null && !spool.hasWorkspace(workspace)) {
-        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, {
-          hint: 'Submit the job again.',
-        });
+        const hint = 'Submit the job again.';
+        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, { hint });
       }
       const script = jobScript(context.workspace, { env: jobEnvironment(job, context), command: request.command });
       return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };

@@ -45,9 +45,8 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
     taken.add(mount.container);
     const why = twice ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
     if (why === null) continue;
-    throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, {
-      hint: 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.',
-    });
+    const hint = 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.';
+    throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, { hint });
   }
 }
 
@@ -89,20 +88,17 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
     const pool = devices === null ? (usual ?? able) : (able ?? usual);
     if (pool !== undefined) return pool;
     if (names.length === 0) {
-      throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', {
-        hint: 'Give a pool "service: own" in the config.',
-      });
+      const hint = 'Give a pool "service: own" in the config.';
+      throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', { hint });
     }
     const why = `it names no pool, no pool is called "default", and all ${names.length} pools have devices`;
-    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: ${why}.`, {
-      hint: `Choose a pool with --pool: ${names.join(', ')}.`,
-    });
+    const hint = `Choose a pool with --pool: ${names.join(', ')}.`;
+    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: ${why}.`, { hint });
   }
   const pool = pools.get(name);
   if (pool !== undefined) return pool;
-  throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: no pool of the own queue is called "${name}".`, {
-    hint: names.length === 0 ? 'Give a pool "service: own" in the config.' : `There are: ${names.join(', ')}.`,
-  });
+  const hint = names.length === 0 ? 'Give a pool "service: own" in the config.' : `There are: ${names.join(', ')}.`;
+  throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: no pool of the own queue is called "${name}".`, { hint });
 }
 
 function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<string, QueuePool>): void {
@@ -136,9 +132,8 @@ function checkVariable(name: string): void {
   const why = shellsOwn.has(name)
     ? 'shells do not allow setting it'
     : 'its name must consist of letters, digits and underscores, and must not begin with a digit';
-  throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
-    hint: 'Choose another name, or set it in the command itself with "env".',
-  });
+  const hint = 'Choose another name, or set it in the command itself with "env".';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, { hint });
 }
 
 /** Every job's environment; the request may only override `CI`. */

@@ -110,9 +110,8 @@ export class Workspaces {
     const taken = this.#attached.has(workspace);
     if (!taken && this.#spool.hasWorkspace(workspace)) return;
     const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
-    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
-      hint: 'Upload the workspace again, and submit the job with the new id.',
-    });
+    const hint = 'Upload the workspace again, and submit the job with the new id.';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
   }
 
   attach(workspace: string): void {

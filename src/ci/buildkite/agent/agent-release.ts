@@ -24,9 +24,8 @@ const architectures: Readonly<Record<string, string>> = {
 export function releaseUrl(version: string, arch: string, base = releases): string {
   const name = architectures[arch];
   if (name !== undefined) return `${base}/v${version}/buildkite-agent-linux-${name}-${version}.tar.gz`;
-  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite does not release agent ${version} for Linux on ${arch}.`, {
-    hint: 'Build one, and name its path in the service: agent: { from: /path/to/buildkite-agent }.',
-  });
+  const hint = 'Build one, and name its path in the service: agent: { from: /path/to/buildkite-agent }.';
+  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite does not release agent ${version} for Linux on ${arch}.`, { hint });
 }
 
 /**
