@@ -243,8 +243,13 @@ export interface JobSource {
 
 /** The failure of an agent that ended without ever having a job. */
 export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
-  const said = lastWords === '' ? '' : ` Its last output was:\n${lastWords}`;
-  return { code: 'E_AGENT_ENDED', message: `The agent ended ${howEnded(exit)} and had no job.${said}`, retry: true };
+  const message = withLastOutput(`The agent ended ${howEnded(exit)} and had no job.`, lastWords);
+  return { code: 'E_AGENT_ENDED', message, retry: true };
+}
+
+/** `message`, with the end of an agent's output. */
+export function withLastOutput(message: string, lastWords: string): string {
+  return lastWords === '' ? message : `${message} Its last output was:\n${lastWords}`;
 }
 
 function howEnded(exit: Exit): string {

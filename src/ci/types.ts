@@ -1,4 +1,4 @@
-/** Every type of CI service that config can name. Adding one is a folder beside this file, a line here, and one in `index.ts`. */
+/** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `index.ts`. */
 import type { ServiceConfig } from '../config/config.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';

@@ -2,41 +2,24 @@
 import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
 
 /** For one connection only (RFC 9110, 7.6.1), or set again by each sender. */
-const ofTheConnection: ReadonlySet<string> = new Set([
-  'connection',
-  'keep-alive',
-  'proxy-authenticate',
-  'proxy-authorization',
-  'proxy-connection',
-  'te',
-  'trailer',
-  'transfer-encoding',
-  'upgrade',
-]);
+const ofTheConnection = headers(
+  'connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+);
 
 /**
  * Headers with which a job could look like somebody else, or have its call read as another. The filter has answered `expect`, and
  * frames the body itself.
  */
-export const notFromAgents: ReadonlySet<string> = new Set([
-  'authorization',
-  'content-length',
-  'expect',
-  'forwarded',
-  'host',
-  'x-forwarded-for',
-  'x-forwarded-host',
-  'x-forwarded-port',
-  'x-forwarded-proto',
-  'x-http-method',
-  'x-http-method-override',
-  'x-method-override',
-  'x-original-url',
-  'x-real-ip',
-  'x-rewrite-url',
-]);
+export const notFromAgents = headers(
+  'authorization content-length expect forwarded host x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto ' +
+    'x-http-method x-http-method-override x-method-override x-original-url x-real-ip x-rewrite-url',
+);
 
-export const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
+export const notToAgents = headers('set-cookie alt-svc strict-transport-security');
+
+function headers(names: string): ReadonlySet<string> {
+  return new Set(names.split(' '));
+}
 
 /** Other methods with a body are refused: Node's client would send it without its length, as if another call followed. */
 const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);

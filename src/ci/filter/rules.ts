@@ -19,13 +19,13 @@ export type Verdict =
   | { readonly kind: 'refused'; readonly status: 401 | 403 | 404; readonly why: string }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }
-  /** Read whole before it goes on. */
+  /** Read as a whole before it is forwarded. */
   | {
       readonly kind: 'whole';
-      /** Its body as it goes on, sent anew as it was read so that nobody reads another one there; null: `why` it is refused. `json` null: it is none. */
+      /** The body to forward, written anew so that nobody reads another one; null: refused with `why`. `json` null: no JSON. */
       readonly body?: (json: unknown) => string | null;
       readonly why?: string;
-      /** The answer to a call that succeeded, as the sandbox may see it. `host`: under which the agent called here. @throws Error when it is none */
+      /** A successful answer for the sandbox. `host`: under which the agent called. @throws Error when the answer is invalid */
       readonly answer?: (json: unknown, seal: Seal, host: string) => unknown;
     };
 

@@ -78,13 +78,13 @@ export function installationKey(dir: string): Uint8Array {
 
 /** Written to another name and then linked: the key is complete, and never replaced. */
 function make(path: string): void {
-  const beside = `${path}.${randomBytes(4).toString('hex')}`;
-  writeFileSync(beside, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
+  const unlinked = `${path}.${randomBytes(4).toString('hex')}`;
+  writeFileSync(unlinked, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
   try {
-    linkSync(beside, path);
+    linkSync(unlinked, path);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
   } finally {
-    unlinkSync(beside);
+    unlinkSync(unlinked);
   }
 }

@@ -106,12 +106,12 @@ test('a program that came from elsewhere says its version as nobody, never as ro
   expect(await versionOf(path, patient, never)).toBe(expected);
 });
 
-test('the checksum of what is taken by default is known on the usual processors', () => {
+test('the checksum of the default agent is known on the usual processors', () => {
   for (const arch of ['x64', 'arm64']) expect(pinnedSums[releaseUrl(agentVersion, arch)]).toMatch(/^[0-9a-f]{64}$/);
 });
 
 describe('from the release', () => {
-  test('is fetched once, checked against the list beside it, and found again without asking', async () => {
+  test('is fetched once, checked against the list next to it, and found again without asking', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const said: string[] = [];
     const agent = agentOf({}, { project: buildkiteAgent(url), progress: (line) => said.push(line) });
@@ -126,7 +126,7 @@ describe('from the release', () => {
     expect(asked.length).toBe(2);
   });
 
-  test('of which the checksum is known is held to that, whatever the list beside it says', async () => {
+  test('with a known checksum is checked against that, and not against the list next to it', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const address = releaseUrl('3.137.0', 'x64', url);
     const changed = agentOf({}, { project: buildkiteAgent(url, { [address]: 'ab'.repeat(32) }) });
@@ -173,7 +173,7 @@ describe('from the release', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('that was never made for this architecture is said', async () => {
+  test('an unsupported architecture is an error', async () => {
     await expect(agentOf({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(
       /does not release agent 3\.137\.0 for Linux on loong64/,
     );
@@ -219,7 +219,7 @@ describe('from a file', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('one that is not there may be there later; a package without the program is none', async () => {
+  test('a missing file may appear later; a package without the program is invalid', async () => {
     await expect(agentOf({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
     const from = file('agent.tgz', await packed(program('3.137.0'), './other'));
     await expect(agentOf({ from }).ready(never)).rejects.toThrow(/contains no file "buildkite-agent"/);
@@ -230,7 +230,7 @@ describe('from a file', () => {
     await agentOf({ from }).ready(never);
   });
 
-  test.skipIf(process.getuid?.() !== 0)('a full disk is said, and leaves nothing', async () => {
+  test.skipIf(process.getuid?.() !== 0)('a full disk is reported, and leaves nothing', async () => {
     mkdirSync(dir);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', dir]);
     try {
@@ -280,7 +280,7 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
   expect(programsIn(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
 });
 
-test('who gives up leaves nothing, and the next one is served', async () => {
+test('a caller that gives up leaves nothing, and the next one is served', async () => {
   let isOpen = false;
   const body = await packed(program('3.137.0'));
   const { url } = await server((_, reply) => (isOpen ? reply.end(body) : reply.writeHead(200).write('x')));

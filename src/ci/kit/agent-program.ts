@@ -46,7 +46,7 @@ export interface AgentProgramOptions {
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
   /** Node's name of the architecture of sandboxes; default: this host's. */
   readonly arch?: string;
-  /** ms in which a server must go on sending, or the program must say its version; default 60000, or 20000. */
+  /** ms without data from a server, and for the program to report its version; default 60000, and 20000. */
   readonly patience?: number;
 }
 

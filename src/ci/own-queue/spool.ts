@@ -45,13 +45,9 @@ export function openSpool(dir: string) {
     /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
     async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
       const id = randomUUID();
+      const bounded = limited(limit, () => tooLarge(limit));
       await write(workspacePath(id), async (to) => {
-        await pipeline(
-          files,
-          limited(limit, () => tooLarge(limit)),
-          to,
-          { signal },
-        );
+        await pipeline(files, bounded, to, { signal });
         return true;
       });
       return id;

@@ -67,7 +67,7 @@ describe.each(shells)('in %s', (...shell) => {
     expect(seen().set.BUILDKITE_GIT_COMMIT_VERIFICATION).toBe(expected);
   });
 
-  it('gives the job its secrets, and has the agent mask them beside what it masks by itself', () => {
+  it('gives the job its secrets, and has the agent mask them in addition to its own', () => {
     using dir = scratch();
     const { env, seen } = stub(dir);
     const secrets = [

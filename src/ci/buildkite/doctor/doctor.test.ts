@@ -143,7 +143,7 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
   );
 });
 
-it('a token that enters sandboxes is told of, with what else could be done', async () => {
+it('reports a token that enters sandboxes, with an alternative', async () => {
   const pools = '{ p: { service: bk, queue: default, image: "x:1", trust: { forks: refuse, others: refuse } } }';
   const found = await check({ pools, service: ', registration: in-agent' });
   expect(lines(found, 'error')).toEqual([]);

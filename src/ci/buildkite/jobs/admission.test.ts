@@ -1,4 +1,4 @@
-/** With real keys: what a job gets of its secrets, and what becomes of one that names others'. */
+/** With real keys: which secrets a job gets, and what happens to one that names others'. */
 import { beforeAll, describe, expect, it } from 'vitest';
 import { forkEnv, testPool, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
 import { type AgeKey, ageKey, rsaKey } from '../../../../test/kit/secrets.ts';

@@ -1,4 +1,4 @@
-/** What becomes of jobs, in words: for their pages at the service, and for the list of jobs of this host. */
+/** How jobs end, in words: for their pages at the service, and for the list of jobs of this host. */
 import type { PoolConfig } from '../../../config/config.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import type { JobResult, StopReason } from '../../../core/slot.ts';
