@@ -44,7 +44,7 @@ export function createAzureClient(options: ClientOptions) {
   const call = createCaller(base, options);
 
   const read = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method' | 'scope'>, signal: AbortSignal) =>
-    bodyAs(schema, await call({ method: 'GET', scope: null, ...what }, signal), what.doing, base);
+    bodyAs(schema, await call({ method: 'GET', ...what }, signal), what.doing, base);
 
   /** As `read`; null when the service says that there is none. */
   const find = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method'>, signal: AbortSignal) => {
@@ -54,7 +54,7 @@ export function createAzureClient(options: ClientOptions) {
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
   const change = async (what: Omit<Call, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
-    const called = await call({ scope: null, ...what }, signal);
+    const called = await call({ ...what }, signal);
     const { kind } = called.verdict;
     if (kind === 'value' || kind === 'nothing') return 'done';
     if (kind === 'absent') return 'absent';
@@ -62,8 +62,8 @@ export function createAzureClient(options: ClientOptions) {
   };
 
   const agentsOf = (poolId: number) => `${task}/pools/${poolId}/agents`;
-  const agentRoute = { route: 'agents', preview: null } as const;
-  const poolRoute = { route: 'pools', path: `${task}/pools`, preview: null } as const;
+  const agentRoute = { route: 'agents' } as const;
+  const poolRoute = { route: 'pools', path: `${task}/pools` } as const;
 
   return {
     /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
@@ -72,7 +72,7 @@ export function createAzureClient(options: ClientOptions) {
       const before = clock.wall();
       const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing } as const;
       const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
-      const called = await call({ method: 'GET', scope: null, ...what, query }, signal);
+      const called = await call({ method: 'GET', ...what, query }, signal);
       const after = clock.wall();
       const { id, user } = bodyAs(connection, called, doing, base);
       if (id?.toLowerCase() === nobody) throw credential.refusal('it treats the token as anonymous');
@@ -100,14 +100,14 @@ export function createAzureClient(options: ClientOptions) {
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
       const path = `${agentsOf(poolId)}/${id}`;
       const doing = `look at agent ${id} of pool ${poolId}`;
-      return find(agent, { ...agentRoute, path, query: told(flags), doing, scope: null }, signal);
+      return find(agent, { ...agentRoute, path, query: told(flags), doing }, signal);
     },
 
     /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
       const doing = `register agent ${rest.name} in pool ${poolId}`;
       const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
-      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing, scope: null } as const;
+      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
       return bodyAs(registeredAgent, await call(what, signal), doing, base);
     },
 
@@ -131,7 +131,7 @@ export function createAzureClient(options: ClientOptions) {
       signal: AbortSignal,
     ): Promise<'deleted' | 'absent' | { readonly refused: string }> {
       const doing = `remove agent ${id} from pool ${poolId}`;
-      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing, scope: null }, signal);
+      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
       const { verdict } = called;
       if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
       if (verdict.kind === 'absent') return 'absent';
@@ -160,7 +160,7 @@ export function createAzureClient(options: ClientOptions) {
     /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
     build(project: string, id: number, signal: AbortSignal) {
       const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
-      return find(build, { route: 'builds', path, preview: null, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
+      return find(build, { route: 'builds', path, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
     },
   };
 }
@@ -195,10 +195,10 @@ interface Call {
   readonly body?: unknown;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
-  /** Number of its preview; null: released. */
-  readonly preview: number | null;
-  /** The scope that it needs; null: the usual one. */
-  readonly scope: string | null;
+  /** Number of its preview; absent: released. */
+  readonly preview?: number;
+  /** The scope that it needs; absent: the usual one. */
+  readonly scope?: string;
 }
 
 /** The newest version that is no preview (2025). An older Server is asked for its own. */
@@ -226,8 +226,8 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
 
   const accept = ({ route, preview }: Call): string => {
     const version = supported ?? newest;
-    const isPreview = preview !== null || previews.has(route);
-    const number = preview === null || supported !== null ? '' : `.${preview}`;
+    const isPreview = preview !== undefined || previews.has(route);
+    const number = preview === undefined || supported !== null ? '' : `.${preview}`;
     return `application/json;api-version=${version}${isPreview ? `-preview${number}` : ''}`;
   };
   const redact = (text: string) => without(credential.redact(), text);
@@ -286,7 +286,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
         }
         case 'rejected': {
           // A token without the right scope looks like a wrong one; a call that every token may make tells them apart.
-          const isOther = what.method !== 'GET' || what.scope !== null;
+          const isOther = what.method !== 'GET' || what.scope !== undefined;
           const other = isOther ? await probed(header, signal) : verdict;
           if (other.kind === 'value') throw errorOf({ kind: 'denied', why: verdict.why }, about);
           if (other.kind === 'throttled') continue;
@@ -315,6 +315,4 @@ const probe = {
   route: 'pools',
   path: '/_apis/distributedtask/pools',
   query: { poolName: 'onejob', poolType: 'automation' },
-  preview: null,
-  scope: null,
 } as const;

@@ -101,7 +101,7 @@ function judge(
   if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, doing, headers, body };
   // In case the service repeats the token.
-  const said = messageOf(body).replaceAll(token, '[token]');
+  const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
   const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
   const code =
     status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
@@ -134,14 +134,8 @@ function shown(endpoint: string): string {
   return url === null ? 'the service' : `${url.origin}${url.pathname}`;
 }
 
-const refusal = z.object({ message: z.string() });
-
-/** One line; empty when the service says nothing. */
-function messageOf(body: unknown): string {
-  const found = refusal.safeParse(body);
-  return found.success ? brief(found.data.message) : '';
-}
-
+/** The body of a refusal; empty when it says nothing. */
+const refusal = z.object({ message: z.string() }).catch({ message: '' });
 const limited = z.object({ reset: z.number().positive().max(3600) });
 
 /** ms until the rate limit is reset. */

@@ -26,7 +26,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   const registrations: Registrations = createRegistrations(parts, () => registry);
   const registry: R = connect(registrations);
   const jobs = createJobRecords({ service, store, clock, log, registry, poolOf });
-  const inDoubt = createOfflineAgents({ ...parts, registry, registrations, jobs });
+  const inDoubt = createOfflineAgents(parts, registry, registrations, jobs);
   const sweep = createSweep(parts, registry, registrations, jobs.last);
   const waiting = new Map<string, number>();
   const underWay = new Set<string>();

@@ -12,13 +12,6 @@ import type { JobRecords } from './job-records.ts';
 import type { EarlyParts, Entry, Registry, Remote, Shown } from './port.ts';
 import type { Registrations } from './registrations.ts';
 
-export interface OfflineAgentsParts extends Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> {
-  readonly registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>;
-  readonly registrations: Registrations;
-  readonly jobs: Pick<JobRecords, 'had' | 'hasBegun'>;
-  readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
-}
-
 /** What a look shows of our agents. `steadySince`: since when every look has succeeded, core clock, ms. */
 export interface Ours extends Pick<Shown, 'place'> {
   readonly ours: ReadonlyMap<AgentId, Entry>;
@@ -30,8 +23,15 @@ const [patience, arrival] = [3_000, 20_000];
 /** ms in which an agent ends by itself after its job, including its own clean-up. */
 const tidying = 300_000;
 
-export function createOfflineAgents(parts: OfflineAgentsParts) {
-  const { service, clock, log, registry, registrations, jobs } = parts;
+export function createOfflineAgents(
+  parts: Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> & {
+    readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
+  },
+  registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>,
+  registrations: Registrations,
+  jobs: Pick<JobRecords, 'had' | 'hasBegun'>,
+) {
+  const { service, clock, log } = parts;
   const { silentFor, isBusy } = parts.slots;
   /** Agents that get no more jobs, whatever is found. */
   const retired = new Set<AgentId>();

@@ -107,10 +107,6 @@ export function matches(patterns: readonly string[], text: string): boolean {
 
 /** With a slash, a pattern is `organisation/pipeline`; without, only the pipeline. */
 export function matchesPipeline(patterns: readonly string[], organisation: string, pipeline: string): boolean {
-  const [withOrganisation, alone] = [patterns.filter(hasSlash), patterns.filter((pattern) => !hasSlash(pattern))];
+  const [withOrganisation, alone] = [patterns.filter((one) => one.includes('/')), patterns.filter((one) => !one.includes('/'))];
   return matches(alone, pipeline) || matches(withOrganisation, `${organisation}/${pipeline}`);
-}
-
-function hasSlash(pattern: string): boolean {
-  return pattern.includes('/');
 }

@@ -58,7 +58,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   });
   /** Aborted to stop waiting for a job's artifacts. */
   const givingUp = new Map<string, AbortController>();
-  const prune = createPrune({ store, spool, inUse: workspaces.inUse });
+  const prune = createPrune(store, spool, workspaces.inUse);
 
   for (const job of store.jobs.open()) {
     index.put(job);

@@ -11,8 +11,6 @@ import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
 
-const logsFolder = 'logs';
-
 /** ms that a workspace may wait for its job. */
 const workspaceWait = 60 * 60_000;
 /** ms between two sweeps of the log folder, which may have 100,000 files. */
@@ -20,13 +18,8 @@ const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
-export interface PruneParts {
-  readonly store: Store;
-  readonly spool: Spool;
-  readonly inUse: ReadonlySet<string>;
-}
-
-export function createPrune({ store, spool, inUse }: PruneParts) {
+/** `inUse`: workspaces of unfinished jobs. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
+export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<string>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
@@ -36,7 +29,7 @@ export function createPrune({ store, spool, inUse }: PruneParts) {
       (id) => spool.deleteArtifacts(id),
       (id) => store.jobs.remove(id),
     );
-    const logs = subdirectory(store.dir, logsFolder);
+    const logs = subdirectory(store.dir, 'logs');
     await inBatches(
       (limit) => overBefore(store, before, limit),
       async (agent) => deleteLog(logPath(logs, agent)),

@@ -12,10 +12,6 @@ import { createFront, type FrontParts } from '../front.ts';
 import { whyEnding, wordOf } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
-export interface InAgentParts extends FrontParts {
-  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'>;
-}
-
 /**
  * What an agent logs (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; the alternatives are those of
  * v3.62 to v4). A job that can write to its agent's standard error can forge these lines, but only for its own agent.
@@ -64,7 +60,7 @@ const tidying = 300_000;
 /** How many agents are remembered: onejob may ask about one twice. */
 const remembered = 1_000;
 
-export function createInAgent(parts: InAgentParts): CiService {
+export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'> }): CiService {
   const { config, rows, slots, clock, log } = parts;
   const agents = new Map<AgentId, Heard>();
   const front = createFront(parts);

@@ -16,8 +16,9 @@ export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> 
   const found = await Promise.all(
     pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
   );
-  const homes = (await hasKeys(parts)) ? pools.flatMap(ofHomes) : [];
-  return [...found.flat(), ...homes, ...(await ofKeys(parts)), ...(await ofCaches(parts))];
+  const ofSecrets = await ofKeys(parts);
+  const homes = ofSecrets.length > 0 ? pools.flatMap(ofHomes) : [];
+  return [...found.flat(), ...homes, ...ofSecrets, ...(await ofCaches(parts))];
 }
 
 const subjectOf = ({ name }: PoolConfig): string => `pool ${name}`;
@@ -133,10 +134,7 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
 }
 
-async function hasKeys({ keys }: PoolFindingParts): Promise<boolean> {
-  return (await keys().catch(() => true)) !== null;
-}
-
+/** Empty when config names no keys. */
 async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
   const subject = 'secrets.key';
   try {

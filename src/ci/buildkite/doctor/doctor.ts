@@ -74,20 +74,12 @@ interface SandboxClass {
 
 function classesOf(pools: readonly PoolConfig[], trial: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
   return pools.flatMap((pool) => {
-    const own: SandboxClass = {
-      pool,
-      whose: `agents of pool ${pool.name}`,
-      sandbox: trial.like(pool.name),
-      isUntrusted: false,
-      isSameInside: false,
-      isSame: false,
-    };
-    if (!isOpenToUntrusted(pool)) return [own];
-    const other = trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir));
-    const [mine, its] = [own.sandbox?.recipe, other?.recipe];
-    const isSameInside = mine?.image === its?.image;
-    const isSame = isSameInside && mine?.network === its?.network;
-    if (other === null && own.sandbox === null) return [own];
+    const sandbox = trial.like(pool.name);
+    const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
+    const other = isOpenToUntrusted(pool) ? trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir)) : null;
+    if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
+    const isSameInside = sandbox?.recipe.image === other?.recipe.image;
+    const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
     return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];
   });
 }
