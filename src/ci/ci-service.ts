@@ -62,7 +62,6 @@ export type CiEvent =
    * if it takes long.
    */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };
-
 export interface Deregistered {
   /** The job it had; null: it had none; undefined: the service did not say. */
   readonly ran: JobId | null | undefined;
@@ -147,61 +146,46 @@ export interface CiService {
   readonly capabilities: CiCapabilities;
   /** null: it binds early. */
   readonly jobs: JobSource | null;
-
   /** Findings for `doctor`. Changes nothing at the service. */
   check(signal: AbortSignal, trial: DiagnosticSandboxes): Promise<Finding[]>;
-
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
-
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
-
   /**
    * Removes the agent's registration. Idempotent. It waits for no refusal and no outage: what the service keeps is removed later.
    */
   deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
-
   /**
    * Early binding: keeps all jobs from the agent; answers the one that it has got anyway. @throws OnejobError (retry) if nobody
    * knows
    */
   retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
-
   /**
    * An agent is about to be told to end. The service learns why its job ends, because the agent may report a result at once. An
    * agent without a job gets no more, but one that is on its way may still arrive. Takes half a minute at most, and never fails.
    */
   ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
-
   /**
    * Keeps what the service wants of an ended job, such as artifacts, before its sandbox is removed. Idempotent. It bounds bytes and
    * time, because a job made what it reads. `hurry`: aborts when the manager must end: the rest is given up, with a note.
    */
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
-
   /**
    * An agent was released, by this manager or an earlier one. The function gets each line of its standard error, from the first,
    * before `settle` and `deregister`. It must not throw.
    */
   listen?(agent: AgentId): (line: string) => void;
-
   /** The failure of an agent that ended without a job. `lastWords`: the end of its output. Absent: `endedWithoutJob`. */
   describeExit?(exit: Exit, lastWords: string): Failure;
-
   /** Adds to config what every sandbox of this service needs. Pure. */
   equip?(recipe: Recipe, pool: string): Recipe;
-
   /** Number of waiting jobs; null: unknown. */
   waiting?(pool: string): number | null;
-
   /** Unfinished jobs, for people; not the own queue's. */
   serviceJobs?(): readonly ServiceJob[];
-
   /** The agent that images need, or null. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
   agentPackage?(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
-
   /** Removes what stays when the manager ends, such as placeholders. */
   forget?(signal: AbortSignal): Promise<void>;
-
   /** The manager ends. `leaving`: its agents keep running, and so must what they need. */
   close?(leaving: boolean): Promise<void>;
 }
@@ -210,33 +194,25 @@ export interface CiService {
 export interface JobSource {
   /** The pool's next job for this slot, or for any slot (null). Does not take it. */
   next(pool: string, slot: string | null): WaitingJob | null;
-
   /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */
   record(change: Change): void;
-
   /** The transaction was committed: `next` must follow at once. Results are not announced yet. */
   committed(): void;
-
   /**
    * Everything committed so far is being put on disk. The returned function is called after that: then results may be announced.
    */
   syncing(): () => void;
-
   /** The transaction failed: nothing since the last commit has happened. */
   rolledBack(): void;
-
   /** How many devices a waiting job asks for; null: as many as its pool gives. */
   devicesFor?(job: JobId): number | null;
-
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
-
   /**
    * Whether the slot's agent is just starting its job. Its next sandbox waits until a `waiting` event says that it has: both at
    * once would be slower.
    */
   isStarting?(slot: string): boolean;
-
   /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */
   offer?(slot: string, offer: SlotOffer): void;
 }

@@ -6,6 +6,7 @@ import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
+import { compareVersions } from '../../images/version.ts';
 import { errorOf, judge, type Verdict } from './answers.ts';
 import { type Credential, without } from './credential.ts';
 import { type Asked, createThrottle, exchange } from './exchange.ts';
@@ -54,7 +55,7 @@ export function createAzureClient(options: ClientOptions) {
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
   const change = async (what: Omit<Call, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
-    const called = await call({ ...what }, signal);
+    const called = await call(what, signal);
     const { kind } = called.verdict;
     if (kind === 'value' || kind === 'nothing') return 'done';
     if (kind === 'absent') return 'absent';
@@ -80,29 +81,24 @@ export function createAzureClient(options: ClientOptions) {
       const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
       return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
     },
-
     /** By its name, in any case; null when the service shows none. */
     async findPool(name: string, signal: AbortSignal) {
       const query = { poolName: name, poolType: 'automation' };
       const found = await read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
       return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
     },
-
     pools: (signal: AbortSignal) =>
       read(poolList, { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
-
     agents(poolId: number, { name, ...flags }: AgentQuery & { readonly name?: string }, signal: AbortSignal) {
       const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
       const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
       return read(agentList, { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
     },
-
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
       const path = `${agentsOf(poolId)}/${id}`;
       const doing = `look at agent ${id} of pool ${poolId}`;
       return find(agent, { ...agentRoute, path, query: told(flags), doing }, signal);
     },
-
     /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
       const doing = `register agent ${rest.name} in pool ${poolId}`;
@@ -110,20 +106,17 @@ export function createAzureClient(options: ClientOptions) {
       const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
       return bodyAs(registeredAgent, await call(what, signal), doing, base);
     },
-
     setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
       const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
       const path = `${agentsOf(poolId)}/${id}`;
       return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
     },
-
     /** Replaces all user capabilities. */
     setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
       const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
       const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
       return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
     },
-
     /** `refused`: the service's words, mostly that it runs a job. */
     async deleteAgent(
       poolId: number,
@@ -140,7 +133,6 @@ export function createAzureClient(options: ClientOptions) {
         return { refused: verdict.why };
       throw called.error();
     },
-
     /** `unfinished`: all jobs of the pool that are not over. `agent`: the last jobs of one agent. */
     requests(poolId: number, which: { readonly unfinished: true } | { readonly agent: number }, signal: AbortSignal) {
       const isOfPool = 'unfinished' in which;
@@ -149,14 +141,12 @@ export function createAzureClient(options: ClientOptions) {
       const path = `${task}/pools/${poolId}/jobrequests`;
       return read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
     },
-
     async packages(platform: string, signal: AbortSignal) {
       const doing = `list the available agent packages for ${platform}`;
       const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
       const found = await read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
       return found.toSorted((a, b) => compareVersions(b.version, a.version));
     },
-
     /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
     build(project: string, id: number, signal: AbortSignal) {
       const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
@@ -179,10 +169,6 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
     hint: 'Check "url", and what answers there.',
     retry: true,
   });
-}
-
-export function compareVersions(a: string, b: string): number {
-  return a.localeCompare(b, 'en', { numeric: true });
 }
 
 interface Call {

@@ -1,8 +1,8 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
 import { type Finding, failure, fine, warning } from '../../finding.ts';
+import { compareVersions, leadingVersion } from '../../images/version.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
-import { compareVersions } from './client.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
 import type { AzureParts } from './service.ts';
@@ -118,7 +118,7 @@ export async function findings(
     const { insideVersion } = registry.seen;
     if (insideVersion === null) return;
     const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
-    if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
+    if (newest === undefined || compareVersions(leadingVersion(insideVersion) ?? '0', newest.version) >= 0)
       return ok(`The agent in the images is version ${insideVersion}, as new as the service's.`);
     return problem(
       `The agent in the images is version ${insideVersion}; the service offers ${newest.version}, and gives no jobs to agents that are too old.`,

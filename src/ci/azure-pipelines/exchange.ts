@@ -56,7 +56,6 @@ export function createThrottle(clock: Clock, place: string) {
         signal.throwIfAborted();
       }
     },
-
     heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
       const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
       refusals = isRefusal ? refusals + 1 : 0;

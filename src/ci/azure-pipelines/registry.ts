@@ -102,7 +102,6 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         throw error;
       }
     },
-
     async create(context, name, signal) {
       const { agent } = context;
       const { queue, tags } = configOf(context.pool);
@@ -150,7 +149,6 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         },
       };
     },
-
     find: (which, signal) => {
       const { place } = which;
       const find = async (pool: number): Promise<Entry | null> => {
@@ -163,7 +161,6 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       };
       return within(place, find, null, signal);
     },
-
     remove({ place, id }, signal) {
       const remove = async (pool: number) => {
         const answer = await client.deleteAgent(pool, Number(id), signal);
@@ -171,18 +168,14 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       };
       return within(place, remove, 'absent', signal);
     },
-
     disable: ({ place, id }, disabled, signal) =>
       within(place, (pool) => client.setEnabled(pool, Number(id), !disabled, signal), 'absent', signal),
-
     async lastJob({ place, id }, signal) {
       const requests = await client.requests(Number(place), { agent: Number(id) }, signal);
       const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
       return begun === undefined ? null : remoteJob(begun);
     },
-
     saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
-
     /** Updates each kind's placeholder once with what an online agent says. */
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);

@@ -80,14 +80,11 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
   return {
     ...common,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
-
     check: (signal) => findings(parts, registry, registrations, signal),
-
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       common.observe(emit, signal);
     },
-
     async settle({ agent }, files, signal) {
       try {
         await keepDiagnostics(clock, store.dir, agent, files, signal);
@@ -96,12 +93,10 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
         log.warn("the agent's own logs were not kept", { agent, reason: toFailure(error).message });
       }
     },
-
     deregister(context, signal) {
       registry.forget(context.agent);
       return common.deregister(context, signal);
     },
-
     describeExit,
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),

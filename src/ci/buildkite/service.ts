@@ -153,7 +153,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   return {
     ...front.service,
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
-
     jobs: {
       next(_pool, slot) {
         if (slot === null) return null;
@@ -164,12 +163,10 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         }
         return null;
       },
-
       offer(slot, offer) {
         reservations.offer(slot, offer);
         wake();
       },
-
       recipeFor(job, recipe) {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
@@ -177,7 +174,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         if (one === null || one.admission === null || pool === undefined) throw undecided(job);
         return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
-
       record: (change) => void changes.push(change),
       committed() {
         const now = changes;
@@ -189,7 +185,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         changes = [];
       },
     },
-
     async register(context, inner) {
       const { agent, slot, job } = context;
       const one = job === null ? null : reservations.of(job);
@@ -213,7 +208,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
       return { id: null, script, redact: [once, token, ...secrets.map(({ value }) => value)], files: null };
     },
-
     async ending({ job, why, released }) {
       // A job that has not begun goes back.
       if (job === null || !released) return;
@@ -224,7 +218,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       using limit = deadline(clock, sayPatience, signal);
       await say(job, words, limit.signal);
     },
-
     async settle({ job, agent, slot }, _files, inner) {
       if (job === null) return;
       const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
@@ -247,15 +240,12 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       else if (stage !== 'over') await say(job, whyLost(result, poolOf(slot)), inner);
       rows.left(job, wordOf(state, result));
     },
-
     deregister: async () => ({ ran: null }),
     retire: async () => null,
-
     async forget(inner) {
       await leave();
       await entry.forget(inner);
     },
-
     async close(leaving) {
       await leave();
       if (!leaving) {

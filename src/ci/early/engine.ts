@@ -136,19 +136,16 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   const common: Common = {
     name: service,
     jobs: null,
-
     observe(emit, signal) {
       for (const queue of queues) void watch(queue, emit, signal);
       if (queues.length === 0) void sweep.alone(signal);
     },
-
     async register(context, signal) {
       const { agent } = context;
       const name = registrations.marks.agentName(context.name, agent);
       const { place, create } = await registry.create(context, name, signal);
       return registrations.register({ agent, place, name, placeholder: false }, create, signal);
     },
-
     async deregister({ agent }, signal) {
       const registration = registrations.find(agent);
       inDoubt.forget(agent);
@@ -171,7 +168,6 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       }
       return { ran };
     },
-
     retire: inDoubt.retire,
     ending: inDoubt.ending,
     waiting: (pool) => waiting.get(pool) ?? null,

@@ -126,7 +126,6 @@ export function createOfflineAgents(
       const entry = await keep(remote, signal);
       return entry === null || entry.job === null ? null : jobs.had(entry.job, agent, remote.place);
     },
-
     /**
      * As `CiService.ending`. If an agent ends before its job arrives, nobody reports it, and the job is lost until its lock
      * expires.
@@ -155,7 +154,6 @@ export function createOfflineAgents(
         callOff();
       }
     },
-
     /** Agents that should be online by now and are not. Called for each look, one at a time, like `outlived`. */
     async silence({ place, ours, steadySince }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
       // While the service was away, no agent could reach it.
@@ -173,7 +171,6 @@ export function createOfflineAgents(
         }
       }
     },
-
     /**
      * Agents that are still there although the service has long given up their job. An agent whose session expired before its job arrived
      * never began it, and waits forever in a slot that counts as busy. A single-use agent that misses a cancellation continues its job.
@@ -205,7 +202,6 @@ export function createOfflineAgents(
         }
       }
     },
-
     forget: (agent: AgentId) => void retired.delete(agent),
   };
 }

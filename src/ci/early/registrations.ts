@@ -247,7 +247,6 @@ export function createSweep(
         await sleep(clock, first, signal);
       }
     },
-
     /** What cannot be removed now is tried again after the next look. */
     async after(shown: Shown, signal: AbortSignal): Promise<void> {
       try {

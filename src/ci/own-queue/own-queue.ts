@@ -133,24 +133,19 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const service: OwnService = {
     name: 'own',
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
-
     async check() {
       const count = index.all().length;
       const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
       return [{ level: 'ok', subject: 'own queue', message, hint: null }];
     },
-
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
-
     jobs: {
       next(pool) {
         const job = index.head(pool);
         if (job === null) return null;
         return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
       },
-
       devicesFor: (id) => index.get(id)?.request.devices ?? null,
-
       recipeFor(id, pool) {
         const job = index.get(id);
         if (job === null) return null;
@@ -158,7 +153,6 @@ export function createOwnQueue(options: OwnQueueOptions) {
         checkMounts(job.request.volumes, pool, mountProblem);
         return recipeOfJob(job.request, pool);
       },
-
       record(change) {
         if (!('job' in change)) return;
         const job = index.get(change.job);
@@ -168,12 +162,10 @@ export function createOwnQueue(options: OwnQueueOptions) {
         store.jobs.save(after.id, after.progress);
         index.put(after);
       },
-
       committed: () => teller.committed(),
       syncing: () => teller.syncing(),
       rolledBack: () => index.rollback(),
     },
-
     async register(context) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} should get job ${context.job}, which is not open.`);
@@ -186,7 +178,6 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const script = jobScript(context.workspace, { env: jobEnvironment(job, context), command: request.command });
       return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
-
     async settle(context, files, signal, hurry) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
@@ -194,22 +185,17 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const giveUp = hurry === undefined ? own : AbortSignal.any([own, hurry]);
       await settle(job, { open: (inner, only) => files.all(inner, only), signal, giveUp });
     },
-
     deregister: async () => ({ ran: null }),
-
     retire: async () => null,
-
     describeExit: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without a job.', retry: true }),
   };
 
   return {
     ...service,
-
     /** Checks as `submit`, except for the workspace. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
     verify(request: JobRequest): void {
       checkRequest(request, pools, mountProblem);
     },
-
     /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
     submit(request: JobRequest): JobView {
       const same = request.id === null ? null : find(request.id);
@@ -223,7 +209,6 @@ export function createOwnQueue(options: OwnQueueOptions) {
         throw error;
       }
     },
-
     list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
       const { all, pool, limit } = filter;
       if (all)
@@ -234,27 +219,22 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
       return (limit === undefined ? listed : listed.slice(-limit)).map(view);
     },
-
     /** A waiting job has `ahead`, the number of jobs before it. */
     job(id: string): JobView | null {
       const job = find(id);
       if (job === null) return null;
       return job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job);
     },
-
     waiting: (pool: string): number => index.waiting(pool),
-
     /** Number of unfinished jobs, without held ones. */
     get unfinished(): number {
       return index.all().filter((job) => !isHeld(job)).length;
     },
-
     /** Whether this temporary daemon leaves the job to another daemon. */
     isHeld(id: string): boolean {
       const job = index.get(id);
       return job !== null && isHeld(job);
     },
-
     /** Problems of the queue, one sentence each. */
     get problems(): string[] {
       const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
@@ -264,14 +244,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
         `${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, but this daemon is temporary: type "onejob up".`,
       ];
     },
-
     /** Resolves once the job is done and on disk. @throws OnejobError E_JOB_UNKNOWN */
     async settled(id: string, signal: AbortSignal): Promise<JobView> {
       signal.throwIfAborted();
       const job = known(id);
       return index.get(id) === null ? view(job) : teller.wait(id, signal);
     },
-
     /** Cancels a job; a waiting job ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
     cancel(id: string): JobView {
       const job = known(id);
@@ -285,17 +263,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       return view(known(id));
     },
-
     /** Calls `listener` after every change of a job; returns a function that stops it. */
     onChange: (listener: (job: JobView) => void) => teller.follow(listener),
-
     putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
-
     artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
-
     /** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. */
     prune,
-
     close: () => workspaces.close(),
   };
 }

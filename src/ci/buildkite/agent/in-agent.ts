@@ -143,7 +143,6 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
     ...front.service,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: null,
-
     async register(context) {
       const { pool: name } = context;
       const pool = pools.get(name);
@@ -154,7 +153,6 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
       const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });
       return { id: null, script, redact: [token], files: null };
     },
-
     listen(agent) {
       wait(agent, config.bootTimeout, () => sayIfSilent(agent));
       return (line) => {
@@ -162,14 +160,12 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
         if (word !== null) take(agent, word);
       };
     },
-
     async ending({ agent, job, why }) {
       const words = job === null ? null : whyEnding(why, poolOf(agent));
       if (job === null || words === null) return;
       heardOf(agent).isStopped = true;
       rows.note(job, words);
     },
-
     // After a TERM it takes no more jobs. An agent without a job is gone before this ends, which aborts it.
     async retire(agent, signal) {
       const heard = heardOf(agent);
@@ -182,18 +178,15 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
       const message = `Agent ${agent} was told to end after its job, if it has one; it reports no job, and still runs.`;
       throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
     },
-
     async settle({ agent, job: seen }) {
       const heard = heardOf(agent);
       for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, wordFor(heard));
     },
-
     async deregister({ agent }) {
       const { job: ran, callOff } = heardOf(agent);
       callOff();
       return { ran };
     },
-
     close: async () => front.close(),
   };
 }

@@ -4,6 +4,7 @@ import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
@@ -198,18 +199,9 @@ function howToHave(from: string | null): string {
 }
 
 function ageFindings(subject: string, version: string): Finding[] {
-  if (!isOlder(version, oldest)) return [];
+  if (compareVersions(leadingVersion(version) ?? '0', oldest) >= 0) return [];
   const message = `The agent is version ${version}; before ${oldest} it does not report how its job ended, and "onejob jobs" shows all jobs as passed.`;
   return [warning(subject, message, 'Use a newer agent: "agent: { version: … }" of the service, or of the image.')];
-}
-
-function isOlder(version: string, than: string): boolean {
-  const [a, b] = [version, than].map((one) => one.split('-')[0]?.split('.').map(Number) ?? []);
-  for (const [index, wanted] of (b ?? []).entries()) {
-    const found = a?.[index] ?? 0;
-    if (found !== wanted) return found < wanted;
-  }
-  return false;
 }
 
 type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clock'>;
