@@ -116,30 +116,19 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       kinds.set(agent, kind);
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
       if (way !== 'manager') {
-        if (config.registration === 'auto' && !seen.handsOutToken)
-          log.warn('the image has no working agent of its own, so its start script gets the token, which jobs can read', {
-            pool: context.pool,
-          });
+        const warning = 'the image has no working agent of its own, so its start script gets the token, which jobs can read';
+        if (config.registration === 'auto' && !seen.handsOutToken) log.warn(warning, { pool: context.pool });
         seen.handsOutToken = true;
         const token = await tokenOf(config, parts.variables);
         const self: SelfRegistration = { url: config.url, pool: queue, name, token };
-        const text =
+        const own =
           way === 'in-agent' ? configuringAgent(script, self) : startingImage(inside.start ?? '', context.workspace, self);
-        return { place, create: async () => ({ id: null, script: text, redact: [token], files: null }) };
+        return { place, create: async () => ({ id: null, script: own, redact: [token], files: null }) };
       }
       const key = await makeKey();
-      const body = {
-        name,
-        version: inside.version ?? '0.0.0',
-        osDescription: 'Linux',
-        systemCapabilities: {
-          ...placeholders.learned(kind.set),
-          ...kind.all,
-          'Agent.Name': name,
-          'Agent.ComputerName': context.name,
-        },
-        publicKey: key.publicKey,
-      };
+      const says = { ...placeholders.learned(kind.set), ...kind.all, 'Agent.Name': name, 'Agent.ComputerName': context.name };
+      const version = inside.version ?? '0.0.0';
+      const body = { name, version, osDescription: 'Linux', systemCapabilities: says, publicKey: key.publicKey };
       return {
         place,
         async create(inner) {
@@ -149,17 +138,15 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         },
       };
     },
-    find: (which, signal) => {
+    async find(which, signal) {
       const { place } = which;
-      const find = async (pool: number): Promise<Entry | null> => {
-        const agent =
-          'id' in which
-            ? await client.agent(pool, Number(which.id), { assigned: true }, signal)
-            : ((await client.agents(pool, { name: which.name, assigned: true }, signal)).find(({ name }) => name === which.name) ??
-              null);
-        return agent === null ? null : entryOf(place, agent);
+      const find = async (pool: number): Promise<Agent | null> => {
+        if ('id' in which) return client.agent(pool, Number(which.id), { assigned: true }, signal);
+        const found = await client.agents(pool, { name: which.name, assigned: true }, signal);
+        return found.find(({ name }) => name === which.name) ?? null;
       };
-      return within(place, find, null, signal);
+      const agent = await within(place, find, null, signal);
+      return agent === null ? null : entryOf(place, agent);
     },
     remove({ place, id }, signal) {
       const remove = async (pool: number) => {

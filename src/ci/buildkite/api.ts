@@ -205,12 +205,10 @@ export function createServiceApi(parts: ApiParts) {
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
     // Anything else is no header value.
-    if (!/^[\x21-\x7e]{1,4096}$/.test(token)) {
-      throw new OnejobError('E_CI_CREDENTIAL', `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`, {
-        hint: 'Put only the agent token where the config looks for it.',
-      });
-    }
-    return call({ method: 'GET', path, doing }, token, signal);
+    if (/^[\x21-\x7e]{1,4096}$/.test(token)) return call({ method: 'GET', path, doing }, token, signal);
+    const hint = 'Put only the agent token where the config looks for it.';
+    const message = `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`;
+    throw new OnejobError('E_CI_CREDENTIAL', message, { hint });
   }
 
   function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
@@ -232,14 +230,9 @@ export function createServiceApi(parts: ApiParts) {
       const jobs = Object.entries(found.jobs.queues ?? {});
       const said = headerOf(called, 'buildkite-agent-metrics-poll-duration')?.trim() ?? '';
       const seconds = /^\d{1,9}$/.test(said) ? Number(said) : 0;
-      return {
-        value: {
-          scheduled: new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled])),
-          known: new Set([...jobs.map(([queue]) => queue), ...Object.keys(found.agents?.queues ?? {})]),
-          pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait),
-        },
-        skew,
-      };
+      const scheduled = new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled]));
+      const known = new Set([...scheduled.keys(), ...Object.keys(found.agents?.queues ?? {})]);
+      return { value: { scheduled, known, pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait) }, skew };
     },
   };
 }

@@ -113,13 +113,6 @@ export function createSettle(parts: SettleParts) {
   }
 }
 
-interface Collected {
-  readonly files: number;
-  readonly notes: readonly string[];
-  /** Whether `readLimit` was reached. */
-  readonly cutShort: boolean;
-}
-
 const tarBlock = 512;
 
 interface CollectOptions {
@@ -135,7 +128,7 @@ interface CollectOptions {
  * Picks artifacts out of a workspace: reads the tar stream `from` to its end or the limit, and writes what matches as a tar to
  * `to`. Memory does not grow, and reading is bounded: a sparse file of terabytes takes no room on the job's disk.
  */
-async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
+async function collect(from: Readable, to: Writable, options: CollectOptions): ReturnType<typeof choose> {
   const { signal } = options;
   const chosen = pack();
   const written = pipeline(chosen, to, { signal });
@@ -164,11 +157,7 @@ async function collect(from: Readable, to: Writable, options: CollectOptions): P
 /** Bytes of names that are kept in memory. */
 const namesLimit = 32 * 2 ** 20;
 
-async function choose(
-  entries: ReturnType<typeof extract>,
-  chosen: Pack,
-  { matches, limit, readLimit }: CollectOptions,
-): Promise<Collected> {
+async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { matches, limit, readLimit }: CollectOptions) {
   const taken = new Set<string>();
   const [over, strange, cut, unread] = [new Some(), new Some(), new Some(), new Some()];
   let [files, bytes, names, come] = [0, 0, 0, 0];
@@ -217,11 +206,7 @@ async function choose(
   return { files, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
 }
 
-function headerFor(
-  { mode, mtime, linkname, size }: Header,
-  name: string,
-  type: 'file' | 'symlink' | 'link',
-): Partial<Header> & { name: string } {
+function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link') {
   return type === 'file' ? { name, type, mode, mtime, size } : { name, type, mode, mtime, linkname, size: 0 };
 }
 

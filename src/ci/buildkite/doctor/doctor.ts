@@ -128,7 +128,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const list: Finding[] = [];
   let way: Way | null = null;
   try {
-    way = await wayTo(parts, one, sandbox, signal);
+    way = await wayTo(parts, one.isUntrusted, sandbox, signal);
     const key = JSON.stringify(way);
     if (looking.tried.has(key)) way = null;
     looking.tried.add(key);
@@ -157,7 +157,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
 
 async function wayTo(
   { config, filter }: DoctorParts,
-  { isUntrusted }: SandboxClass,
+  isUntrusted: boolean,
   sandbox: DiagnosticSandbox,
   signal: AbortSignal,
 ): Promise<Way | null> {
