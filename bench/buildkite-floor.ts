@@ -55,12 +55,12 @@ export async function agentByHand({ buildkite, shared }: AgentByHandParts): Prom
       const { id, gate } = next;
       const job = buildkite.queueJob({ command, queue: 'floor' });
       const script = agentScript({
-        ...{ token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, name: `${byHandName}${made}`, job },
+        access: { token: buildkite.token, endpoint: `http://${gateway}:${buildkite.port}/v3`, isFiltered: false, job },
         ...{
+          name: `${byHandName}${made}`,
           workspace: '/tmp/workspace',
           hooks: null,
           plugins: null,
-          isFiltered: false,
           tags: ['queue=floor'],
           secrets: [],
           verifiesCommit: false,

@@ -14,3 +14,7 @@ export function fine(subject: string, message: string): Finding {
 export function warning(subject: string, message: string, hint: string | null = null): Finding {
   return { level: 'warning', subject, message, hint };
 }
+
+export function failure(subject: string, message: string, hint: string): Finding {
+  return { level: 'error', subject, message, hint };
+}

@@ -5,7 +5,7 @@
 import type { Manager } from './api/manager.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
-import type { OpenParts } from './ci/parts.ts';
+import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import { slotNames } from './config/template.ts';
 import type { Finding } from './finding.ts';
@@ -23,7 +23,8 @@ import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 
 export interface HostParts
-  extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'filter'>,
+  extends Pick<CiParts, 'variables' | 'fetch' | 'filter'>,
+    Pick<ThisOnejob, 'version' | 'self'>,
     Pick<LoopParts, 'config' | 'env' | 'store' | 'stored' | 'runtimes' | 'clock' | 'log' | 'temporary' | 'runner'> {
   /** Why the config in use is not the one that is written down by now; null while it is. */
   readonly configChanged: () => Promise<string | null>;
@@ -48,12 +49,11 @@ export async function openHost(given: HostParts): Promise<Host> {
   await using parts = new AsyncDisposableStack();
   const reasonFor = (pool: string): string | null => waitingReason(loop.reconciler, pool, loop.observer.problems);
   const services = createCiServices({
-    ...{ config, env, store, reasonFor, clock, log, temporary },
-    ...{ version: given.version, self: given.self },
+    ...{ config, env, store, clock, log, onejob: { version: given.version, self: given.self, temporary } },
     ...(given.variables !== undefined && { variables: given.variables }),
     ...(given.fetch !== undefined && { fetch: given.fetch }),
     ...(given.filter !== undefined && { filter: given.filter }),
-    slots: slotFacts(() => loop.reconciler, clock),
+    slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
   });
   const queue = services.own;
   parts.defer(() => queue.close());

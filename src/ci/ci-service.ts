@@ -1,10 +1,8 @@
 /**
- * The CI service axis: hands out jobs. A service returns a script; it never knows in what kind of sandbox it runs. One that binds late
- * has a `JobSource`; what one that binds early needs stands in `early/`, over a small port.
- *
- * `next` and `record` are synchronous, because they are part of one commit; everything that talks to the world is not.
+ * The CI service axis: hands out jobs. A service returns a script, and never knows in which kind of sandbox it runs. A service that
+ * binds late has a `JobSource`; one that binds early is an adapter of `early/`. `next` and `record` are synchronous because they
+ * are part of a commit.
  */
-
 import type { Readable } from 'node:stream';
 import type { WaitingJob } from '../core/plan.ts';
 import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
@@ -18,249 +16,216 @@ export interface AgentContext {
   readonly agent: AgentId;
   readonly pool: string;
   readonly slot: string;
-  /** The agent's name from the pool's template. */
   readonly name: string;
   /** Where the job finds its workspace. */
   readonly workspace: string;
   /** Set when the service binds late. */
   readonly job: JobId | null;
-  /** What its sandbox was granted. */
   readonly devices: readonly Device[];
-  /** Newest version of CUDA that the host's driver can run, such as `12.4`; null where there is none. */
+  /** Newest CUDA version of the host's driver, such as `12.4`, or null. */
   readonly cuda: string | null;
-  /**
-   * What a script says on its standard output in a sandbox like the agent's, which is then removed. Asked once for each
-   * fingerprint. @throws OnejobError when no such sandbox can be made, or the script fails
-   */
+  /** What a script prints in a sandbox like the agent's, asked once per fingerprint. @throws OnejobError if that fails */
   ask(script: string, signal: AbortSignal): Promise<string>;
-  /** The address under which its sandbox reaches what listens on this host at `port`. @throws OnejobError E_NO_DOOR */
+  /** The address at which its sandbox reaches `port` of this host. @throws OnejobError E_NO_DOOR */
   door(port: number, signal: AbortSignal): Promise<string>;
 }
 
 /** The part of a context that outlives the agent's sandbox. */
 export type EndedContext = Omit<AgentContext, 'ask' | 'door' | 'devices' | 'cuda'>;
 
-/** What the service knows of one agent, and the script that makes a sandbox that agent. */
+/** An agent as the service knows it, and the script that makes a sandbox that agent. */
 export interface Registration {
   /** Id at the service; null when the service keeps none. */
   readonly id: string | null;
   readonly script: string;
   /** Values that must not appear in logs, errors or the store. */
   readonly redact: readonly string[];
-  /** Opens the tar stream that is put into the workspace before the release; null for none. */
+  /** Opens a tar stream for the workspace, before the release; null: there is none. */
   readonly files: (() => Promise<Readable>) | null;
 }
 
 export type CiEvent =
-  /** Something about the pool's waiting jobs changed: ask `next` again. `slot`: only that one's. */
+  /** The pool's waiting jobs changed: ask `next` again. `slot`: only for that slot. */
   | { readonly kind: 'waiting'; readonly pool: string; readonly slot?: string }
-  /** A job, reserved or assigned or running, must end. */
+  /** A reserved, assigned or running job must end. */
   | { readonly kind: 'cancel'; readonly job: JobId; readonly agent: AgentId; readonly grace: number | null }
-  /** Early binding: the service sees the agent, and could give it a job. */
+  /** Early binding: the agent is online, and may get a job. */
   | { readonly kind: 'online'; readonly agent: AgentId }
-  /** Early binding: it should be online by now, and never was. */
+  /** Early binding: the agent did not come online in time. */
   | { readonly kind: 'silent'; readonly agent: AgentId; readonly failure: Failure }
   /** Early binding: the service gave this agent a job. */
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
-  /** The service has the result of the agent's job: nothing is left for the agent to do. */
+  /** The service has the job's result: the agent has nothing left to do. */
   | { readonly kind: 'jobDone'; readonly agent: AgentId }
   /**
-   * Nothing must be begun in this pool until `reason` is null: the credential is refused, the service is away. `beginning`: onejob
-   * itself is only getting ready, which nobody need be told of unless it takes long.
+   * The pool must start no agents until `reason` is null. `beginning`: onejob is only getting ready, which is worth a message only
+   * if it takes long.
    */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };
-
-/** What became of an agent, as the service knows it. */
 export interface Deregistered {
   /** The job it had; null: it had none; undefined: the service did not say. */
   readonly ran: JobId | null | undefined;
 }
 
-/** A job of a service that keeps its jobs itself, as far as onejob has seen it. Times are wall clock, ms since the epoch. */
+/** A job of a service that keeps its own jobs. Times are wall clock, ms since the epoch. */
 export interface ServiceJob {
   readonly id: JobId;
-  /** Name of the service in the config. */
   readonly service: string;
   readonly pool: string;
   readonly agent: AgentId | null;
-  /** For people, in one line. */
   readonly title: string;
   readonly definition: string | null;
   readonly build: string | null;
   readonly repository: string | null;
   readonly branch: string | null;
-  /** Why it was started, in the service's word. */
+  /** In the service's word. */
   readonly reason: string | null;
   readonly link: string | null;
   readonly demands: readonly string[];
   readonly state: 'waiting' | 'assigned' | 'running' | 'done';
   /** In the service's word; null while it has none. */
   readonly result: string | null;
-  /** What onejob made of it, as a sentence: why it was refused or given up, or what it was not given. */
+  /** A sentence from onejob: why it was refused or given up, or what it did not get. */
   readonly note: string | null;
   readonly queuedAt: number | null;
   readonly startedAt: number | null;
   readonly endedAt: number | null;
 }
 
-/** The package of an agent that images must have, and what it is checked against. */
+/** The package of an agent that images must have. */
 export interface AgentPackage {
-  /** Type of the service. */
   readonly type: string;
   readonly version: string;
   /** https address, or absolute path of a `.tar.gz`. */
   readonly from: string;
-  /** Lower-case hex; null when nobody says it. */
+  /** Lower-case hex, or null. */
   readonly sha256: string | null;
 }
 
-/** An agent's workspace, also after its end, as tar streams. */
+/** An agent's workspace as tar streams, also after its end. */
 export interface AgentFiles {
-  /** `only`: names at the top of the workspace that are enough; null or none: everything. It may hold more. */
+  /** `only`: top-level names that are enough; null or none: everything. The stream may contain more. */
   all(signal: AbortSignal, only?: readonly string[] | null): Promise<Readable>;
-  /** One folder in it; null when there is none. */
+  /** null: there is none. */
   folder(name: string, signal: AbortSignal): Promise<Readable | null>;
 }
 
 export interface CiCapabilities {
   readonly binds: 'late' | 'early';
-  /** Whether `next` and the waiting count know about jobs that wait. */
+  /** Whether `next` and `waiting` know waiting jobs. */
   readonly canCountQueue: boolean;
-  /** Late binding: an agent stands for each slot at the service, and each job is for one slot. Told by `offer` what slots could do. */
+  /** Late binding: each job is for one slot, and `offer` tells the service what slots could do. */
   readonly standsForSlots: boolean;
   /**
-   * How many TERMs ask a running job to end: an agent may take the first one as a wish to end after its job. Then one that binds early
-   * is sent that one before it is retired.
+   * How many TERMs end a running job: an agent may take the first as a wish to end after its job. With 2, an agent that binds early
+   * gets the first TERM before it is retired.
    */
   readonly terms: 1 | 2;
-  /** Whether a pool's `timeout` holds for its jobs; where not, the service counts by itself. */
+  /** Whether a pool's `timeout` applies to its jobs; otherwise the service has its own. */
   readonly poolTimeout: boolean;
-  /** Whether its agents write the output of their job on standard output, and what they log themselves on standard error. */
+  /** Whether agents write their job's output on standard output, and their own log on standard error. */
   readonly jobOnStdout: boolean;
 }
 
-/** What a slot could do with a job now. `gone`: nothing, and so it stays. */
+/** What a slot could do with a job now. `gone`: nothing, ever. */
 export type SlotOffer = 'open' | 'closed' | 'gone';
 
 /** An agent that was released and is asked to end. */
 export interface EndingAgent {
   readonly agent: AgentId;
-  /** Null: none has been seen. */
+  /** null: none was seen. */
   readonly job: JobId | null;
   readonly why: StopReason;
   /** Whether its script has certainly begun. */
   readonly released: boolean;
 }
 
-/** What every service has. What is absent does nothing, or answers that there is nothing. */
+/** Every service. A missing member does nothing, or answers that there is nothing. */
 export interface CiService {
   readonly name: string;
   readonly capabilities: CiCapabilities;
-  /** null: it binds early, and shows no job before an agent has it. */
+  /** null: it binds early. */
   readonly jobs: JobSource | null;
-
   /** Findings for `doctor`. Changes nothing at the service. */
   check(signal: AbortSignal, trial: DiagnosticSandboxes): Promise<Finding[]>;
-
-  /** Calls `emit` until `signal` aborts. */
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
-
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
-
   /**
-   * Forgets the agent's registration. Idempotent; none there is no error. What the service does not give up yet is removed
-   * later: this waits for no refusal and no outage.
+   * Removes the agent's registration. Idempotent. It waits for no refusal and no outage: what the service keeps is removed later.
    */
   deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
-
   /**
-   * Early binding: from its end on no job can come to the agent any more; answers the one that has come all the same.
-   * @throws OnejobError (retry) when nobody can say
+   * Early binding: keeps all jobs from the agent; answers the one that it has got anyway. @throws OnejobError (retry) if nobody
+   * knows
    */
   retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
-
   /**
-   * An agent is about to be told to end. Of its job the service is told why, as far as that can be done at once, since the agent may
-   * give it a result in the next moment; to an agent without one no job is to come any more, and one that is on its way may arrive
-   * first, since nobody else would tell of it. Takes half a minute at most, and never fails.
+   * An agent is about to be told to end. The service learns why its job ends, because the agent may report a result at once. An
+   * agent without a job gets no more, but one that is on its way may still arrive. Takes half a minute at most, and never fails.
    */
   ending?(agent: EndingAgent, signal: AbortSignal): Promise<void>;
-
   /**
-   * Everything the service wants to keep of an ended job before its sandbox is removed, such as artifacts. Idempotent. It reads
-   * what a job has made, so it bounds bytes and time. `hurry`: aborts when the manager ends and waits no longer: what is not
-   * kept by then is given up, with a note.
+   * Keeps what the service wants of an ended job, such as artifacts, before its sandbox is removed. Idempotent. It bounds bytes and
+   * time, because a job made what it reads. `hurry`: aborts when the manager must end: the rest is given up, with a note.
    */
   settle?(context: EndedContext, files: AgentFiles, signal: AbortSignal, hurry?: AbortSignal): Promise<void>;
-
   /**
-   * An agent was let in, now or by an earlier manager. What this answers is told each line that the agent writes on its standard
-   * error, from its first on, before `settle` and `deregister`; it must not throw.
+   * An agent was released, by this manager or an earlier one. The function gets each line of its standard error, from the first,
+   * before `settle` and `deregister`. It must not throw.
    */
   listen?(agent: AgentId): (line: string) => void;
-
-  /** What to say of an agent that ended by itself and never had a job. `lastWords`: the end of its output. Absent: as `endedWithoutJob`. */
+  /** The failure of an agent that ended without a job. `lastWords`: the end of its output. Absent: `endedWithoutJob`. */
   describeExit?(exit: Exit, lastWords: string): Failure;
-
-  /** What every sandbox for this service has beside what config says. Pure: what it adds is the same each time. */
+  /** Adds to config what every sandbox of this service needs. Pure. */
   equip?(recipe: Recipe, pool: string): Recipe;
-
-  /** Number of jobs that wait for a pool; null when the service does not say. */
+  /** Number of waiting jobs; null: unknown. */
   waiting?(pool: string): number | null;
-
-  /** Jobs that are known and not over, for people; the own queue's are told elsewhere. */
+  /** Unfinished jobs, for people; not the own queue's. */
   serviceJobs?(): readonly ServiceJob[];
-
-  /** The agent that images for this service must have; null when none. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
+  /** The agent that images need, or null. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */
   agentPackage?(platform: string, signal: AbortSignal): Promise<AgentPackage | null>;
-
-  /** Removes what is meant to stay when the manager ends: placeholders. */
+  /** Removes what stays when the manager ends, such as placeholders. */
   forget?(signal: AbortSignal): Promise<void>;
-
-  /** The manager ends. `leaving`: its agents go on, and so must what carries them. */
+  /** The manager ends. `leaving`: its agents keep running, and so must what they need. */
   close?(leaving: boolean): Promise<void>;
 }
 
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
-  /** The pool's next job that this slot could take, or with null any slot, not taking it. */
+  /** The pool's next job for this slot, or for any slot (null). Does not take it. */
   next(pool: string, slot: string | null): WaitingJob | null;
-
-  /** Writes down what became of a job. Called inside the store's transaction; must not throw for a change it has seen before. */
+  /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */
   record(change: Change): void;
-
-  /** The transaction was committed: `next` and the like must follow at once. Nobody is told of a result yet. */
+  /** The transaction was committed: `next` must follow at once. Results are not announced yet. */
   committed(): void;
-
   /**
-   * Everything committed so far is being put on disk. What it answers is called once that is done: then whoever waits for
-   * a result of before may be told.
+   * Everything committed so far is being put on disk. The returned function is called after that: then results may be announced.
    */
   syncing(): () => void;
-
-  /** The transaction was not committed: everything recorded since the last commit has not happened. */
+  /** The transaction failed: nothing since the last commit has happened. */
   rolledBack(): void;
-
-  /** How many devices a waiting job asks for itself; null: as many as its pool gives each agent. */
+  /** How many devices a waiting job asks for; null: as many as its pool gives. */
   devicesFor?(job: JobId): number | null;
-
-  /** The recipe of a job that brought its own; null when the pool's fits. */
+  /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
-
   /**
-   * Whether the slot's job is just being let in, and its agent makes its way to its first instruction. Until it is no more, said by
-   * `waiting`, the slot's next sandbox is not made: both would be slower.
+   * Whether the slot's agent is just starting its job. Its next sandbox waits until a `waiting` event says that it has: both at
+   * once would be slower.
    */
   isStarting?(slot: string): boolean;
-
-  /** Tells what a slot could do with a job: on every change, and at first. Only where an agent stands for each slot. */
+  /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */
   offer?(slot: string, offer: SlotOffer): void;
 }
 
-/** What to say of an agent that ended by itself and never had a job, where its service knows nothing better. */
+/** The failure of an agent that ended without ever having a job. */
 export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
-  const said = lastWords === '' ? '' : ` Its last output was:\n${lastWords}`;
-  return { code: 'E_AGENT_ENDED', message: `The agent ended ${howEnded(exit)} and had no job.${said}`, retry: true };
+  const message = withLastOutput(`The agent ended ${howEnded(exit)} and had no job.`, lastWords);
+  return { code: 'E_AGENT_ENDED', message, retry: true };
+}
+
+/** `message`, with the end of an agent's output. */
+export function withLastOutput(message: string, lastWords: string): string {
+  return lastWords === '' ? message : `${message} Its last output was:\n${lastWords}`;
 }
 
 function howEnded(exit: Exit): string {
@@ -277,8 +242,8 @@ function howEnded(exit: Exit): string {
 }
 
 /**
- * Stands for a CI service that config does not name any more, while there is still something of its own in a slot. Without its
- * credential nothing can be asked or removed there, so an agent that waits for a job is left to itself rather than ended with one.
+ * Stands for a CI service that is no longer in the config but still has agents in slots. Without its credential onejob cannot ask
+ * it, so an agent that waits for a job keeps running.
  */
 export function absentService(name: string): CiService {
   const absent = (): OnejobError =>

@@ -30,11 +30,12 @@ it('opens a service that no pool uses only while it has something to take back',
       store,
       clock: systemClock,
       log: createLog({ json: true, stream: new PassThrough() }),
-      version: '0.0.0',
+      onejob: { version: '0.0.0', self: [] },
+    },
+    slots: {
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
-    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
-    self: [],
   };
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
   store.registrations.intend({ agent: 'a1', service: 'azure', place: '1', name: 'box-1', placeholder: true }, 1);
@@ -53,11 +54,12 @@ it('opens a service that no pool uses while something of its own is in a slot', 
       store,
       clock: systemClock,
       log: createLog({ json: true, stream: new PassThrough() }),
-      version: '0.0.0',
+      onejob: { version: '0.0.0', self: [] },
+    },
+    slots: {
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
-    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
-    self: [],
   };
   const empty = emptySlot({ key: 'ci/1', runtime: 'docker', service: 'bk', grace: 0 });
   const save = (slot: Slot) => store.transaction({ durable: false }, () => store.slots.save(slot));

@@ -1,5 +1,4 @@
 /** Makes the CI services that config names. The types that it can name are in `types.ts`. */
-
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { sleep } from '../core/clock.ts';
@@ -16,27 +15,21 @@ import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 import { tellingOrigin } from './types.ts';
 
-export interface CiServices {
-  readonly own: OwnQueue;
-  /** What pools name in `service`; `own` is always there. */
-  readonly byName: ReadonlyMap<string, CiService>;
-  /** Ends what is left at services that are not among these any more, as far as that can be done without them. Never fails. */
-  endStrays(signal: AbortSignal): Promise<void>;
-}
+export type CiServices = ReturnType<typeof createCiServices>;
 
-/** ms between two looks at jobs of services that nobody serves any more. */
+/** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
-export function createCiServices(parts: CiParts): CiServices {
-  const { config, env, store, reasonFor } = parts;
+export function createCiServices(parts: CiParts) {
+  const { config, env, store, clock, log, slots, onejob } = parts;
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
-    ...{ store, pools, clock: parts.clock, reasonFor, mountProblem: mountProblemFor(config, env) },
-    temporary: parts.temporary === true ? (config.path ?? '') : null,
+    ...{ store, pools, clock, reasonFor: (pool) => slots.reasonFor(pool), mountProblem: mountProblemFor(config, env) },
+    temporary: onejob.temporary === true ? (config.path ?? '') : null,
   });
   const inSlots = store.slots.all().filter(({ slot }) => !isEmpty(slot));
-  // One that no pool uses any more still has to take back what it made, and to hear of the end of what runs.
+  // An unused service still has to remove what it made, and to hear of the end of running jobs.
   const used = new Set([
     ...config.pools.map((pool) => pool.service),
     ...store.registrations.services(),
@@ -46,18 +39,20 @@ export function createCiServices(parts: CiParts): CiServices {
   const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
+    /** By the name that pools use; `own` is always there. */
     byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
-    async endStrays(signal) {
+    /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
+    async endStrays(signal: AbortSignal): Promise<void> {
       if (tellingOrigin(others).size > 0) return;
       const known = new Set(['own', ...config.services.map(({ name }) => name)]);
-      // Jobs of a service that has left the config go on to their end (S5).
+      // Jobs of a service that left the config run to their end (S5).
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
       try {
-        while (!signal.aborted && isNeeded()) await sleep(parts.clock, strayEvery, signal);
+        while (!signal.aborted && isNeeded()) await sleep(clock, strayEvery, signal);
         if (!signal.aborted) endFilter(store.dir);
       } catch (error) {
         // The next manager looks again.
-        if (!signal.aborted) parts.log.warn('cannot end an unused filter', { reason: toFailure(error).message });
+        if (!signal.aborted) log.warn('cannot end an unused filter', { reason: toFailure(error).message });
       }
     },
   };

@@ -11,39 +11,43 @@ import type { Filter } from './filter/filter.ts';
 
 export interface CiParts {
   readonly config: Guarded & Pick<Config, 'pools' | 'host' | 'secretsKey'> & Partial<Pick<Config, 'path'>>;
-  /** Where the Engine listens, when that is not the usual place, and how services are reached, when not directly. */
+  /** Where the Engine listens, and how services are reached, if not as usual. */
   readonly env?: Pick<Environment, 'docker' | 'runtimeDir' | 'proxies' | 'handedOn'>;
   readonly store: Store;
-  /** Why jobs of a pool wait, as a sentence; null when there is no more to say. */
-  readonly reasonFor: (pool: string) => string | null;
   readonly clock: Clock;
   readonly log: Log;
-  /** Of onejob. */
-  readonly version: string;
+  readonly onejob: ThisOnejob;
+  readonly slots: SlotFacts & {
+    /** Why jobs of a pool wait, as a sentence, or null. */
+    reasonFor(pool: string): string | null;
+  };
   /** Where secrets are looked up; by default the process' own. */
   readonly variables?: Variables;
   /** How services are reached over HTTP; by default Node's own. */
   readonly fetch?: typeof fetch;
   /** By default one with a process of its own. */
   readonly filter?: Filter;
-  readonly slots: SlotFacts;
-  /** Program and arguments that start this onejob again. */
+}
+
+/** The program that is running. */
+export interface ThisOnejob {
+  readonly version: string;
+  /** Program and arguments that start it again. */
   readonly self: readonly string[];
-  /** It ends with its last job, and makes no agents that wait for jobs. */
+  /** It ends with its last job, and makes no standbys. */
   readonly temporary?: boolean;
 }
 
-/** What a service may know of the loop. */
 export interface SlotFacts {
-  /** The pool of the slot that an agent is in, in whatever lane; null when none has it. */
+  /** The pool of the agent's slot, in any lane, or null. */
   poolOf(agent: AgentId): string | null;
-  /** How long a released agent has not been seen by its service, ms; null for any other. */
+  /** ms for which a released agent has not been online; null: it was, or is not released. */
   silentFor(agent: AgentId): number | null;
   /** Whether its slot counts it as busy with a job. */
   isBusy(agent: AgentId): boolean;
-  /** Every job that the slot has, in whatever lane. */
+  /** All jobs of the slot, in any lane. */
   jobsOf(slot: string): readonly JobId[];
-  /** Whose sandbox in the slot is to run the job, or runs it; null when it has no such job. */
+  /** The agent that is to run the job in the slot, or runs it, or null. */
   agentOf(slot: string, job: JobId): AgentId | null;
 }
 

@@ -13,23 +13,22 @@ export type ServicePoolKey = 'trust' | 'hooks' | 'plugins';
 
 export interface ServiceType<C extends { readonly type: string } = ServiceConfig> {
   readonly type: C['type'];
-  /** For people. */
   readonly title: string;
-  /** What its agents are: programs that images must hold, or that are mounted and need something of the image; null: the job itself. */
+  /** Its agents are programs in images, or mounted programs; null: the job itself. */
   readonly agent: 'in-image' | 'mounted' | null;
-  /** Name of the image that suits a host, as `src/images/request.ts` fills it, where its agents need another than a plain one. */
+  /** Name of the image for a host, as `src/images/request.ts` fills it, if not a plain one. */
   readonly imageTemplate?: string;
-  /** With `trust` it tells where its jobs come from, and they may bring encrypted secrets. */
+  /** With `trust`, the service says where jobs come from, and they may have encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];
-  /** What holds of its keys where nothing is written, as `config show` tells it; numbers are ms. */
+  /** Defaults of its keys, for `config show`; numbers are ms. */
   readonly defaults: Readonly<Record<string, string | number>>;
-  /** What its untrusted jobs may ask of it through the filter. */
+  /** What the filter lets its untrusted jobs ask. */
   filterRules?(): Promise<Rules>;
-  /** null: `init` asks nothing. */
+  /** null: there is no `init` for it. */
   readonly init: InitSteps | null;
-  /** Brings zod, which is not needed where there is no file. */
+  /** Loads zod, which is not needed without a config file. */
   schema(): Promise<ServiceSchema>;
-  /** null: it says too little. */
+  /** null: keys are missing. */
   resolve(name: string, keys: Keys): C | null;
   /** Its secrets, each with its key. */
   secrets(service: C): readonly (readonly [key: string, secret: SecretReference])[];
@@ -37,16 +36,16 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   checkPool(pool: PoolConfig, service: C, checking: Checking): void;
 }
 
-/** What `onejob init` asks for, and how it is told of. */
+/** How `onejob init` asks. */
 export interface InitSteps {
   readonly asks: string;
-  /** Its own, each with what it means. */
+  /** Its own options, each with its meaning. */
   readonly options: readonly (readonly [flags: string, about: string])[];
-  /** Name of the file: beside the config, where nobody says another. */
+  /** Default name of the file next to the config. */
   readonly token: { readonly what: string; readonly file: string };
-  /** What `--force` does, beside what it does for all. */
+  /** What `--force` does in addition. */
   readonly force?: string;
-  /** Options as somebody could type them. */
+  /** An example of its options. */
   readonly example: string;
   readonly hint: string;
   run(session: Session, flags: InitFlags, open: OpenFrame): Promise<number>;
@@ -54,14 +53,12 @@ export interface InitSteps {
 
 /** How a service of a type is written. */
 export interface ServiceSchema {
-  /** `type` aside. */
   readonly keys: z.ZodObject;
-  /** Keys of the maps inside. */
   readonly maps: Readonly<Record<string, z.ZodObject>>;
-  /** Keys without which it cannot work; of a list, one. */
+  /** Required keys; of a list, one. */
   readonly needs: readonly (string | readonly string[])[];
-  /** Keys without which a map inside says too little. */
+  /** Required keys of the maps. */
   readonly mapNeeds?: Readonly<Record<string, readonly string[]>>;
-  /** Keys of earlier versions, with what to do instead. */
+  /** Removed keys, with what to do instead. */
   readonly removed?: Readonly<Record<string, string>>;
 }

@@ -25,7 +25,7 @@ it.each(others)('$type says in its schema what it has defaults for, and needs ke
   expect(known.filter((key) => Object.hasOwn(removed, key))).toEqual([]);
 });
 
-it('a type that nobody knows is as the own queue', () => {
+it('an unknown type is treated as the own queue', () => {
   expect(serviceType('gitlab')).toBe(ownQueue);
   expect(serviceType(undefined)).toBe(ownQueue);
 });

@@ -1,4 +1,4 @@
-/** Every type of CI service that config can name. Adding one is a folder beside this file, a line here, and one in `index.ts`. */
+/** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `index.ts`. */
 import type { ServiceConfig } from '../config/config.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
@@ -7,7 +7,7 @@ import type { ServicePoolKey, ServiceType } from './service-type.ts';
 
 export const serviceTypes = [ownQueue, azurePipelines, buildkite] as const;
 
-/** The own queue's for one that nobody knows. */
+/** The own queue's for an unknown type. */
 export function serviceType(type: string | undefined): ServiceType {
   return serviceTypes.find((one) => one.type === type) ?? ownQueue;
 }
@@ -24,7 +24,7 @@ export function titlesWith(key: ServicePoolKey): string {
   return titlesOf(({ poolKeys }) => poolKeys.includes(key));
 }
 
-/** Names of the services that tell where their jobs come from, so that rules of trust hold. */
+/** Services that say where their jobs come from, so that trust rules work. */
 export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
   return new Set(services.filter(({ type }) => serviceType(type).poolKeys.includes('trust')).map(({ name }) => name));
 }

@@ -124,10 +124,12 @@ async function here<T>(
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
   const services = createCiServices({
-    ...{ config, env, store, clock, log: silent, version: session.version, variables },
-    reasonFor: () => null,
-    slots: { poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
-    self: session.context.self,
+    ...{ config, env, store, clock, log: silent, variables },
+    onejob: { version: session.version, self: session.context.self },
+    slots: {
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      reasonFor: () => null,
+    },
   });
   parts.defer(() => services.own.close());
   const images = await openPoolImages({ config, env, store, services: services.byName, log: silent });

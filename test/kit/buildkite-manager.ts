@@ -143,13 +143,13 @@ export function openManager({
   const whole: BuildkiteParts = {
     config: testConfig(),
     ...{ pools, stacks, clock, log, stateDir: store.dir, host: 'box', filter: fakeFilter },
-    entry: createStackEntry('bk', stacks, { config: { host: 'box' }, version: '1.0.0', store, clock }),
+    entry: createStackEntry('bk', stacks, { host: 'box', version: '1.0.0', store, clock }),
     rows: createJobRows('bk', { store, clock, log }),
     async token() {
       if (manager.token instanceof OnejobError) throw manager.token;
       return manager.token;
     },
-    rule: (job, pool) =>
+    admit: (job, pool) =>
       admit(job, {
         ...{ trust: pool.trust, keys: async () => null },
         pins: { of: () => [], first: (_, pipeline) => [pipeline] },

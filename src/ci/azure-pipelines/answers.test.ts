@@ -49,20 +49,20 @@ describe('a rejected credential, in each of its shapes', () => {
     ],
   ])('%s', (_, found) => expect(found.kind).toBe('rejected'));
 
-  it('another redirect is none, and is shown without its query', () => {
+  it('any other redirect is no rejection, and is shown without its query', () => {
     const found = verdict(301, null, '', { Location: 'https://other.example/acme?token=hunter2' });
     expect(found).toMatchObject({ kind: 'strange', why: '301, a redirect to https://other.example/acme' });
   });
 });
 
 describe('absent', () => {
-  it('is what a real 404 says', () => {
+  it('is what a real 404 means', () => {
     expect(verdict(404, 'json', refusalOf('TaskAgentNotFoundException', 'No agent 3.'))).toEqual({ kind: 'absent' });
     expect(verdict(400, 'json', refusalOf('TaskAgentNotFoundException', 'No agent 3.'))).toEqual({ kind: 'absent' });
     expect(verdict(404, 'json', refusalOf('ProjectDoesNotExistException', 'VS800075'))).toEqual({ kind: 'absent' });
   });
 
-  it('is not what a page says, nor a route or a pool that is not there', () => {
+  it('is not what a page, an unknown route or a missing pool means', () => {
     expect(verdict(404, 'html', '<h1>404</h1>')).toMatchObject({ kind: 'strange', hint: expect.stringContaining('organisation') });
     expect(verdict(404, null)).toMatchObject({ kind: 'strange' });
     const controller = "The controller for path '/_apis/x' was not found or does not implement IController.";
@@ -125,7 +125,7 @@ describe('as errors', () => {
     ['E_CI_ANSWER', true, verdict(400, 'json', {})],
   ])('%s', (code, retry, found) => expect(errorOf(found, about)).toMatchObject({ code, retry, hint: expect.any(String) }));
 
-  it('who may not is told the scope and the role', () => {
+  it('a denied call names the scope and the role', () => {
     const error = errorOf(verdict(403, 'json', refusalOf('AccessDeniedException', 'needs Manage permissions.')), about);
     expect(error.message).toBe(
       'Cannot register agent x in pool 3: https://dev.azure.com/acme does not allow it (403: needs Manage permissions.).',

@@ -1,6 +1,6 @@
 /**
- * What an answer means. Only 2xx with JSON is a success: with a credential that it does not like, Azure DevOps answers 203,
- * 302, 401 or a page, and something absent is only what a real 404 says, because a page may come from anything between.
+ * What an answer means. Only 2xx with JSON is a success: Azure DevOps answers a bad credential with 203, 302, 401 or a page. Only a
+ * real 404 means that something is absent, because a proxy may answer with any page.
  */
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import { type Answer, brief, jsonOf } from '../../http/exchange.ts';
@@ -9,7 +9,7 @@ import { refusal } from './wire.ts';
 
 export type Verdict =
   | { readonly kind: 'value'; readonly body: unknown }
-  /** Done, without anything to read. */
+  /** Done; there is no body. */
   | { readonly kind: 'nothing' }
   | { readonly kind: 'absent' }
   | { readonly kind: 'rejected'; readonly why: string }
@@ -17,18 +17,18 @@ export type Verdict =
   /** The version that was asked for is a preview here (`supports` null), or newer than this server. */
   | { readonly kind: 'version'; readonly supports: string | null; readonly why: string }
   | { readonly kind: 'denied'; readonly why: string }
-  /** The service understood, and does not do it. */
+  /** The service refuses this request. */
   | { readonly kind: 'refused'; readonly status: number; readonly typeKey: string; readonly why: string }
   | { readonly kind: 'down'; readonly why: string }
   | { readonly kind: 'strange'; readonly why: string; readonly hint: string };
 
 const look = 'Check "url", and what answers there: it may be a proxy or a sign-in page.';
 
-/** typeKeys that mean what their status may not (agent `MessageListener.cs`, `Program.cs`). */
+/** typeKeys whose meaning their status may not show (agent `MessageListener.cs`, `Program.cs`). */
 const denied = new Set(['AccessDeniedException', 'AccessCheckException', 'UnauthorizedAccessException']);
 const absent = new Set(['TaskAgentNotFoundException']);
 
-/** `redact` is put over every text of the service. */
+/** `redact`: applied to every text of the service. */
 export function judge(answer: Answer, redact: (text: string) => string): Verdict {
   const { status, headers, text } = answer;
   const said = (words: string) => brief(redact(words));
@@ -50,14 +50,12 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   if (status === 401) return { kind: 'rejected', why };
   if (status === 429 || (status === 503 && headers.has('Retry-After'))) return { kind: 'throttled', why: said(message) };
   if (absent.has(typeKey)) return { kind: 'absent' };
-  if (status === 403 || denied.has(typeKey)) {
+  if (status === 403 || denied.has(typeKey))
     return /token used has expired/i.test(message) ? { kind: 'rejected', why } : { kind: 'denied', why };
-  }
   if (status >= 500) return { kind: 'down', why: `answered ${why}` };
   if (typeKey === 'VssInvalidPreviewVersionException') return { kind: 'version', supports: null, why };
-  if (typeKey === 'VssVersionOutOfRangeException') {
+  if (typeKey === 'VssVersionOutOfRangeException')
     return { kind: 'version', supports: /supports is (\d+\.\d+)/.exec(message)?.[1] ?? null, why };
-  }
   if (status === 404) {
     if (body === undefined) {
       const hint = 'Compare "url" with the address in the browser: it must end with the organisation or the collection.';
@@ -67,7 +65,7 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
         hint,
       };
     }
-    // A route that this server does not have says nothing about what was asked for.
+    // An unknown route says nothing about the thing that was asked for.
     if (/^The controller for path|is not registered on/i.test(message)) return { kind: 'strange', why, hint: look };
     if (typeKey !== 'TaskAgentPoolNotFoundException') return { kind: 'absent' };
   }
@@ -79,9 +77,8 @@ function redirected(status: number, headers: Headers, said: (text: string) => st
   const location = headers.get('Location') ?? '';
   const to = URL.parse(location, 'http://here.invalid');
   const isTold = to !== null && to.hostname !== 'here.invalid';
-  if (to !== null && (/\/_signin\b/i.test(to.pathname) || /(^|\.)(login\.\w+\.com|vssps\.[\w.]+)$/i.test(to.hostname))) {
+  if (to !== null && (/\/_signin\b/i.test(to.pathname) || /(^|\.)(login\.\w+\.com|vssps\.[\w.]+)$/i.test(to.hostname)))
     return { kind: 'rejected', why: `${status}, a redirect to a sign-in page` };
-  }
   const hint = isTold ? `If the address that it redirects to is the right one, set "url" to it.` : look;
   return { kind: 'strange', why: `${status}, a redirect to ${isTold ? said(shown(to.href)) : said(location)}`, hint };
 }
@@ -95,19 +92,18 @@ function mediaType(headers: Headers): string {
   return type === 'text/html' ? 'a page' : type === '' ? 'nothing' : type;
 }
 
-/** What was being done, and where, for messages. */
+/** What was tried, and where, for messages. */
 export interface About {
   readonly doing: string;
   readonly base: string;
-  /** What the right to do this is called. */
+  /** The scope of a token that may do this. */
   readonly scope: string;
-  /** Whether it is done in a pool, which is what is not there when something is not. */
+  /** Whether it concerns a pool: then a 404 means that the pool does not exist. */
   readonly isInPool: boolean;
-  /** Whether it would have made something. */
   readonly isNew: boolean;
 }
 
-/** A verdict that is not what was hoped for as an error. Rejected and throttled have their own before it comes to this. */
+/** A verdict as an error. The caller handles rejected and throttled itself. */
 export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew }: About): OnejobError {
   const error = (code: ErrorCode, why: string, hint: string, retry = true): OnejobError => {
     const message = `Cannot ${doing}: ${base} ${why}`;

@@ -97,7 +97,7 @@ describe('an older Server', () => {
     expect(await Promise.all([client.pools(patient), client.agents(3, {}, patient), client.pools(patient)])).toEqual([[], [], []]);
   });
 
-  it('whose routes are previews still', async () => {
+  it('with routes that are still previews', async () => {
     const preview = refusalOf('VssInvalidPreviewVersionException', 'The requested version "7.1" of the resource is under preview.');
     await using one = await serveClient(inTurn(json(preview, 400), list()));
     await one.client.pools(patient);
@@ -105,7 +105,7 @@ describe('an older Server', () => {
     expect(versions(one)).toEqual(['7.1', '7.1-preview', '7.1-preview']);
   });
 
-  it('that knows none of them is not asked for ever', async () => {
+  it('that knows none of them is not asked forever', async () => {
     await using one = await serveClient(json(tooNew, 400));
     expect(await failureOf(one.client.pools(patient))).toMatchObject({
       code: 'E_CI_ANSWER',

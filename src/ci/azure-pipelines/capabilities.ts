@@ -1,23 +1,23 @@
-/** What one agent of a pool will say it can do: from its image, its devices and the pool's tags. */
+/**
+ * What an agent says it can do, from its image, its devices and its pool's tags, so that jobs can demand it. Demands compare no
+ * numbers (docs demands.md), so values are written the way a person would type them.
+ */
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { type AgentInside, lookInside, readInside } from './look-inside.ts';
 
 export interface AgentKind {
   readonly inside: AgentInside;
-  /** Written into the agent's `.capabilities`: what it would not find out by itself. */
+  /** Written into `.capabilities`: what the agent would not find out itself. */
   readonly told: Capabilities;
-  /** All that it will say, as far as that is known before it was online. */
+  /** All that it will say, as far as that is known before it is online. */
   readonly all: Capabilities;
-  /** What others of its kind say as well. */
   readonly shared: Capabilities;
-  /** The pool of the config. */
   readonly pool: string;
   /** One word for `shared` without what the agent's first session will say better. */
   readonly set: string;
 }
 
-/** @throws OnejobError of the sandbox that is asked */
 export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal): Promise<AgentKind> {
   const inside = readInside(await context.ask(lookInside, signal));
   const devices = { ...tagCapabilities(tags), ...gpuCapabilities(context.devices, context.cuda) };
@@ -33,11 +33,6 @@ export async function kindOf(context: AgentContext, tags: readonly string[], sig
   const shared = sharedCapabilities(all);
   return { inside, told, all, shared, pool: context.pool, set: JSON.stringify([context.pool, sharedCapabilities(devices)]) };
 }
-
-/**
- * What an agent says it can do, so that jobs can demand it. There is no comparing of numbers in a demand, only being there and
- * being equal (docs demands.md), so values are written the way a person would type them.
- */
 
 export type Capabilities = Readonly<Record<string, string>>;
 
@@ -61,7 +56,7 @@ export function gpuCapabilities(devices: readonly Device[], cuda: string | null)
   return Object.fromEntries(Object.entries(found).flatMap(([key, value]) => (value === null ? [] : [[key, oneLine(value)]])));
 }
 
-/** Of a pool's tags, each `key`, or `key=value`; the last value of a key counts, as the service keeps one. */
+/** Of a pool's tags, each `key` or `key=value`; the last value of a key counts. */
 export function tagCapabilities(tags: readonly string[]): Capabilities {
   return Object.fromEntries(
     tags.map((tag) => {
@@ -78,13 +73,13 @@ export function capabilitiesFile(capabilities: Capabilities): string {
     .join('');
 }
 
-/** What is the agent's own, and says nothing about what others of its kind can do. */
+/** Capabilities of one agent, which say nothing about others of its kind. */
 const personal = /^(?:Agent\.(?:Name|ComputerName)|HOSTNAME|InteractiveSession|PWD|OLDPWD|HOME|_)$|^onejob\.(?:name|slot)$/i;
 
-/** Of a shell and its sandbox, and what agents leave out by themselves (agent `EnvironmentCapabilitiesProvider.cs`). */
+/** Variables of a shell and its sandbox, and those that agents omit (agent `EnvironmentCapabilitiesProvider.cs`). */
 const passing = /^(?:HOSTNAME|PWD|OLDPWD|SHLVL|_|TERM|LS_COLORS|PS1|SYSTEM_ACCESSTOKEN|VSO_AGENT_IGNORE)$/i;
 
-/** What an agent shows of its environment to everybody who sees the pool: without what its image wants to be kept to itself. */
+/** The environment that an agent publishes: without what its image excludes. */
 export function advertised(environment: Capabilities): Capabilities {
   const ignored = new Set((environment.VSO_AGENT_IGNORE ?? '').split(',').map((name) => name.trim().toLowerCase()));
   return Object.fromEntries(

@@ -76,7 +76,7 @@ describe.each([
     const id = service.addPool('gpu');
     const key = await makeAgentKey();
     const agent = await client.addAgent(id, { ...(await newAgent('gpu-0')), publicKey: key.publicKey }, patient);
-    const files = agentFiles({ agent, pool: { id, name: 'gpu' }, url: service.url, name: 'gpu-0', key });
+    const files = agentFiles(agent, { id, name: 'gpu' }, { url: service.url, name: 'gpu-0', key });
     const data = JSON.parse(files[1]?.text ?? '').data as { oauthEndpointUrl: string };
     // Without an assertion it refuses, in its own words.
     const answer = await fetch(data.oauthEndpointUrl, {

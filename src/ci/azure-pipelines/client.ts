@@ -1,19 +1,18 @@
 /**
- * The few routes of Azure DevOps that onejob uses. Each call ends in time; none follows a redirect; the credential goes to
- * the configured address only. What was perhaps carried out is never sent again by itself.
+ * The few routes of Azure DevOps that onejob uses. Each call ends in time and follows no redirect. The credential goes to the
+ * configured address only. onejob does not repeat a call that may have been carried out.
  */
-
 import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
+import { compareVersions } from '../../images/version.ts';
 import { errorOf, judge, type Verdict } from './answers.ts';
 import { type Credential, without } from './credential.ts';
 import { type Asked, createThrottle, exchange } from './exchange.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
 
-/** What is told of an agent beyond its name and status. */
 export interface AgentQuery {
   readonly capabilities?: boolean;
   /** The job it has: without it nothing says whether an agent is busy. */
@@ -21,36 +20,32 @@ export interface AgentQuery {
 }
 
 export interface ClientOptions {
-  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is none */
+  /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */
   readonly url: string;
   readonly credential: Credential;
   readonly clock: Clock;
   readonly fetch?: typeof fetch;
   /** ms for one answer, and for all that has to be waited for before it; default 30 s. */
   readonly timeout?: number;
-  /** onejob's own, for the User-Agent. */
   readonly version: string;
 }
 
-/** Whom Azure DevOps takes a request without a credential for, in an organisation that has public projects. */
+/** The user of requests without a valid credential, in an organisation that has public projects. */
 const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
 const task = '/_apis/distributedtask';
-/** Made once: each new schema is compiled anew. */
+/** Made once, because zod compiles each new schema. */
 const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf(agent), listOf(jobRequest), listOf(agentPackage)];
 
 export type AzureClient = ReturnType<typeof createAzureClient>;
 
-/**
- * Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_UNREACHABLE, E_CI_THROTTLED, E_CI_ANSWER and E_SECRET;
- * within a pool E_CI_POOL.
- */
+/** Every call throws OnejobError E_CI_* or E_SECRET; within a pool also E_CI_POOL. */
 export function createAzureClient(options: ClientOptions) {
   const { credential, clock } = options;
   const base = baseOf(options.url);
   const call = createCaller(base, options);
 
   const read = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method' | 'scope'>, signal: AbortSignal) =>
-    bodyAs(schema, await call({ method: 'GET', scope: null, ...what }, signal), what.doing, base);
+    bodyAs(schema, await call({ method: 'GET', ...what }, signal), what.doing, base);
 
   /** As `read`; null when the service says that there is none. */
   const find = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method'>, signal: AbortSignal) => {
@@ -60,7 +55,7 @@ export function createAzureClient(options: ClientOptions) {
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
   const change = async (what: Omit<Call, 'scope'>, signal: AbortSignal): Promise<'done' | 'absent'> => {
-    const called = await call({ scope: null, ...what }, signal);
+    const called = await call(what, signal);
     const { kind } = called.verdict;
     if (kind === 'value' || kind === 'nothing') return 'done';
     if (kind === 'absent') return 'absent';
@@ -68,20 +63,17 @@ export function createAzureClient(options: ClientOptions) {
   };
 
   const agentsOf = (poolId: number) => `${task}/pools/${poolId}/agents`;
-  const agentRoute = { route: 'agents', preview: null } as const;
-  const poolRoute = { route: 'pools', path: `${task}/pools`, preview: null } as const;
+  const agentRoute = { route: 'agents' } as const;
+  const poolRoute = { route: 'pools', path: `${task}/pools` } as const;
 
   return {
-    /**
-     * Whom the credential belongs to, and the service's clock minus ours, ms, to about half a second; null for what it does not
-     * tell.
-     */
+    /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
     async connection(signal: AbortSignal) {
       const doing = 'sign in';
       const before = clock.wall();
       const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing } as const;
       const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
-      const called = await call({ method: 'GET', scope: null, ...what, query }, signal);
+      const called = await call({ method: 'GET', ...what, query }, signal);
       const after = clock.wall();
       const { id, user } = bodyAs(connection, called, doing, base);
       if (id?.toLowerCase() === nobody) throw credential.refusal('it treats the token as anonymous');
@@ -89,53 +81,42 @@ export function createAzureClient(options: ClientOptions) {
       const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
       return { user, skew: Number.isNaN(theirs) ? null : Math.round(theirs - (before + after) / 2) };
     },
-
-    /** By its name, in whatever case; null when the service shows none. */
+    /** By its name, in any case; null when the service shows none. */
     async findPool(name: string, signal: AbortSignal) {
       const query = { poolName: name, poolType: 'automation' };
       const found = await read(poolList, { ...poolRoute, query, doing: `find pool "${name}"` }, signal);
       return found.find((one) => one.name.toLowerCase() === name.toLowerCase()) ?? null;
     },
-
     pools: (signal: AbortSignal) =>
       read(poolList, { ...poolRoute, query: { poolType: 'automation' }, doing: 'list the pools' }, signal),
-
     agents(poolId: number, { name, ...flags }: AgentQuery & { readonly name?: string }, signal: AbortSignal) {
       const query = { ...(name !== undefined && { agentName: name }), ...told(flags) };
       const doing = name === undefined ? `list the agents of pool ${poolId}` : `find agent ${name} in pool ${poolId}`;
       return read(agentList, { ...agentRoute, path: agentsOf(poolId), query, doing }, signal);
     },
-
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
       const path = `${agentsOf(poolId)}/${id}`;
       const doing = `look at agent ${id} of pool ${poolId}`;
-      return find(agent, { ...agentRoute, path, query: told(flags), doing, scope: null }, signal);
+      return find(agent, { ...agentRoute, path, query: told(flags), doing }, signal);
     },
-
-    /**
-     * Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may be there.
-     * @throws OnejobError E_CI_NAME_TAKEN
-     */
+    /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
       const doing = `register agent ${rest.name} in pool ${poolId}`;
       const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
-      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing, scope: null } as const;
+      const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
       return bodyAs(registeredAgent, await call(what, signal), doing, base);
     },
-
     setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
       const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
       const path = `${agentsOf(poolId)}/${id}`;
       return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
     },
-
-    /** Replaces all that there were. */
+    /** Replaces all user capabilities. */
     setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
       const doing = `set the capabilities of agent ${id} of pool ${poolId}`;
       const path = `${agentsOf(poolId)}/${id}/usercapabilities`;
       return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
     },
-
     /** `refused`: the service's words, mostly that it runs a job. */
     async deleteAgent(
       poolId: number,
@@ -143,17 +124,15 @@ export function createAzureClient(options: ClientOptions) {
       signal: AbortSignal,
     ): Promise<'deleted' | 'absent' | { readonly refused: string }> {
       const doing = `remove agent ${id} from pool ${poolId}`;
-      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing, scope: null }, signal);
+      const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
       const { verdict } = called;
       if (verdict.kind === 'value' || verdict.kind === 'nothing') return 'deleted';
       if (verdict.kind === 'absent') return 'absent';
       const isBusy = verdict.kind === 'denied' && /running a job|runs a job/i.test(verdict.why);
-      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException')) {
+      if (isBusy || (verdict.kind === 'refused' && verdict.typeKey !== 'TaskAgentPoolNotFoundException'))
         return { refused: verdict.why };
-      }
       throw called.error();
     },
-
     /** `unfinished`: all jobs of the pool that are not over. `agent`: the last jobs of one agent. */
     requests(poolId: number, which: { readonly unfinished: true } | { readonly agent: number }, signal: AbortSignal) {
       const isOfPool = 'unfinished' in which;
@@ -162,28 +141,22 @@ export function createAzureClient(options: ClientOptions) {
       const path = `${task}/pools/${poolId}/jobrequests`;
       return read(jobRequestList, { route: 'jobrequests', path, query, preview: 1, doing }, signal);
     },
-
-    /** Newest first. `platform`: such as `linux-x64`. */
     async packages(platform: string, signal: AbortSignal) {
       const doing = `list the available agent packages for ${platform}`;
       const path = `${task}/packages/agent/${encodeURIComponent(platform)}`;
       const found = await read(packageList, { route: 'packages', path, query: { $top: '20' }, preview: 2, doing }, signal);
       return found.toSorted((a, b) => compareVersions(b.version, a.version));
     },
-
     /** `project`: its id or name. Needs the scope Build (Read), without which it throws E_CI_DENIED. */
     build(project: string, id: number, signal: AbortSignal) {
       const path = `/${encodeURIComponent(project)}/_apis/build/builds/${id}`;
-      return find(build, { route: 'builds', path, preview: null, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
+      return find(build, { route: 'builds', path, doing: `look at build ${id}`, scope: 'Build (Read)' }, signal);
     },
   };
 }
 
 function told({ capabilities, assigned }: AgentQuery): Record<string, string> {
-  return {
-    ...(capabilities && { includeCapabilities: 'true' }),
-    ...(assigned && { includeAssignedRequest: 'true' }),
-  };
+  return { ...(capabilities && { includeCapabilities: 'true' }), ...(assigned && { includeAssignedRequest: 'true' }) };
 }
 
 function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, base: string): z.output<T> {
@@ -198,14 +171,9 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
   });
 }
 
-/** By its numbers. */
-export function compareVersions(a: string, b: string): number {
-  return a.localeCompare(b, 'en', { numeric: true });
-}
-
 interface Call {
   readonly method: Asked['method'];
-  /** Of the route, for what is learned of it: `agents`. */
+  /** Its name, by which the caller remembers previews: `agents`. */
   readonly route: string;
   /** Below the base, encoded, beginning with a slash. */
   readonly path: string;
@@ -213,13 +181,13 @@ interface Call {
   readonly body?: unknown;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
-  /** Number of the resource's preview; null for one that is released. */
-  readonly preview: number | null;
-  /** The scope that it needs; null: that of every other call. */
-  readonly scope: string | null;
+  /** Number of its preview; absent: released. */
+  readonly preview?: number;
+  /** The scope that it needs; absent: the usual one. */
+  readonly scope?: string;
 }
 
-/** What the service is asked for: its newest that is not a preview (2025). An older Server is asked for its own. */
+/** The newest version that is no preview (2025). An older Server is asked for its own. */
 const newest = '7.1';
 const readAndManage = 'Agent Pools (Read & manage)';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */
@@ -228,13 +196,12 @@ const most = 8 * 1024 * 1024;
 interface Called {
   readonly verdict: Exclude<Verdict, { kind: 'rejected' | 'throttled' | 'version' }>;
   readonly answer: Answer;
-  /** The verdict as an error, for where it is none of those that were hoped for. */
   error(): OnejobError;
 }
 
 /**
- * One call from the credential to the verdict: waits where the service asks for it, signs in, and asks again only where the service has
- * said that nothing was done. `base`: without a slash at its end.
+ * One call: waits as the service asks, signs in, and repeats only what the service has not carried out. `base`: without a slash at
+ * its end.
  */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
   const throttle = createThrottle(clock, base);
@@ -245,9 +212,8 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
 
   const accept = ({ route, preview }: Call): string => {
     const version = supported ?? newest;
-    const isPreview = preview !== null || previews.has(route);
-    // A preview's number belongs to its version.
-    const number = preview === null || supported !== null ? '' : `.${preview}`;
+    const isPreview = preview !== undefined || previews.has(route);
+    const number = preview === undefined || supported !== null ? '' : `.${preview}`;
     return `application/json;api-version=${version}${isPreview ? `-preview${number}` : ''}`;
   };
   const redact = (text: string) => without(credential.redact(), text);
@@ -265,7 +231,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
     return exchange(request, { clock, fetch: send, timeout, most }, signal);
   };
 
-  /** What the same credential gets where every credential of onejob gets something. */
+  /** What the same credential gets where every credential of onejob is accepted. */
   const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
     const answer = await ask({ ...probe, doing: 'check whether the token is accepted' }, header, signal);
     throttle.heard(answer);
@@ -293,7 +259,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
       throttle.heard(answer, verdict.kind === 'throttled' ? verdict.why : '');
       switch (verdict.kind) {
         case 'throttled':
-          // Of a call that changes something it is not known what a service that is not well has done.
+          // After a 503, a call that changes something may have been carried out.
           if (answer.status === 429 || what.method !== 'POST') continue;
           throw errorOf({ kind: 'down', why: `answered 503: ${verdict.why}` }, about);
         case 'version': {
@@ -305,8 +271,8 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
           continue;
         }
         case 'rejected': {
-          // A token without the right scope looks the same as a wrong one; what everything else needs tells them apart.
-          const isOther = what.method !== 'GET' || what.scope !== null;
+          // A token without the right scope looks like a wrong one; a call that every token may make tells them apart.
+          const isOther = what.method !== 'GET' || what.scope !== undefined;
           const other = isOther ? await probed(header, signal) : verdict;
           if (other.kind === 'value') throw errorOf({ kind: 'denied', why: verdict.why }, about);
           if (other.kind === 'throttled') continue;
@@ -324,7 +290,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   };
 }
 
-/** A space as `%20`, and `$` as itself: what some servers do not read in a form's writing. */
+/** A space as `%20`, and `$` unescaped: some servers do not read the form encoding. */
 function queryOf(query: Readonly<Record<string, string>> = {}): string {
   const written = new URLSearchParams(query).toString().replaceAll('+', '%20').replaceAll('%24', '$');
   return written === '' ? '' : `?${written}`;
@@ -335,6 +301,4 @@ const probe = {
   route: 'pools',
   path: '/_apis/distributedtask/pools',
   query: { poolName: 'onejob', poolType: 'automation' },
-  preview: null,
-  scope: null,
 } as const;

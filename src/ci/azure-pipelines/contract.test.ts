@@ -40,19 +40,18 @@ async function open(): Promise<EarlySubject> {
   const service = openAzurePipelines(config, {
     config: { pools } as unknown as CiParts['config'],
     store,
-    reasonFor: () => null,
     opened: new Set(['azure']),
     clock: systemClock,
     log: createLog({ json: true, stream: new PassThrough() }),
-    version: '0.0.0',
+    onejob: { version: '0.0.0', self: [] },
     slots: {
+      reasonFor: () => null,
       poolOf: (agent) => (live.has(agent) ? 'ci' : null),
       silentFor: () => null,
       isBusy: () => false,
       jobsOf: () => [],
       agentOf: () => null,
     },
-    self: [],
   });
   return {
     service,

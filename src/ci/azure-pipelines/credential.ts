@@ -1,6 +1,6 @@
 /**
- * What onejob signs in with: a personal access token, or an Entra application. A credential that the service refused is not
- * shown to it again until it is another one or ten minutes have passed, so that nothing spins and no account is locked.
+ * What onejob signs in with: a personal access token, or an Entra application. onejob does not send a refused credential again
+ * until it has changed or ten minutes have passed, so that no account is locked.
  */
 import { stat } from 'node:fs/promises';
 import { z } from 'zod';
@@ -14,23 +14,19 @@ import type { AzureCredential } from './type.ts';
 import { baseOf, openness } from './url.ts';
 
 export interface Credential {
-  /**
-   * Value of the Authorization header, fresh enough for one request.
-   * @throws OnejobError E_SECRET, E_CI_CREDENTIAL, and for an Entra application E_CI_UNREACHABLE or E_CI_THROTTLED
-   */
+  /** A fresh Authorization header. @throws OnejobError E_SECRET, E_CI_CREDENTIAL; for an Entra application also E_CI_* */
   header(signal: AbortSignal): Promise<string>;
-  /** Values that must not be shown: the secrets of this process so far, and what they travel as. */
+  /** Values that must not be shown: the secrets so far, and their encodings. */
   readonly redact: () => readonly string[];
   /**
-   * The service refused `header`; without it, what was given last. Unless the error's `retry` is true, when a new token may
-   * mend it, `header` throws it without a request until the secret changes or ten minutes have passed.
+   * The service refused `header`, by default the last one. Unless the error's `retry` is true, when a new token may help, `header`
+   * throws it until the secret changes or ten minutes have passed.
    */
   rejected(why: string, header?: string): OnejobError;
-  /** What to say of a refusal that came beside the work, and by which nothing is held back. */
+  /** An error for a refusal that does not hold the credential back. */
   refusal(why: string): OnejobError;
-  /** The service took `header`; without it, what was given last. */
+  /** The service accepted `header`, by default the last one. */
   accepted(header?: string): void;
-  /** For people; holds no secret. */
   describe(): string;
 }
 
@@ -86,17 +82,16 @@ function createToken(reference: SecretReference, base: string, { clock, variable
   };
 }
 
-/** Azure DevOps, as Entra knows it. */
 const scope = '499b84ac-1321-427f-aa17-267ca6975798/.default';
 /** ms for the authority to answer. */
 const timeout = 30_000;
-/** ms before its end that a token is renewed, or a tenth of its life if that is less. */
+/** ms before its end at which a token is renewed; at most a tenth of its life. */
 const early = 300_000;
 /** ms. A token refused within its first minute was not refused for its age. */
 const young = 60_000;
 
 const granted = z.object({
-  // Anything else would not be a header's value, and a refusal by fetch would quote it.
+  // Anything else is no header value, and an error of fetch would quote it.
   access_token: z.string().regex(/^[\x21-\x7e]+$/),
   expires_in: z.coerce.number().positive(),
 });
@@ -111,8 +106,8 @@ interface Token {
 }
 
 /**
- * An Entra application: its secret is exchanged for a token of about an hour, which is renewed early. The secret goes to the
- * authority only, the token to Azure DevOps only.
+ * An Entra application: onejob exchanges its secret for a token of about an hour, and renews that early. Only the authority gets
+ * the secret, and only Azure DevOps the token.
  */
 function createPrincipal(
   config: Extract<AzureCredential, { kind: 'principal' }>,
@@ -138,24 +133,17 @@ function createPrincipal(
       retry,
     });
 
-  /** Not bound to one caller's signal: others wait for it, too. */
+  /** Not bound to one caller's signal, because others wait for it too. */
   const fetchToken = async (secret: string): Promise<Token> => {
     const doing = `get a token for ${who}`;
     const signal = new AbortController().signal;
     await throttle.ready(doing, clock.now() + timeout, signal);
     const madeAt = clock.now();
     const body = new URLSearchParams({ grant_type: 'client_credentials', client_id: client, client_secret: secret, scope });
-    const answer = await exchange(
-      {
-        method: 'POST',
-        url: `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`,
-        headers: { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' },
-        body: body.toString(),
-        doing,
-      },
-      { clock, fetch: send, timeout, most: 256 * 1024 },
-      signal,
-    );
+    const url = `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`;
+    const headers = { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' };
+    const request = { method: 'POST', url, headers, body: body.toString(), doing } as const;
+    const answer = await exchange(request, { clock, fetch: send, timeout, most: 256 * 1024 }, signal);
     const found = granted.safeParse(jsonOf(answer));
     if (answer.status === 200 && found.success) {
       throttle.heard(answer);
@@ -171,10 +159,8 @@ function createPrincipal(
     throttle.heard(answer, why);
     if (answer.status === 429) await throttle.ready(doing, Number.NEGATIVE_INFINITY, signal);
     if (answer.status >= 500 || said?.error === 'temporarily_unavailable') {
-      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, {
-        hint: 'onejob tries again.',
-        retry: true,
-      });
+      const hint = 'onejob tries again.';
+      throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, { hint, retry: true });
     }
     if (said === undefined && answer.status !== 401) {
       throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why}, without a token.`, {
@@ -185,7 +171,7 @@ function createPrincipal(
     throw hold.begin(secret, rejection(authority, why, false));
   };
 
-  /** One request at a time, however many ask. */
+  /** One request at a time for all callers. */
   const renewed = (secret: string): Promise<Token> => {
     flight ??= fetchToken(secret)
       .then((made) => {
@@ -202,7 +188,6 @@ function createPrincipal(
     async header(signal) {
       signal.throwIfAborted();
       const secret = await secretText();
-      // As it travels in the body, too.
       const formEncoded = new URLSearchParams({ '': secret }).toString().slice(1);
       known.add(secret, encodeURIComponent(secret), formEncoded, Buffer.from(secret).toString('base64'));
       hold.check(secret);
@@ -213,7 +198,7 @@ function createPrincipal(
       try {
         return (await abortable(renewed(secret), signal)).header;
       } catch (error) {
-        // It is renewed early so that an hour in which the authority is away does not matter.
+        // The early renewal covers an hour in which the authority is away.
         const mayPass = error instanceof OnejobError && error.retry;
         if (held !== null && mayPass) return held.header;
         throw error;
@@ -221,7 +206,7 @@ function createPrincipal(
     },
     redact: known.all,
     rejected(why, header) {
-      // Another one has taken its place meanwhile.
+      // A newer token has replaced it.
       if (header !== undefined && token !== null && header !== token.header) return rejection(base, why, true);
       const isYoung = token === null || clock.now() - token.madeAt < young;
       token = null;
@@ -242,20 +227,16 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
     const text = trim(await readSecret(reference, variables));
     if (text === '') {
-      throw new OnejobError(
-        'E_SECRET',
-        `The secret in ${describeSecret({ ...reference, expires: null })} contains only whitespace.`,
-        {
-          hint: `${howToReplace(reference)}.`,
-        },
-      );
+      const place = describeSecret({ ...reference, expires: null });
+      const hint = `${howToReplace(reference)}.`;
+      throw new OnejobError('E_SECRET', `The secret in ${place} contains only whitespace.`, { hint });
     }
     cached = mark === null ? null : { mark, text };
     return text;
   };
 }
 
-/** Changes whenever the file does; null when it cannot be seen, which reading it will say better. */
+/** Changes with the file; null when it cannot be read, which reading it reports better. */
 async function markOf(path: string): Promise<string | null> {
   try {
     const { ino, size, mtimeNs, ctimeNs } = await stat(path, { bigint: true });
@@ -265,13 +246,13 @@ async function markOf(path: string): Promise<string | null> {
   }
 }
 
-/** Secrets to be taken out of texts. Old ones stay: what was said about them may still come. */
+/** Secrets to remove from texts. Old ones stay, because messages about them may still come. */
 function createKnown() {
   const values = new Set<string>();
   return {
     add(...texts: readonly string[]): void {
       for (const text of texts) {
-        // What is this short is no secret, and taking it out would only spoil texts.
+        // Such a short text is no secret, and removing it would spoil messages.
         if (text.length < 6) continue;
         values.delete(text);
         values.add(text);
@@ -285,7 +266,7 @@ function createKnown() {
 /** ms until a refused secret is tried again. */
 const retryAfter = 600_000;
 
-/** Keeps a refused secret, or what it travels as, from being tried again and again. */
+/** Keeps onejob from sending a refused secret again and again. */
 function createHold(clock: Clock) {
   let held: { readonly secret: string; readonly until: number; readonly error: OnejobError } | null = null;
   return {
@@ -302,7 +283,7 @@ function createHold(clock: Clock) {
   };
 }
 
-/** Takes secrets out of a text, the longest first, since one may hold another. */
+/** Removes secrets from a text, the longest first, since one may contain another. */
 export function without(secrets: readonly string[], text: string): string {
   return [...secrets].sort((a, b) => b.length - a.length).reduce((left, secret) => left.replaceAll(secret, '***'), text);
 }

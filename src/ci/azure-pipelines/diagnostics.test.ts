@@ -46,7 +46,7 @@ it('keeps the same again', async () => {
   expect(readFileSync(agentLogsPath(dir.path, 'a1'), 'utf8')).toBe('tar');
 });
 
-it('does not wait for ever for an agent whose logs never come to their end, or do not come at all', async () => {
+it('does not wait forever for logs that never end, or never come', async () => {
   using dir = scratch();
   const stalled = new Readable({ read() {} });
   stalled.push('tar');

@@ -1,156 +1,132 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-
-import { OnejobError, toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, failure, fine, warning } from '../../finding.ts';
+import { compareVersions, leadingVersion } from '../../images/version.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { compareVersions } from './client.ts';
+import { clockFindings, saidOf } from '../service-findings.ts';
 import { queuesOf } from './pools.ts';
 import type { AzureRegistry } from './registry.ts';
 import type { AzureParts } from './service.ts';
 
-/** ms without a new agent of its kind after which a placeholder is told of. */
+/** ms without a new agent of its kind after which a placeholder is reported. */
 const unusedAfter = 7 * 86_400_000;
 
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
-const [skewWarning, skewError] = [60_000, 240_000];
+const skewLimits = [60_000, 240_000] as const;
 
 export async function findings(
   { config, pools, client, clock }: AzureParts,
   registry: AzureRegistry,
-  books: Registrations,
+  registrations: Registrations,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const subject = `service ${config.name}`;
-  const refused = (error: unknown): Finding => {
+  const found: Finding[] = [];
+  const ok = (message: string) => void found.push(fine(subject, message));
+  const problem = (message: string, hint: string) => void found.push(warning(subject, message, hint));
+  const refused = (error: unknown): void => {
     signal.throwIfAborted();
-    const { message, hint } = error instanceof OnejobError ? error : { message: toFailure(error).message, hint: null };
-    return { level: 'error', subject, message, hint: hint ?? 'Try again later.' };
+    const { message, hint } = saidOf(error);
+    found.push(failure(subject, message, hint ?? 'Try again later.'));
   };
 
-  const found = listOf(subject);
   try {
     const { user, skew } = await client.connection(signal);
-    found.ok(`${config.url} answers${user === null ? '' : `, and identifies the credential as ${user}`}.`);
-    if (skew !== null && Math.abs(skew) >= skewWarning) {
-      const which = skew > 0 ? 'behind' : 'ahead of';
-      found.problem(
-        `This host's clock is ${Math.round(Math.abs(skew) / 1000)} s ${which} the service's clock; agents cannot sign in with a wrong clock.`,
-        'Synchronise the clock with NTP.',
-        Math.abs(skew) >= skewError ? 'error' : 'warning',
-      );
-    }
+    ok(`${config.url} answers${user === null ? '' : `, and identifies the credential as ${user}`}.`);
+    found.push(...clockFindings(subject, skew, skewLimits, 'agents cannot sign in with a wrong clock'));
   } catch (error) {
-    return [refused(error)];
+    refused(error);
+    return found;
   }
-  for (const queue of queuesOf(pools)) found.all.push(...(await ofPool(queue).catch((error: unknown) => [refused(error)])));
-  const left = books.open().map(({ name }) => name);
+  for (const queue of queuesOf(pools)) await ofPool(queue).catch(refused);
+  const left = registrations.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
-    found.problem(
+    problem(
       `No pool of the config uses service ${config.name}, which still has entries that onejob created: ${some(left)}.`,
       'onejob removes agents automatically when they are gone; "onejob down --forget" removes the placeholders.',
     );
-  found.all.push(...(await ofVersion().catch((error: unknown) => [refused(error)])));
+  await ofVersion().catch(refused);
   if (config.registration === 'in-agent' || config.registration === 'image' || registry.seen.handsOutToken)
-    found.problem(
+    problem(
       `Agents register themselves with the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
       'Use "registration: manager" with an image that has the agent.',
     );
   if (registry.builds.isDenied)
-    found.problem(
+    problem(
       'The credential is not allowed to read builds, so onejob cannot show the repository, branch and reason of jobs.',
       'To see them, give it the scope Build (Read).',
     );
-  return found.all;
+  return found;
 
-  async function ofPool(queue: string): Promise<Finding[]> {
+  async function ofPool(queue: string): Promise<void> {
     registry.agentPools.forget(queue);
     const pool = await registry.agentPools.find(queue, signal);
     const agents = await client.agents(pool.id, {}, signal);
-    const ours = agents.filter(({ name }) => books.marks.agentOf(name) !== null).length;
-    const list = listOf(subject);
-    list.ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
+    const ours = agents.filter(({ name }) => registrations.marks.agentOf(name) !== null).length;
+    ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
     if (pool.autoUpdate === true)
-      list.problem(
+      problem(
         `Agent pool "${queue}" updates its agents automatically: an agent that has to update ends without a job.`,
         'Turn off "Allow agents in this pool to automatically update" in its settings; onejob keeps its images current.',
       );
-    return [...list.all, ...(await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name))))];
+    await ofPlaceholders(queue, pool.id, new Set(agents.map(({ name }) => name)));
   }
 
-  async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<Finding[]> {
-    const list = listOf(subject);
-    const made = books.open().filter((one) => one.placeholder && one.place === String(pool));
+  async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<void> {
+    const made = registrations.open().filter((one) => one.placeholder && one.place === String(pool));
     if (made.length === 0)
-      return list.problem(
+      return problem(
         `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while the pool has no agent.`,
         'onejob creates it before the first agent; type "onejob status" to see what prevents that.',
       );
     const own = made.filter(({ name }) => there.has(name));
     const [first] = own;
-    const remote = first === undefined ? null : books.remoteOf(first.agent);
+    const remote = first === undefined ? null : registrations.remoteOf(first.agent);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
-      return list.problem(
+      return problem(
         `The placeholder of agent pool "${queue}" is disabled at the service, so onejob could not check whether it may manage agents.`,
         "Enable it on the pool's page, unless it is disabled on purpose.",
       );
-    // Says what it says already: the one call that shows whether agents may be managed, and changes nothing.
+    // This call changes nothing, and shows whether the credential may manage agents.
     if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
-      return list.problem(
+      return problem(
         `The placeholder of agent pool "${queue}" is gone from the service.`,
         'onejob creates it again with the next agent.',
       );
-    const ids = new Set(own.map(({ agent }) => books.remoteOf(agent)?.id));
+    const ids = new Set(own.map(({ agent }) => registrations.remoteOf(agent)?.id));
     const uncounted = (registry.latest.get(pool) ?? []).filter(
       ({ matchedAgents }) =>
-        matchedAgents?.some(({ name }) => name !== null && books.marks.agentOf(name) !== null) &&
+        matchedAgents?.some(({ name }) => name !== null && registrations.marks.agentOf(name) !== null) &&
         !matchedAgents.some(({ id }) => ids.has(String(id))),
     );
     const unused = own.filter(({ usedAt }) => usedAt !== null && clock.wall() - usedAt > unusedAfter);
     const many = own.length === 1 ? 'one placeholder' : `${own.length} placeholders`;
-    list.ok(`onejob may manage agent pool "${queue}", and jobs wait in it while it has no agent (${many}).`);
+    ok(`onejob may manage agent pool "${queue}", and jobs wait in it while it has no agent (${many}).`);
     if (uncounted.length > 0)
-      list.problem(
+      problem(
         `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, although agents of this host meet their demands.`,
         "Such jobs fail while the pool has no agent; compare the capabilities of both on the pool's page.",
       );
     if (unused.length > 0)
-      list.problem(
+      problem(
         `Agent pool "${queue}" has placeholders for kinds of agents that onejob has not created for a week: ${some(unused.map(({ name }) => name))}. Jobs that match only these placeholders wait forever.`,
         "On the pool's page, remove those whose devices, driver or tags will not come back.",
       );
-    return list.all;
   }
 
-  async function ofVersion(): Promise<Finding[]> {
+  async function ofVersion(): Promise<void> {
     const { insideVersion } = registry.seen;
-    if (insideVersion === null) return [];
-    const list = listOf(subject);
+    if (insideVersion === null) return;
     const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
-    if (newest === undefined || compareVersions(insideVersion, newest.version) >= 0)
-      return list.ok(`The agent in the images is version ${insideVersion}, as new as the service's.`);
-    return list.problem(
+    if (newest === undefined || compareVersions(leadingVersion(insideVersion) ?? '0', newest.version) >= 0)
+      return ok(`The agent in the images is version ${insideVersion}, as new as the service's.`);
+    return problem(
       `The agent in the images is version ${insideVersion}; the service offers ${newest.version}, and gives no jobs to agents that are too old.`,
       'Run "onejob image refresh".',
     );
   }
 }
 
-/** Findings about one subject; each call answers all that there are by then. */
-function listOf(subject: string) {
-  const all: Finding[] = [];
-  const add = (one: Finding): Finding[] => {
-    all.push(one);
-    return all;
-  };
-  return {
-    all,
-    ok: (message: string) => add({ level: 'ok', subject, message, hint: null }),
-    problem: (message: string, hint: string, level: 'warning' | 'error' = 'warning') => add({ level, subject, message, hint }),
-  };
-}
-
-/** The first few of many names. */
 function some(names: readonly string[]): string {
   const more = names.length > 5 ? ` and ${names.length - 5} more` : '';
   return names.slice(0, 5).join(', ') + more;

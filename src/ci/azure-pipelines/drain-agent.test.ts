@@ -17,7 +17,7 @@ function watched(ending: Promise<void> | undefined): { isOver: boolean } {
   return watch;
 }
 
-it('goes on at once without a job, and none comes any more', async () => {
+it('continues at once without a job, and gets no more', async () => {
   const world = await open();
   const one = world.manager();
   await one.start('a1');
@@ -71,7 +71,7 @@ it('waits twenty seconds at most for a job that does not arrive, and three for a
   expect(world.said.filter((line) => line.includes('while the service may be giving it a job'))).toHaveLength(2);
 });
 
-it('goes on when the service cannot say, and when nobody waits any more', async () => {
+it('continues when the service cannot say, and when nobody waits any more', async () => {
   const world = await open();
   const one = world.manager();
   await one.start('a1');

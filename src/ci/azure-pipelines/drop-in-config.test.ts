@@ -58,7 +58,7 @@ describe('agents and cards', () => {
     if (count > 0) expect(shared.line).toContain('The Python manager showed every agent every card.');
   });
 
-  it('a card of somebody else is none, and MIG instances count where no card is whole', () => {
+  it("another owner's card does not count, and MIG instances count where no card is whole", () => {
     expect(shareCards(1, cards(1, { vendor: 'intel' })).devices).toBe(0);
     const split = gpu({ mig: { mode: 'enabled', pending: null } });
     const slice = (n: number) =>
@@ -68,7 +68,7 @@ describe('agents and cards', () => {
     expect(shareCards(4, inventory).devices).toEqual({ count: 1, vendor: 'nvidia', share: 2, mig: true });
   });
 
-  it('what cannot be seen is not none', () => {
+  it('a card that cannot be seen is not a missing card', () => {
     const finding = { level: 'error', code: 'tool-hung', subject: 'host', message: 'nvidia-smi hung.', hint: null } as const;
     expect(() => shareCards(2, { ...noGpus, complete: false, findings: [finding] })).toThrow(
       expect.objectContaining({ code: 'E_GPUS_UNSEEN', message: expect.stringContaining('nvidia-smi hung.') }),
@@ -76,7 +76,7 @@ describe('agents and cards', () => {
     expect(shareCards(2, { ...cards(2), complete: false }).devices).toEqual({ count: 1, vendor: 'nvidia' });
   });
 
-  it('there is an end to sharing', () => {
+  it('cards are shared only up to a limit', () => {
     expect(() => shareCards(200, cards(2))).toThrow(expect.objectContaining({ code: 'E_USAGE', hint: 'Type -n 128 or less.' }));
   });
 });

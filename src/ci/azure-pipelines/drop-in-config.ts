@@ -11,11 +11,9 @@ import { OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 
-/** The drop-in's arguments, understood. */
 export interface DropIn {
   /** Of the organisation or collection. */
   readonly url: string;
-  /** Agent pool at the service. */
   readonly pool: string;
   readonly agents: number;
   /** Agents are called NAME_0, NAME_1, … */
@@ -28,18 +26,17 @@ export interface DropIn {
   readonly cards: CardShare;
 }
 
-/** A token as one refers to it in a file. */
+/** How a config file refers to a token. */
 export type WrittenToken = { readonly file: string } | { readonly env: string };
 
-/** Least time between two looks at the service, in ms. */
+/** ms. Shortest time between two looks at the service. */
 const leastPoll = 2000;
-/** A slow poll sees a new agent late, and it must not be given up before: in ms. */
+/** ms. With a slow poll, an agent must not be given up before onejob can see it. */
 const usualBoot = 180_000;
 
-/** As the Python manager had it: in need of memory, agents go before all else. */
+/** As in the Python manager: when memory runs out, the kernel kills agents first. */
 const killedFirst = 1000;
 
-/** The keys as one would write them into a file. */
 function plain(given: DropIn, token: WrittenToken) {
   const { url, pool, agents, name, image, poll, volumes, cards } = given;
   const times = poll === null ? {} : { poll: formatDuration(poll), boot_timeout: formatDuration(Math.max(usualBoot, 2 * poll)) };
@@ -61,8 +58,8 @@ function plain(given: DropIn, token: WrittenToken) {
 }
 
 /**
- * The config that holds while the drop-in runs; the token is only referred to.
- * @throws OnejobError E_CONFIG when an argument cannot stand in a config
+ * The config while the drop-in runs, with a reference to the token. @throws OnejobError E_CONFIG for an argument that no config
+ * allows
  */
 export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const name = 'the command line';
@@ -73,7 +70,7 @@ export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const keys = {
     ...written.services.get('azure')?.keys,
     token,
-    // Of an image that somebody else made nobody knows yet whether there is an agent in it.
+    // Nobody knows yet whether a foreign image contains an agent.
     ...(given.image !== null && { registration: 'auto' }),
   };
   return { name, written: { ...written, services: new Map([['azure', { type: 'azure-pipelines', keys }]]) } };
@@ -84,13 +81,13 @@ export function dropInFile(given: DropIn, token: WrittenToken, remark: string | 
   const before = remark === null ? '' : `# ${remark}\n`;
   const file = new Document(plain(given, token));
   const service = file.getIn(['services', 'azure'], true);
-  // A file cannot leave it open, as the drop-in does: it is for whoever knows the image.
+  // A config file cannot say `auto`, so its author decides.
   if (given.image !== null && isMap(service))
     service.comment = ' registration: image    # if the image has no agent but a start script of its own; it is given the token';
   return (before + file.toString({ lineWidth: 0 })).trimEnd();
 }
 
-/** What `--poll-time` asks for, in ms: not less than the service may be asked. */
+/** `--poll-time` in ms, at least what the service allows. */
 export function pollTime(seconds: number): number {
   return Math.max(leastPoll, seconds * 1000);
 }
@@ -98,18 +95,14 @@ export function pollTime(seconds: number): number {
 /** Variables that the Python manager gave to its containers by itself. */
 const taken = ['AZP_URL', 'AZP_TOKEN', 'AZP_AGENT_NAME', 'AZP_POOL'];
 
-/**
- * `HOST:CONTAINER:VARIABLE` each, read-only: the third part is always the variable, also where it is `ro` or `rw`. A relative
- * host path is meant from `cwd`. @throws OnejobError E_USAGE
- */
+/** `HOST:CONTAINER:VARIABLE` each, read-only; the third part is always a variable, even `ro`. @throws OnejobError E_USAGE */
 export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
   const variables = new Set<string>();
   const places = new Set<string>();
   return specs.map((spec) => {
     const fail = (why: string): never => {
-      throw new OnejobError('E_USAGE', `--volume ${JSON.stringify(spec)} ${why}.`, {
-        hint: 'Type --volume HOST:CONTAINER:VARIABLE, such as --volume /data/imagenet:/datasets/imagenet:IMAGENET.',
-      });
+      const hint = 'Type --volume HOST:CONTAINER:VARIABLE, such as --volume /data/imagenet:/datasets/imagenet:IMAGENET.';
+      throw new OnejobError('E_USAGE', `--volume ${JSON.stringify(spec)} ${why}.`, { hint });
     };
     const [host = '', container = '', variable = '', ...more] = spec.split(':');
     if (more.length > 0 || spec.split(':').length < 3) fail('does not have three parts');
@@ -131,7 +124,6 @@ export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
   });
 }
 
-/** Where a folder really is; null when there is none. */
 function folderAt(path: string): string | null {
   try {
     return statSync(path).isDirectory() ? realpathSync(path) : null;
@@ -140,7 +132,7 @@ function folderAt(path: string): string | null {
   }
 }
 
-/** Longest name of an agent, as `config/check.ts` has it, and how it begins. */
+/** Longest name of an agent, as in `config/check.ts`. */
 const longestName = 63;
 
 /** @throws OnejobError E_USAGE when agents cannot be called so. */

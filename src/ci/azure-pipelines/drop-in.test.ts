@@ -123,7 +123,7 @@ it('--print-config prints a file with the token by reference only, and starts no
   expect((await type(['azure', '-', url, 'gpu', '--print-config'], { AZP_TOKEN: pat })).stdout).toContain('env: AZP_TOKEN\n');
 });
 
-describe('what is wrong is told with what to type, the token never', () => {
+describe('errors say what to type, and never show the token', () => {
   it.each([
     [['', url, 'gpu'], 2, 'The personal access token is empty', '@FILE'],
     [[`${pat} ${pat}`, url, 'gpu'], 2, 'contains whitespace or line breaks', '@FILE'],

@@ -1,11 +1,9 @@
-/** `onejob azure`: takes what the Python manager of Azure agents took, and leads this host with it in the foreground. */
-
+/** `onejob azure`: takes the arguments of the Python manager of Azure agents, and runs the daemon with them in the foreground. */
 import { existsSync } from 'node:fs';
 import { hostname } from 'node:os';
 import { join, resolve } from 'node:path';
 import { exitCodes } from '../../cli/exit.ts';
-import type { CliContext } from '../../cli/session.ts';
-import { configSource, type Session } from '../../cli/session.ts';
+import { type CliContext, configSource, type Session } from '../../cli/session.ts';
 import { lookAtCards, shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';
 import { checkConfig, configError } from '../../config/load.ts';
@@ -14,16 +12,14 @@ import { checkSecret, type SecretReference } from '../../secrets/reference.ts';
 import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime, type WrittenToken } from './drop-in-config.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
-/** What was typed. */
 export interface AzureArguments {
   readonly token: string;
   readonly url: string;
   readonly pool: string;
   readonly agents: number;
-  /** null: the host's name. */
   readonly name: string | null;
   readonly image: string | null;
-  /** s; null when it was not said. */
+  /** s */
   readonly timeout: number | null;
   readonly pollTime: number | null;
   readonly volumes: readonly string[];
@@ -34,13 +30,8 @@ export interface AzureArguments {
 export async function azure(session: Session, typed: AzureArguments, cards = lookAtCards): Promise<number> {
   const { context, output, flags } = session;
   if (flags.config !== undefined) {
-    throw new OnejobError(
-      'E_USAGE',
-      '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.',
-      {
-        hint: 'Type "onejob up --config FILE", or omit --config.',
-      },
-    );
+    const why = '--config belongs to "onejob up"; "onejob azure" takes all of its config from the command line.';
+    throw new OnejobError('E_USAGE', why, { hint: 'Type "onejob up --config FILE", or omit --config.' });
   }
   const token = await givenToken(typed.token, context);
   const name = typed.name ?? hostname();
@@ -71,43 +62,37 @@ function addressOf(typed: string): { url: string; remark: string | null } {
   const url = azureUrlToKeep(typed);
   if (url !== null) return { url, remark: `the address ${parsed.why.replace(/; keep .*$/, '')}; onejob uses ${url}` };
   const why = parsed.why.startsWith('expected') ? `is invalid: ${parsed.why}` : parsed.why;
-  throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, {
-    hint: 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu',
-  });
+  const hint = 'Type onejob azure PAT URL POOL, such as: onejob azure @pat.txt https://dev.azure.com/acme gpu';
+  throw new OnejobError('E_USAGE', `The address (second argument) ${why}.`, { hint });
 }
 
-/** Options that the Python manager read and then ignored, or that mean something else here. */
+/** Options that the Python manager ignored, or that mean something else here. */
 function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | null): string[] {
-  const lines = [];
-  if (timeout !== null) {
+  const lines: string[] = [];
+  if (timeout !== null)
     lines.push(
       '--timeout has no effect, as in the Python manager: onejob has a limit for each kind of call to the Engine, so a pull may take long and a query may not',
     );
-  }
-  if (asked !== null && poll !== null && poll > asked * 1000) {
+  if (asked !== null && poll !== null && poll > asked * 1000)
     lines.push(
       `--poll-time ${asked}: onejob asks the service every ${poll / 1000} s, which is the minimum; it starts a new agent at once when one ends, without polling`,
     );
-  }
   return lines;
 }
 
 /** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
 
-export interface GivenToken {
+interface GivenToken {
   readonly reference: SecretReference;
-  /** The reference for a file of config; one that stands in no file gets the place where it should be. */
+  /** How a config file refers to it; a token from the command line gets the path of a file to make. */
   readonly written: WrittenToken;
-  /** How that file is made; null when it is there. */
+  /** How to make that file; null when it exists. */
   readonly remark: string | null;
-  /** What is not good about it; null when nothing is. */
+  /** A problem with it, or null. */
   readonly warning: string | null;
 }
 
-/**
- * No message holds what was given, unless it is the path of a file.
- * @throws OnejobError E_USAGE, E_SECRET
- */
+/** No message contains the argument, unless it is the path of a file. @throws OnejobError E_USAGE, E_SECRET */
 export async function givenToken(argument: string, context: CliContext): Promise<GivenToken> {
   if (argument === '-') return fromEnvironment(context);
   if (argument.startsWith('@')) return inFile(resolve(context.cwd, argument.slice(1)), `onejob azure ${argument}`);
@@ -142,18 +127,16 @@ async function fromEnvironment(context: CliContext): Promise<GivenToken> {
     const reference: SecretReference = { kind: 'env', variable: 'AZP_TOKEN', expires: null };
     return { reference, written: { env: 'AZP_TOKEN' }, remark: null, warning: null };
   }
-  throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', {
-    hint: 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.',
-  });
+  const hint = 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.';
+  throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', { hint });
 }
 
 async function inFile(path: string, from: string): Promise<GivenToken> {
   const reference: SecretReference = { kind: 'file', path, expires: null };
   const { problem } = await checkSecret(reference, 0);
   if (problem !== null) {
-    throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, {
-      hint: `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`,
-    });
+    const hint = `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`;
+    throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, { hint });
   }
   return { reference, written: { file: path }, remark: null, warning: null };
 }

@@ -114,7 +114,7 @@ describe('no answer', () => {
     expect(error).toMatchObject({ code: 'E_CI_UNREACHABLE', message: expect.stringContaining('it does not speak TLS there') });
   });
 
-  it('who gives up gets his own reason, at once', async () => {
+  it('a caller that gives up gets its own reason at once', async () => {
     const ended = new AbortController();
     await using server = await serve(() => ended.abort(new Error('enough')));
     expect(await failureOf(ask(server.url, { signal: ended.signal }))).toMatchObject({ message: 'enough' });

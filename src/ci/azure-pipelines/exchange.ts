@@ -1,7 +1,4 @@
-/**
- * One request to Azure DevOps, or to whom it signs in at: what is said where no whole answer came, and the wait before the next one
- * that a service asks for.
- */
+/** One request to Azure DevOps or Entra: the errors without a whole answer, and the waits that a service asks for. */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
@@ -10,10 +7,7 @@ import { shown } from './url.ts';
 /** `doing`: in words, for messages: `Cannot <doing> …`. */
 export type Asked = Outgoing & { readonly url: string; readonly doing: string };
 
-/**
- * @throws OnejobError E_CI_UNREACHABLE when no whole answer came, E_CI_ANSWER when it is too large; and what `signal` was
- * aborted with
- */
+/** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
 export async function exchange({ doing, ...request }: Asked, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   try {
     return await over(request, parts, signal);
@@ -22,58 +16,46 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
     const { why, code, hint } = error;
     const place = shown(request.url);
     if (error.isTooLarge) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`, {
-        hint,
-        retry: true,
-      });
+      const message = `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`;
+      throw new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
     }
-    // What was to be done comes last: "cannot find pool" would read as a wrong name.
+    // The action comes last: "cannot find pool" would read as a wrong name.
     const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
     throw new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
   }
 }
 
-/** ms. Whatever a service says, it is asked again after this long. */
+/** ms. Longest wait, whatever the service says. */
 const longest = 600_000;
 /** ms after a refusal that names no time. */
 const unnamed = 60_000;
 
 /**
- * Waits as a service asks for it (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because
- * the service counts them together. `place`: who asks to be left alone, for messages.
+ * Waits as a service asks (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because the
+ * service counts them together. `place`: the service, for messages.
  */
 export function createThrottle(clock: Clock, place: string) {
   let until = Number.NEGATIVE_INFINITY;
   let why = '';
-  /** Refusals in a row: even a service that says "at once" each time is not asked in a busy loop. */
+  /** Refusals in a row, so that a service that always says "at once" is not asked in a busy loop. */
   let refusals = 0;
 
   return {
-    /**
-     * Waits until the service may be asked.
-     * @throws OnejobError E_CI_THROTTLED when that would be after `deadline` (the clock's `now`)
-     */
+    /** @throws OnejobError E_CI_THROTTLED when the service may only be asked after `deadline` (the clock's `now`) */
     async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
       signal.throwIfAborted();
       while (until > clock.now()) {
         const left = until - clock.now();
         if (until > deadline) {
           const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
-          throw new OnejobError(
-            'E_CI_THROTTLED',
-            `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`,
-            {
-              hint: 'onejob waits until then. If it happens again, check who else uses the same credential.',
-              retry: true,
-            },
-          );
+          const message = `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`;
+          const hint = 'onejob waits until then. If it happens again, check who else uses the same credential.';
+          throw new OnejobError('E_CI_THROTTLED', message, { hint, retry: true });
         }
         await sleep(clock, left, signal);
         signal.throwIfAborted();
       }
     },
-
-    /** To be told of every answer. */
     heard({ status, headers }: Pick<Answer, 'status' | 'headers'>, said = ''): void {
       const isRefusal = status === 429 || (status === 503 && headers.has('Retry-After'));
       refusals = isRefusal ? refusals + 1 : 0;

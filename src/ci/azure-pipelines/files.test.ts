@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
 import { agentFiles } from './script.ts';
+import type { RegisteredAgent } from './wire.ts';
 
 const agent = {
   id: 17,
@@ -18,8 +19,9 @@ const parts = {
   key: { rsaParameters: '{"d":"…"}' },
 };
 
-function read(more: Partial<Parameters<typeof agentFiles>[0]> = {}) {
-  const [settings, credentials, key] = agentFiles({ ...parts, ...more });
+function read(more: Partial<typeof parts> | { readonly agent: RegisteredAgent } = {}) {
+  const { agent, pool, ...rest } = { ...parts, ...more };
+  const [settings, credentials, key] = agentFiles(agent, pool, rest);
   return {
     names: [settings?.name, credentials?.name, key?.name],
     settings: JSON.parse(settings?.text ?? '') as unknown,

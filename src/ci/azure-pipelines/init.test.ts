@@ -89,7 +89,7 @@ describe('without a terminal', () => {
     expect((await load()).pools[0]?.agents).toBe(2);
   });
 
-  it('per-device is taken on a host without cards, too, and what that means is said', async () => {
+  it('per-device is accepted on a host without cards, with an explanation', async () => {
     writeFileSync(at('azure.pat'), azure.pat, { mode: 0o600 });
     const { code, stderr } = await init(all(['--agents', 'per-device']));
     expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('no agent starts until it has one') });
@@ -106,7 +106,7 @@ describe('without a terminal', () => {
     expect(azure.log.length).toBe(before);
   });
 
-  it('a token file that everybody can read is warned of', async () => {
+  it('warns of a token file that everybody can read', async () => {
     writeFileSync(at('azure.pat'), azure.pat);
     chmodSync(at('azure.pat'), 0o644);
     const { code, stderr } = await init(all(['--yes']));
@@ -117,7 +117,7 @@ describe('without a terminal', () => {
     expect(stderr.match(/mode 644/g)).toHaveLength(1);
   });
 
-  it('every option that is missing is named', async () => {
+  it('names every missing option', async () => {
     const { code, stderr } = await init(['azure-pipelines', '--config', at('config.yml')]);
     expect(code).toBe(2);
     for (const option of ['--url URL', '--pool NAME', '--token-file FILE', '--agents N']) expect(stderr).toContain(option);
@@ -135,7 +135,7 @@ describe('without a terminal', () => {
     ['a token file that is not there', null, [], 1, /The token file \S+pat does not exist\..*\n.*install -D -m 600/],
     ['a token file with more than a token', 'to ken', [], 1, /personal access token is malformed/],
     ['a pool that is not there', '', ['--pool', 'nope'], 1, /no agent pool "nope". It has: Default, gpu, lab\./],
-    ['an address that is none', '', ['--url', 'acme'], 2, /Invalid value for --url. Expected a web address/],
+    ['an invalid address', '', ['--url', 'acme'], 2, /Invalid value for --url. Expected a web address/],
     ['no number of agents', '', ['--agents', 'many'], 2, /Invalid value for --agents. Write a number from 1 to 512/],
     ['no day', '', ['--expires', '2027-02-30'], 2, /Invalid value for --expires. Write a day/],
   ])('%s is told, and nothing is written', async (_, token, more, code, message) => {
@@ -159,7 +159,7 @@ describe('without a terminal', () => {
     expect((await load()).pools[0]?.queue).toBe('gpu');
   });
 
-  it('a place that cannot be written to is told', async () => {
+  it('reports a place that cannot be written to', async () => {
     writeFileSync(at('pat'), azure.pat, { mode: 0o600 });
     const args = all(['--token-file', 'pat', '--yes']).map((one) =>
       one === at('config.yml') ? join(at('pat'), 'config.yml') : one,
@@ -215,7 +215,7 @@ describe('with a person', () => {
   });
 });
 
-it('alone it says what there is; a service that it does not know is told', async () => {
+it('without a service it lists the services; it reports an unknown service', async () => {
   expect(await init([])).toMatchObject({ code: 0, stdout: expect.stringContaining('onejob init azure-pipelines') });
   expect(await init(['jenkins'])).toMatchObject({ code: 2, stdout: '' });
 });

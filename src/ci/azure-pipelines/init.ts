@@ -72,10 +72,9 @@ function readToken(typed: string): Answer<string> {
   return /\s/.test(typed) ? { again: 'The personal access token is malformed: it contains whitespace.' } : { value: typed };
 }
 
-/** What `init` asks of the service. */
 type Look = Pick<AzureClient, 'connection' | 'findPool' | 'pools'>;
 
-/** A client that signs in with this token. `from` says to people which one it is. */
+/** `from`: where the token came from, for messages. */
 function lookWith(url: string, token: string, from: string, version: string): Look {
   const reference = { kind: 'memory', name: from, expires: null, read: () => token } as const;
   const credential = createCredential({ kind: 'pat', token: reference }, { clock: systemClock, url });
@@ -85,7 +84,6 @@ function lookWith(url: string, token: string, from: string, version: string): Lo
 /** Above this an agent may not be able to sign in, ms. */
 const worstSkew = 60_000;
 
-/** Lines on who signed in. @throws OnejobError E_CI_* */
 async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
   const { user, skew } = await look.connection(signal);
   const lines = [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`];
@@ -108,7 +106,6 @@ async function checkPool(look: Look, pool: string, signal: AbortSignal): Promise
   }
   const names = (await look.pools(signal)).filter(({ isHosted }) => !isHosted).map(({ name }) => name);
   const seen = names.length === 0 ? 'It shows no agent pools to this token.' : `It has: ${names.join(', ')}.`;
-  throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, {
-    hint: 'Create it on the website (Organization settings, Agent pools), or type the name of another one.',
-  });
+  const hint = 'Create it on the website (Organization settings, Agent pools), or type the name of another one.';
+  throw new OnejobError('E_CI_POOL', `The service has no agent pool ${JSON.stringify(pool)}. ${seen}`, { hint });
 }

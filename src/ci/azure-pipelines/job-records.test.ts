@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import type { Manager } from '../../../test/kit/azure-manager.ts';
 import { type World, worlds } from '../../../test/kit/azure-service.ts';
+import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { noDiagnosticSandboxes } from '../diagnostic-sandbox.ts';
 import { createJobRecords } from '../early/job-records.ts';
@@ -23,7 +24,7 @@ const shown = (place: string, unfinished: readonly JobRequest[] = [], waiting: r
 });
 
 const bookOf = ({ store }: Manager, poolOf: (agent: string) => string | null) =>
-  createJobRecords({ service: 'azure', store, registry: {}, poolOf, wall: Date.now });
+  createJobRecords({ service: 'azure', store, registry: {}, poolOf, clock: { wall: Date.now }, log: keptLog() });
 
 /** A manager with a token of these scopes whose agent has a job. */
 async function busy(world: World, scopes: readonly Scope[]) {

@@ -40,12 +40,12 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
 }
 
 const remembered = 256;
-/** How often a build is asked for that cannot be read. */
+/** How often onejob asks for an unreadable build. */
 const tries = 3;
 
 export type Builds = ReturnType<typeof createBuilds>;
 
-/** The build that a job belongs to: asked once each, and not at all any more once the credential turns out to have no right to it. */
+/** The build of a job, asked for once; never again after the credential turned out to have no right to it. */
 export function createBuilds(client: Pick<AzureClient, 'build'>) {
   const read = new Map<string, Build | null>();
   const failures = new Map<string, number>();
@@ -61,7 +61,7 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
   };
 
   return {
-    /** null when it is not a build's, or nobody may or can say. */
+    /** null: the job belongs to no build, or nobody may read it. */
     async of(request: JobRequest, signal: AbortSignal): Promise<Build | null> {
       const place = placeOf(request);
       if (isDenied || place === null) return null;
@@ -75,18 +75,16 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
         return build;
       } catch (error) {
         signal.throwIfAborted();
-        // Only for people: a job is run whether its build can be read or not.
+        // The build is only for people: its job runs anyway.
         if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
         keep(failures, key, failed + 1);
         return null;
       }
     },
-    /** What was read of it before. */
     known(request: JobRequest): Build | null {
       const place = placeOf(request);
       return place === null ? null : (read.get(place.key) ?? null);
     },
-    /** Whether the credential may not read builds. */
     get isDenied() {
       return isDenied;
     },

@@ -23,7 +23,7 @@ describe.each(shells)('asked with %s', (...shell) => {
     expect(ask({ ONEJOB_AGENT_ROOT: root })).toMatchObject({ root, version: null, problem: "Couldn't find a valid ICU package" });
   });
 
-  it('takes no word of an agent for its version that is none', () => {
+  it('does not take other output of an agent for its version', () => {
     using dir = scratch();
     const root = agentIn(dir.path, 'echo hello');
     expect(ask({ ONEJOB_AGENT_ROOT: root })).toMatchObject({ version: null, problem: 'hello' });

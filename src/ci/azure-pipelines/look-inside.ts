@@ -1,79 +1,48 @@
 /**
- * What an image has inside, asked once with a script in a sandbox made from it: an agent must be registered with its version, and
- * its files must be written to where it lies.
+ * What an image contains, asked once with a script in a sandbox: onejob registers an agent with its version, and writes its files
+ * into its folder.
  */
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import type { Capabilities } from './capabilities.ts';
 
 export interface AgentInside {
-  /** Folder of the agent; null when there is none. */
   readonly root: string | null;
   /** Of `Agent.Listener --version`; null when it does not run. */
   readonly version: string | null;
-  /** What it said instead. */
   readonly problem: string | null;
   readonly uid: number;
-  /** Whether the files that make it an agent can be written. */
+  /** Whether the agent's folder can be written. */
   readonly isWritable: boolean;
-  /** The image's own start script; null when there is none in the usual places. */
+  /** The image's own start script in one of the usual places, or null. */
   readonly start: string | null;
-  /** The environment that the agent will find, which it shows to everybody who sees the pool. */
+  /** The environment that the agent will find and publish. */
   readonly environment: Capabilities;
-  /** Programs that the agent looks for by itself, by the name it gives them. */
+  /** Programs that the agent looks for, by the name that it gives them. */
   readonly tools: Capabilities;
   readonly arch: string;
 }
 
-/** Where images have an agent, the first that has one wins: onejob's own, Microsoft's page for containers, and usual others. */
-const roots = [
-  '/opt/agent',
-  '/azp/agent',
-  '/azp',
-  '/agent',
-  '/vsts/agent',
-  '/vsts',
-  '/home/agent/agent',
-  '/opt/azp',
-  '/opt/azp/agent',
-];
-const starts = ['/azp/start.sh', '/start.sh', '/vsts/start.sh', '/opt/azp/start.sh'];
+/** Where images have an agent; the first that has one counts. From onejob, Microsoft's page for containers, and other images. */
+const roots = '/opt/agent /azp/agent /azp /agent /vsts/agent /vsts /home/agent/agent /opt/azp /opt/azp/agent';
+const starts = '/azp/start.sh /start.sh /vsts/start.sh /opt/azp/start.sh';
 /** Agents look for these on the PATH (agent `NixCapabilitiesProvider`). */
-const tools = [
-  'ant',
-  'bundle',
-  'clang',
-  'cmake',
-  'curl',
-  'docker',
-  'git',
-  'gulp',
-  'java',
-  'make',
-  'mvn',
-  'node',
-  'npm',
-  'python',
-  'python3',
-  'ruby',
-  'sh',
-  'bash',
-];
+const tools = 'ant bundle clang cmake curl docker git gulp java make mvn node npm python python3 ruby sh bash';
 
 /** For `AgentContext.ask`. Builtins only, but for the agent itself. */
 export const lookInside = [
-  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots.join(' ')}; do`,
+  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
   '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
   `  printf 'root=%s\\n' "$d"`,
   `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
-  // Warnings are no version, and where it does not run they are all there is.
+  // Only a failed call has its warnings read.
   '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>/dev/null); then',
   `    printf 'version=%s\\n' "$v"; else`,
   `    printf 'problem=%s\\n' "$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1)"; fi`,
   '  break',
   'done',
-  `for f in ${starts.join(' ')}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
-  `for t in ${tools.join(' ')}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
+  `for f in ${starts}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
+  `for t in ${tools}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
   `while IFS= read -r l; do case $l in Uid:*) set -- $l; printf 'uid=%s\\n' "$2"; break;; esac; done </proc/self/status`,
   `printf 'arch=%s\\n' "$(uname -m 2>/dev/null || echo unknown)"`,
   `printf 'environment\\n'`,
@@ -97,9 +66,7 @@ export function readInside(answer: string): AgentInside {
   }
   const uid = found.get('uid');
   if (uid === undefined)
-    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', {
-      retry: true,
-    });
+    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', { retry: true });
   const said = found.get('version') ?? null;
   const known = version.safeParse(said?.trim());
   return {
@@ -115,11 +82,11 @@ export function readInside(answer: string): AgentInside {
   };
 }
 
-/** A value as `export -p` of some shell writes it: pieces, each quoted in its own way, or not at all. */
+/** A value as a shell's `export -p` writes it: pieces, each quoted in its own way, or not at all. */
 const piece = String.raw`'[^']*'|"(?:[^"\\]|\\[\s\S])*"|\$'(?:[^'\\]|\\[\s\S])*'|\\[\s\S]|[^'"\\\s]`;
 const exports = new RegExp(`^(?:export|declare -x) ([A-Za-z_][A-Za-z0-9_]*)=((?:${piece})*)$`, 'gm');
 
-/** Without the gate's own, and without values of several lines, of which no job can demand anything sensible. */
+/** Without the gate's own, and without values of several lines, which no job can demand. */
 function environmentOf(exported: string): Capabilities {
   const found = [...exported.matchAll(exports)].map(([, name = '', value = '']) => [name, unquote(value)] as const);
   return Object.fromEntries(found.filter(([name, value]) => !name.startsWith('_oj') && !value.includes('\n')));
@@ -134,7 +101,7 @@ function unquote(text: string): string {
   return plain.join('');
 }
 
-/** As bash writes what its locale does not know: bytes by their octal number. */
+/** As bash writes bytes that its locale does not know: as octal numbers. */
 function withBytes(text: string): string {
   const bytes = (text.match(/\\[0-7]{3}|\\[\s\S]|[^\\]+/g) ?? []).map((one) => {
     if (/^\\[0-7]/.test(one)) return Buffer.from([Number.parseInt(one.slice(1), 8)]);

@@ -15,7 +15,7 @@ async function released(one: Manager, agent: string, now: number): Promise<void>
 }
 
 describe('an agent that does not come online', () => {
-  it('is told once its time is over', async () => {
+  it('is reported once its time is over', async () => {
     const world = await open();
     const one = world.manager();
     await one.watch();
@@ -27,7 +27,7 @@ describe('an agent that does not come online', () => {
     expect(one.of('silent')[0]?.failure.message).toMatch(/started 19\d s ago and has not come online at http/);
   });
 
-  it('is told, too, when it was to make itself known, as its "config.sh" can try for ever', async () => {
+  it('is also reported when it was to register itself, because its "config.sh" can try forever', async () => {
     const world = await open();
     const one = world.manager({ config: { registration: 'in-agent' } });
     await one.watch();
@@ -50,7 +50,7 @@ describe('an agent that does not come online', () => {
     expect(one.of('silent')).not.toEqual([]);
   });
 
-  it('is told before the first look by nobody, and not at the first look of a new manager', async () => {
+  it('is not reported before the first look, nor at the first look of a new manager', async () => {
     const world = await open();
     const one = world.manager();
     await released(one, 'a1', world.clock.now() - minutes(30));
@@ -85,7 +85,7 @@ describe('an agent that came online after the look that would have given it up',
   }
   const enabled = (world: World) => world.azure.agents(world.pool).find(({ name }) => name.endsWith('-a1'))?.enabled;
 
-  it('goes on', async () => {
+  it('continues', async () => {
     const world = await open();
     const { one } = await late(world, false);
     expect(one.of('silent')).toEqual([]);
@@ -132,7 +132,7 @@ it('looks on while the service takes its time with what a look is followed by', 
 });
 
 describe('two services of one host on the same agent pool', () => {
-  it('each tell of their own agents only', async () => {
+  it('report only their own agents', async () => {
     const world = await open();
     const first = world.manager();
     const agent = await first.start('a1');
@@ -173,7 +173,7 @@ it('looks once at an agent pool that two pools name, each in its own case', asyn
   expect(one.service.waiting('ci GPU')).toBe(0);
 });
 
-it('tells of all agents at once, and looks again, although the service is slow with what people are told', async () => {
+it('reports all agents at once, and looks again, although the service is slow to describe jobs', async () => {
   const world = await open({ notAwaited: '/build/builds/' });
   const one = world.manager();
   for (const agent of ['a1', 'a2']) {
@@ -219,7 +219,7 @@ describe('waiting jobs', () => {
     ]);
   });
 
-  it('of strangers in the same agent pool are not ours', async () => {
+  it("of other hosts' agents in the same pool are not ours", async () => {
     const world = await open();
     const one = world.manager();
     await registerByHand(world.azure, world.pool, 'somebody', { capabilities: { cobol: 'yes' } });

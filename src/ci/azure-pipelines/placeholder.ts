@@ -1,6 +1,6 @@
 /**
- * Placeholders: a job whose demands no agent of the pool meets, online or not, fails instead of waiting (azure-container-apps #1064,
- * keda-docs #431). So each kind of agent has one registration that never goes online and stays, also while there is no agent at all.
+ * Placeholders: a job whose demands no agent of the pool meets fails instead of waiting (azure-container-apps #1064, keda-docs
+ * #431). So each kind of agent has one registration that never goes online, and stays while there is no agent.
  */
 import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
@@ -12,31 +12,30 @@ import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
 
 interface Made {
-  /** By what its kind says of itself. */
+  /** By the capabilities of its kind. */
   readonly versions: Map<string, Promise<void>>;
-  /** One change after the other. */
   last: Promise<void>;
 }
 
 export function createPlaceholders(
   { config, client, makeKey }: Pick<AzureParts, 'config' | 'client' | 'makeKey'>,
-  books: Registrations,
+  registrations: Registrations,
 ) {
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
   const idOf = (pool: number, set: string): AgentId =>
     `placeholder-${createHash('sha256').update(`${config.name} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
-  const nameOf = (pool: number, set: string): string => books.marks.placeholderName(`${pool} ${set}`);
+  const nameOf = (pool: number, set: string): string => registrations.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);
-    // The answer to an earlier POST may have been lost: that one is as good, and between two there would be none.
-    const remote = await books.locate(agent, signal);
+    // If the answer to an earlier POST was lost, that entry is used, so that there is always one.
+    const remote = await registrations.locate(agent, signal);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), { capabilities: true }, signal);
     if (entry !== null) {
-      books.seen(agent, String(entry.id));
-      // What a former manager learned from an agent that was online stays until there is one to learn from again.
+      registrations.seen(agent, String(entry.id));
+      // What an earlier manager learned from an agent stays until another agent says more.
       const says = { ...entry.systemCapabilities, ...entry.userCapabilities };
       const news = Object.entries({ ...kind.shared, ...said.get(kind.set) }).filter(([name, value]) => says[name] !== value);
       if (news.length === 0) return;
@@ -53,11 +52,11 @@ export function createPlaceholders(
       publicKey,
     };
     const of = { agent, place: String(pool), name: body.name, placeholder: true };
-    await books.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
+    await registrations.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
   };
 
   return {
-    /** There is one for this kind when this resolves, and it says what the kind does. @throws OnejobError E_CI_* */
+    /** Makes sure that there is one for this kind, with the kind's capabilities. @throws OnejobError E_CI_* */
     ensure(pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> {
       pools.set(nameOf(pool, kind.set), kind.pool);
       const agent = idOf(pool, kind.set);
@@ -70,32 +69,31 @@ export function createPlaceholders(
         one.last = making.catch(() => void one.versions.delete(version));
         return making;
       };
-      return (one.versions.get(version) ?? begin()).then(() => books.used(agent));
+      return (one.versions.get(version) ?? begin()).then(() => registrations.used(agent));
     },
-    /** What an agent of this kind said when it was online, beyond what was known before; the placeholder says it from now on. */
+    /** Adds what an online agent of this kind said beyond that to its placeholder. */
     async learn(pool: number, set: string, { systemCapabilities }: Pick<Agent, 'systemCapabilities'>, signal: AbortSignal) {
       if (systemCapabilities === null) return;
       const shared = sharedCapabilities(systemCapabilities);
-      const remote = books.remoteOf(idOf(pool, set));
+      const remote = registrations.remoteOf(idOf(pool, set));
       if (remote !== null && !isDeepStrictEqual(said.get(set) ?? {}, shared))
         await client.setUserCapabilities(pool, Number(remote.id), shared, signal);
       said.set(set, shared);
     },
-    /** What agents of this kind are known to say. */
     learned: (set: string): Capabilities => said.get(set) ?? {},
-    /** The pool of the config for which the one of this name stands; null when it is not known yet, or none. */
+    /** The pool of the config that the placeholder stands for; null: unknown. */
     poolOf: (name: string) => pools.get(name) ?? null,
-    /** Which of ours the service has: one that somebody removed is made again with the next agent. */
+    /** Which of ours the service has: a removed one is made again with the next agent. */
     saw(queue: string, names: ReadonlySet<string>): void {
-      for (const { agent, name, state, place, placeholder } of books.open())
+      for (const { agent, name, state, place, placeholder } of registrations.open())
         if (placeholder && state === 'made' && place === queue && !names.has(name)) made.delete(agent);
     },
     /** Removes all of them. @throws OnejobError E_CI_* of the first that cannot be removed, after trying the others */
     async forget(signal: AbortSignal): Promise<void> {
       const failures: unknown[] = [];
-      for (const one of books.open().filter(({ placeholder }) => placeholder)) {
+      for (const one of registrations.open().filter(({ placeholder }) => placeholder)) {
         made.delete(one.agent);
-        await books.remove(one, signal).catch((error: unknown) => failures.push(error));
+        await registrations.remove(one, signal).catch((error: unknown) => failures.push(error));
       }
       if (failures.length > 0) throw failures[0];
     },

@@ -1,6 +1,5 @@
 /**
- * Pools of the config, and the service's agent pools that they name, whose ids are asked for once each, and anew after one
- * was not there any more.
+ * The service's agent pools that pools of the config name. onejob asks for each id once, and again after the pool was not found.
  */
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
@@ -8,15 +7,13 @@ import type { Log } from '../../log.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
-/** A pool of the config that this service serves. */
 export interface AzurePool {
   readonly name: string;
-  /** Name of the service's agent pool. */
   readonly queue: string;
   readonly tags: readonly string[];
 }
 
-/** Names of the agent pools that are used, each once: for the service they are the same in whatever case. */
+/** Names of the agent pools in use, each once; the service ignores their case. */
 export function queuesOf(pools: readonly { readonly queue: string }[]): string[] {
   return [...new Map(pools.map(({ queue }) => [keyOf(queue), queue])).values()];
 }
@@ -34,7 +31,7 @@ export type AgentPools = ReturnType<typeof createAgentPools>;
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
   const found = new Map<string, Pool>();
   return {
-    /** @throws OnejobError E_CI_POOL with the names that are seen, and what the client throws */
+    /** @throws OnejobError E_CI_POOL with the names that the service shows, and what the client throws */
     async find(queue: string, signal: AbortSignal): Promise<Pool> {
       const known = found.get(keyOf(queue));
       if (known !== undefined) return known;
@@ -60,14 +57,14 @@ export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>
 const certainAfter = 86_400_000;
 
 /**
- * Agent pools that somebody removed at the service: what was in them went with them, and no answer says so of a single entry. A
- * credential that has lost its role is told the same, so it has to stay so for a day, while other pools are shown.
+ * Agent pools that somebody removed at the service, with their entries. A credential that has lost its role sees the same, so
+ * onejob believes it only after a day in which other pools are shown.
  */
 export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, clock: Clock) {
   const missingSince = new Map<number, number>();
   const told = new Set<number>();
   return {
-    /** Whether `error` came since that pool is gone for good; asks the service. @throws OnejobError E_CI_* */
+    /** Whether the pool behind `error` is gone for good; asks the service. @throws OnejobError E_CI_* */
     async explains(error: unknown, pool: number, signal: AbortSignal): Promise<boolean> {
       if (!(error instanceof OnejobError) || error.code !== 'E_CI_POOL') return false;
       const shown = await client.pools(signal);

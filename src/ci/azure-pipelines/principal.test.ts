@@ -132,7 +132,7 @@ describe('refused by the authority', () => {
 });
 
 describe('refused by Azure DevOps', () => {
-  it('an old token: a new one may mend it', async () => {
+  it('an old token: a new one may help', async () => {
     await using one = await make(grants);
     await one.header();
     one.clock.advance(600_000);

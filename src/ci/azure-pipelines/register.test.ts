@@ -220,7 +220,7 @@ describe('deregister', () => {
     await world.azure.faults.up();
   });
 
-  it('says nothing of an agent that another service of this host made known, and does nothing to it', async () => {
+  it('says nothing about an agent that another service of this host registered, and leaves it alone', async () => {
     const world = await open();
     const first = world.manager();
     await first.start('a1');

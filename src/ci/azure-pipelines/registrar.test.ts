@@ -22,7 +22,7 @@ it('finds by its name what it had made when the answer was lost', async () => {
   expect(agents(world).map(({ id }) => String(id))).toEqual([expect.any(String), again.id]);
 });
 
-it('takes the place of an entry of its own name that no book knows', async () => {
+it('replaces an entry with its own name that the store does not know', async () => {
   const world = await open();
   const one = world.manager();
   const lost = await one.register('a1');

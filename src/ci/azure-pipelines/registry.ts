@@ -1,8 +1,4 @@
-/**
- * Azure's agent pools as the engine of early binding sees them. The placeholder comes first: from then on jobs wait for agents of this
- * kind, whatever becomes of this one.
- */
-
+/** Azure's agent pools for the early engine. The placeholder comes first: from then on jobs wait for agents of this kind. */
 import { abortable } from '../../abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -22,19 +18,18 @@ import { type Agent, type JobRequest, requestState } from './wire.ts';
 export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
 /** `closing`: aborts when the service ends. */
-export function createAzureRegistry(parts: AzureParts, books: Registrations, closing: AbortSignal) {
+export function createAzureRegistry(parts: AzureParts, registrations: Registrations, closing: AbortSignal) {
   const { config, client, log, makeKey, slots } = parts;
-  const { marks } = books;
-  const placeholders = createPlaceholders(parts, books);
+  const { marks } = registrations;
+  const placeholders = createPlaceholders(parts, registrations);
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
   const builds = createBuilds(client);
-  /** Kind of each agent that was registered by this manager. */
   const kinds = new Map<AgentId, AgentKind>();
-  /** Kinds of which one agent has told what it says once it is online. */
+  /** Kinds whose placeholder has been updated from an online agent. */
   const taught = new Set<string>();
   const latest = new Map<number, readonly JobRequest[]>();
-  /** Version of the agent in the images, as it was seen last, null before; and whether tokens have entered sandboxes. */
+  /** The last seen version of the agent in images, and whether tokens have entered sandboxes. */
   const seen: { insideVersion: string | null; handsOutToken: boolean } = { insideVersion: null, handsOutToken: false };
 
   const configOf = (name: string): AzurePool => {
@@ -50,7 +45,7 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
     return { place, id: String(id), name, status, job: assignedRequest === null ? null : remoteJob(assignedRequest) };
   };
 
-  /** What a call says of an agent pool; `absent`, when that is gone for good. */
+  /** The answer of a call within an agent pool; `absent` when that is gone for good. */
   async function within<T>(place: string, call: (pool: number) => Promise<T>, absent: T, signal: AbortSignal): Promise<T> {
     const pool = Number(place);
     try {
@@ -61,19 +56,19 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
     }
   }
 
-  /** Which jobs wait for which pools: the agents that would do say it, and the placeholders while there are none. */
+  /** Which jobs wait for which pools, by the agents and placeholders that match them. */
   function waitingOf(
     agents: readonly Agent[],
     requests: readonly JobRequest[],
     served: readonly string[],
   ): NonNullable<Shown['waiting']> {
     const standsFor = new Map<number, readonly string[]>();
-    const booked = new Set(books.open().map(({ name }) => name));
+    const booked = new Set(registrations.open().map(({ name }) => name));
     for (const { id, name } of agents) {
       const agent = marks.agentOf(name);
       const one = agent !== null ? slots.poolOf(agent) : placeholders.poolOf(name);
       if (one !== null) standsFor.set(id, [one]);
-      // Of a former manager, until this one has made its first agent.
+      // A placeholder of an earlier manager, until this one has made its first agent.
       else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
     }
     return requests
@@ -107,7 +102,6 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
         throw error;
       }
     },
-
     async create(context, name, signal) {
       const { agent } = context;
       const { queue, tags } = configOf(context.pool);
@@ -117,58 +111,43 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
       const { inside } = kind;
       seen.insideVersion = inside.version ?? seen.insideVersion;
       const way = wayOf(config.registration, inside, context.pool);
-      // One that outlives its first caller: others wait for the same placeholder.
+      // `closing` and not `signal`: others wait for the same placeholder.
       await abortable(placeholders.ensure(pool.id, kind, closing), signal);
       kinds.set(agent, kind);
       const script = { root: inside.root ?? '', uid: inside.uid, workspace: context.workspace, capabilities: kind.told };
       if (way !== 'manager') {
-        if (config.registration === 'auto' && !seen.handsOutToken)
-          log.warn('the image has no working agent of its own, so its start script gets the token, which jobs can read', {
-            pool: context.pool,
-          });
+        const warning = 'the image has no working agent of its own, so its start script gets the token, which jobs can read';
+        if (config.registration === 'auto' && !seen.handsOutToken) log.warn(warning, { pool: context.pool });
         seen.handsOutToken = true;
         const token = await tokenOf(config, parts.variables);
         const self: SelfRegistration = { url: config.url, pool: queue, name, token };
-        const text =
+        const own =
           way === 'in-agent' ? configuringAgent(script, self) : startingImage(inside.start ?? '', context.workspace, self);
-        return { place, create: async () => ({ id: null, script: text, redact: [token], files: null }) };
+        return { place, create: async () => ({ id: null, script: own, redact: [token], files: null }) };
       }
       const key = await makeKey();
-      const body = {
-        name,
-        version: inside.version ?? '0.0.0',
-        osDescription: 'Linux',
-        systemCapabilities: {
-          ...placeholders.learned(kind.set),
-          ...kind.all,
-          'Agent.Name': name,
-          'Agent.ComputerName': context.name,
-        },
-        publicKey: key.publicKey,
-      };
+      const says = { ...placeholders.learned(kind.set), ...kind.all, 'Agent.Name': name, 'Agent.ComputerName': context.name };
+      const version = inside.version ?? '0.0.0';
+      const body = { name, version, osDescription: 'Linux', systemCapabilities: says, publicKey: key.publicKey };
       return {
         place,
         async create(inner) {
           const made = await client.addAgent(pool.id, body, inner);
-          const files = agentFiles({ agent: made, pool, url: config.url, name, key });
+          const files = agentFiles(made, pool, { url: config.url, name, key });
           return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
         },
       };
     },
-
-    find: (which, signal) => {
+    async find(which, signal) {
       const { place } = which;
-      const find = async (pool: number): Promise<Entry | null> => {
-        const agent =
-          'id' in which
-            ? await client.agent(pool, Number(which.id), { assigned: true }, signal)
-            : ((await client.agents(pool, { name: which.name, assigned: true }, signal)).find(({ name }) => name === which.name) ??
-              null);
-        return agent === null ? null : entryOf(place, agent);
+      const find = async (pool: number): Promise<Agent | null> => {
+        if ('id' in which) return client.agent(pool, Number(which.id), { assigned: true }, signal);
+        const found = await client.agents(pool, { name: which.name, assigned: true }, signal);
+        return found.find(({ name }) => name === which.name) ?? null;
       };
-      return within(place, find, null, signal);
+      const agent = await within(place, find, null, signal);
+      return agent === null ? null : entryOf(place, agent);
     },
-
     remove({ place, id }, signal) {
       const remove = async (pool: number) => {
         const answer = await client.deleteAgent(pool, Number(id), signal);
@@ -176,19 +155,15 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
       };
       return within(place, remove, 'absent', signal);
     },
-
     disable: ({ place, id }, disabled, signal) =>
       within(place, (pool) => client.setEnabled(pool, Number(id), !disabled, signal), 'absent', signal),
-
     async lastJob({ place, id }, signal) {
       const requests = await client.requests(Number(place), { agent: Number(id) }, signal);
       const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
       return begun === undefined ? null : remoteJob(begun);
     },
-
     saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
-
-    /** Once for each kind of agent: what it says of itself is what its placeholder must say. */
+    /** Updates each kind's placeholder once with what an online agent says. */
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);
       for (const { id, name, status } of entries) {
@@ -212,25 +187,20 @@ export function createAzureRegistry(parts: AzureParts, books: Registrations, clo
   return {
     ...calls,
     ...{ placeholders, agentPools, builds, seen },
-    /** Jobs of each agent pool that are not over, as the last look showed them, by its id. */
+    /** Unfinished jobs of each agent pool at the last look, by its id. */
     latest: latest as ReadonlyMap<number, readonly JobRequest[]>,
-    /** Its agent is gone. */
     forget: (agent: AgentId) => void kinds.delete(agent),
   };
 }
 
-/** The token itself, for agents that make themselves known. @throws OnejobError E_CONFIG, E_SECRET */
+/** The token for agents that register themselves. @throws OnejobError E_CONFIG, E_SECRET */
 async function tokenOf({ name, credential }: AzureServiceConfig, variables: Variables | undefined): Promise<string> {
   if (credential.kind === 'pat') return (await readSecret(credential.token, variables)).trim();
-  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, {
-    hint: 'Use "registration: manager", or set "token".',
-  });
+  const hint = 'Use "registration: manager", or set "token".';
+  throw new OnejobError('E_CONFIG', `Agents of service ${name} cannot register themselves with a service principal.`, { hint });
 }
 
-/**
- * Who makes an agent known to the service: what config asks for, as far as the image allows it.
- * @throws OnejobError E_AGENT_ABSENT for an image that cannot be an agent in this way
- */
+/** Who registers an agent: what config asks for, if the image allows it. @throws OnejobError E_AGENT_ABSENT if it does not */
 function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, pool: string): 'manager' | 'in-agent' | 'image' {
   const way = asked === 'auto' ? (inside.version === null ? 'image' : 'manager') : asked;
   const absent = (what: string, hint: string): never => {

@@ -17,7 +17,7 @@ const authority = value((found) => {
   return good ? yes(found.replace(/\/+$/, '')) : no('expected a web address such as "https://login.microsoftonline.com"');
 });
 
-/** Written in the place of the secret by mistake, it must stand in no message. */
+/** A secret written here by mistake must not appear in a message. */
 const guid = (what: string, good: RegExp) =>
   value((found) => (typeof found === 'string' && good.test(found) ? yes(found) : no(`expected ${what}`)));
 const id = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;

@@ -1,16 +1,15 @@
 /**
- * The scripts that make a waiting sandbox an agent. Each ends by becoming the process that handles TERM: the agent's own `run.sh`
- * would swallow it. Secrets are written with builtins only, so that they stand in no argument and no temporary file.
+ * The scripts that make a waiting sandbox an agent. Each becomes the process that handles TERM, which the agent's own `run.sh`
+ * would swallow. Only builtins write secrets, so no argument and no temporary file contains them.
  */
-
 import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../../errors.ts';
+import { inQuotes } from '../../quoted.ts';
 import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
 
-/** Folder of the agent's own logs, in the workspace. */
 export const diagFolder = '.onejob-diag';
 
 export interface AgentScript {
@@ -20,11 +19,11 @@ export interface AgentScript {
   readonly capabilities: Capabilities;
 }
 
-/** The agent is known to the service already: only its files have to be put down. */
+/** onejob has registered the agent: the script only writes its files. */
 export function readyAgent(parts: AgentScript, files: readonly { readonly name: string; readonly text: string }[]): string {
   return [
     ...begin(parts),
-    ...files.map(({ name, text }) => `rm -f ${name}; printf '%s' ${quote(text)} >${name} || exit 1`),
+    ...files.map(({ name, text }) => `rm -f ${name}; printf '%s' ${inQuotes(text)} >${name} || exit 1`),
     ...capabilities(parts),
     'umask 022',
     'exec ./bin/Agent.Listener run --once',
@@ -38,36 +37,36 @@ export interface SelfRegistration {
   readonly token: string;
 }
 
-/** The agent makes itself known with a token, which is gone from the sandbox before a job can come. */
+/** The agent registers itself with a token, which is gone from the sandbox before a job can come. */
 export function configuringAgent(parts: AgentScript, { url, pool, name, token }: SelfRegistration): string {
-  const flags = `--unattended --acceptTeeEula --replace --auth pat --url ${quote(url)} --pool ${quote(pool)} --agent ${quote(name)} --work _work`;
+  const flags = `--unattended --acceptTeeEula --replace --auth pat --url ${inQuotes(url)} --pool ${inQuotes(pool)} --agent ${inQuotes(name)} --work _work`;
   return [
     ...begin(parts),
     ...capabilities(parts),
     'umask 022',
-    // The agent takes it out of its environment when it has read it, and is another process than the one that runs jobs.
-    `VSTS_AGENT_INPUT_TOKEN=${quote(token)} ./config.sh ${flags} </dev/null || exit 1`,
+    // The agent removes it from its environment, and is another process than the one that runs jobs.
+    `VSTS_AGENT_INPUT_TOKEN=${inQuotes(token)} ./config.sh ${flags} </dev/null || exit 1`,
     'exec ./bin/Agent.Listener run --once',
   ].join('\n');
 }
 
-/** The image's own start script, which is given what such scripts expect. It keeps the token, and whoever's job it runs may read it. */
+/** The image's own start script, with what such scripts expect. It keeps the token, and its jobs may read it. */
 export function startingImage(start: string, workspace: string, { url, pool, name, token }: SelfRegistration): string {
   const slash = start.lastIndexOf('/');
   return [
-    `cd ${quote(start.slice(0, slash) || '/')} || exit 1`,
+    `cd ${inQuotes(start.slice(0, slash) || '/')} || exit 1`,
     ...diagnostics(workspace),
-    `export AZP_URL=${quote(url)} AZP_TOKEN=${quote(token)} AZP_POOL=${quote(pool)} AZP_AGENT_NAME=${quote(name)}`,
-    // What the image wants to be kept to itself stays so.
+    `export AZP_URL=${inQuotes(url)} AZP_TOKEN=${inQuotes(token)} AZP_POOL=${inQuotes(pool)} AZP_AGENT_NAME=${inQuotes(name)}`,
+    // Keeps what the image itself excludes.
     'export AGENT_ALLOW_RUNASROOT=1 VSO_AGENT_IGNORE="${VSO_AGENT_IGNORE:+$VSO_AGENT_IGNORE,}AZP_TOKEN,AZP_TOKEN_FILE"',
-    `if [ -x ${quote(start)} ]; then exec ${quote(start)} --once; fi`,
-    `exec sh ${quote(start)} --once`,
+    `if [ -x ${inQuotes(start)} ]; then exec ${inQuotes(start)} --once; fi`,
+    `exec sh ${inQuotes(start)} --once`,
   ].join('\n');
 }
 
 function begin({ root, uid, workspace }: AgentScript): string[] {
   return [
-    `cd ${quote(root)} || exit 1`,
+    `cd ${inQuotes(root)} || exit 1`,
     ...diagnostics(workspace),
     ...(uid === 0 ? ['export AGENT_ALLOW_RUNASROOT=1'] : []),
     'umask 077',
@@ -75,40 +74,29 @@ function begin({ root, uid, workspace }: AgentScript): string[] {
 }
 
 function diagnostics(workspace: string): string[] {
-  const folder = quote(`${workspace}/${diagFolder}`);
+  const folder = inQuotes(`${workspace}/${diagFolder}`);
   return [`if mkdir -p ${folder} 2>/dev/null; then export AGENT_DIAGLOGPATH=${folder}; fi`];
 }
 
 function capabilities({ capabilities: found }: AgentScript): string[] {
   const text = capabilitiesFile(found);
   if (text === '') return [];
-  // What the image brings itself stays, also without the end of its last line.
+  // Keeps what the image has, also if its last line does not end.
   const whole = `if [ -s .capabilities ]; then printf '\\n' >>.capabilities; fi`;
-  return [whole, `printf '%s' ${quote(text)} >>.capabilities || exit 1`];
-}
-
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`;
-}
-
-export interface AgentFileParts {
-  readonly agent: RegisteredAgent;
-  readonly pool: { readonly id: number; readonly name: string };
-  /** Of the organisation or collection. */
-  readonly url: string;
-  /** The agent's name at the service. */
-  readonly name: string;
-  readonly key: Pick<AgentKey, 'rsaParameters'>;
+  return [whole, `printf '%s' ${inQuotes(text)} >>.capabilities || exit 1`];
 }
 
 /**
- * The three files that make an agent out of a sandbox, as `config.sh` would leave them (agent `ConfigurationStore.cs`,
- * `ConfigurationManager.cs`, `OAuthCredential.cs`): name in the agent's root and text of each. They hold the agent's own key, never the
- * manager's credential. @throws OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
+ * The three files that make a sandbox an agent, as `config.sh` writes them (agent `ConfigurationStore.cs`,
+ * `ConfigurationManager.cs`, `OAuthCredential.cs`). They contain the agent's own key, never the manager's credential. @throws
+ * OnejobError E_CI_ANSWER when the service gave the agent no way to sign in
  */
-export function agentFiles(parts: AgentFileParts): { readonly name: string; readonly text: string }[] {
-  const { agent, pool, name, key } = parts;
-  const url = baseOf(parts.url);
+export function agentFiles(
+  agent: RegisteredAgent,
+  pool: { readonly id: number; readonly name: string },
+  { name, url: address, key }: { readonly name: string; readonly url: string; readonly key: Pick<AgentKey, 'rsaParameters'> },
+): { readonly name: string; readonly text: string }[] {
+  const url = baseOf(address);
   if (agent.authorization === null) {
     throw new OnejobError('E_CI_ANSWER', `Cannot start agent ${name}: ${url} registered it without a way to sign in.`, {
       hint: 'Azure DevOps Server before 2017 does not support this; set "registration: in-agent" for it.',
@@ -150,9 +138,9 @@ function onHostOf(url: string, there: string): string {
 }
 
 export interface AgentKey {
-  /** Standard base64, big-endian, as the service takes it. */
+  /** Standard base64, big-endian. */
   readonly publicKey: { readonly exponent: string; readonly modulus: string };
-  /** Text of `.credentials_rsaparams`. It is the private key: whoever has it is this agent. */
+  /** Text of `.credentials_rsaparams`: the private key. */
   readonly rsaParameters: string;
 }
 
@@ -161,12 +149,12 @@ const whole = bits / 8;
 const half = whole / 2;
 
 /**
- * Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). .NET reads them only at their exact lengths, while
- * a JWK leaves out leading zeros: about one key in fifty would make an agent that cannot start.
+ * Bytes of each part of a private key, by its name in a JWK (.NET `RSAParameters`). .NET needs these exact lengths, but a JWK omits
+ * leading zeros: without padding, about one agent in fifty could not start.
  */
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 
-/** A new RSA-2048 key; takes a tenth of a second or so, not on the main thread. */
+/** A new RSA-2048 key; takes about 100 ms, not on the main thread. */
 export async function makeAgentKey(): Promise<AgentKey> {
   const { privateKey } = await promisify(generateKeyPair)('rsa', { modulusLength: bits, publicExponent: 0x10001 });
   return agentKeyOf(privateKey.export({ format: 'jwk' }));
@@ -178,9 +166,8 @@ export function agentKeyOf(jwk: JsonWebKey): AgentKey {
     const bytes = Buffer.from(jwk[name] ?? '', 'base64url');
     const length = lengths[name];
     if (bytes.length === 0 || bytes.length > length) {
-      throw new OnejobError('E_BUG', `Cannot create an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`, {
-        retry: true,
-      });
+      const message = `Cannot create an agent's key: ${name} has ${bytes.length} bytes, not ${length}.`;
+      throw new OnejobError('E_BUG', message, { retry: true });
     }
     return Buffer.concat([Buffer.alloc(length - bytes.length), bytes]).toString('base64');
   };

@@ -1,8 +1,7 @@
 /**
- * Azure Pipelines as a CI service. It binds early: an agent must be online to be given a job, so each standby is made known to the
- * service while it waits, with a key of its own; the credential never leaves the manager.
+ * Azure Pipelines as a CI service that binds early: each standby is registered with a key of its own, and the credential stays in
+ * the manager.
  */
-
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
@@ -19,7 +18,7 @@ import type { Store } from '../../store/store.ts';
 import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
-import { proxyFindings } from '../proxy-findings.ts';
+import { proxyFindings } from '../service-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';
@@ -28,15 +27,8 @@ import { createAzureRegistry } from './registry.ts';
 import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
-/** As config says it. */
 export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
-  const {
-    config: { pools },
-    env,
-    clock,
-    variables,
-    version,
-  } = parts;
+  const { env, clock, variables } = parts;
   const { name, url } = config;
   const proxies = env?.proxies ?? noProxies;
   const outbound = createOutbound(proxies);
@@ -45,8 +37,8 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   const service = createAzurePipelines({
     ...parts,
     config,
-    pools: pools.filter((pool) => pool.service === name).map(({ name, queue, tags }) => ({ name, queue, tags })),
-    client: createAzureClient({ url, credential, clock, version, fetch }),
+    pools: parts.config.pools.filter((pool) => pool.service === name),
+    client: createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch }),
     makeKey: makeAgentKey,
     random: Math.random,
   });
@@ -71,32 +63,28 @@ export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' |
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
-/** Of what services may leave out it has these. */
 export type AzureService = CiService &
   Required<Pick<CiService, 'ending' | 'settle' | 'describeExit' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
 
 export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
-  const { name: service, url, pollEvery, bootTimeout } = config;
+  const { name: service, url } = config;
   const closing = new AbortController();
   const queues = queuesOf(pools).map((name) => {
     return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
   });
-  const { common, registry, books } = createEarlyBound({ ...parts, service, url, queues, pollEvery, bootTimeout }, (known) =>
+  const { common, registry, registrations } = createEarlyBound({ ...parts, service, url, queues, pace: config }, (known) =>
     createAzureRegistry(parts, known, closing.signal),
   );
 
   return {
     ...common,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
-
-    check: (signal) => findings(parts, registry, books, signal),
-
+    check: (signal) => findings(parts, registry, registrations, signal),
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       common.observe(emit, signal);
     },
-
     async settle({ agent }, files, signal) {
       try {
         await keepDiagnostics(clock, store.dir, agent, files, signal);
@@ -105,36 +93,26 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
         log.warn("the agent's own logs were not kept", { agent, reason: toFailure(error).message });
       }
     },
-
     deregister(context, signal) {
       registry.forget(context.agent);
       return common.deregister(context, signal);
     },
-
     describeExit,
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
   };
 }
 
-/**
- * What to say of an agent that ended and never had a job. Exit codes of the listener: agent `Constants.cs`. `lastWords`: the end of its
- * output.
- */
+/** As `CiService.describeExit`. Exit codes of the listener: agent `Constants.cs`. */
 export function describeExit(exit: Exit, lastWords: string): Failure {
-  if (exit.kind === 'code' && (exit.code === 3 || exit.code === 4)) {
-    return {
-      code: 'E_AGENT_OUTDATED',
-      message: `The agent ended to update itself (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and turn off automatic updates of the agent pool.`,
-      retry: true,
-    };
-  }
-  return endedWithoutJob(exit, lastWords);
+  if (exit.kind !== 'code' || (exit.code !== 3 && exit.code !== 4)) return endedWithoutJob(exit, lastWords);
+  const message = `The agent ended to update itself (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and turn off automatic updates of the agent pool.`;
+  return { code: 'E_AGENT_OUTDATED', message, retry: true };
 }
 
 /**
- * Which package of the agent images get: what config names, else the newest that the service hands out. `platform`: such as `linux-x64`.
- * @throws OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
+ * The agent's package for images: what config names, else the service's newest. `platform`: such as `linux-x64`. @throws
+ * OnejobError E_AGENT_PACKAGE when there is no such version, E_CI_*
  */
 export async function choosePackage(
   config: AgentPackageConfig,
@@ -146,9 +124,8 @@ export async function choosePackage(
   if (from !== null) {
     const named = version ?? /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(basename(from))?.[1];
     if (named !== undefined) return { type: azurePipelines.type, version: named, from, sha256 };
-    throw new OnejobError('E_AGENT_PACKAGE', `Cannot determine the version of the agent in ${from} from its name.`, {
-      hint: 'Add the version: agent: { version: "5.278.0", from: … }.',
-    });
+    const hint = 'Add the version: agent: { version: "5.278.0", from: … }.';
+    throw new OnejobError('E_AGENT_PACKAGE', `Cannot determine the version of the agent in ${from} from its name.`, { hint });
   }
   const packages = await client.packages(platform, signal);
   const found = version === null ? packages[0] : packages.find((one) => one.version === version);
@@ -157,21 +134,16 @@ export async function choosePackage(
   const seen = packages.map((one) => one.version).slice(0, 5);
   const what = version === null ? 'any agent' : `version ${version} of the agent`;
   const others = seen.length > 0 ? ` It has ${seen.join(', ')}.` : '';
-  throw new OnejobError('E_AGENT_PACKAGE', `The service does not offer ${what} for ${platform}.${others}`, {
-    hint: 'Name a version that it has, or the address of the package: agent: { from: https://… }.',
-  });
+  const hint = 'Name a version that it has, or the address of the package: agent: { from: https://… }.';
+  throw new OnejobError('E_AGENT_PACKAGE', `The service does not offer ${what} for ${platform}.${others}`, { hint });
 }
 
-/** Bytes kept of one agent. */
 export const diagLimit = 10 * 2 ** 20;
 
-/** ms for all of it: a job may have made its logs as long as it likes. */
+/** ms for all of it: a job decides how long its logs are. */
 const patience = 60_000;
 
-/**
- * The agent's own logs, copied out before its sandbox goes, as somebody else's files. Idempotent. An agent without such logs leaves no
- * file. `limit`: ms after which it fails.
- */
+/** Copies the agent's own logs before its sandbox is removed. Idempotent. `limit`: ms after which it fails. */
 export async function keepDiagnostics(
   clock: Clock,
   stateDir: string,
@@ -188,7 +160,7 @@ export async function keepDiagnostics(
     const found = await files.folder(diagFolder, either);
     if (found === null) return;
     await mkdir(dirname(path), { recursive: true, mode: 0o700 });
-    // A sparse file is terabytes of zeros: nothing goes on reading what nobody wants any more.
+    // A sparse file may be terabytes of zeros, so reading stops.
     const stop = () => found.destroy(either.reason);
     either.addEventListener('abort', stop, { once: true });
     try {
@@ -206,7 +178,7 @@ export async function keepDiagnostics(
   }
 }
 
-/** Ends what it reads from as soon as enough is kept. */
+/** Stops reading as soon as enough is kept. */
 async function* upTo(limit: number, source: Readable): AsyncGenerator<Buffer> {
   let left = limit;
   for await (const chunk of source as AsyncIterable<Buffer>) {

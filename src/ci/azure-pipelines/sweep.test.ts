@@ -1,4 +1,4 @@
-/** Both sides of the books: what was made goes, what somebody else made stays. */
+/** What onejob registered is removed, and what somebody else registered stays. */
 import { describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import type { Manager } from '../../../test/kit/azure-manager.ts';
@@ -48,7 +48,7 @@ it('removes the others although one cannot be removed, and tries that one less a
   expect(one.of('hold').every(({ reason }) => reason === null)).toBe(true);
 });
 
-it('removes entries of its own mark that no book knows, after it has seen them twice', async () => {
+it('removes entries with its own mark that the store does not know, after it has seen them twice', async () => {
   const world = await open();
   const pools = [
     { name: 'ci', queue: 'gpu', tags: [] },
@@ -89,7 +89,7 @@ it('leaves an agent alone that a slot still has', async () => {
   expect(rest(world)).toHaveLength(1);
 });
 
-it('leaves an agent alone that is online, whose book was lost', async () => {
+it('leaves an online agent alone whose registration was lost', async () => {
   const world = await open();
   const one = world.manager();
   await one.start('a1');
@@ -124,7 +124,7 @@ function ghost(one: Manager): void {
   one.store.registrations.made('a0', '1', 1);
 }
 
-it('removes what no book knows although a book cannot be closed', async () => {
+it('removes unknown entries although a known one cannot be removed', async () => {
   const world = await open();
   const one = world.manager();
   ghost(one);
@@ -180,7 +180,7 @@ it('goes on for a service that no pool uses any more; its placeholder goes when 
 });
 
 describe('after a service was given another name', () => {
-  it('removes what it made under its old one, and closes the books of that', async () => {
+  it('removes what it made under its old one, and closes the registrations of that', async () => {
     const world = await open();
     const first = world.manager();
     await first.register('a1');

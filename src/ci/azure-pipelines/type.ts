@@ -14,8 +14,8 @@ export interface AzureServiceConfig {
   readonly url: string;
   readonly credential: AzureCredential;
   /**
-   * Who makes an agent known to the service: `manager`, onejob itself, so that no credential enters a sandbox. `in-agent`:
-   * the agent's own `config.sh`. `image`: the image's own start script. `auto`: `manager` for an image with an agent, else `image`.
+   * Who registers an agent: `manager`, onejob, so that no credential enters a sandbox; `in-agent`, the agent's `config.sh`;
+   * `image`, the image's start script; `auto`, `manager` for an image with an agent, else `image`.
    */
   readonly registration: 'manager' | 'in-agent' | 'image' | 'auto';
   /** ms between two looks at the service. */
@@ -88,24 +88,20 @@ function resolveCredential(keys: Keys): AzureCredential | null {
   return { kind: 'principal', tenant, client, secret, authority };
 }
 
-/** The agent of Azure Pipelines is a program in an image, which must write into its folder and reach the service. */
 export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
-  if (sound(pool, 'runtime') && pool.runtime === 'process') {
+  if (sound(pool, 'runtime') && pool.runtime === 'process')
     inPool(pool, ['runtime'], `is process, but ${of}, whose agent is part of an image: there would be no agent; write docker`);
-  }
-  if (sound(pool, 'read_only') && pool.recipe.readOnly) {
+  if (sound(pool, 'read_only') && pool.recipe.readOnly)
     inPool(pool, ['read_only'], `is true, but ${of}, whose agent writes into its own folder and would not start; remove the key`);
-  }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
     const how =
       'whose agents hold their devices while they wait for a job: there would be no job to lease them for; remove the key';
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
   }
-  if (sound(pool, 'network') && pool.recipe.network === 'none') {
+  if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is none, but ${of}, which an agent must reach: no agent would ever come online; write internet`);
-  }
   if (given.timeout !== undefined && pool.timeout !== null) {
     const how = 'where a pipeline sets how long its job may run, with timeoutInMinutes';
     inPool(pool, ['timeout'], `is not used: ${of}, ${how}`, 'warning');
@@ -117,29 +113,23 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
   const keys = checking.written.services.get(name)?.keys ?? {};
   const at = (path: readonly string[], message: string, severity?: 'warning') =>
     checking.at(['services', name, ...path], message, severity);
-  if (keys.token !== undefined && keys.principal !== undefined) {
+  if (keys.token !== undefined && keys.principal !== undefined)
     at(['principal'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
-  }
   if (credential.kind === 'principal' && !isHostedAzure(url)) {
     const why = '"url" seems to be an Azure DevOps Server, which does not support Entra applications; write "token" instead';
     at(['principal'], `may not work: ${why}`, 'warning');
   }
   const secret = credential.kind === 'pat' ? 'token' : 'secret';
   const open = clearTextHost(url);
-  if (open !== null) {
+  if (open !== null)
     at(['url'], `is not encrypted: onejob would send the ${secret} in clear text to ${open}; write https`, 'warning');
-  }
   const host = credential.kind === 'principal' ? clearTextHost(credential.authority) : null;
-  if (host !== null) {
+  if (host !== null)
     at(['principal', 'authority'], `is not encrypted: onejob would send the secret in clear text to ${host}`, 'warning');
-  }
   if (registration === 'in-agent' || registration === 'image') {
     const who = registration === 'image' ? 'jobs may be able to read it' : 'it is removed before a job, which an image can prevent';
-    at(
-      ['registration'],
-      `is ${registration}: the credential enters every sandbox, and ${who}; manager keeps it outside`,
-      'warning',
-    );
+    const why = `the credential enters every sandbox, and ${who}; manager keeps it outside`;
+    at(['registration'], `is ${registration}: ${why}`, 'warning');
   }
   if (bootTimeout < 2 * pollEvery) {
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
@@ -148,16 +138,12 @@ export function checkAzure(service: AzureServiceConfig, checking: Checking): voi
   }
   if (keys.agent === undefined) return;
   const { version, from, sha256 } = service.agentPackage;
-  if (from !== null && version === null) {
+  if (from !== null && version === null)
     at(['agent', 'from'], 'does not contain the version in its name, as "…-5.278.0.tar.gz" does; write "version" too');
-  }
   if (sha256 !== null && version === null && from === null) {
-    at(
-      ['agent', 'sha256'],
-      'is the checksum of one package, but "version" is latest: onejob would refuse the next one; write "version" too',
-    );
+    const why = 'onejob would refuse the next one; write "version" too';
+    at(['agent', 'sha256'], `is the checksum of one package, but "version" is latest: ${why}`);
   }
-  if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://download.agent.dev.azure.com/')) {
+  if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://download.agent.dev.azure.com/'))
     at(['agent', 'from'], 'has no "sha256": onejob puts whatever it downloads from there into the image, unchecked', 'warning');
-  }
 }

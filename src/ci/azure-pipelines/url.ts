@@ -3,13 +3,13 @@ import { clearTextHost } from '../../config/service-keys.ts';
 import type { Parsed } from '../../config/units.ts';
 import { OnejobError } from '../../errors.ts';
 
-/** Where an organisation of the hosted service lives; anything else is taken for Azure DevOps Server. */
+/** Hosts of the hosted service; any other is Azure DevOps Server. */
 const cloud = 'dev.azure.com';
 const oldCloud = '.visualstudio.com';
 
 /**
- * The address of an organisation or collection, without a slash at its end. What is more than that, such as the page of a
- * pool or the name of a project, is refused with the part to keep. No message holds a password that stands in the address.
+ * The address of an organisation or collection, without a slash at its end. Anything longer, such as the page of a pool, is refused
+ * with the part to keep. No message contains a password of the address.
  */
 export function parseAzureUrl(written: string): Parsed<string> {
   const text = written.trim();
@@ -23,21 +23,20 @@ export function parseAzureUrl(written: string): Parsed<string> {
   if (url === null || /\s/.test(text)) return no(form);
   const keep = essence(url);
   if (keep === null) return no(`does not name an organisation; write "${url.origin}/ORGANISATION"`);
-  if (url.username !== '' || url.password !== '') {
+  if (url.username !== '' || url.password !== '')
     return no(`must contain neither user nor password; keep "${keep}", and name the token with "token"`);
-  }
   const given = url.origin + url.pathname.replace(/\/+$/, '');
   if (given === keep && url.search === '' && url.hash === '') return { ok: true, value: keep };
   return no(`is more than the address of the ${isHosted(url) ? 'organisation' : 'collection'}; keep "${keep}"`);
 }
 
-/** The part of an address that `parseAzureUrl` asks to keep; null when there is none. */
+/** The part that `parseAzureUrl` asks to keep, or null. */
 export function azureUrlToKeep(written: string): string | null {
   const text = written.trim();
   return /^https?:\/\//i.test(text) && URL.canParse(text) ? essence(new URL(text)) : null;
 }
 
-/** Whether an address is Microsoft's own service; what is not is Azure DevOps Server, or a stand-in for tests. */
+/** Whether an address is Microsoft's own service. */
 export function isHostedAzure(url: string): boolean {
   return URL.canParse(url) && isHosted(new URL(url));
 }
@@ -57,17 +56,13 @@ function essence(url: URL): string | null {
   return [url.origin, ...parts.slice(0, ofCollection ? page : Math.max(page - 1, Math.min(page, 1)))].join('/');
 }
 
-/**
- * The address without a slash at its end, encoded.
- * @throws OnejobError E_CONFIG, which does not show the address when it holds a password
- */
+/** The address without a slash at its end, encoded. @throws OnejobError E_CONFIG, which never shows a password */
 export function baseOf(url: string): string {
   const found = URL.parse(url.trim());
   if (found === null || !/^https?:$/.test(found.protocol)) {
-    // What stands here by mistake may be the token.
-    throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', {
-      hint: 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.',
-    });
+    // It may be the token, by mistake.
+    const hint = 'Write it as the browser shows it: https://dev.azure.com/ORGANISATION.';
+    throw new OnejobError('E_CONFIG', 'The "url" of an azure-pipelines service is not an http or https address.', { hint });
   }
   if (found.username !== '' || found.password !== '') {
     throw new OnejobError('E_CONFIG', `The "url" of an azure-pipelines service contains a user or password for ${found.host}.`, {
@@ -77,12 +72,11 @@ export function baseOf(url: string): string {
   return found.origin + found.pathname.replace(/\/+$/, '');
 }
 
-/** For `describe`: a warning where the credential could be read on its way. */
 export function openness(base: string): string {
   return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
 }
 
-/** An address for people: without what follows `?` or `#`, which may hold something secret. */
+/** An address without its query and fragment, which may contain a secret. */
 export function shown(url: string): string {
   const found = URL.parse(url);
   return found === null ? 'an invalid address' : found.origin + found.pathname;

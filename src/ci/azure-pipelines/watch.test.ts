@@ -35,16 +35,16 @@ describe.each(shapes)('a credential refused with %s', (shape) => {
     expect(world.names()).toEqual([]);
   });
 
-  it('in the middle of a day ends nothing, and goes on as soon as there is another one', async () => {
+  it('in the middle of a day ends nothing, and work continues as soon as there is another one', async () => {
     const world = await open();
     const one = await withAgent(world);
-    const mend = world.azure.faults.add({ kind: 'rejected', shape }, { identity: 'pat' });
+    const recover = world.azure.faults.add({ kind: 'rejected', shape }, { identity: 'pat' });
     const from = world.azure.log.length;
     await world.pass(1_000_000);
     expect(world.asked(from)).toBeLessThanOrEqual(4);
     expect(one.held.get('ci')).toContain('does not accept the token');
     expect(disturbed(one)).toEqual([]);
-    mend();
+    recover();
     const fresh = world.azure.addPat({ scopes: ['agentpools_manage'] });
     world.secrets.push(fresh);
     writeFileSync(world.tokenFile, fresh);
@@ -99,13 +99,13 @@ it.each<[string, Fault]>([
 ])('leaves a service alone that asks for it: %s', async (_, fault) => {
   const world = await open();
   const one = await withAgent(world);
-  const mend = world.azure.faults.add(fault);
+  const recover = world.azure.faults.add(fault);
   const from = world.azure.log.length;
   await world.pass(3_600_000);
   expect(one.held.get('ci')).toContain('asked onejob to send no requests until');
   expect(world.asked(from)).toBeLessThanOrEqual(90);
   expect(disturbed(one)).toEqual([]);
-  mend();
+  recover();
   await world.pass(700_000);
   expect([...one.held.keys()]).toEqual([]);
 });

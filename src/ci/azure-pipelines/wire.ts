@@ -1,10 +1,10 @@
 /**
- * What Azure DevOps says, as far as onejob believes it. An entry of a list without its id or name fails the whole answer:
- * an agent that was left out would look as if it were gone. Everything else may be missing, and is then null.
+ * What Azure DevOps says, as far as onejob relies on it. A list with an entry without id or name is refused as a whole, because a
+ * missing agent would look as if it were gone. Everything else may be missing, and is then null.
  */
 import { z } from 'zod';
 
-/** What is missing, null or something else is null. */
+/** Null for anything that does not match. */
 function orNull<T extends z.ZodType>(schema: T) {
   return schema
     .nullish()
@@ -28,7 +28,7 @@ const texts = orNull(z.record(z.string(), z.unknown())).transform((map) => {
   return Object.fromEntries(Object.entries(map).flatMap(([key, value]) => (typeof value === 'string' ? [[key, value]] : [])));
 });
 
-/** An address that a person may click on; null for anything that is not the web. */
+/** A web address, or null. */
 const link = orNull(z.object({ web: z.object({ href: z.string().regex(/^https?:\/\//i) }) })).transform(
   (links) => links?.web.href ?? null,
 );
@@ -69,7 +69,6 @@ export const jobRequest = z.object({
   finishTime: time,
   /** `succeeded`, `failed`, `canceled`, `abandoned`, …; null while it has none. */
   result: words,
-  /** Id of its project. */
   scopeId: words,
   planType: words,
   jobName: words,
@@ -84,7 +83,7 @@ export const jobRequest = z.object({
 });
 export type JobRequest = z.output<typeof jobRequest>;
 
-/** Which of the four it is: the service tells it by the times that it has written down. */
+/** The service tells it by the times that it has set. */
 export function requestState(request: JobRequest): 'waiting' | 'assigned' | 'running' | 'done' {
   if (request.result !== null || request.finishTime !== null) return 'done';
   if (request.receiveTime !== null) return 'running';
@@ -107,10 +106,9 @@ export const agent = z.object({
     .unknown()
     .optional()
     .transform((found) => statuses.get(typeof found === 'string' ? found.toLowerCase() : found) ?? null),
-  /** null unless asked for. */
   systemCapabilities: texts,
   userCapabilities: texts,
-  /** The job it has; null without one, and unless asked for. One that cannot be read must not look like none. */
+  /** The job it has; null without one, and unless asked for. An unreadable job must not look like null. */
   assignedRequest: jobRequest.nullish().transform((found) => found ?? null),
 });
 export type Agent = z.output<typeof agent>;
@@ -126,7 +124,6 @@ export const registeredAgent = z
 /** `authorization` is null when the service gave none: such an agent can never sign in. */
 export type RegisteredAgent = z.output<typeof registeredAgent>;
 
-/** What makes an agent known to the service. */
 export interface NewAgent {
   readonly name: string;
   /** Of the agent in the image: a lower one than the service wants makes it update first. */
@@ -134,7 +131,6 @@ export interface NewAgent {
   readonly osDescription: string;
   /** Matched against demands until its first session replaces them. */
   readonly systemCapabilities: Readonly<Record<string, string>>;
-  /** Standard base64, big-endian. */
   readonly publicKey: { readonly exponent: string; readonly modulus: string };
 }
 
@@ -163,7 +159,7 @@ export const agentPackage = z
 /** One version of the agent for one platform. `sha256`: lower-case hex; null when the service does not say. */
 export type AgentPackage = z.output<typeof agentPackage>;
 
-/** Who the service takes the credential for. */
+/** Who signed in. */
 export const connection = z
   .object({
     authenticatedUser: orNull(
@@ -180,7 +176,6 @@ export const connection = z
     return { id: user?.id ?? null, user: name };
   });
 
-/** The body of a refusal; empty texts for what it does not say. */
 export const refusal = z
   .object({ message: z.string().catch(''), typeKey: z.string().catch('') })
   .catch({ message: '', typeKey: '' });

@@ -66,7 +66,7 @@ it('a service that does not know the question is no error', async () => {
 it.each<[string, Reply, string]>([
   ['a page', page(200), 'E_CI_UNREACHABLE'],
   ['no JSON', page(200, 'OK'), 'E_CI_ANSWER'],
-  ['counts that are none', json({ jobs: { queues: { gpu: 7 } } }), 'E_CI_ANSWER'],
+  ['invalid counts', json({ jobs: { queues: { gpu: 7 } } }), 'E_CI_ANSWER'],
   ['a refusal', json({ message: 'No permission: read_metrics' }, 403), 'E_CI_DENIED'],
   ['a failure', json({ message: 'oops' }, 500), 'E_CI_UNREACHABLE'],
   ['an answer without end', (_, response) => void response.end(Buffer.alloc(9 << 20, 32)), 'E_CI_UNREACHABLE'],

@@ -1,6 +1,6 @@
 /**
- * Calls to the service, and what their answers mean: what a token is, and how many jobs wait; for its stacks see `stacks.ts`. Answers
- * are bounded, no redirect is followed, and no token is in any error.
+ * Calls to the service: who a token is, and how many jobs wait; for stacks see `stacks.ts`. Answers are bounded, no redirect is
+ * followed, and no error contains a token.
  */
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
@@ -11,7 +11,6 @@ import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unre
 export interface ApiParts {
   /** Without a slash at its end. */
   readonly endpoint: string;
-  /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
   /** ms for a whole answer; default 20 s. */
@@ -23,9 +22,7 @@ export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT';
   /** Below the endpoint, ids escaped by `escapeId`; without a slash at its beginning. */
   readonly path: string;
-  /** JSON. */
   readonly body?: unknown;
-  /** What the call does, for messages: `Cannot <doing> …`. */
   readonly doing: string;
 }
 
@@ -35,13 +32,12 @@ export type Called =
       readonly ok: false;
       /** null when no whole answer came. */
       readonly status: number | null;
-      /** The same call may succeed later where it is to be tried again: 429, 5xx, and no answer. */
+      /** With `retry` for 429, 5xx and no answer. */
       readonly error: OnejobError;
     };
 
 /** The service refused, and said when it wants to be asked again. */
 export class LaterError extends OnejobError {
-  /** ms */
   readonly retryAfter: number;
 
   constructor(error: OnejobError, retryAfter: number) {
@@ -53,21 +49,15 @@ export class LaterError extends OnejobError {
 /** Bytes of an answer; one holds a job with all of its variables. */
 const mostBytes = 8 << 20;
 
-/** An id as part of a path: dots too, which the service does not take there (agent v3.137 `api/client.go`). */
+/** An id in a path, with its dots escaped, which the service needs (agent v3.137 `api/client.go`). */
 export function escapeId(id: string): string {
   return encodeURIComponent(id).replaceAll('.', '%2E');
 }
 
-export interface Caller {
-  /** @throws what `signal` was aborted with; anything else is an answer */
-  call(call: Call, token: string, signal: AbortSignal): Promise<Called>;
-  /** What it was answered with. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
-  read<T>(called: Called, schema: z.ZodType<T>, hint?: string): T;
-}
-
-export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts): Caller {
+export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch }: ApiParts) {
   return {
-    async call({ method, path, body, doing }, token, signal) {
+    /** @throws what `signal` was aborted with; anything else is an answer */
+    async call({ method, path, body, doing }: Call, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
       if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'the address is invalid' });
@@ -86,7 +76,8 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
         return unreachable(endpoint, doing, error);
       }
     },
-    read(called, schema, hint) {
+    /** The body of an answer. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
+    read<T>(called: Called, schema: z.ZodType<T>, hint?: string): T {
       if (!called.ok) throw called.error;
       const found = schema.safeParse(called.body);
       if (found.success) return found.data;
@@ -104,14 +95,13 @@ function judge(
   const { status, headers, text } = answer;
   const body = jsonOf(answer) ?? null;
   const isGood = status >= 200 && status < 300;
-  // What stands between may answer with a page of its own, and with 200. The service has then heard nothing.
-  if (isGood && /^\s*</.test(text)) {
+  // A proxy may answer with its own page and 200: then the service has heard nothing.
+  if (isGood && /^\s*</.test(text))
     return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
-  }
   if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
   if (isGood) return { ok: true, doing, headers, body };
-  // Should the service ever repeat what it was given.
-  const said = messageOf(body).replaceAll(token, '[token]');
+  // In case the service repeats the token.
+  const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
   const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
   const code =
     status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
@@ -121,7 +111,7 @@ function judge(
   return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
 }
 
-/** ms; a service that asks for more is asked once an hour. */
+/** ms. Longest wait that a service may ask for. */
 export const longestWait = 3_600_000;
 
 const hints = {
@@ -138,23 +128,17 @@ function unreachable(endpoint: string, doing: string, { why, code = '', hint: mo
   return { ok: false, status: null, error };
 }
 
-/** An address for messages, without what could be a password in it. */
+/** Without what could be a password. */
 function shown(endpoint: string): string {
   const url = URL.parse(endpoint);
   return url === null ? 'the service' : `${url.origin}${url.pathname}`;
 }
 
-const refusal = z.object({ message: z.string() });
-
-/** What the service says about a refusal, on one line; empty when it says nothing. */
-function messageOf(body: unknown): string {
-  const found = refusal.safeParse(body);
-  return found.success ? brief(found.data.message) : '';
-}
-
+/** The body of a refusal; empty when it says nothing. */
+const refusal = z.object({ message: z.string() }).catch({ message: '' });
 const limited = z.object({ reset: z.number().positive().max(3600) });
 
-/** ms until the limit of requests begins anew, as the answer to one too many says it. */
+/** ms until the rate limit is reset. */
 function resetOf(body: unknown): number | null {
   const found = limited.safeParse(body);
   return found.success ? found.data.reset * 1000 : null;
@@ -162,9 +146,9 @@ function resetOf(body: unknown): number | null {
 
 /** Jobs by queue (docs page `apis/agent_api/metrics`). */
 export interface QueueCounts {
-  /** Jobs that an agent could take now; those that wait for others are not among them. */
+  /** Jobs that an agent could take now. */
   readonly scheduled: ReadonlyMap<string, number>;
-  /** Every queue that the service speaks of. */
+  /** Every queue that the service mentions. */
   readonly known: ReadonlySet<string>;
   /** ms that the service wants between two questions; null when it does not say. */
   readonly pollAfter: number | null;
@@ -176,20 +160,13 @@ export interface Told<T> {
   readonly skew: number | null;
 }
 
-export interface ServiceApi {
-  /** null: the service does not know the question. @throws OnejobError E_CI_*, or the reason of `signal` */
-  identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null>;
-  /** @throws OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again */
-  counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>>;
-}
-
 const words = z
   .string()
   .nullish()
   .catch(null)
   .transform((found) => (found == null || found === '' ? null : brief(found)));
 
-/** What a token stands for (agent v3.137 `api/token.go`). Empty texts and what is missing are null. */
+/** Who a token is (agent v3.137 `api/token.go`). What is empty or missing is null. */
 const identityAnswer = z
   .object({
     token_type: words,
@@ -204,9 +181,9 @@ const identityAnswer = z
     return {
       type: found.token_type,
       organisation: found.organization_slug,
-      /** null: the organisation has no clusters, or the token is of none. */
+      /** null: the token belongs to no cluster. */
       cluster: found.cluster_name ?? found.cluster_uuid,
-      /** The only queue that its agents may be of; null: any of the cluster. */
+      /** The only queue of its agents; null: any of the cluster. */
       queue: found.organization_queue_key,
       /** ms since the epoch; null when the service does not say. */
       expires: Number.isNaN(expires) ? null : expires,
@@ -220,17 +197,18 @@ const countsAnswer = z.object({
   agents: z.object({ queues: z.record(z.string(), z.unknown()).nullish() }).nullish(),
 });
 
-export function createServiceApi(parts: ApiParts): ServiceApi {
+export type ServiceApi = ReturnType<typeof createServiceApi>;
+
+/** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
+export function createServiceApi(parts: ApiParts) {
   const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
-    // Anything else could not stand in a header.
-    if (!/^[\x21-\x7e]{1,4096}$/.test(token)) {
-      throw new OnejobError('E_CI_CREDENTIAL', `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`, {
-        hint: 'Put only the agent token where the config looks for it.',
-      });
-    }
-    return call({ method: 'GET', path, doing }, token, signal);
+    // Anything else is no header value.
+    if (/^[\x21-\x7e]{1,4096}$/.test(token)) return call({ method: 'GET', path, doing }, token, signal);
+    const hint = 'Put only the agent token where the config looks for it.';
+    const message = `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`;
+    throw new OnejobError('E_CI_CREDENTIAL', message, { hint });
   }
 
   function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
@@ -241,24 +219,20 @@ export function createServiceApi(parts: ApiParts): ServiceApi {
   }
 
   return {
-    async identity(token, signal) {
+    /** null: the service does not know the question. */
+    async identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null> {
       const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
-    async counts(token, signal) {
+    async counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>> {
       const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});
       const said = headerOf(called, 'buildkite-agent-metrics-poll-duration')?.trim() ?? '';
       const seconds = /^\d{1,9}$/.test(said) ? Number(said) : 0;
-      return {
-        value: {
-          scheduled: new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled])),
-          known: new Set([...jobs.map(([queue]) => queue), ...Object.keys(found.agents?.queues ?? {})]),
-          pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait),
-        },
-        skew,
-      };
+      const scheduled = new Map(jobs.map(([queue, { scheduled }]) => [queue, scheduled]));
+      const known = new Set([...scheduled.keys(), ...Object.keys(found.agents?.queues ?? {})]);
+      return { value: { scheduled, known, pollAfter: seconds === 0 ? null : Math.min(seconds * 1000, longestWait) }, skew };
     },
   };
 }

@@ -229,7 +229,7 @@ describe('a number of threads in the environment', () => {
     ['cpus: 2, cpu_env: 2T', 'pools.a.cpu_env: "2T" is not the name of a variable'],
     ['cpus: 2, cpu_env: ONEJOB_X', 'pools.a.cpu_env: names that begin with ONEJOB_ are set by onejob itself'],
     ['cpus: 2, cpu_env: T, volumes: ["/d:/d:T"]', 'pools.a.volumes[0]: sets the variable T, which cpu_env already sets'],
-  ])('%s is none', async (keys, line) => {
+  ])('%s is invalid', async (keys, line) => {
     expect(await folder.check(`pools: { a: { ${keys} } }\n`)).toEqual([expect.stringContaining(line)]);
   });
 
@@ -281,7 +281,7 @@ describe('its secrets', () => {
     for (const key of keys) expect(lines).toContainEqual(expect.stringMatching(`: ${key}.file: /keys/\\w+ does not exist`));
   });
 
-  it('a key file that is none is told by line, before any job needs it, and nothing of it is shown', async () => {
+  it('reports an invalid key file by line, before any job needs it, and shows nothing of it', async () => {
     const key = folder.write('bad.key', '# mine\nAGE-SECRET-KEY-1HUNTER2\n');
     folder.write('tok', 'bkct_x');
     const file = (name: string) =>

@@ -1,11 +1,8 @@
-/**
- * What the service is for the loop, however its agents get their jobs: what keeps pools from beginning anything (the agent's program,
- * the token, what is wrong at a queue), what sandboxes are given, and what people are told.
- */
+/** What both ways of getting jobs share: what holds pools, what sandboxes are given, and what people are told. */
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { type Finding, failure } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
 import type { DiagnosticSandboxes } from '../diagnostic-sandbox.ts';
@@ -17,54 +14,36 @@ import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface FrontParts {
   readonly config: BuildkiteServiceConfig;
-  /** Those that take jobs from here. */
   readonly pools: readonly PoolConfig[];
   readonly rows: JobRows;
-  /** The token of the service. @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
-  /** Where the agent's program is, once it was looked at. @throws OnejobError E_AGENT_PACKAGE and the like */
+  /** The agent's checked program. @throws OnejobError E_AGENT_PACKAGE and others */
   readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
-  /** How many jobs wait. */
   readonly counts: Counts;
   readonly check: (signal: AbortSignal, trial: DiagnosticSandboxes) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }
 
-export interface Front {
-  /** By name. */
-  readonly pools: ReadonlyMap<string, PoolConfig>;
-  /** As it was read last; null while it cannot be. */
-  readonly token: string | null;
-  readonly emit: (event: CiEvent) => void;
-  /** Why jobs of a queue cannot be had; null: they can. */
-  trouble(queue: string, why: string | null): void;
-  /** Aborted as the service is closed, or listened to no more. */
-  readonly signal: AbortSignal;
-  close(): void;
-  readonly service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>>;
-}
-
-/** ms between two tries to read what config names. */
+/** ms between two tries to read the token and find the program. */
 const readAgain = 30_000;
 
-/** `changed`: the token is another one, or there is none any more. `begin`: what else is done once somebody listens. */
+/** `changed`: the token has changed. `begin`: what else to do once somebody observes. */
 export function createFront(
   parts: FrontParts,
   { changed = () => {}, begin = () => {} }: { readonly changed?: () => void; readonly begin?: () => void } = {},
-): Front {
+) {
   const { config, clock } = parts;
   const pools = new Map(parts.pools.map((pool) => [pool.name, pool]));
   const closing = new AbortController();
   const { signal } = closing;
   const reasons = new Map<'program' | 'token', { readonly why: string; readonly beginning: boolean }>();
-  /** By queue. */
   const troubles = new Map<string, string>();
   const held = new Map<string, string | null>();
   let token: string | null = null;
   let emit: (event: CiEvent) => void = () => {};
 
-  /** Emits what has changed of who is held, and why. */
+  /** Emits changes of holds. */
   function tell(): void {
     for (const { name: pool, queue } of parts.pools) {
       const now = reasons.get('program') ?? reasons.get('token') ?? null;
@@ -75,7 +54,7 @@ export function createFront(
     }
   }
 
-  /** What was found; undefined: nothing was, and pools are to be held. */
+  /** undefined: it failed, and pools are held. */
   async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
     try {
       const found = await look();
@@ -93,7 +72,7 @@ export function createFront(
       const isOther = found !== token;
       token = found;
       if (isOther) changed();
-      // Whoever hears that nothing holds a pool any more finds the new token.
+      // After a hold ends, the new token is in use.
       if (!signal.aborted) tell();
       await sleep(clock, readAgain, signal);
     }
@@ -108,49 +87,52 @@ export function createFront(
     }
   }
 
+  const service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>> = {
+    name: config.name,
+    async check(inner, trial) {
+      const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
+      const own = [...troubles.values()].map((message) => failure(`service ${config.name}`, message, hint));
+      return [...(await parts.check(inner, trial)), ...own];
+    },
+    observe(send, outer) {
+      if (outer.aborted) return;
+      emit = send;
+      const stop = (): void => {
+        emit = () => {};
+        closing.abort();
+      };
+      outer.addEventListener('abort', stop, { once: true });
+      reasons.set('program', { why: 'looking for the agent', beginning: true });
+      tell();
+      void followToken();
+      void findProgram();
+      void parts.counts.follow(signal);
+      begin();
+    },
+    equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
+    waiting(pool) {
+      const queue = pools.get(pool)?.queue;
+      return queue === undefined ? null : parts.counts.waiting(queue);
+    },
+    serviceJobs: () => parts.rows.list(),
+  };
+
   return {
     pools,
+    /** Aborts when the service is closed, or nobody observes it any more. */
     signal,
+    /** As last read; null while it is unreadable. */
     get token() {
       return token;
     },
-    emit: (event) => emit(event),
-    trouble(queue, why) {
+    emit: (event: CiEvent) => emit(event),
+    /** Why a queue has no jobs for us; null: no problem. */
+    trouble(queue: string, why: string | null): void {
       if (why === null) troubles.delete(queue);
       else troubles.set(queue, why);
       tell();
     },
     close: () => closing.abort(),
-    service: {
-      name: config.name,
-      async check(inner, trial) {
-        const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
-        const own = [...troubles.values()].map((message): Finding => {
-          return { level: 'error', subject: `service ${config.name}`, message, hint };
-        });
-        return [...(await parts.check(inner, trial)), ...own];
-      },
-      observe(send, outer) {
-        if (outer.aborted) return;
-        emit = send;
-        const stop = (): void => {
-          emit = () => {};
-          closing.abort();
-        };
-        outer.addEventListener('abort', stop, { once: true });
-        reasons.set('program', { why: 'looking for the agent', beginning: true });
-        tell();
-        void followToken();
-        void findProgram();
-        void parts.counts.follow(signal);
-        begin();
-      },
-      equip: (recipe, pool) => equipped(recipe, pools.get(pool), parts.program.folder),
-      waiting(pool) {
-        const queue = pools.get(pool)?.queue;
-        return queue === undefined ? null : parts.counts.waiting(queue);
-      },
-      serviceJobs: () => parts.rows.list(),
-    },
+    service,
   };
 }

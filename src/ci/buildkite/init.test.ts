@@ -126,7 +126,7 @@ describe('without a terminal', () => {
     ['an API token', 'bkua_1234567890', ['--queue', 'default'], 1, /an API access token/],
     ['a file with more than a token', 'to ken', ['--queue', 'default'], 1, /agent token is malformed/],
     ['no queue', '', [], 2, /--queue QUEUE/],
-    ['a queue that is none', '', ['--queue', 'a b'], 2, /Invalid value for --queue/],
+    ['an invalid queue', '', ['--queue', 'a b'], 2, /Invalid value for --queue/],
     ['no endpoint', '', ['--queue', 'q', '--endpoint', 'ftp://x'], 2, /Invalid value for --endpoint/],
   ])('%s is told, and nothing is written', async (_, value, more, code, said) => {
     token(value === '' ? buildkite.token : value);

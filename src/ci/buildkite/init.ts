@@ -1,6 +1,6 @@
 /**
- * `onejob init buildkite`: from nothing to a config file and a token file, asked for on a terminal, and checked at the service before
- * anything is written: what the token is for, and whether the queue is there.
+ * `onejob init buildkite`: asks on a terminal for a config and a token, and checks token and queue at the service before it writes
+ * anything.
  */
 import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
@@ -17,7 +17,7 @@ const unseen: Seen = { identity: null, counts: null, lines: [] };
 
 export async function initBuildkite({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { endpoint: givenEndpoint = buildkiteDefaults.endpoint, queue: givenQueue = null } = flags.own;
-  // What can be judged at once is not refused after a token was typed and the service was asked.
+  // Checks options before it asks for a token.
   const endpoint = taken('buildkite', '--endpoint', readEndpoint(givenEndpoint));
   if (givenQueue !== null) taken('buildkite', '--queue', readQueue(givenQueue.trim()));
   using frame = open(givenQueue === null && !flags.yes ? ['--queue QUEUE'] : []);
@@ -64,7 +64,7 @@ export async function initBuildkite({ output, version, context }: Session, flags
       token,
       ...{ name: 'buildkite', queue },
       keys: (reference) => ({ token: reference, ...(endpoint !== buildkiteDefaults.endpoint && { endpoint }) }),
-      // Repositories with addresses of SSH need it; what every checkout needs is put in anyway, and the agent is mounted.
+      // For repositories with SSH addresses; onejob adds what every checkout needs.
       poolKeys: { image: { base: 'auto', packages: ['openssh-client'] } },
       inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
     });
@@ -77,7 +77,7 @@ function unknownQueue(said: string): OnejobError {
   return new OnejobError('E_USAGE', said, { hint: 'Name an existing queue with --queue, or use it anyway with --force.' });
 }
 
-/** Tokens that are something else, by their beginning (facts: docs page `platform/security/tokens`). */
+/** Other kinds of tokens, by their prefix (docs page `platform/security/tokens`). */
 const others: readonly (readonly [string, string])[] = [
   ['bkua_', 'an API access token, which can do much more than onejob needs'],
   ['bkaa_', 'a token of one agent'],
@@ -104,23 +104,21 @@ function readEndpoint(typed: string): Answer<string> {
   return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
 }
 
-/** What was seen with a token. */
 interface Seen {
   /** null: the service was not reached, or does not say. */
   readonly identity: TokenIdentity | null;
   readonly counts: QueueCounts | null;
-  /** For people. */
   readonly lines: readonly string[];
 }
 
-/** ms between both clocks that is told. */
+/** ms */
 const worstSkew = 30_000;
 
-/** Whether trying again later could help, so that nothing speaks against the token itself. */
+/** Whether a later try could help, so that the token may be good. */
 const isAway = (error: unknown): error is OnejobError =>
   error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
 
-/** A service that cannot be reached is no reason to write nothing. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
+/** An unreachable service is no error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
 async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal): Promise<Seen> {
   const lines: string[] = [];
   let identity: TokenIdentity | null = null;
@@ -136,10 +134,8 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
     }
   } catch (error) {
     if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
-      throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, {
-        hint: 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.',
-        cause: error,
-      });
+      const hint = 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.';
+      throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, { hint, cause: error });
     }
     if (!isAway(error)) throw error;
     return { identity: null, counts: null, lines: [`${error.message} So onejob could not check the token.`] };
@@ -156,12 +152,12 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
   }
 }
 
-/** Whether the service speaks of queues and this is none of them. A cluster that is new speaks of none. */
+/** Whether the service lists queues, but not this one. A new cluster lists none. */
 function isStrange({ counts }: Seen, queue: string): boolean {
   return counts !== null && counts.known.size > 0 && !counts.known.has(queue);
 }
 
-/** What is to be said of a queue. @throws OnejobError E_CI_POOL when the token is for another one */
+/** @throws OnejobError E_CI_POOL when the token is for another queue */
 function seeQueue({ identity, counts }: Seen, queue: string): string[] {
   const only = identity?.queue ?? null;
   if (only !== null && only !== queue) {
@@ -170,9 +166,8 @@ function seeQueue({ identity, counts }: Seen, queue: string): string[] {
     });
   }
   if (counts === null) return [];
-  if (counts.known.has(queue)) {
+  if (counts.known.has(queue))
     return [`Queue ${JSON.stringify(queue)} exists; ${howManyWait(counts.scheduled.get(queue) ?? 0)} in it.`];
-  }
   const names = [...counts.known].toSorted().slice(0, 10);
   const seen = names.length === 0 ? '' : ` It lists: ${names.join(', ')}.`;
   return [

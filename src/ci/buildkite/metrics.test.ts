@@ -102,7 +102,7 @@ it('a service that names a time is asked then', async () => {
   expect(clock.next()).toBe(45_000);
 });
 
-it('a token that is refused is told of once, not tried again for ten minutes, and another one at once', async () => {
+it('a refused token is reported once and not tried again for ten minutes, but another one at once', async () => {
   answer = () => {
     throw refused;
   };

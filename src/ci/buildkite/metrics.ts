@@ -1,8 +1,6 @@
 /**
- * How many jobs wait, by queue: asked for once for all pools of a service. For people only, so nothing depends on it, and a token
- * that may not count costs the counts alone.
- *
- * A queue's number is that of the whole queue: pools of one queue, and other hosts with agents in it, show the same.
+ * How many jobs wait in each queue, for people only, asked once for all pools of a service. The number is that of the whole queue:
+ * all pools and hosts that use it show the same.
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
@@ -12,37 +10,31 @@ import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface CountsParts {
   readonly api: Pick<ServiceApi, 'counts'>;
-  /** @throws OnejobError E_SECRET */
   readonly token: () => Promise<string>;
   /** `pollEvery` holds unless the service wants more. */
   readonly config: Pick<BuildkiteServiceConfig, 'name' | 'pollEvery'>;
   readonly clock: Clock;
   readonly log: Log;
-  /** From 0 to 1, so that hosts that were refused together do not come back together. */
+  /** [0, 1): spreads the retries of many hosts. */
   readonly random?: () => number;
 }
 
-export interface Counts {
-  /** null when nobody knows, or it was said too long ago. */
-  waiting(queue: string): number | null;
-  /** Asks until `signal` aborts; to be called once. */
-  follow(signal: AbortSignal): Promise<void>;
-}
+export type Counts = ReturnType<typeof createCounts>;
 
 /** ms. Longest wait between two questions while the service is away. */
 const longestWait = 5 * 60_000;
 /** ms until a token that was refused is tried again; another one is at once. */
 const refusedWait = 10 * 60_000;
-/** What was heard is shown until so many questions should have been answered since, and a minute at least. */
+/** Counts are shown for so many missed answers, and at least for so many ms. */
 const [missed, youngest] = [3, 60_000];
 
-export function createCounts(parts: CountsParts): Counts {
+export function createCounts(parts: CountsParts) {
   const { api, config, clock, log, random = Math.random } = parts;
   let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
   let failures = 0;
-  /** The token that was refused, and until when it is not tried again. */
+  /** A refused token, and until when it is not sent again. */
   let refused: { readonly token: string; readonly until: number } | null = null;
-  /** What was said of a failure; it is said once for each. */
+  /** Code of the failure that was logged last. */
   let said: string | null = null;
 
   const interval = (): number => Math.max(config.pollEvery, heard?.counts.pollAfter ?? 0);
@@ -52,7 +44,7 @@ export function createCounts(parts: CountsParts): Counts {
     const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
     if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
     const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
-    // The service's outages are told where its agents are held.
+    // The hold of its pools reports outages.
     if (own && said !== code) log.warn('failed to count the jobs', { service: config.name, reason: message });
     if (own) said = code;
     if (isRefused || code === 'E_SECRET') return interval();
@@ -61,7 +53,6 @@ export function createCounts(parts: CountsParts): Counts {
     return Math.max(interval(), error instanceof LaterError ? error.retryAfter : backOff);
   }
 
-  /** ms until the next question. */
   async function ask(signal: AbortSignal): Promise<number> {
     let token: string | null = null;
     try {
@@ -79,12 +70,14 @@ export function createCounts(parts: CountsParts): Counts {
   }
 
   return {
-    waiting(queue) {
+    /** null: unknown, or too old. */
+    waiting(queue: string): number | null {
       if (heard === null || clock.now() - heard.at > Math.max(missed * interval(), youngest)) return null;
       const { scheduled, known } = heard.counts;
       return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
     },
-    async follow(signal) {
+    /** Asks until `signal` aborts; to be called once. */
+    async follow(signal: AbortSignal): Promise<void> {
       while (!signal.aborted) await sleep(clock, await ask(signal), signal);
     },
   };

@@ -6,7 +6,7 @@ import { pathProblem } from '../../config/volumes.ts';
 import type { ServiceSchema } from '../service-type.ts';
 import { buildkiteDefaults, pinnedAgent } from './type.ts';
 
-/** Nothing of what was found is shown where it may hold a password. */
+/** Never shows what was found, which may contain a password. */
 const endpoint = value((found) => {
   const what = `a web address such as "${buildkiteDefaults.endpoint}"`;
   if (typeof found !== 'string') return no(`expected ${what}, found ${describeKind(found)}`);

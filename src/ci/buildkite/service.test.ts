@@ -104,7 +104,7 @@ describe('a waiting job', () => {
     expect(one.jobs.next('ci', 'ci/1')?.job).toBe('fits');
   });
 
-  it('of a fork is ended with the reason, before any slot hears of it', async () => {
+  it('of a fork is ended with the reason before it gets a slot', async () => {
     await using one = await ready();
     one.stacks.add('job-1', forkEnv);
     await one.pass(1_500);
@@ -116,7 +116,7 @@ describe('a waiting job', () => {
     expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'refused' });
   });
 
-  it('of which it cannot be decided is ended with that, and one whose end cannot be told is told again', async () => {
+  it('that cannot be decided is ended with that reason, and a failed report of an end is repeated', async () => {
     await using one = await ready();
     one.stacks.add('job-1', forkEnv);
     await one.pass(1_050);
@@ -275,7 +275,7 @@ describe('a reserved job', () => {
 });
 
 describe('a manager', () => {
-  it('takes up what one before it had reserved, and knows what is over', async () => {
+  it('resumes what an earlier manager had reserved, and knows what is over', async () => {
     using dir = scratch();
     const before = await ready({ dir });
     before.stacks.add('waits', trustedEnv);
@@ -292,7 +292,7 @@ describe('a manager', () => {
     expect(after.store.serviceJobs.get('ended')).toMatchObject({ state: 'done', result: 'cancelled' });
   });
 
-  it('gives up an agent that never calls in also when the one before it had released it', async () => {
+  it('gives up an agent that never calls, also one that an earlier manager had released', async () => {
     using dir = scratch();
     const before = await ready({ dir });
     before.stacks.add('job-1', trustedEnv);
@@ -310,7 +310,7 @@ describe('a manager', () => {
     expect(after.of('cancel').at(0)).toEqual({ kind: 'cancel', job: 'job-1', agent: 'a1', grace: 0 });
   });
 
-  it('gives back what an agent of the one before it never got, for nobody knows how often it was tried', async () => {
+  it("gives back what an earlier manager's agent never got, because nobody knows how often it was tried", async () => {
     using dir = scratch();
     const before = await ready({ dir });
     before.stacks.add('job-1', trustedEnv);
@@ -340,7 +340,7 @@ describe('a manager', () => {
     expect(one.store.serviceJobs.get('job-1')?.state).toBe('done');
   });
 
-  it('takes its stacks back when it ends, and leaves them when its agents go on', async () => {
+  it('removes its stacks when it ends, and leaves them when its agents keep running', async () => {
     await using one = await ready();
     await one.pass(100);
     expect(one.stacks.known.size).toBe(1);
@@ -353,7 +353,7 @@ describe('a manager', () => {
     expect([other.stacks.known.size, other.store.registrations.open('bk')]).toEqual([0, []]);
   });
 
-  it('says why its stack is refused, does not spin, and goes on once it is taken', async () => {
+  it('says why its stack is refused, does not spin, and continues once it is accepted', async () => {
     await using one = openManager();
     one.jobs.offer('ci/1', 'open');
     one.stacks.failing = new OnejobError('E_CI_DENIED', 'Cannot register the stack: answered 403.');
@@ -369,7 +369,7 @@ describe('a manager', () => {
     expect(one.held.has('ci')).toBe(false);
   });
 
-  it('makes its stack known again when the service has lost it', async () => {
+  it('registers its stack again when the service has lost it', async () => {
     await using one = await ready();
     await one.pass(500);
     one.stacks.known.clear();

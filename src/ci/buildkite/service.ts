@@ -1,9 +1,8 @@
 /**
- * Buildkite by job acquisition: jobs are reserved through the Stacks API for slots that are free, and decided about, before there is
- * an agent. A sandbox then becomes an agent with a token that registers it for that one job; the token of the cluster stays here.
- *
- * A trusted job's agent speaks to the service itself, so that nothing of ours can disturb it (S5). An untrusted one's speaks through
- * the filter, which keeps its rights small.
+ * Buildkite by job acquisition: onejob reserves jobs through the Stacks API for free slots, and decides about them before there is
+ * an agent. A sandbox then becomes an agent with a token for that one job. The token of the cluster stays here.
+ * A trusted job's agent talks to the service directly, so that onejob cannot disturb it (S5); an untrusted one's through the
+ * filter.
  */
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
@@ -27,42 +26,39 @@ import type { Turns } from './stacks/turns.ts';
 
 export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;
-  /** The host's short name, for people. */
   readonly host: string;
   readonly stacks: Stacks;
   readonly entry: StackEntry;
-  /** null: no pool takes jobs that are not trusted. */
+  /** null: no pool accepts untrusted jobs. */
   readonly filter: Filter | null;
-  readonly rule: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
+  readonly admit: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
   readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
-  /** In [0, 1). */
   readonly random: () => number;
 }
 
-/** What follows reservations, runs and queues has in common. */
+/** What reservations, runs and queues share. */
 export interface Shared extends BuildkiteParts {
-  /** Key of this host's. */
   readonly stack: string;
-  /** s that a reservation lasts unless it is kept. Long enough for an agent that calls in at the last moment. */
+  /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
   readonly expiry: number;
   readonly poolOf: (slot: string) => PoolConfig | undefined;
   /** Whether the slot has the job, in whatever lane. */
   readonly isTaken: (job: JobId, slot: string) => boolean;
-  /** Whether anything can be asked at all: there is a token. */
+  /** Whether there is a token. */
   readonly isReady: () => boolean;
-  /** Something has changed that may make something due. */
+  /** Something may be due now. */
   readonly wake: () => void;
   readonly emit: (event: CiEvent) => void;
   readonly signal: AbortSignal;
 }
 
-/** ms that a stack may take to leave when the manager ends, and that the end of a job waits for its reason to be told. */
+/** ms for a stack to leave at the end, and for the end of a job to wait until its reason is shown. */
 const [leavePatience, sayPatience] = [5_000, 1_000];
 
 export function createBuildkite(parts: BuildkiteParts): CiService {
   const { config, rows, stacks, entry, stateDir, filter, clock, log } = parts;
   const results = new Map<JobId, JobResult>();
-  /** Why jobs are being ended, where their pages do not say it yet. */
+  /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
   let changes: Change[] = [];
@@ -93,7 +89,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     // A stack may list ten times a second.
     const often = Math.max(1_000, watches.size * 125);
     const say = (problem: string | null): void => front.trouble(queue, problem);
-    watches.set(queue, watchQueue({ queue, often, shared, reservations, runs, say }));
+    watches.set(queue, watchQueue(queue, { often, say }, { shared, reservations, runs }));
   }
 
   function apply(change: Change): void {
@@ -123,18 +119,17 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     }
   }
 
-  /** @throws OnejobError E_CI_* */
   async function stateOf(job: JobId, isOfPool: boolean, inner: AbortSignal): Promise<string> {
     try {
       return (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
     } catch (error) {
-      // The stack is not there, and none of our pools has it made again: nobody can ask about its jobs any more.
+      // The stack is gone, and no pool registers it again, so nobody can ask about its jobs.
       if (!isOfPool && error instanceof OnejobError && error.code === 'E_CI_DENIED') return 'gone';
       throw error;
     }
   }
 
-  /** On the job's page, as far as that can be done now. */
+  /** Shows it on the job's page, if possible. */
   async function say(job: JobId, detail: string, inner: AbortSignal): Promise<void> {
     try {
       await stacks.notify(entry.key, [{ job, detail }], inner);
@@ -144,7 +139,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     }
   }
 
-  /** It counts for as long as the job may run, and a while; `lasts` null: as long as the service lets any job run (30 days). */
+  /** Valid as long as the job may run, plus an hour; `lasts` null: the service's limit of 30 days. */
   function sealed(about: Pick<Sealed, 'token' | 'job' | 'build'>, lasts: number | null): Sealed {
     const until = clock.wall() + (lasts ?? 30 * 86_400_000) + 3_600_000;
     return { ...about, rules: rulesOf, endpoint: config.endpoint, use: 'register' satisfies Use, until };
@@ -158,31 +153,27 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   return {
     ...front.service,
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
-
     jobs: {
       next(_pool, slot) {
         if (slot === null) return null;
         const pool = poolOf(slot);
-        for (const { job, ruling, verdict } of reservations.in(slot)) {
-          if (ruling === null || verdict !== null || isTaken(job, slot)) continue;
-          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, ruling, stateDir) };
+        for (const { job, admission, verdict } of reservations.in(slot)) {
+          if (admission === null || verdict !== null || isTaken(job, slot)) continue;
+          return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir) };
         }
         return null;
       },
-
       offer(slot, offer) {
         reservations.offer(slot, offer);
         wake();
       },
-
       recipeFor(job, recipe) {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
-        // What is not known to be trusted must be given nothing, neither of the pool's nor of another repository's.
-        if (one === null || one.ruling === null || pool === undefined) throw undecided(job);
-        return one.ruling.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.ruling), stateDir);
+        // A job without admission gets nothing of the pool or another repository.
+        if (one === null || one.admission === null || pool === undefined) throw undecided(job);
+        return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
-
       record: (change) => void changes.push(change),
       committed() {
         const now = changes;
@@ -194,14 +185,13 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         changes = [];
       },
     },
-
     async register(context, inner) {
       const { agent, slot, job } = context;
       const one = job === null ? null : reservations.of(job);
       const pool = poolOf(slot);
       if (job === null || one === null || one.verdict !== null || pool === undefined) throw gone(job);
-      if (one.ruling === null) throw undecided(job);
-      const { secrets, trusted, why, facts } = one.ruling;
+      if (one.admission === null) throw undecided(job);
+      const { secrets, trusted, why, facts } = one.admission;
       if (!trusted && filter === null) throw undecided(job);
       const filtered = trusted || filter === null ? null : await filter.door(context, inner);
       if (!(await reservations.renew(job))) throw gone(job);
@@ -215,10 +205,9 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const token =
         filtered === null ? once : filtered.seal.close(sealed({ token: once, job, build: facts.buildId }, pool.timeout));
       const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
-      const script = scriptFor(context, pool, { token, endpoint, job, note: why, secrets, isFiltered: filtered !== null });
+      const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
       return { id: null, script, redact: [once, token, ...secrets.map(({ value }) => value)], files: null };
     },
-
     async ending({ job, why, released }) {
       // A job that has not begun goes back.
       if (job === null || !released) return;
@@ -229,7 +218,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       using limit = deadline(clock, sayPatience, signal);
       await say(job, words, limit.signal);
     },
-
     async settle({ job, agent, slot }, _files, inner) {
       if (job === null) return;
       const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
@@ -239,10 +227,10 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       const run = runs.of(job);
       if (stage === 'reserved') {
         const late = run?.agent === agent ? run.late : null;
-        return reservations.notAcquired({ job, agent, result, late }, inner);
+        return reservations.notAcquired({ job, agent }, { result, late }, inner);
       }
       if (stage === 'waiting') return reservations.forget(job, null);
-      // The agent's own word for it: somebody else was faster (`core/client.go`).
+      // The agent reports with 27 that another agent was faster (`core/client.go`).
       if (stage !== 'over' && run?.wasAcquired !== true && result.kind === 'code' && result.code === 27) {
         reservations.forget(job);
         return rows.left(job, null);
@@ -252,15 +240,12 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       else if (stage !== 'over') await say(job, whyLost(result, poolOf(slot)), inner);
       rows.left(job, wordOf(state, result));
     },
-
     deregister: async () => ({ ran: null }),
     retire: async () => null,
-
     async forget(inner) {
       await leave();
       await entry.forget(inner);
     },
-
     async close(leaving) {
       await leave();
       if (!leaving) {

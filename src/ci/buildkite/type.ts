@@ -1,5 +1,4 @@
 /** Buildkite as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
-
 import type { Checking } from '../../config/check.ts';
 import { checkTrust, isOpenProcess, openDoors } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
@@ -12,14 +11,14 @@ export interface BuildkiteServiceConfig {
   readonly type: 'buildkite';
   /** Of the Agent API, without a slash at its end. */
   readonly endpoint: string;
-  /** Of a cluster, or of an organisation without. With it anybody can take any of its jobs, so it enters no sandbox but where `registration` says so. */
+  /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
   readonly token: SecretReference;
   /**
-   * Who makes an agent known to the service: `manager`, onejob itself, with a token for the one job that it has reserved. `in-agent`:
-   * the agent, with the token of the service, which is all there is where nothing can be reserved.
+   * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
+   * service's token, for organisations where nothing can be reserved.
    */
   readonly registration: 'manager' | 'in-agent';
-  /** Only for counts; null: `token` is used for them too. */
+  /** For counts; null: `token`. */
   readonly metricsToken: SecretReference | null;
   /** ms between two looks at the counts of the queues. */
   readonly pollEvery: number;
@@ -74,7 +73,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
       pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
       bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
       holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
-      // What an owner brings has the version that it has; what onejob fetches is pinned.
+      // onejob pins what it downloads; a file of the owner has its own version.
       agentPackage: agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent,
     };
   },
@@ -91,11 +90,8 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   const of = `"service" is ${service.name}`;
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
     const how = 'whose agents must reach the service: no job would ever start';
-    inPool(
-      pool,
-      ['network'],
-      `is none, but ${of}, ${how}; write internet, which keeps them from this host and private ranges otherwise`,
-    );
+    const instead = 'write internet, which keeps them from this host and private ranges otherwise';
+    inPool(pool, ['network'], `is none, but ${of}, ${how}; ${instead}`);
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
     const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
@@ -110,7 +106,7 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   else checkTrust(pool, checking);
 }
 
-/** Rules of trust are held by reading a job before it has an agent: an agent that takes its jobs itself holds none of them. */
+/** Trust rules need a job before it has an agent, so agents that take their jobs themselves cannot enforce them. */
 function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { sound, inPool }: Checking): void {
   if (!sound(pool, 'trust')) return;
   const { trust } = pool;
@@ -123,16 +119,12 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   }
   for (const key of ['pipelines', 'branches', 'tags', 'sources', 'repositories'] as const) {
     if (trust[key] === null) continue;
-    inPool(
-      pool,
-      ['trust', key],
-      `cannot be enforced: ${why}; remove it, and restrict at the service which pipelines use this queue`,
-    );
+    const instead = 'remove it, and restrict at the service which pipelines use this queue';
+    inPool(pool, ['trust', key], `cannot be enforced: ${why}; ${instead}`);
   }
   if (trust.triggered === 'trust') inPool(pool, ['trust', 'triggered'], `cannot be enforced: ${why}; remove it`);
 }
 
-/** Secrets are opened for a job before it has an agent. */
 function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
   const isUsed = config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager');
   if (isUsed) {
@@ -140,39 +132,31 @@ function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Check
     return;
   }
   const why = `agents of ${name} take their jobs themselves ("registration: in-agent")`;
-  at(
-    ['secrets', 'key'],
-    `would decrypt nothing: ${why}; remove it, and provide secrets with "hooks" or through the service itself`,
-  );
+  const instead = 'remove it, and provide secrets with "hooks" or through the service itself';
+  at(['secrets', 'key'], `would decrypt nothing: ${why}; ${instead}`);
 }
 
-/** The agent takes its tags as one text, split at commas (agent `clicommand/agent_start.go`, `--tags`). */
+/** The agent splits its tags at commas (agent `clicommand/agent_start.go`, `--tags`). */
 function checkTags(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
-  if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue)) {
+  if (sound(pool, 'queue') && /[,=\s]/.test(pool.queue))
     inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}, where the name of a queue has no commas, "=" or spaces`);
-  }
   if (!sound(pool, 'tags')) return;
   const queue = pool.tags.find((tag) => /^queue\s*(=|$)/.test(tag));
   if (queue !== undefined) {
     const name = queue.replace(/^queue\s*=?\s*/, '');
-    inPool(
-      pool,
-      ['tags'],
-      `contain "${queue}": a pool has one queue, and a separate key for it; write queue: ${name === '' ? 'NAME' : name}`,
-    );
+    const instead = `write queue: ${name === '' ? 'NAME' : name}`;
+    inPool(pool, ['tags'], `contain "${queue}": a pool has one queue, and a separate key for it; ${instead}`);
   }
   const torn = pool.tags.find((tag) => tag.includes(','));
-  if (torn !== undefined) {
+  if (torn !== undefined)
     inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a comma ends a tag; write a list for several values`);
-  }
 }
 
 function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }: Checking): void {
   const path = ['services', service.name];
   const open = clearTextHost(service.endpoint);
-  if (open !== null) {
+  if (open !== null)
     at([...path, 'endpoint'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
-  }
   const keys = written.services.get(service.name)?.keys ?? {};
   if (service.registration === 'in-agent') {
     const how = 'the agent token enters every sandbox, and every job can read it';
@@ -183,17 +167,12 @@ function checkBuildkite(service: BuildkiteServiceConfig, { config, written, at }
   }
   const { from, version, sha256 } = service.agentPackage;
   if (keys.agent === undefined) return;
-  if (from === 'image' && sha256 !== null) {
+  if (from === 'image' && sha256 !== null)
     at([...path, 'agent', 'sha256'], 'is not used: "from" is image, so each image brings an agent of its own', 'warning');
-  }
-  if (from?.startsWith('https:') && version === null) {
+  if (from?.startsWith('https:') && version === null)
     at([...path, 'agent', 'from'], 'does not contain the version in its name, as "…-3.137.0.tar.gz" does; write "version" too');
-  }
   if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://github.com/buildkite/agent/releases/')) {
-    at(
-      [...path, 'agent', 'from'],
-      'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked',
-      'warning',
-    );
+    const why = 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked';
+    at([...path, 'agent', 'from'], why, 'warning');
   }
 }

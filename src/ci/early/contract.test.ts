@@ -73,7 +73,8 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
   };
   const { common } = createEarlyBound(
     {
-      ...{ service: 'hatch', url: 'the hatch', queues: [{ name: place, pools: ['ci'] }], pollEvery: 20, bootTimeout: 60_000 },
+      ...{ service: 'hatch', url: 'the hatch', queues: [{ name: place, pools: ['ci'] }] },
+      pace: { pollEvery: 20, bootTimeout: 60_000 },
       ...{ store, clock: systemClock, log: createLog({ json: true, stream: new PassThrough() }), random: () => 0.5 },
       opened: new Set(['hatch']),
       slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false },

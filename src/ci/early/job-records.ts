@@ -1,50 +1,37 @@
 /**
- * The service's jobs as far as they concern this host: which wait, which an agent has, and how each ended. For people, but for
- * `last`: it says whether an agent that is gone had a job.
+ * The service's jobs that concern this host, for people. Only `last` decides something: whether an agent that is gone had a job.
  */
 import type { AgentId, JobId } from '../../core/slot.ts';
-import type { Store } from '../../store/store.ts';
 import type { ServiceJob } from '../ci-service.ts';
-import type { EarlyParts, Registry, Remote, RemoteJob, Shown } from './port.ts';
+import { createRowWriter, type RowWriterParts } from '../kit/row-writer.ts';
+import type { Registry, Remote, RemoteJob, Shown } from './port.ts';
 
-export interface JobRecordsParts extends Pick<EarlyParts, 'service'> {
-  readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
+export type JobRecords = ReturnType<typeof createJobRecords>;
+
+/** How many finished jobs are remembered, and how many agents with their job. */
+const remembered = 1_000;
+
+export interface JobRecordsParts extends RowWriterParts {
+  readonly service: string;
   readonly registry: Pick<Registry, 'lastJob'>;
   /** The pool that an agent is in; null when no slot has it. */
   readonly poolOf: (agent: AgentId) => string | null;
-  /** Wall clock, ms since the epoch. */
-  readonly wall: () => number;
 }
 
-/** `place`: of the queue at the service. */
-export interface JobRecords {
-  /** An agent has this job: written down with what is known already, so that nobody waits for the rest. */
-  had(job: RemoteJob, agent: AgentId, place: string): JobId;
-  /** Adds what the service says beyond that once it has been read, which nobody waits for. */
-  describe(job: RemoteJob, agent: AgentId, place: string, signal: AbortSignal): void;
-  /** The newest job that this agent began; undefined when the service does not say. */
-  last(remote: Remote, agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined>;
-  /** What a look shows of jobs. */
-  saw(shown: Shown): void;
-  list(): readonly ServiceJob[];
-  /** Whether its agent is known to work on it, or to be done; an agent is given a job before it hears of it. */
-  hasBegun(job: JobId): boolean;
-}
-
-/** Jobs of which it is remembered that they are over, and agents of which the job is. */
-const remembered = 1_000;
-
-export function createJobRecords({ service, store, registry, poolOf, wall }: JobRecordsParts): JobRecords {
+/** `place`, in what follows: of the queue at the service. */
+export function createJobRecords(parts: JobRecordsParts) {
+  const { service, clock, registry, poolOf } = parts;
+  const writer = createRowWriter(service, parts);
   const known = new Map<JobId, { readonly job: ServiceJob; readonly place: string }>();
-  /** A look may have begun before a job ended, and be told of after it. */
+  /** Jobs that are over: a look that began before a job ended may arrive after it. */
   const over = new Set<JobId>();
-  /** Jobs of which more is being read, as they were seen last. */
+  /** Jobs whose description is being read, as they were seen last. */
   const describing = new Map<JobId, RemoteJob>();
   const jobOf = new Map<AgentId, JobId>();
 
   const save = (job: ServiceJob, place: string): void => {
     if (job.state !== 'done' && over.has(job.id)) return;
-    const before = known.get(job.id);
+    const before = known.get(job.id)?.job ?? null;
     if (job.state === 'done') {
       known.delete(job.id);
       over.add(job.id);
@@ -52,8 +39,7 @@ export function createJobRecords({ service, store, registry, poolOf, wall }: Job
     } else {
       known.set(job.id, { job, place });
     }
-    if (before !== undefined && JSON.stringify(before.job) === JSON.stringify(job)) return;
-    store.transaction({ durable: false }, () => store.serviceJobs.save(job, wall()));
+    writer.save(job, before);
   };
 
   const rowOf = (job: RemoteJob, pool: string, agent: AgentId | null): ServiceJob => {
@@ -61,15 +47,17 @@ export function createJobRecords({ service, store, registry, poolOf, wall }: Job
     return { ...{ id, service, pool, agent, state, note: null }, ...job.facts() };
   };
 
+  /** Writes down at once that an agent has this job, with what is known. */
   const had = (job: RemoteJob, agent: AgentId, place: string): JobId => {
     const { id } = job;
     jobOf.set(agent, id);
     for (const old of [...jobOf.keys()].slice(0, -remembered)) jobOf.delete(old);
-    save(rowOf(job, poolOf(agent) ?? known.get(id)?.job.pool ?? store.serviceJobs.get(id)?.pool ?? '', agent), place);
+    save(rowOf(job, poolOf(agent) ?? known.get(id)?.job.pool ?? writer.get(id)?.pool ?? '', agent), place);
     return id;
   };
 
-  const describe: JobRecords['describe'] = (job, agent, place, signal) => {
+  /** Adds what more the service says, once it has been read. Nobody waits for it. */
+  const describe = (job: RemoteJob, agent: AgentId, place: string, signal: AbortSignal): void => {
     const { id } = job;
     if (job.describe === undefined) return;
     const isUnderWay = describing.has(id);
@@ -81,7 +69,6 @@ export function createJobRecords({ service, store, registry, poolOf, wall }: Job
         const newest = describing.get(id);
         if (isMore && newest !== undefined && !signal.aborted) had(newest, agent, place);
       })
-      // Only for people.
       .catch(() => {})
       .finally(() => describing.delete(id));
   };
@@ -89,7 +76,8 @@ export function createJobRecords({ service, store, registry, poolOf, wall }: Job
   return {
     had,
     describe,
-    async last(remote, agent, signal) {
+    /** The newest job that this agent began; undefined when the service does not say. */
+    async last(remote: Remote, agent: AgentId, signal: AbortSignal): Promise<JobId | null | undefined> {
       if (registry.lastJob === undefined) return jobOf.get(agent);
       try {
         const begun = await registry.lastJob(remote, signal);
@@ -102,24 +90,25 @@ export function createJobRecords({ service, store, registry, poolOf, wall }: Job
         return undefined;
       }
     },
-    saw({ place, entries, unfinished, waiting = [] }) {
+    saw({ place, entries, unfinished, waiting = [] }: Shown): void {
       const there = new Set(unfinished ?? entries.flatMap(({ job }) => (job === null ? [] : [job.id])));
       const here = new Set(waiting.map(({ job }) => job.id));
       for (const [id, one] of known) {
         if (one.place !== place) continue;
         const { job } = one;
-        // One that an agent of another host has taken is not over, and waits no more.
+        // A job that another host's agent has taken no longer waits.
         if (job.state === 'waiting' && !here.has(id)) known.delete(id);
         if (there.has(id) || !known.has(id)) continue;
-        // An agent that is still there will say by its end how the job ended.
-        if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: wall() }, place);
+        // A present agent reports by its end how the job ended.
+        if (job.agent === null || poolOf(job.agent) === null) save({ ...job, state: 'done', endedAt: clock.wall() }, place);
       }
       for (const { job, pools } of waiting) {
         const [pool] = pools;
         if (pool !== undefined && !over.has(job.id)) known.set(job.id, { job: rowOf(job, pool, null), place });
       }
     },
-    list: () => [...known.values()].map(({ job }) => job),
-    hasBegun: (id) => over.has(id) || known.get(id)?.job.state === 'running',
+    list: (): readonly ServiceJob[] => [...known.values()].map(({ job }) => job),
+    /** Whether its agent is known to work on it, or to be done. An agent is given a job before it hears of it. */
+    hasBegun: (id: JobId) => over.has(id) || known.get(id)?.job.state === 'running',
   };
 }

@@ -4,7 +4,7 @@ import { handClock } from '../../../test/kit/core.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { createOfflineAgents } from './offline-agents.ts';
-import type { Entry, RemoteJob } from './port.ts';
+import type { Entry, Registry, RemoteJob } from './port.ts';
 import type { Registrations } from './registrations.ts';
 
 const patient = new AbortController().signal;
@@ -21,27 +21,30 @@ function bench(shown: Partial<Entry> = {}, is: 'idle' | 'busy' = 'idle', isSingl
     -readonly [K in keyof Entry]: Entry[K];
   };
   const registration = { agent: 'a1', service: 'bell', place: 'p', placeholder: false, state: 'made' };
-  const inDoubt = createOfflineAgents({
-    ...{ service: 'bell', url: 'the bell', bootTimeout: minutes(3), clock },
+  const parts = {
+    ...{ service: 'bell', url: 'the bell', pace: { pollEvery: 10_000, bootTimeout: minutes(3) }, clock },
     log: { info() {}, warn: (text: string) => void warned.push(text), error() {} } as Partial<Log> as Log,
-    registry: {
-      isSingleUse,
-      find: async () => (removed.length === 0 ? entry : null),
-      async remove({ id }) {
-        if (is === 'busy') return 'busy';
-        removed.push(id);
-        return 'removed';
-      },
-    },
-    books: {
-      locate: async () => entry,
-      find: () => registration,
-      remoteOf: () => entry,
-      open: () => [registration],
-    } as unknown as Registrations,
-    jobs: { had: ({ id }) => id, hasBegun: () => false },
     slots: { silentFor: () => minutes(5), isBusy: () => true },
-  });
+  };
+  const registry: Registry = {
+    isSingleUse,
+    find: async () => (removed.length === 0 ? entry : null),
+    async remove({ id }) {
+      if (is === 'busy') return 'busy';
+      removed.push(id);
+      return 'removed';
+    },
+    list: () => expect.unreachable('by the engine'),
+    create: () => expect.unreachable('by the engine'),
+  };
+  const registrations = {
+    locate: async () => entry,
+    find: () => registration,
+    remoteOf: () => entry,
+    open: () => [registration],
+  } as unknown as Registrations;
+  const jobs = { had: ({ id }: RemoteJob) => id, hasBegun: () => false };
+  const inDoubt = createOfflineAgents(parts, registry, registrations, jobs);
   const seen = { place: 'p', ours: new Map([['a1', { ...entry }]]), steadySince: clock.now() };
   const emit = (event: CiEvent) => void events.push(event);
   return { clock, events, removed, warned, entry, inDoubt, seen, emit };

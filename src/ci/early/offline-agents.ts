@@ -1,8 +1,7 @@
 /**
- * Agents of which nobody knows whether a job is on its way to them: to be renewed, to be told to end, not online in time, without the
- * job they had. What a look saw may be a minute old, so each is kept from jobs first, and the service is asked after that.
+ * Agents that may be getting a job right now: to be renewed, to be told to end, not online in time, or without the job they had. A
+ * look may be a minute old, so onejob first keeps jobs from such an agent, and then asks the service.
  */
-
 import { abortable } from '../../abortable.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Failure, JobId } from '../../core/slot.ts';
@@ -13,39 +12,35 @@ import type { JobRecords } from './job-records.ts';
 import type { EarlyParts, Entry, Registry, Remote, Shown } from './port.ts';
 import type { Registrations } from './registrations.ts';
 
-export interface OfflineAgentsParts extends Pick<EarlyParts, 'service' | 'url' | 'bootTimeout' | 'clock' | 'log'> {
-  readonly registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>;
-  readonly books: Registrations;
-  readonly jobs: Pick<JobRecords, 'had' | 'hasBegun'>;
-  readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
-}
-
-/** What a look shows of our agents, and since when every look has succeeded. */
-export interface Ours {
-  readonly place: Shown['place'];
+/** What a look shows of our agents. `steadySince`: since when every look has succeeded, core clock, ms. */
+export interface Ours extends Pick<Shown, 'place'> {
   readonly ours: ReadonlyMap<AgentId, Entry>;
-  /** Core clock, ms. */
   readonly steadySince: number;
 }
 
-/** ms that an end waits for the service to say whether there is a job. */
-const patience = 3_000;
-/** ms that it waits for a job that the service has given to the agent. */
-const arrival = 20_000;
-/** ms in which an agent ends by itself after its job, with what it has to tidy up. */
+/** ms that an end waits for the service to say whether there is a job, and for a job that the service has assigned to arrive. */
+const [patience, arrival] = [3_000, 20_000];
+/** ms in which an agent ends by itself after its job, including its own clean-up. */
 const tidying = 300_000;
 
-export function createOfflineAgents(parts: OfflineAgentsParts) {
-  const { service, clock, log, registry, books, jobs } = parts;
+export function createOfflineAgents(
+  parts: Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> & {
+    readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
+  },
+  registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>,
+  registrations: Registrations,
+  jobs: Pick<JobRecords, 'had' | 'hasBegun'>,
+) {
+  const { service, clock, log } = parts;
   const { silentFor, isBusy } = parts.slots;
-  /** Agents that are to get no job any more, whatever is found. */
+  /** Agents that get no more jobs, whatever is found. */
   const retired = new Set<AgentId>();
-  /** Kept from jobs while they were asked about, and not given back to them yet. */
+  /** Agents that were kept from jobs while onejob asked about them, and still are. */
   const kept = new Map<AgentId, Remote>();
   /** Since when each look has shown a busy agent online and without a job. */
   const idleSince = new Map<AgentId, number>();
 
-  /** No job can come to it any more. Answers its entry as it is then; null when there is none. */
+  /** Makes sure that the agent gets no more jobs. Answers its entry after that; null: it has none. */
   async function keep(remote: Remote, signal: AbortSignal): Promise<Entry | null> {
     if (registry.disable !== undefined) {
       if ((await registry.disable(remote, true, signal)) === 'absent') return null;
@@ -60,9 +55,9 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
     });
   }
 
-  /** Resolves once the agent has its job, or can get none. `onItsWay`: told once there is a job that it has yet to hear of. */
+  /** Resolves once the agent has its job, or can get none. `onItsWay`: called once a job is assigned that has not arrived. */
   async function arrived(agent: AgentId, onItsWay: () => void, signal: AbortSignal): Promise<void> {
-    const remote = await books.locate(agent, signal);
+    const remote = await registrations.locate(agent, signal);
     if (remote === null) return;
     const since = clock.now();
     for (let entry = await keep(remote, signal); entry !== null && entry.job !== null; ) {
@@ -79,7 +74,7 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
     }
   }
 
-  const openAt = (place: string) => books.open().filter((one) => !one.placeholder && one.place === place);
+  const openAt = (place: string) => registrations.open().filter((one) => !one.placeholder && one.place === place);
 
   const giveBack = async (agent: AgentId, remote: Remote, signal: AbortSignal): Promise<void> => {
     if (!retired.has(agent)) await registry.disable?.(remote, false, signal);
@@ -92,16 +87,16 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
     retry: true,
   });
 
-  /** One that has come online meanwhile goes on, with its job if it has one. */
+  /** An agent that has come online meanwhile continues, with its job if it has one. */
   async function isItSilent(agent: AgentId, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
-    const remote = await books.locate(agent, signal);
+    const remote = await registrations.locate(agent, signal);
     if (remote !== null) {
       const canDisable = registry.disable !== undefined;
       if (canDisable) kept.set(agent, remote);
       let entry = canDisable ? await keep(remote, signal) : await registry.find(remote, signal);
-      // What can only be removed is so once it is known to be of no use.
+      // An entry that can only be removed is removed once it is known to be useless.
       if (!canDisable && entry?.status === 'offline' && entry.job === null) entry = await keep(remote, signal);
-      // It has its one job: whether it could be given another does not matter.
+      // It has its one job, so it may stay disabled.
       if (entry !== null && entry.job !== null) {
         kept.delete(agent);
         emit({ kind: 'jobSeen', agent, job: jobs.had(entry.job, agent, remote.place) });
@@ -118,27 +113,25 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
   }
 
   return {
-    /** As `CiService.retire`. */
     async retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null> {
       retired.add(agent);
-      const owner = books.find(agent)?.service ?? service;
+      const owner = registrations.find(agent)?.service ?? service;
       if (owner !== service)
         throw new OnejobError('E_CI_UNREACHABLE', `Cannot ask ${service} for agent ${agent}: service "${owner}" registered it.`, {
           hint: `Put "${owner}" back into the config until the agent is gone.`,
           retry: true,
         });
-      const remote = await books.locate(agent, signal);
+      const remote = await registrations.locate(agent, signal);
       if (remote === null) return null;
       const entry = await keep(remote, signal);
       return entry === null || entry.job === null ? null : jobs.had(entry.job, agent, remote.place);
     },
-
     /**
-     * As `CiService.ending`. An agent may not listen for messages all the time: one that ends before its job arrives tells of nothing,
-     * and the job is lost until its lock runs out.
+     * As `CiService.ending`. If an agent ends before its job arrives, nobody reports it, and the job is lost until its lock
+     * expires.
      */
     async ending({ agent, job, why }: EndingAgent, signal: AbortSignal): Promise<void> {
-      // Whoever works on its job has it; whoever is renewed was kept from jobs before.
+      // An agent that works on its job has it; an agent that is renewed was kept from jobs before.
       if (why === 'renewal' || (job !== null && jobs.hasBegun(job))) return;
       retired.add(agent);
       const late = new AbortController();
@@ -161,34 +154,32 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
         callOff();
       }
     },
-
-    /** Agents that should be online by now and are not. To be told of each look, one after the other, like `outlived`. */
+    /** Agents that should be online by now and are not. Called for each look, one at a time, like `outlived`. */
     async silence({ place, ours, steadySince }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
-      // An agent that could not reach a service that was away is not to blame for it.
+      // While the service was away, no agent could reach it.
       const steady = clock.now() - steadySince;
-      for (const agent of kept.keys()) if (books.find(agent)?.state === 'removed') kept.delete(agent);
+      for (const agent of kept.keys()) if (registrations.find(agent)?.state === 'removed') kept.delete(agent);
       for (const { agent } of openAt(place)) {
         const isOnline = ours.get(agent)?.status === 'online';
         const remote = kept.get(agent);
         try {
           if (isOnline && remote !== undefined) await giveBack(agent, remote, signal);
-          if (!isOnline && Math.min(silentFor(agent) ?? 0, steady) > parts.bootTimeout) await isItSilent(agent, emit, signal);
+          if (!isOnline && Math.min(silentFor(agent) ?? 0, steady) > parts.pace.bootTimeout) await isItSilent(agent, emit, signal);
         } catch (error) {
           signal.throwIfAborted();
           log.warn('failed to find out whether an agent is silent', { agent, reason: toFailure(error).message });
         }
       }
     },
-
     /**
-     * Agents that are still there when the service has long given up their job: one whose session ran out before it heard of its job
-     * never began it, and waits for another one for ever, while its slot counts as busy; and one of single use goes on with a job that
-     * was cancelled, when it does not hear of that.
+     * Agents that are still there although the service has long given up their job. An agent whose session expired before its job arrived
+     * never began it, and waits forever in a slot that counts as busy. A single-use agent that misses a cancellation continues its job.
      */
     async outlived({ place, ours }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
       const seen = new Map<AgentId, Entry | null>(ours);
       if (registry.isSingleUse === true)
-        for (const { agent } of openAt(place)) if (!seen.has(agent) && books.remoteOf(agent) !== null) seen.set(agent, null);
+        for (const { agent } of openAt(place))
+          if (!seen.has(agent) && registrations.remoteOf(agent) !== null) seen.set(agent, null);
       for (const agent of idleSince.keys()) if (!seen.has(agent)) idleSince.delete(agent);
       for (const [agent, one] of seen) {
         if ((one !== null && (one.status !== 'online' || one.job !== null)) || !isBusy(agent)) {
@@ -201,9 +192,9 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
         try {
           const entry = one === null ? null : await keep(one, signal);
           idleSince.delete(agent);
-          // One that was given another job in this moment goes on with it.
+          // An agent that just got another job continues with it.
           if (entry === null ? one !== null && registry.disable !== undefined : entry.job !== null) continue;
-          log.warn('onejob ends an agent that outlived its job', { agent, entry: books.find(agent)?.name });
+          log.warn('onejob ends an agent that outlived its job', { agent, entry: registrations.find(agent)?.name });
           emit({ kind: 'jobDone', agent });
         } catch (error) {
           signal.throwIfAborted();
@@ -211,8 +202,6 @@ export function createOfflineAgents(parts: OfflineAgentsParts) {
         }
       }
     },
-
-    /** It is gone. */
     forget: (agent: AgentId) => void retired.delete(agent),
   };
 }

@@ -3,14 +3,14 @@ import { createAgentNames } from './registrations.ts';
 
 const marks = createAgentNames('0123456789ab');
 
-it('knows its own agents by their names, whatever the pool calls them', () => {
+it('knows its own agents by their names, for any name in the pool', () => {
   expect(marks.agentName('box-1', 'a1b2c3d4e5')).toBe('box-1-01234567-a1b2c3d4e5');
   expect(marks.agentOf('box-1-01234567-a1b2c3d4e5')).toBe('a1b2c3d4e5');
   expect(marks.agentOf(marks.agentName(marks.agentName('x', 'a1'), 'b2'))).toBe('b2');
 });
 
 it.each(['box-1', 'box-1-01234568-a1', '01234567-a1', 'box-1-01234567-', 'box-1-01234567-a1-2', 'box-01234567-A1'])(
-  'takes nobody else for its own: %s',
+  'knows other agents by their names: %s',
   (name) => {
     expect(marks.agentOf(name)).toBeNull();
     expect(marks.isPlaceholder(name)).toBe(false);

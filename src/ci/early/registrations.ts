@@ -1,6 +1,6 @@
 /**
- * Both sides of the books (S4): agents are made known to the service, and it is made to forget them. The intent is written first; an
- * answer that was lost is found by its name. Nothing waits for a refusal: what the service does not give up yet is left to the sweep.
+ * Registers agents with the service, and removes them again (S4). The intent is written first, and a lost answer is found by the entry's
+ * name. Nothing waits for a refusal: what the service does not release yet is left to the sweep.
  */
 import { createHash } from 'node:crypto';
 import { sleep } from '../../core/clock.ts';
@@ -10,34 +10,33 @@ import type { StoredRegistration } from '../../store/registrations.ts';
 import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
 /**
- * Names by which onejob knows its own at the service. An agent's name is never used again: services refuse one that comes back while
- * its old session lives. Only names with this installation's mark are ever touched. `owner`: its id, at least 8 hex digits.
+ * Names by which onejob finds its own entries at the service. An agent's name is never used again: services refuse a name whose old
+ * session still lives. onejob only touches names with this installation's mark. `owner`: its id, at least 8 hex digits.
  */
 export function createAgentNames(owner: string) {
   const mark = owner.slice(0, 8);
   const own = new RegExp(`-${mark}-([0-9a-z]+)$`);
   const placeholders = `onejob-placeholder-${mark}-`;
   return {
-    /** Of one agent: its name in the config, the installation, itself. */
+    /** Made of the agent's name in the config, the installation, and the agent's id. */
     agentName: (name: string, agent: AgentId) => `${name}-${mark}-${agent}`,
-    /** Whose name that is; null for any that is not an agent of this installation. */
+    /** The agent with that name; null when it is no agent of this installation. */
     agentOf: (name: string): AgentId | null => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
-    /** Of the registration that stands for a set of capabilities and never goes online. */
+    /** Of the placeholder for a set of capabilities. */
     placeholderName: (set: string) => `${placeholders}${createHash('sha256').update(set).digest('hex').slice(0, 8)}`,
     isPlaceholder: (name: string) => name.startsWith(placeholders),
   };
 }
 
-export interface RegistrationsParts extends Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'> {
-  readonly registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>;
-}
-
 export type Registrations = ReturnType<typeof createRegistrations>;
 
-export function createRegistrations({ service, store, registry, opened, clock }: RegistrationsParts) {
+export function createRegistrations(
+  { service, store, opened, clock }: Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'>,
+  registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>,
+) {
   const wall = () => clock.wall();
   const { registrations } = store;
-  /** Being made right now: what a look saw of them may be an entry that is on its way out. */
+  /** Being registered right now: a look may show an older entry that is about to be removed. */
   const making = new Set<AgentId>();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
 
@@ -46,12 +45,11 @@ export function createRegistrations({ service, store, registry, opened, clock }:
     return found === null ? null : { place, id: found.id };
   };
 
-  /** @throws OnejobError E_CI_* when the service cannot be asked */
   const remove = async (registration: StoredRegistration, signal: AbortSignal): Promise<'removed' | 'refused'> => {
     const { agent, place, name, remote: id } = registration;
     const remote = id === null ? await byName(place, name, signal) : { place, id };
     if (remote !== null && (await registry().remove(remote, signal)) === 'busy') {
-      // Until its session runs out the service takes it for one that is there: the next job would be lost on it, too.
+      // Until its session expires the service believes that it is there: the next job would be lost on it, too.
       await registry()
         .disable?.(remote, true, signal)
         .catch(() => signal.throwIfAborted());
@@ -61,7 +59,7 @@ export function createRegistrations({ service, store, registry, opened, clock }:
     return 'removed';
   };
 
-  /** Whatever a former manager made of the same agent: its key is gone, so it is of no use. */
+  /** Removes what an earlier manager registered for the same agent: its key is lost, so it is useless. */
   const clearAway = async (agent: AgentId, signal: AbortSignal): Promise<void> => {
     const before = registrations.get(agent);
     if (before === null) return;
@@ -70,20 +68,14 @@ export function createRegistrations({ service, store, registry, opened, clock }:
       return;
     }
     if (before.state !== 'removed' && (await remove(before, signal)) === 'refused') {
-      throw new OnejobError(
-        'E_CI_NAME_TAKEN',
-        `Cannot register agent ${before.name} again: the service reports that it runs a job.`,
-        {
-          hint: 'onejob tries again.',
-          retry: true,
-        },
-      );
+      const why = `Cannot register agent ${before.name} again: the service reports that it runs a job.`;
+      throw new OnejobError('E_CI_NAME_TAKEN', why, { hint: 'onejob tries again.', retry: true });
     }
-    // What is written down as removed never comes back, which is right for agents, while a placeholder may be wanted again.
+    // A removed row never comes back, which is right for agents, but a placeholder may be needed again.
     write(() => registrations.forget(agent));
   };
 
-  /** Only the service that made an entry may remove it: its sweep does, as of an agent that is gone. */
+  /** Only the service that made an entry may remove it: its sweep treats it as that of an agent that is gone. */
   const leaveTo = (before: StoredRegistration): void => {
     const agent = `${before.agent} of ${before.service}`;
     write(() => {
@@ -94,7 +86,7 @@ export function createRegistrations({ service, store, registry, opened, clock }:
     });
   };
 
-  /** An entry was removed of which at most a service knew that config does not name any more. */
+  /** An entry was removed that belonged at most to a service that config no longer names. */
   const gaveUp = (place: string, name: string): void => {
     const left = registrations.services().filter((one) => !opened.has(one));
     for (const one of left.flatMap((each) => registrations.open(each)))
@@ -106,7 +98,7 @@ export function createRegistrations({ service, store, registry, opened, clock }:
       return await create();
     } catch (error) {
       if (!(error instanceof OnejobError) || error.code !== 'E_CI_NAME_TAKEN') throw error;
-      // No other has a name with our mark and this agent's id: the answer to an earlier try was lost.
+      // Only an earlier try whose answer was lost can have a name with our mark and this agent's id.
       const remote = await byName(of.place, of.name, signal);
       if (remote === null) throw error;
       await registry().remove(remote, signal);
@@ -120,7 +112,7 @@ export function createRegistrations({ service, store, registry, opened, clock }:
     return found?.service === service ? found : null;
   };
 
-  /** Its entry at the service; null when there is none, or it has yet to be seen. */
+  /** Its entry at the service; null when there is none, or onejob has not seen it yet. */
   const remoteOf = (agent: AgentId): Remote | null => {
     const found = own(agent);
     if (found === null || found.state !== 'made' || found.remote === null) return null;
@@ -130,8 +122,8 @@ export function createRegistrations({ service, store, registry, opened, clock }:
   return {
     marks: createAgentNames(store.owner),
     /**
-     * Makes an entry known; one of the same agent, of a manager that is gone, is forgotten first. What makes itself known has no id
-     * yet, and is `seen` later. @throws OnejobError E_CI_*
+     * Registers an entry, after removing an earlier one of the same agent. One that registers itself is `seen` later. @throws
+     * OnejobError E_CI_*
      */
     async register<T extends { readonly id: string | null }>(
       of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,
@@ -151,55 +143,50 @@ export function createRegistrations({ service, store, registry, opened, clock }:
       }
     },
     remoteOf,
-    /** The same, looked for by its name where it has yet to be seen. @throws OnejobError E_CI_* */
+    /** The same, found by its name when onejob has not seen it yet. @throws OnejobError E_CI_* */
     async locate(agent: AgentId, signal: AbortSignal): Promise<Remote | null> {
       const found = own(agent);
       return found?.state === 'intent' ? byName(found.place, found.name, signal) : remoteOf(agent);
     },
-    /** One that made itself known was seen. */
+    /** An agent that registered itself was seen. */
     seen(agent: AgentId, id: string): void {
       if (making.has(agent) || own(agent)?.state !== 'intent') return;
       write(() => registrations.made(agent, id, wall()));
     },
     remove,
-    /** An agent was made that is of the kind that this placeholder stands for. */
+    /** An agent was made of the kind that this placeholder stands for. */
     used(agent: AgentId): void {
       const { usedAt } = own(agent) ?? {};
       if (usedAt != null && wall() - usedAt > 3_600_000) write(() => registrations.used(agent, wall()));
     },
     gaveUp,
-    /** Of whatever service. */
     find: (agent: AgentId) => registrations.get(agent),
     open: () => registrations.open(service),
-    /**
-     * Names of all registrations that are not removed, of the other services of this host too, which may share a queue. What a service
-     * left behind that config does not name any more protects nothing.
-     */
+    /** Names of all registrations that are not removed, of every opened service of this host: they may share a queue. */
     names: (): ReadonlySet<string> => new Set([...opened].flatMap((one) => registrations.open(one).map(({ name }) => name))),
   };
 }
 
-export interface SweepParts extends Pick<EarlyParts, 'clock' | 'log' | 'slots'> {
-  readonly registry: Pick<Registry, 'remove'>;
-  readonly books: Registrations;
-  /** Called before an entry is removed whose agent may have had a job. */
-  readonly before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>;
-}
-
 const [first, longest] = [10_000, 300_000];
-/** Removals in one look, so that a long list does not use up what the service allows. */
+/** Removals per look, so that a long list does not use up the service's rate limit. */
 const atOnce = 20;
 
 /**
- * Registrations that were made and whose agents are gone, and entries with our mark that no book knows. What the service refuses to
- * give up, as it runs a job as far as it knows, is tried again until its lock has run out.
+ * Removes registrations whose agents are gone, and entries with our mark that the store does not know. What the service refuses to
+ * release, because it believes that the agent runs a job, is tried again until its lock has expired. `before`: called before an entry is
+ * removed whose agent may have had a job.
  */
-export function createSweep({ clock, log, registry, books, before, slots }: SweepParts) {
+export function createSweep(
+  { clock, log, slots }: Pick<EarlyParts, 'clock' | 'log' | 'slots'>,
+  registry: Pick<Registry, 'remove'>,
+  registrations: Registrations,
+  before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>,
+) {
   const now = () => clock.now();
-  /** Whether a slot still has this agent, in whatever lane. */
+  /** Whether a slot still has this agent, in any lane. */
   const isLive = (agent: AgentId): boolean => slots.poolOf(agent) !== null;
   const waits = new Map<AgentId, { readonly at: number; readonly ms: number }>();
-  /** Entries without a book, by place and name: only one that is there twice is not being made right now. */
+  /** Names of unknown entries, by place: only an entry that two looks in a row show is not being registered right now. */
   const strangers = new Map<string, ReadonlySet<string>>();
 
   const later = (agent: AgentId): void => {
@@ -207,9 +194,8 @@ export function createSweep({ clock, log, registry, books, before, slots }: Swee
     waits.set(agent, { at: now() + ms, ms });
   };
 
-  const left = () => books.open().filter((one) => !one.placeholder);
+  const left = () => registrations.open().filter((one) => !one.placeholder);
 
-  /** Registrations whose agents are gone. */
   async function ours(signal: AbortSignal): Promise<void> {
     const over = left().filter((one) => !isLive(one.agent));
     const agents = new Set(over.map(({ agent }) => agent));
@@ -217,40 +203,40 @@ export function createSweep({ clock, log, registry, books, before, slots }: Swee
     const dueAt = ({ agent }: { readonly agent: AgentId }): number => waits.get(agent)?.at ?? 0;
     const due = over.filter((one) => dueAt(one) <= now()).sort((a, b) => dueAt(a) - dueAt(b));
     for (const one of due.slice(0, atOnce)) {
-      // Counted before it is tried, so that one that cannot be removed comes after the others the next time.
+      // Counted before the try, so that an entry that cannot be removed comes after the others next time.
       later(one.agent);
-      const remote = books.remoteOf(one.agent);
+      const remote = registrations.remoteOf(one.agent);
       try {
         if (remote !== null) await before(remote, one.agent, signal);
-        if ((await books.remove(one, signal)) === 'removed') waits.delete(one.agent);
+        if ((await registrations.remove(one, signal)) === 'removed') waits.delete(one.agent);
       } catch (error) {
         signal.throwIfAborted();
         const { message, retry } = toFailure(error);
         log.warn('registration not removed yet', { agent: one.agent, entry: one.name, reason: message });
-        // What is about the whole service would only be the same for the others.
+        // A problem of the whole service would be the same for the others.
         if (retry) return;
       }
     }
   }
 
-  /** Entries that this installation made, by their names, and that no book of it knows. */
+  /** Entries that this installation made, by their names, and that its store does not know. */
   async function theirs({ place, title, entries }: Shown, signal: AbortSignal): Promise<void> {
-    const booked = books.names();
+    const booked = registrations.names();
     const unknown = entries.filter(({ name, status, job }) => {
-      const agent = books.marks.agentOf(name);
-      const isOurs = books.marks.isPlaceholder(name) || (agent !== null && !isLive(agent));
+      const agent = registrations.marks.agentOf(name);
+      const isOurs = registrations.marks.isPlaceholder(name) || (agent !== null && !isLive(agent));
       return isOurs && !booked.has(name) && status === 'offline' && job === null;
     });
     const before = strangers.get(place);
     strangers.set(place, new Set(unknown.map(({ name }) => name)));
     for (const one of unknown.filter(({ name }) => before?.has(name)).slice(0, atOnce)) {
       log.warn('removing an orphan', { place: title, agent: one.name });
-      if ((await registry.remove(one, signal)) !== 'busy') books.gaveUp(place, one.name);
+      if ((await registry.remove(one, signal)) !== 'busy') registrations.gaveUp(place, one.name);
     }
   }
 
   return {
-    /** For a service that no pool uses any more, until what it made of agents is gone. Its placeholders stay until they are forgotten. */
+    /** For a service that no pool uses any more, until its agents are removed. Its placeholders stay until they are forgotten. */
     async alone(signal: AbortSignal): Promise<void> {
       while (!signal.aborted && left().length > 0) {
         try {
@@ -261,8 +247,7 @@ export function createSweep({ clock, log, registry, books, before, slots }: Swee
         await sleep(clock, first, signal);
       }
     },
-
-    /** What cannot be removed now is tried again after another look. */
+    /** What cannot be removed now is tried again after the next look. */
     async after(shown: Shown, signal: AbortSignal): Promise<void> {
       try {
         await ours(signal);

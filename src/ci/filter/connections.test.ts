@@ -35,7 +35,7 @@ async function bench(limits: Partial<ConnectionLimits>) {
   };
 }
 
-describe('connections of which nobody knows whose they are', () => {
+describe('connections without a token', () => {
   it('make room for the next one of their address: the oldest first', async () => {
     await using here = await bench({ unknownFrom: 2 });
     const [first, second, other] = [await here.dial(null), await here.dial(null), await here.dial(null, '127.0.0.2')];

@@ -1,26 +1,25 @@
 /**
- * How much of the filter one sandbox may take: connections, and calls by time. One that opens thousands shall not take those of the
- * others, also where all of them come from one address. Until a connection has called with a token nobody knows whose it is: then the
- * oldest of its address makes room for the newest. Once it has, it is counted with its agent, and no stranger can displace it.
+ * How much of the filter one sandbox may use: connections, and calls by time. A sandbox that opens thousands must not displace
+ * others, even at the same address. A connection without a token counts for its address, where the oldest makes room for the
+ * newest. With a token it counts for its agent, and no stranger can displace it.
  */
 import type { Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 export const connectionLimits = {
-  /** Of one address, with no token yet. */
+  /** Per address, without a token. */
   unknownFrom: 64,
   unknownInAll: 1024,
-  /** Of one agent and its job: more than the calls it may make at a time. */
+  /** Per agent with its job: more than the calls that it may make at a time. */
   ofAgent: 384,
-  /** Of one connection, then it is closed. */
+  /** Per connection, which is then closed. */
   calls: 1000,
 };
 export type ConnectionLimits = Readonly<typeof connectionLimits>;
 
 interface Entry {
-  /** What it is counted in: its agent's, or its address's and those that are unknown. */
+  /** Its agent, or its address and `unknown`. */
   groups: readonly string[];
-  /** Calls that are not answered. */
   calls: number;
 }
 
@@ -28,10 +27,9 @@ const unknown = 'unknown';
 
 export function createConnections(limits: ConnectionLimits = connectionLimits) {
   const entries = new Map<Socket, Entry>();
-  /** The oldest first. */
   const groups = new Map<string, Set<Socket>>();
 
-  /** Counts it in these from now on, and in no other. */
+  /** Counts it only in these from now on. */
   const regroup = (socket: Socket, entry: Entry, names: readonly string[]): void => {
     for (const name of entry.groups) {
       const group = groups.get(name);
@@ -54,7 +52,7 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
   };
 
   return {
-    /** Counts what comes in there, over all doors. */
+    /** Counts its connections. */
     watch(server: Server): void {
       server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {
@@ -67,7 +65,7 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
         else if (sizeOf(unknown) > limits.unknownInAll) close(oldest(unknown));
       });
     },
-    /** The connection calls with a token of this agent, until the call has been answered. May close it, or another one of the agent. */
+    /** The connection makes a call as this agent. May close it, or another of the agent. */
     known(socket: Socket, agent: string, response: ServerResponse): void {
       const entry = entries.get(socket);
       if (entry === undefined) return;
@@ -86,12 +84,12 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
 
 export type Rate = ReturnType<typeof createRate>;
 
-/** A token bucket (the generic cell rate algorithm): calls beyond a burst wait until their turn by rate comes, none is refused. */
+/** A token bucket (generic cell rate algorithm): calls beyond a burst wait; none is refused. */
 export function createRate(perSecond: number, burst: number) {
   const each = 1000 / perSecond;
   let due = Number.NEGATIVE_INFINITY;
   return {
-    /** Takes one call's place. @param now monotonic, ms @returns how long the call must wait, ms */
+    /** @param now monotonic, ms @returns how long this call must wait, ms */
     take(now: number): number {
       const wait = Math.max(0, due - burst * each - now);
       due = Math.max(due, now) + each;

@@ -97,7 +97,7 @@ it('ends where another program has its port', async () => {
   await stopped(server);
 });
 
-it('a file of another version ends it, and one that cannot be read is none', () => {
+it('a file of another version ends it, and so does an unreadable file', () => {
   using dir = scratch();
   writeDoors(dir.path, { version: '1', port: 7070, addresses: ['127.0.0.1'] });
   expect(readDoors(dir.path)).toEqual({ version: '1', port: 7070, addresses: ['127.0.0.1'] });

@@ -1,9 +1,8 @@
 /**
- * The filter as a process, through which agents of untrusted jobs speak to their service, and the manager's end of it, which seals tokens
- * for sandboxes and keeps the process at work while any sandbox may need it. Jobs outlive managers, so that process does, too.
- *
- * It listens with one port on the addresses at which sandboxes of untrusted jobs call in. A file says it, which the manager writes and
- * the filter reads; no file means that nobody needs it.
+ * The filter's process, through which agents of untrusted jobs talk to their service, and the manager's side of it, which seals
+ * tokens for sandboxes and keeps the process running. Jobs outlive managers, so the filter does too.
+ * It listens at one port on the addresses at which sandboxes call. The manager writes them to a file, and the filter reads it; no
+ * file means that nobody needs the filter.
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -20,14 +19,14 @@ import type { AgentContext } from '../ci-service.ts';
 import { createSeal, installationKey, type Seal } from './seal.ts';
 
 const doors = z.object({
-  /** Of onejob: a filter of another one ends. */
+  /** Of onejob: a filter of another version ends. */
   version: z.string(),
   port: z.int().min(1).max(65_535),
   addresses: z.array(z.string()),
 });
 export type Doors = Readonly<z.infer<typeof doors>>;
 
-/** null: there is none, or it cannot be read. */
+/** null: the file is missing or invalid. */
 export function readDoors(dir: string): Doors | null {
   try {
     return doors.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
@@ -36,7 +35,7 @@ export function readDoors(dir: string): Doors | null {
   }
 }
 
-/** A file is whole or not there, whoever is killed meanwhile. @throws what the disk says */
+/** The file is never incomplete. @throws errors of the file system */
 export function writeDoors(dir: string, value: Doors | null): void {
   const path = join(dir, 'doors.json');
   if (value === null) {
@@ -47,37 +46,26 @@ export function writeDoors(dir: string, value: Doors | null): void {
   fs.renameSync(`${path}.new`, path);
 }
 
-export interface Filter {
-  /** Keeps what was listening before at work, until `signal` aborts. */
-  start(signal: AbortSignal): void;
-  /**
-   * Has the filter listen where the sandbox reaches it. `authority`: as the sandbox sees it, such as `172.18.0.1:7070`.
-   * @throws OnejobError E_FILTER (retry), E_NO_DOOR
-   */
-  door(context: Pick<AgentContext, 'door'>, signal: AbortSignal): Promise<{ readonly authority: string; readonly seal: Seal }>;
-  /** `leaving`: agents go on, and so must the filter. */
-  close(leaving: boolean): Promise<void>;
-}
+export type Filter = ReturnType<typeof createFilter>;
 
 export interface FilterParts {
   readonly stateDir: string;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
-  /** Variables by which it finds its way to services. */
+  /** Environment variables with which it reaches services. */
   readonly given: Readonly<Record<string, string>>;
-  /** Of onejob. */
   readonly version: string;
   readonly clock: Clock;
   readonly log: Log;
 }
 
-/** ms between two looks whether it answers, and that it may take to. */
+/** ms between two checks whether it answers, and until it must. */
 const [lookEvery, patience] = [2_000, 10_000];
-/** Above this size what filters have said so far is dropped, in bytes. */
+/** Bytes. A larger log is emptied. */
 const logLimit = 1 << 20;
 
 /** @throws OnejobError E_STATE_DIR and the like */
-export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts): Filter {
+export function createFilter({ stateDir, self, given, version, clock, log }: FilterParts) {
   const dir = subdirectory(stateDir, 'filter');
   const seal = createSeal(installationKey(dir));
   const closing = new AbortController();
@@ -85,7 +73,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   let starting = Number.NEGATIVE_INFINITY;
 
   function startOne(): void {
-    // One that is slow to listen is there all the same.
+    // A running filter may just be slow to listen.
     if (child !== null || clock.now() - starting < lookEvery) return;
     starting = clock.now();
     const path = join(dir, 'filter.log');
@@ -94,7 +82,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     const [program = '', ...args] = self;
     const started = spawn(program, [...args, 'filter', '--state-dir', stateDir], {
       cwd: dir,
-      // It needs nothing else of ours, and what is not there cannot be read in `/proc`.
+      // Without other variables, `/proc` shows none of ours.
       env: { ...given, PATH: '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' },
       detached: true,
       stdio: ['ignore', file, file],
@@ -109,14 +97,14 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     started.unref();
   }
 
-  /** While an address is named, something listens there. */
+  /** Starts the filter while there is an address and it does not answer. */
   async function keep(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
       const now = readDoors(dir);
       const [address] = now?.addresses ?? [];
       if (now !== null && address !== undefined) {
         try {
-          // One of another version ends when it reads this.
+          // A filter of another version ends when it reads this.
           if (now.version !== version) writeDoors(dir, { ...now, version });
           if (!(await answers(address, now.port)) && !signal.aborted) startOne();
         } catch (error) {
@@ -128,18 +116,24 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   }
 
   return {
-    start(signal) {
+    /** Keeps the filter of an earlier manager running, until `signal` aborts. */
+    start(signal: AbortSignal): void {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
-    async door(context, signal) {
+    /**
+     * Has the filter listen at `authority`, as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR
+     */
+    async door(
+      context: Pick<AgentContext, 'door'>,
+      signal: AbortSignal,
+    ): Promise<{ readonly authority: string; readonly seal: Seal }> {
       const known = readDoors(dir);
       const port = known?.port ?? (await freePort());
       const address = await context.door(port, signal);
       const addresses = known?.addresses ?? [];
-      if (known === null || known.version !== version || !addresses.includes(address)) {
+      if (known === null || known.version !== version || !addresses.includes(address))
         writeDoors(dir, { version, port, addresses: [...new Set([...addresses, address])] });
-      }
       const until = clock.now() + patience;
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
@@ -153,20 +147,20 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       }
       return { authority: `${address.includes(':') ? `[${address}]` : address}:${port}`, seal };
     },
-    async close(leaving) {
+    /** `leaving`: agents keep running, and so must the filter. */
+    async close(leaving: boolean): Promise<void> {
       closing.abort();
       if (!leaving) writeDoors(dir, null);
     },
   };
 }
 
-/** Nobody needs one any more: one that is there ends. */
+/** Ends the filter, because nobody needs one. */
 export function endFilter(stateDir: string): void {
   const dir = join(stateDir, 'filter');
   if (fs.existsSync(dir)) writeDoors(dir, null);
 }
 
-/** Whether something listens there. */
 function answers(host: string, port: number): Promise<boolean> {
   return new Promise((resolve) => {
     const socket = connect({ host, port, timeout: 1_000 });
@@ -178,19 +172,19 @@ function answers(host: string, port: number): Promise<boolean> {
   });
 }
 
-/** One that nobody has now. */
+/** A port that is free now. */
 async function freePort(): Promise<number> {
   await using server = createServer().listen(0, '127.0.0.1');
   await once(server, 'listening');
   return (server.address() as AddressInfo).port;
 }
 
-/** ms between two looks at the file, and at addresses that this host does not have yet. */
+/** ms between two looks at the file, and two tries to listen. */
 const lookAgain = 500;
 
 /**
- * Listens as the file says, until it says nothing any more, or is another version's; then resolves. It also does where every port is
- * another program's: that is mostly a filter, and the manager starts this one again where it is none.
+ * Listens as the file says, and resolves when the file is gone or for another version. Also when another program, mostly a filter,
+ * has every port: the manager starts this one again if needed.
  */
 export async function keepDoors(
   dir: string,

@@ -1,47 +1,30 @@
 /** What of calls and answers goes through, in both directions: which headers, and which bodies. */
 import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
 
-/** Between two neighbours only (RFC 9110, 7.6.1), or said anew by whoever sends on. */
-const ofTheConnection: ReadonlySet<string> = new Set([
-  'connection',
-  'keep-alive',
-  'proxy-authenticate',
-  'proxy-authorization',
-  'proxy-connection',
-  'te',
-  'trailer',
-  'transfer-encoding',
-  'upgrade',
-]);
+/** For one connection only (RFC 9110, 7.6.1), or set again by each sender. */
+const ofTheConnection = headers(
+  'connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+);
 
 /**
- * What a job could use to look like somebody else, or to have its call read as another; `expect` was answered here. What frames its
- * body is said anew, and never left to the sender.
+ * Headers with which a job could look like somebody else, or have its call read as another. The filter has answered `expect`, and
+ * frames the body itself.
  */
-export const notFromAgents: ReadonlySet<string> = new Set([
-  'authorization',
-  'content-length',
-  'expect',
-  'forwarded',
-  'host',
-  'x-forwarded-for',
-  'x-forwarded-host',
-  'x-forwarded-port',
-  'x-forwarded-proto',
-  'x-http-method',
-  'x-http-method-override',
-  'x-method-override',
-  'x-original-url',
-  'x-real-ip',
-  'x-rewrite-url',
-]);
+export const notFromAgents = headers(
+  'authorization content-length expect forwarded host x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto ' +
+    'x-http-method x-http-method-override x-method-override x-original-url x-real-ip x-rewrite-url',
+);
 
-export const notToAgents: ReadonlySet<string> = new Set(['set-cookie', 'alt-svc', 'strict-transport-security']);
+export const notToAgents = headers('set-cookie alt-svc strict-transport-security');
 
-/** Of the others a body is refused: Node's client would write it without a word of where it ends, as if another call followed. */
+function headers(names: string): ReadonlySet<string> {
+  return new Set(names.split(' '));
+}
+
+/** Other methods with a body are refused: Node's client would send it without its length, as if another call followed. */
 const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
 
-/** Why a call's body does not go through, for people; null when it does. What it says of its own length is all that is read. */
+/** Why a call's body is refused, for people; null: it is not. Only the headers are read. */
 export function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
   const { 'transfer-encoding': encoding, 'content-length': length } = headers;
   if (encoding !== undefined && encoding.toLowerCase() !== 'chunked')
@@ -51,7 +34,7 @@ export function bodyProblem({ method = '', headers }: IncomingMessage): string |
   return hasBody && !withBody.has(method) ? `a ${method} must not have a body` : null;
 }
 
-/** Headers as they go on, without those of the connection. Names are in lower case, values stay as they came, repeated ones too. */
+/** Headers to forward, without those of the connection. Names are in lower case; repeated values stay. */
 export function headersWithout(
   without: ReadonlySet<string>,
   headers: Readonly<Record<string, string | string[] | undefined>>,
@@ -61,19 +44,19 @@ export function headersWithout(
   return Object.fromEntries(
     Object.entries(headers).flatMap(([name, values]) => {
       if (values === undefined || ofTheConnection.has(name) || without.has(name)) return [];
-      // A length that its own sender calls the connection's is still the length of what follows.
+      // A length stays one even if its sender calls it the connection's.
       if (named.has(name) && name !== 'content-length') return [];
       return [[name, Array.isArray(values) && values.length === 1 ? values[0] : values]];
     }),
   );
 }
 
-/** Far deeper than anything an agent says. */
+/** Far deeper than any JSON of an agent. */
 const deepest = 64;
 
 /**
- * JSON that a job may have written. Null when it is none, or is nested so deeply that it could be read but not be written again: what writes it calls itself for
- * each level.
+ * JSON that a job may have written. Null for anything else, and for JSON so deep that writing it again, which is recursive, would
+ * fail.
  */
 export function foreignJson(body: Buffer): unknown {
   const text = body.toString();
@@ -85,7 +68,7 @@ export function foreignJson(body: Buffer): unknown {
   }
 }
 
-/** A loop, since an expression would begin anew at each quote of a text that is never closed. */
+/** A loop: an expression would backtrack at each quote of an unterminated text. */
 function isDeep(text: string): boolean {
   let depth = 0;
   let isQuoted = false;

@@ -1,9 +1,8 @@
 /**
- * What a service lets untrusted jobs ask: a list of its own, and how its answers look in a sandbox.
- *
- * What a call asks for is read from its method and path alone. Ids arrive with escapes for their dots (Buildkite's agent), so a segment
- * is decoded before it is compared; what is forwarded are the bytes as they came. Whatever two readers could take for two different
- * paths is refused, so that no job reaches a call that its token does not stand for.
+ * What a service lets untrusted jobs ask, and how its answers look in a sandbox.
+ * A call is judged by its method and path alone. Agents escape the dots of ids, so segments are decoded before they are compared,
+ * but forwarded as they came. A path that two readers could understand differently is refused, so that no job reaches a call that
+ * its token does not allow.
  */
 import type { Seal, Sealed } from './seal.ts';
 
@@ -20,13 +19,13 @@ export type Verdict =
   | { readonly kind: 'refused'; readonly status: 401 | 403 | 404; readonly why: string }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }
-  /** Read whole before it goes on. */
+  /** Read as a whole before it is forwarded. */
   | {
       readonly kind: 'whole';
-      /** Its body as it goes on, sent anew as it was read so that nobody reads another one there; null: `why` it is refused. `json` null: it is none. */
+      /** The body to forward, written anew so that nobody reads another one; null: refused with `why`. `json` null: no JSON. */
       readonly body?: (json: unknown) => string | null;
       readonly why?: string;
-      /** The answer to a call that succeeded, as the sandbox may see it. `host`: under which the agent called here. @throws Error when it is none */
+      /** A successful answer for the sandbox. `host`: under which the agent called. @throws Error when the answer is invalid */
       readonly answer?: (json: unknown, seal: Seal, host: string) => unknown;
     };
 
@@ -54,7 +53,7 @@ export function readPath(method: string, url: string): Asked | string {
   return { method, segments: segments.filter((segment) => segment !== null), query: mark < 0 ? '' : url.slice(mark + 1) };
 }
 
-/** Null for what could be another path: empty, a step up, or that behind one more escape. */
+/** null for an ambiguous segment: empty, a step up, or either behind another escape. */
 function decoded(raw: string): string | null {
   try {
     const once = decodeURIComponent(raw);
@@ -67,15 +66,15 @@ function decoded(raw: string): string | null {
   }
 }
 
-/** Never throws, unlike the strict reader: it is asked what a careless one would see. */
+/** Never throws: shows what a careless reader would see. */
 function unescaped(text: string): string {
   return text.replace(/%([0-9a-f]{2})/gi, (_, hex: string) => String.fromCharCode(Number.parseInt(hex, 16)));
 }
 
 /**
- * Whether a call is one of a list. There, `own` stands for the id of the job or the build after `jobs` and `builds`, `*` for any one
- * segment of plain letters: a service may decode once more what it gets, and find a slash or a query in there. After `?` stand the
- * names that its query may have: a service may take a query for what a body or a path has said, and so another build for its own.
+ * Whether a call is in the list. `own` after `jobs` or `builds` is the id of the job or build; `*` is one segment of plain letters,
+ * because a service may decode again and find a slash. After `?` are the allowed names of the query: a service may prefer a query
+ * to a body or path, and so read another build.
  */
 export function isListed(
   { method, segments, query }: Asked,
@@ -93,7 +92,7 @@ export function isListed(
   });
 }
 
-/** Names are compared as they came: agents escape none, and who reads one that is escaped is the service. */
+/** Names are compared undecoded: agents escape none, but the service would decode them. */
 function asksOnly(query: string, names: readonly string[]): boolean {
   if (query === '') return true;
   return query.split(/[&;]/).every((pair) => names.includes(/^[^=]+/.exec(pair)?.[0] ?? '?'));

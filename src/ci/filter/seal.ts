@@ -1,6 +1,6 @@
 /**
- * Sealed tokens: all that an untrusted job's sandbox holds. Inside is the service's own token, whose job it is, and until when it
- * counts; only this installation's key opens one, so the filter that opens them keeps nothing. AES-256-GCM.
+ * Sealed tokens: all that an untrusted job's sandbox holds. A token contains the service's token, its job, and when it expires.
+ * Only this installation's key opens it, so the filter keeps no state. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { chmodSync, existsSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
@@ -10,24 +10,23 @@ import { OnejobError } from '../../errors.ts';
 import { storeFault } from '../../store/fault.ts';
 
 const sealed = z.strictObject({
-  /** Type of the service, whose rules hold. */
+  /** Type of the service, for its rules. */
   rules: z.string(),
   /** Of the service's API, without a slash at its end. */
   endpoint: z.string(),
-  /** The service's own. */
   token: z.string(),
-  /** What it may be used for, as the rules call it. */
+  /** What it is for, in the word of the rules. */
   use: z.string(),
   job: z.string(),
   /** The job's; null: the service did not say. */
   build: z.string().nullable(),
-  /** Wall clock, ms since the epoch, from which on it is none. */
+  /** Wall clock, ms since the epoch, at which it expires. */
   until: z.number(),
 });
 export type Sealed = Readonly<z.infer<typeof sealed>>;
 
 const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
-/** What a token begins with, so that people and scanners of secrets know it. */
+/** Lets people and scanners of secrets recognise it. */
 const prefix = 'ojf_';
 const use = Buffer.from('onejob filter 1');
 
@@ -42,7 +41,7 @@ export function createSeal(key: Uint8Array) {
       const body = Buffer.concat([cipher.update(JSON.stringify(about), 'utf8'), cipher.final()]);
       return prefix + Buffer.concat([iv, cipher.getAuthTag(), body]).toString('base64url');
     },
-    /** null: it was not made here, or was changed. */
+    /** null: invalid. */
     open(token: string): Sealed | null {
       const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
       if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
@@ -59,9 +58,8 @@ export function createSeal(key: Uint8Array) {
 }
 
 /**
- * The installation's key, made at first need. Only the owner can read it.
- * @param dir the filter's own folder
- * @throws OnejobError E_STATE_CORRUPT when the file holds something else, E_STATE_DIR, E_STATE_FULL
+ * The installation's key, made at first need in `dir`, the filter's folder; only the owner can read it. @throws OnejobError
+ * E_STATE_CORRUPT when the file is no key, E_STATE_DIR, E_STATE_FULL
  */
 export function installationKey(dir: string): Uint8Array {
   const path = join(dir, 'key');
@@ -78,15 +76,15 @@ export function installationKey(dir: string): Uint8Array {
   });
 }
 
-/** Written beside and then linked: a key that is there is whole, and never another's. */
+/** Written to another name and then linked: the key is complete, and never replaced. */
 function make(path: string): void {
-  const beside = `${path}.${randomBytes(4).toString('hex')}`;
-  writeFileSync(beside, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
+  const unlinked = `${path}.${randomBytes(4).toString('hex')}`;
+  writeFileSync(unlinked, `${randomBytes(keyBytes).toString('base64')}\n`, { flag: 'wx', mode: 0o600, flush: true });
   try {
-    linkSync(beside, path);
+    linkSync(unlinked, path);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error;
   } finally {
-    unlinkSync(beside);
+    unlinkSync(unlinked);
   }
 }

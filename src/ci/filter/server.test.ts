@@ -89,7 +89,7 @@ describe('a job', () => {
     expect(here.seen).toEqual([]);
   });
 
-  it('is told by which rule, and the log is told once', async () => {
+  it('gets the rule in its answer, and the log has it once', async () => {
     await using here = await filterBench();
     const ask = () => here.call('GET', `/v3/jobs/${jobId}/secrets?key=DEPLOY`, here.token('job'));
     expect((await ask()).json).toEqual({
@@ -128,14 +128,14 @@ describe('a token', () => {
     ['that is over', ['job', { until: 1 }], `GET /v3/jobs/${jobId}`],
     ['of rules that nobody knows', ['job', { rules: 'other' }], `GET /v3/jobs/${jobId}`],
     ['that registers, used for its job', ['register'], `GET /v3/jobs/${jobId}`],
-  ])('%s is none', async (_, about, line) => {
+  ])('%s is invalid', async (_, about, line) => {
     await using here = await filterBench();
     const [method = '', path = ''] = line.split(' ');
     expect((await here.call(method, path, here.token(...about))).status).toBe(401);
     expect(here.seen).toEqual([]);
   });
 
-  it('that was changed, made elsewhere, or is the service’s own is none', async () => {
+  it('that was changed, made elsewhere, or is the service’s own is invalid', async () => {
     await using here = await filterBench();
     const token = here.token('job');
     const elsewhere = createSeal(Buffer.alloc(32, 8)).close(here.seal.open(token) as never);
@@ -233,7 +233,7 @@ describe('a call with a second one in its body', () => {
   });
 });
 
-it('calls that are pipelined end their connection, and the filter goes on', async () => {
+it('pipelined calls end their connection, and the filter keeps running', async () => {
   await using here = await filterBench();
   const one = `GET /v3/jobs/${jobId} HTTP/1.1\r\nHost: x\r\nAuthorization: Token ${here.token('job')}\r\n\r\n`;
   const socket = connect({ port: here.port, host: '127.0.0.1' }).on('error', () => {});
@@ -271,7 +271,7 @@ it('a body that is too large to be read whole is refused, and a log of any size 
   });
 });
 
-it('a service that is away is told as something that passes', async () => {
+it('an unreachable service is reported as an error that may pass', async () => {
   await using here = await filterBench();
   const token = here.token('job', { endpoint: 'http://127.0.0.1:1/v3' });
   expect(await here.call('GET', `/v3/jobs/${jobId}`, token)).toMatchObject({ status: 502 });

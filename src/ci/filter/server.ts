@@ -1,9 +1,7 @@
 /**
- * The filter's HTTP server: where agents of untrusted jobs call in. It opens the sealed token of a call, asks the rules whether the job
- * may make it, puts the service's own token in its place, and passes the call on. It keeps nothing between two calls, so it can be
- * killed at any moment and started again.
- *
- * It trusts nothing that comes in: jobs hold the sealed tokens too, and every address that their agents can reach.
+ * The filter's HTTP server for agents of untrusted jobs. It opens the sealed token of a call, asks the rules whether the job may
+ * make it, and forwards it with the service's own token. It keeps no state between calls, so it may be killed and started again at
+ * any time. It trusts no input: jobs know the sealed tokens, and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
@@ -19,16 +17,16 @@ import { type Rules, readPath, type Verdict } from './rules.ts';
 import type { Seal, Sealed } from './seal.ts';
 
 export const filterLimits = {
-  /** Longest a call may take whose body or answer is read whole, ms. */
+  /** ms for a call whose body or answer is read as a whole. */
   wholeMs: 60_000,
-  /** Largest such body, and largest such answer, bytes. */
+  /** Bytes of such a body, and of such an answer. */
   wholeBytes: 64 * 1024,
   answerBytes: 16 * 1024 * 1024,
-  /** Of those calls, at a time of one job: what one job may hold in memory. */
+  /** Such calls of one job at a time, which bounds its memory. */
   reading: 4,
   /** Calls of one job at a time. */
   calls: 96,
-  /** Calls per second of one job, and so many at once after a rest; more wait. */
+  /** Calls of one job per second, and at once after a rest; more calls wait. */
   perSecond: 200,
   burst: 400,
 };
@@ -36,7 +34,6 @@ export type FilterLimits = Readonly<typeof filterLimits>;
 
 export interface FilterServerParts {
   readonly seal: Seal;
-  /** By the service's type. */
   readonly rules: ReadonlyMap<string, Rules>;
   readonly proxies: Proxies;
   readonly clock: Clock;
@@ -44,12 +41,12 @@ export interface FilterServerParts {
   readonly limits?: Partial<FilterLimits>;
 }
 
-/** What one job has under way; forgotten while it has nothing. */
+/** A job with calls, and for a while after its last. */
 interface Desk {
   calls: number;
   reading: number;
   readonly rate: Rate;
-  /** Its own connections: should a service and this filter once read the same bytes differently, it is the same job's. */
+  /** Own connections: if service and filter ever read bytes differently, only this job is affected. */
   readonly outbound: Outbound;
   readonly said: Set<string>;
   forget: () => void;
@@ -64,7 +61,7 @@ interface Call {
   readonly signal: AbortSignal;
 }
 
-/** ms after its last call in which a job's connections are kept. */
+/** ms after its last call until a job's connections are closed. */
 const keepDesk = 60_000;
 
 export function createFilterServer(parts: FilterServerParts) {
@@ -96,7 +93,6 @@ export function createFilterServer(parts: FilterServerParts) {
     });
   }
 
-  /** Sends it on, with the service's token. */
   async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
     const { request, sealed, rules, desk, signal } = call;
     const origin = new URL(sealed.endpoint);
@@ -140,7 +136,7 @@ export function createFilterServer(parts: FilterServerParts) {
       if (answer.statusCode >= 300 || verdict.answer === undefined) return passOn(call, answer, answer.statusCode, said);
       const host = /^(.*?)(:\d+)?$/.exec(request.headers.host ?? '')?.[1]?.replace(/^\[(.*)\]$/, '$1') ?? '';
       const rewritten = JSON.stringify(verdict.answer(JSON.parse(said.toString()), seal, host));
-      // As JSON writes it: in every text, names of fields among them.
+      // Escaped as in JSON: any text or name may contain the token.
       passOn(call, answer, answer.statusCode, rewritten.replaceAll(JSON.stringify(sealed.token).slice(1, -1), '[token]'));
     } finally {
       callOff();
@@ -161,14 +157,14 @@ export function createFilterServer(parts: FilterServerParts) {
     const headers = cleaned(call, answer);
     const encoding = headers['content-encoding'];
     const isPacked = encoding !== undefined && encoding !== 'identity';
-    // What is packed cannot be cleaned: then its status has to do.
+    // A packed body cannot be cleaned, so only its status is passed on.
     const bytes = isPacked ? Buffer.from('{}') : Buffer.from(clean(call, body.toString()));
     delete headers['content-encoding'];
     response.writeHead(status, { ...headers, 'content-length': bytes.length });
     response.end(bytes);
   }
 
-  /** Refuses, and says so in the log once per job and reason: that is how a job that tries its token elsewhere is seen. */
+  /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */
   function deny({ response, sealed, desk }: Pick<Call, 'response' | 'sealed' | 'desk'>, status: number, why: string): void {
     if (!desk.said.has(why) && desk.said.size < 100) log.warn('call of an untrusted job refused', { job: sealed.job, why });
     desk.said.add(why);
@@ -225,14 +221,14 @@ export function createFilterServer(parts: FilterServerParts) {
       if (gone.signal.aborted) return void response.destroy();
       if (error instanceof TooLarge) return refuse(response, 413, 'The body of the call is too large.');
       const why = error instanceof Error ? error.message : String(error);
-      // What breaks off breaks off here, too: nobody is ever handed half of an answer as if it were all.
+      // A broken answer breaks off here too, so that nobody takes half of it for all.
       if (response.headersSent) return void response.destroy();
       refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${why}`);
     });
   }
 
   return {
-    /** One more server, for one more address. */
+    /** A server for one more address. */
     server(): http.Server {
       const made = http.createServer(
         {
@@ -246,7 +242,6 @@ export function createFilterServer(parts: FilterServerParts) {
       servers.add(made);
       return made;
     },
-    /** Cuts every call. */
     close(): void {
       closing.abort();
       for (const one of servers) {
@@ -274,11 +269,11 @@ async function read(stream: AsyncIterable<Uint8Array>, limit: number): Promise<B
   return Buffer.concat(parts);
 }
 
-/** In the form of the services. A 4xx is final for most calls of agents, 5xx are tried again. */
+/** In the form of the services. Agents take most 4xx as final, and repeat a call after 5xx. */
 function refuse(response: ServerResponse, status: number, message: string): void {
   if (response.headersSent || response.destroyed) return;
   const bytes = Buffer.from(JSON.stringify({ message }));
-  // The rest of a body that nobody reads must not be taken for another call.
+  // The unread rest of a body must not be taken for another call.
   response.writeHead(status, {
     ...{ 'content-type': 'application/json', 'content-length': bytes.length, connection: 'close' },
     ...(status === 503 && { 'retry-after': '1' }),

@@ -23,7 +23,7 @@ import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'v
 import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
-import { buildkiteReleases, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
+import { buildkiteAgent, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
 import { type AgentProgramOptions, createAgentProgram } from './agent-program.ts';
 import { versionOf } from './program-file.ts';
 
@@ -81,12 +81,12 @@ async function releases(
   });
 }
 
-const fixed = { name: 'buildkite-agent', type: 'buildkite', pinned: '3.137.0', arch: 'x64' };
+const arch = 'x64';
 const wall = () => Date.now();
 
 function agentOf(config: Partial<AgentPackageConfig>, more: Partial<AgentProgramOptions> = {}) {
   const all = { version: null, from: null, sha256: null, ...config };
-  return createAgentProgram({ ...fixed, config: all, dir, releases: buildkiteReleases(), wall, ...more });
+  return createAgentProgram({ project: buildkiteAgent(), arch, config: all, dir, wall, ...more });
 }
 
 /** What lies there beside links. */
@@ -106,15 +106,15 @@ test('a program that came from elsewhere says its version as nobody, never as ro
   expect(await versionOf(path, patient, never)).toBe(expected);
 });
 
-test('the checksum of what is taken by default is known on the usual processors', () => {
+test('the checksum of the default agent is known on the usual processors', () => {
   for (const arch of ['x64', 'arm64']) expect(pinnedSums[releaseUrl(agentVersion, arch)]).toMatch(/^[0-9a-f]{64}$/);
 });
 
 describe('from the release', () => {
-  test('is fetched once, checked against the list beside it, and found again without asking', async () => {
+  test('is fetched once, checked against the list next to it, and found again without asking', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const said: string[] = [];
-    const agent = agentOf({}, { releases: buildkiteReleases(url), progress: (line) => said.push(line) });
+    const agent = agentOf({}, { project: buildkiteAgent(url), progress: (line) => said.push(line) });
     expect(agent.state).toEqual({ kind: 'unknown' });
     const [path, again] = [await agent.ready(never), await agent.ready(never)];
     expect(again).toBe(path);
@@ -122,14 +122,14 @@ describe('from the release', () => {
     expect(agent.state).toEqual({ kind: 'ready', path, version: '3.137.0', sha256: sha(program('3.137.0')) });
     expect((statSync(String(path)).mode & 0o777).toString(8)).toBe('555');
     expect([asked.length, programsIn(dir).length, said[0]]).toEqual([2, 1, 'fetching the agent 3.137.0']);
-    expect(await agentOf({}, { releases: buildkiteReleases(url) }).ready(never)).toBe(path);
+    expect(await agentOf({}, { project: buildkiteAgent(url) }).ready(never)).toBe(path);
     expect(asked.length).toBe(2);
   });
 
-  test('of which the checksum is known is held to that, whatever the list beside it says', async () => {
+  test('with a known checksum is checked against that, and not against the list next to it', async () => {
     const { url, asked } = await releases(program('3.137.0'));
     const address = releaseUrl('3.137.0', 'x64', url);
-    const changed = agentOf({}, { releases: buildkiteReleases(url, { [address]: 'ab'.repeat(32) }) });
+    const changed = agentOf({}, { project: buildkiteAgent(url, { [address]: 'ab'.repeat(32) }) });
     await expect(changed.ready(never)).rejects.toThrow(/its SHA-256 is [0-9a-f]{64}, not abab/);
     expect(asked).toEqual([new URL(address).pathname]);
     expect(readdirSync(dir)).toEqual([]);
@@ -137,7 +137,7 @@ describe('from the release', () => {
 
   test('is taken anew when what is there was changed', async () => {
     const { url, asked } = await releases(program('3.137.0'));
-    const agent = agentOf({}, { releases: buildkiteReleases(url) });
+    const agent = agentOf({}, { project: buildkiteAgent(url) });
     const path = String(await agent.ready(never));
     chmodSync(path, 0o755);
     writeFileSync(path, program('3.137.0', 'evil'));
@@ -169,11 +169,11 @@ describe('from the release', () => {
     ['is a page', () => '<html>', /SHA256SUMS: it has no checksum/],
   ])('whose list of checksums %s is not taken', async (_, sums, why) => {
     const { url } = await releases(program('3.137.0'), sums);
-    await expect(agentOf({}, { releases: buildkiteReleases(url) }).ready(never)).rejects.toThrow(why);
+    await expect(agentOf({}, { project: buildkiteAgent(url) }).ready(never)).rejects.toThrow(why);
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('that was never made for this architecture is said', async () => {
+  test('an unsupported architecture is an error', async () => {
     await expect(agentOf({}, { arch: 'loong64' }).ready(never)).rejects.toThrow(
       /does not release agent 3\.137\.0 for Linux on loong64/,
     );
@@ -219,7 +219,7 @@ describe('from a file', () => {
     expect(readdirSync(dir)).toEqual([]);
   });
 
-  test('one that is not there may be there later; a package without the program is none', async () => {
+  test('a missing file may appear later; a package without the program is invalid', async () => {
     await expect(agentOf({ from: '/nowhere/agent' }).ready(never)).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', retry: true });
     const from = file('agent.tgz', await packed(program('3.137.0'), './other'));
     await expect(agentOf({ from }).ready(never)).rejects.toThrow(/contains no file "buildkite-agent"/);
@@ -230,7 +230,7 @@ describe('from a file', () => {
     await agentOf({ from }).ready(never);
   });
 
-  test.skipIf(process.getuid?.() !== 0)('a full disk is said, and leaves nothing', async () => {
+  test.skipIf(process.getuid?.() !== 0)('a full disk is reported, and leaves nothing', async () => {
     mkdirSync(dir);
     execFileSync('mount', ['-t', 'tmpfs', '-o', 'size=64k', 'tmpfs', dir]);
     try {
@@ -265,7 +265,8 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
   const config = { version: null, from: `${url}/agent.tar.gz`, sha256: null };
   const module = join(import.meta.dirname, 'agent-program.ts');
   const script = `const { createAgentProgram } = await import(${JSON.stringify(module)});
-    const options = { ...${JSON.stringify({ ...fixed, config, dir })}, releases: { sum: async () => null }, wall: () => 0 };
+    const project = { name: 'buildkite-agent', type: 'buildkite', pinned: '3.137.0', sum: async () => null };
+    const options = { ...${JSON.stringify({ arch, config, dir })}, project, wall: () => 0 };
     await createAgentProgram(options).ready(new AbortController().signal)`;
   const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
   await coming.promise;
@@ -279,7 +280,7 @@ test('a manager that is killed while it fetches leaves nothing that is ever take
   expect(programsIn(dir)).toEqual([dirname(String(path)).split('/').at(-1)]);
 });
 
-test('who gives up leaves nothing, and the next one is served', async () => {
+test('a caller that gives up leaves nothing, and the next one is served', async () => {
   let isOpen = false;
   const body = await packed(program('3.137.0'));
   const { url } = await server((_, reply) => (isOpen ? reply.end(body) : reply.writeHead(200).write('x')));

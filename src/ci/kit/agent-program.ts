@@ -1,9 +1,9 @@
 /**
- * An agent's program as a file of this host, to be mounted read-only into any image. What `ready` has found was checked: its checksum,
- * its architecture, and the version that it says itself. It never changes under its name; another one gets another.
+ * An agent's program as a file of this host, to be mounted read-only into any image. `ready` has checked it: its checksum, its
+ * architecture, and the version that it reports. A file never changes under its name; another program gets another name.
  *
- * Sandboxes have it from a folder that is named by what config says, and leads to the program that was found for it. So what a sandbox
- * is made from is known before the program is, and a restart finds the standbys current.
+ * Sandboxes mount a link that is named by what config says, and that leads to the program. So the recipe of a sandbox is known before
+ * the program is, and after a restart the standbys are still current.
  *
  *     <dir>/at-<mark>                          a link to the folder of the program that config means
  *     <dir>/<name>-<version>-<sha>/<name>      0555; `<sha>`: beginning of the SHA-256 of the file it came in
@@ -17,77 +17,66 @@ import { basename, dirname, join } from 'node:path';
 import { z } from 'zod';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import type { Failure } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
 
-/** Where a project puts its releases. */
-export interface Releases {
-  /** Node's name of the architecture. @throws OnejobError E_AGENT_PACKAGE when there is none for it */
+/** A project that releases an agent as a program. */
+export interface AgentProject {
+  readonly name: string;
+  readonly type: string;
+  /** Version that onejob uses when config names neither a version nor a file. */
+  readonly pinned: string;
+  /** Address of a release; `arch` as Node names it. @throws OnejobError E_AGENT_PACKAGE when there is none for it */
   url(version: string, arch: string): string;
-  /** What the project says that a file has, lower-case hex; null: it does not say. @throws OnejobError E_AGENT_PACKAGE */
+  /** The checksum that the project publishes for a file, lower-case hex; null: it publishes none. @throws OnejobError E_AGENT_PACKAGE */
   sum(from: string, options: Omit<ReceiveOptions, 'limit'>): Promise<string | null>;
 }
 
 export interface AgentProgramOptions {
-  /** Of the program, such as `buildkite-agent`. */
-  readonly name: string;
-  /** Type of the service. */
-  readonly type: string;
+  readonly project: AgentProject;
   readonly config: AgentPackageConfig;
   /** Folder for programs, in the state directory; made when it is needed. */
   readonly dir: string;
-  /** What is taken when config names neither a version nor where the agent is. */
-  readonly pinned: string;
-  readonly releases: Releases;
-  /** Wall clock, ms since the epoch. */
   readonly wall: () => number;
-  /** Takes what takes time, one line each. */
+  /** Takes a line for each step that takes time. */
   readonly progress?: (line: string) => void;
-  /** Takes what should be looked at although it goes on, for the log. */
+  /** Takes problems that do not stop the work, for the log. */
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
   /** Node's name of the architecture of sandboxes; default: this host's. */
   readonly arch?: string;
-  /** ms in which a server must go on sending, or the program must say its version; default 60000, or 20000. */
+  /** ms without data from a server, and for the program to report its version; default 60000, and 20000. */
   readonly patience?: number;
 }
 
 export type AgentProgramState =
-  /** Each image brings its own. */
+  /** Each image has its own. */
   | { readonly kind: 'image' }
-  /** Nobody needed it yet. */
+  /** Not needed yet. */
   | { readonly kind: 'unknown' }
   | { readonly kind: 'preparing' }
   | ({ readonly kind: 'ready' } & Program)
   | { readonly kind: 'failed'; readonly failure: Failure };
 
 interface Program {
-  /** Absolute. */
   readonly path: string;
-  /** As it says itself. */
   readonly version: string;
-  /** Of the program, lower-case hex. */
   readonly sha256: string;
 }
 
-export interface AgentProgram {
-  /** Folder on this host that holds the program once `ready` has resolved; null: the image brings its own. */
-  readonly folder: string | null;
-  /** The checked program's path; null when each image brings its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
-  ready(signal: AbortSignal): Promise<string | null>;
-  readonly state: AgentProgramState;
-}
+export type AgentProgram = ReturnType<typeof createAgentProgram>;
 
 /** Where a program came from: `packed` is the SHA-256 of the file that `from` names, `program` its own. */
 const source = z.object({ from: z.string(), version: z.string(), packed: z.string(), program: z.string() });
 type Source = z.infer<typeof source>;
 
-/** A link that nobody has asked for since then is forgotten, with the program it leads to, in ms. */
+/** ms. An unused link is removed after this, with its program. */
 const keptFor = 30 * 86_400_000;
 
-export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
-  const { name, config, dir, pinned, releases, patience, arch = process.arch, progress = () => {}, warn } = options;
+export function createAgentProgram(options: AgentProgramOptions) {
+  const { project, config, dir, patience, arch = process.arch, progress = () => {}, warn } = options;
+  const { name, type, pinned } = project;
   const mark = createHash('sha256')
     .update(JSON.stringify([pinned, config]))
     .digest('hex')
@@ -99,7 +88,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   const wanted = (): { readonly from: string; readonly version: string | null } => {
     if (config.from !== null) return { from: config.from, version: config.version };
     const version = config.version ?? pinned;
-    return { from: releases.url(version, arch), version };
+    return { from: project.url(version, arch), version };
   };
   const failure = (why: string, more: { hint?: string; retry?: boolean; cause?: unknown } = {}): OnejobError => {
     const { from, version } = wanted();
@@ -118,7 +107,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     return found === about.program;
   }
 
-  /** What the link leads to, when it came from there and is still what it was. What a host's own file holds is always looked at. */
+  /** The program that the link leads to, if it came from there and is unchanged. A file of this host is always read. */
   async function findProgram(from: string, signal: AbortSignal): Promise<Program | null> {
     const folder = await readlink(link).catch(() => null);
     const about = folder === null ? null : await sourceOf(folder);
@@ -129,25 +118,25 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     return null;
   }
 
-  /** Puts the program that config names into `part`. Its SHA-256, and that of the file it came in. */
+  /** Fetches the program that config names into `part`. Returns its SHA-256, and that of the file it came in. */
   async function fetchInto(part: string, signal: AbortSignal): Promise<{ readonly packed: string; readonly program: string }> {
     const { from, version } = wanted();
     const isLocal = from.startsWith('/');
     const to = join(part, name);
     if (isLocal && !/\.(tar\.gz|tgz)$/.test(from)) {
       progress(`checking the agent at ${from}`);
-      // In large pieces: the usual ones are a thousand, and half a second of garbage, at each start.
+      // Small pieces would cost a thousand reads and half a second of garbage collection.
       const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
       if (config.sha256 === null || config.sha256 === sum) return { packed: sum, program: sum };
       throw failure(`its SHA-256 is ${sum}, not ${config.sha256}`);
     }
     const limits = patience === undefined ? {} : { patience };
-    const sha256 = config.sha256 ?? (isLocal ? null : await releases.sum(from, { signal, ...limits }));
-    // For messages, until the program says it itself.
+    const sha256 = config.sha256 ?? (isLocal ? null : await project.sum(from, { signal, ...limits }));
+    // For messages, until the program reports it.
     const shown = version ?? /-(\d+\.\d+\.\d+)\.(?:tar\.gz|tgz)$/.exec(basename(from))?.[1] ?? 'of its own version';
     const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
     try {
-      const file = await getPackage({ type: options.type, version: shown, from, sha256 }, parts, progress, signal);
+      const file = await getPackage({ type, version: shown, from, sha256 }, parts, progress, signal);
       progress(`unpacking the agent ${shown}`);
       return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
     } finally {
@@ -155,7 +144,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     }
   }
 
-  /** Looks at the program in `part`, and says which version it is. */
+  /** Checks the program in `part`, and returns its version. */
   async function check(part: string, signal: AbortSignal): Promise<string> {
     const { version } = wanted();
     const path = join(part, name);
@@ -169,15 +158,15 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     throw failure(`it reports version ${said}`, { hint: `Write version: ${said}, or set from to the right file.` });
   }
 
-  /** Gives the folder `part` its name. The same one may be there already, and is left alone. */
+  /** Gives the folder `part` its name. An equal folder may exist already, and stays. */
   async function keep(part: string, about: Source, signal: AbortSignal): Promise<Program> {
     await writeFile(join(part, 'source.json'), JSON.stringify(about), { flush: true });
     const final = join(dir, `${name}-${about.version}-${about.packed.slice(0, 12)}`);
     const kept = { path: join(final, name), version: about.version, sha256: about.program };
     if (await isWhole(final, about, signal)) return kept;
     await rename(part, final).catch(async (error: unknown) => {
-      if (!(error instanceof Error && 'code' in error && (error.code === 'ENOTEMPTY' || error.code === 'EEXIST'))) throw error;
-      // What is there is damaged, or of another origin. Sandboxes that have it keep it.
+      if (!['ENOTEMPTY', 'EEXIST'].includes(codeOf(error))) throw error;
+      // The existing folder is damaged or of another origin. Sandboxes keep what they have mounted.
       await rm(final, { recursive: true, force: true });
       await rename(part, final);
     });
@@ -198,14 +187,14 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     } catch (error) {
       signal.throwIfAborted();
       if (error instanceof OnejobError) throw error;
-      // A disk may have room again; a file that is no agent stays none.
-      throw failure(reasonOf(error), { retry: error instanceof Error && 'code' in error, cause: error });
+      // A system error, such as a full disk, may pass; an invalid file stays invalid.
+      throw failure(reasonOf(error), { retry: codeOf(error) !== '', cause: error });
     } finally {
       await rm(part, { recursive: true, force: true });
     }
   }
 
-  /** From now on sandboxes have this one. */
+  /** Makes sandboxes use this program from now on. */
   async function lead({ path }: Program): Promise<void> {
     const next = join(dir, `next-${mark}.${process.pid}`);
     await rm(next, { force: true });
@@ -215,7 +204,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
     await rename(next, link);
   }
 
-  /** Removes programs that no link leads to, and links that nobody has asked for lately. A sandbox keeps what is mounted. */
+  /** Removes programs without a link, and old links. Sandboxes keep what they have mounted. */
   async function prune(): Promise<void> {
     const names = await readdir(dir);
     const used = new Set<string>();
@@ -230,11 +219,13 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   }
 
   return {
+    /** Folder with the program once `ready` has resolved; null: the image has its own. */
     folder: config.from === 'image' ? null : link,
-    get state() {
+    get state(): AgentProgramState {
       return state;
     },
-    async ready(signal) {
+    /** The checked program's path; null: the image has its own. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
+    async ready(signal: AbortSignal): Promise<string | null> {
       if (config.from === 'image') return null;
       const before = state;
       state = { kind: 'preparing' };
@@ -245,7 +236,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
         state = { kind: 'ready', ...found };
         return found.path;
       } catch (error) {
-        // Who gave up says nothing about the agent.
+        // An aborted try says nothing about the agent.
         state = signal.aborted ? before : { kind: 'failed', failure: toFailure(error) };
         throw error;
       }
@@ -253,7 +244,7 @@ export function createAgentProgram(options: AgentProgramOptions): AgentProgram {
   };
 }
 
-/** A process that was killed leaves what it was about to check. */
+/** A killed process leaves the folder that it worked in. */
 async function removeParts(dir: string): Promise<void> {
   for (const name of await readdir(dir)) {
     const pid = Number(/^part-(\d+)-/.exec(name)?.[1]);
@@ -265,7 +256,7 @@ async function sourceOf(folder: string): Promise<Source | null> {
   try {
     return source.parse(JSON.parse(await readFile(join(folder, 'source.json'), 'utf8')));
   } catch {
-    // Not there, or damaged: then it is nobody's.
+    // Missing or damaged.
     return null;
   }
 }
@@ -275,6 +266,6 @@ function isAlive(pid: number): boolean {
     process.kill(pid, 0);
     return true;
   } catch (error) {
-    return error instanceof Error && 'code' in error && error.code === 'EPERM';
+    return codeOf(error) === 'EPERM';
   }
 }

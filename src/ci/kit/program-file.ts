@@ -4,47 +4,36 @@ import { createHash } from 'node:crypto';
 import { createReadStream, createWriteStream } from 'node:fs';
 import { open, rm } from 'node:fs/promises';
 import { basename } from 'node:path';
-import { Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
 import { extract } from 'tar-stream';
 import { systemClock } from '../../clock.ts';
 import { deadline } from '../../core/clock.ts';
+import { codeOf } from '../../errors.ts';
+import { limited } from './limited.ts';
 
-/** Bytes that a program may have; Buildkite's 3.137 has 71 MB. */
+/** Bytes of a program; Buildkite's 3.137 has 71 MB. */
 const largestProgram = 512 * 2 ** 20;
-/** Bytes that all of a package may unpack to. */
+/** Bytes of an unpacked package. */
 const largestPackage = 2 ** 30;
 
-/** Writes the program to `to`, which must not be there, so that nobody may change it. Its SHA-256. @throws Error the reason */
+/** Writes the program to `to`, a new file that nobody may change. Returns its SHA-256. @throws Error the reason */
 export async function writeProgram(from: AsyncIterable<unknown>, to: string, signal: AbortSignal): Promise<string> {
   const hash = createHash('sha256');
-  let bytes = 0;
-  const seen = new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      hash.update(chunk);
-      done(bytes > largestProgram ? new Error(`the program has more than ${largestProgram} bytes`) : null, chunk);
-    },
-  });
-  // On disk before its folder gets its name: after a crash a name stands for the whole.
+  const tooLarge = () => new Error(`the program has more than ${largestProgram} bytes`);
+  const seen = limited(largestProgram, tooLarge, (piece) => hash.update(piece));
+  // Flushed, so that after a crash a folder with its name is complete.
   await pipeline(from, seen, createWriteStream(to, { flags: 'wx', mode: 0o555, flush: true }), { signal });
   return hash.digest('hex');
 }
 
 /**
- * Writes the program that a `.tar.gz` holds, likewise: the first file of that name, wherever it lies.
- * @throws Error the reason: it is no such archive, or ends early, or holds no such file
+ * Writes the program from a `.tar.gz`: the first file with that name, in any folder. @throws Error if the archive is invalid or
+ * incomplete, or has no such file
  */
 export async function unpackProgram(packed: string, name: string, to: string, signal: AbortSignal): Promise<string> {
   const entries = extract();
-  let bytes = 0;
-  const bounded = new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      done(bytes > largestPackage ? new Error(`it unpacks to more than ${largestPackage} bytes`) : null, chunk);
-    },
-  });
+  const bounded = limited(largestPackage, () => new Error(`it unpacks to more than ${largestPackage} bytes`));
   const reading = pipeline(createReadStream(packed), createGunzip(), bounded, entries, { signal });
   let found: string | null = null;
   try {
@@ -69,15 +58,14 @@ export async function unpackProgram(packed: string, name: string, to: string, si
 /** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
 const machines: Readonly<Record<string, number>> = { ia32: 3, ppc64: 21, s390x: 22, arm: 40, x64: 62, arm64: 183, riscv64: 243 };
 
-/** Why this is no program for `arch`, as the end of a sentence; null when nothing speaks against it. */
+/** Why this is no program for `arch`, as the end of a sentence; null: no problem. */
 export async function programProblem(path: string, arch: string): Promise<string | null> {
   await using file = await open(path);
   const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
   const head = buffer.subarray(0, bytesRead);
   if (head.subarray(0, 2).toString('latin1') === '#!') return null;
-  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF') {
+  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF')
     return `it is not an executable: it begins with ${JSON.stringify(head.toString('latin1'))}`;
-  }
   const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
   const wanted = machines[arch];
   if (wanted === undefined || machine === wanted) return null;
@@ -85,13 +73,11 @@ export async function programProblem(path: string, arch: string): Promise<string
   return `it is built for ${named}, and this host is ${arch}`;
 }
 
-/** User and group `nobody` of Linux (the kernel's `overflowuid`). */
 const nobody = 65_534;
 
 /**
- * The version that the program says it has, without what follows a `+`. It sees no environment. It came from elsewhere, so it does
- * not run as root: asked by root, it runs as nobody, who cannot get to its folder, hence by a descriptor.
- * @param patience ms @throws Error the reason
+ * The version that the program reports, without what follows a `+`. It sees no environment. It came from elsewhere, so root runs it
+ * as nobody, through a descriptor because nobody cannot enter its folder. `patience`: ms. @throws Error the reason
  */
 export async function versionOf(path: string, patience: number, signal: AbortSignal): Promise<string> {
   signal.throwIfAborted();
@@ -105,11 +91,9 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   });
   const kill = (): void => {
     try {
-      // Whatever it started goes with it.
+      // With everything it started.
       if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL');
-    } catch {
-      // It is gone.
-    }
+    } catch {}
   };
   limit.signal.addEventListener('abort', kill, { once: true });
   let said = '';
@@ -136,8 +120,4 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   } finally {
     kill();
   }
-}
-
-function codeOf(error: unknown): string {
-  return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

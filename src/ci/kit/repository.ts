@@ -1,20 +1,17 @@
 /**
- * Whether two addresses mean the same repository. Wrong in one direction only: what cannot be read, and what may be the same or
- * may not, counts as different, so that a pull request is a fork's rather than trusted by mistake.
+ * Whether two addresses mean the same repository. What is unreadable or ambiguous counts as different, so that no fork is trusted
+ * by mistake.
  */
 import { glob } from '../../glob.ts';
 
-/** Ports that say nothing because the scheme has them anyway. */
 const usualPorts: Readonly<Record<string, string>> = { https: '443', http: '80', ssh: '22', git: '9418' };
-/** Their paths differ in nothing but capital letters only when they are the same. */
+/** Hosts whose paths ignore case. */
 const caseless: ReadonlySet<string> = new Set(['github.com', 'gitlab.com', 'bitbucket.org']);
 
 /**
- * One way of writing an address of `https`, `http`, `ssh` (also as `user@host:path`) or `git`: `host/path`, with the port when it is
- * not the usual one; of a folder of this host, its path. Scheme, password, `.git` and a slash at the end are gone. So is the user,
- * except with SSH at a host that is none of the well-known ones, unless it is `git`: there a path can depend on it.
- *
- * null for what cannot be understood.
+ * One form for addresses of `https`, `http`, `ssh` (also `user@host:path`) and `git`: `host/path`, with an unusual port; the path
+ * of a folder of this host. It has no scheme, password, `.git` or slash at its end, and no user, except with SSH at an unknown host
+ * when it is not `git`: there a path can depend on it. null: not understood.
  */
 export function normalRepository(written: string): string | null {
   const text = written.trim();
@@ -26,25 +23,24 @@ export function normalRepository(written: string): string | null {
     if (scheme.toLowerCase() === 'file') return authority === '' || authority === 'localhost' ? local(path) : null;
     return remote(scheme.toLowerCase(), authority, path);
   }
-  // The short form of SSH has no port, and no slash before its colon: `git` itself tells it from a path by that.
+  // The short form of SSH has no port, and no slash before its colon, which is how `git` tells it from a path.
   const short = /^([^/:[\]]+):(?!\/\/)(.+)$/.exec(text);
   return short === null ? null : remote('ssh', short[1] ?? '', short[2] ?? '');
 }
 
-/** Whether both are known and mean the same. */
 export function isSameRepository(one: string | null, other: string | null): boolean {
   const normal = one === null ? null : normalRepository(one);
   return normal !== null && other !== null && normal === normalRepository(other);
 }
 
 /**
- * Whether one of the patterns (as `host/path`, `user@host/path`, or the path of a folder of this host) fits what the address means.
- * `host/*` is one folder deep, `host/**` any. What cannot be read fits none.
+ * Whether a pattern (`host/path`, `user@host/path`, or the path of a folder of this host) matches the address. `host/*` is one
+ * folder deep, `host/**` any. An unreadable address matches nothing.
  */
 export function matchesRepository(patterns: readonly string[], written: string): boolean {
   const normal = normalRepository(written);
   if (normal === null) return false;
-  // A `*` for hosts must not stand for a user as well: in the home of another one lies what that one likes.
+  // A `*` for hosts must not match a user, whose home may contain anything.
   const fitting = withUser.test(normal)
     ? patterns.filter((pattern) => withUser.test(pattern) || pattern.startsWith('**'))
     : patterns;
@@ -53,7 +49,7 @@ export function matchesRepository(patterns: readonly string[], written: string):
 
 const withUser = /^[^/]*@/;
 
-/** For people, and for what is kept in clear: without whatever may be a password, or who uses it. */
+/** For people and for stored texts: without user and password. */
 export function shownRepository(written: string): string {
   return written
     .replace(/[?#].*$/, '')
@@ -85,7 +81,7 @@ function local(path: string): string | null {
   return tidied === null ? null : `/${tidied}`;
 }
 
-/** Without slashes around it and `.git` behind it; null when nothing is left, or it leads somewhere else than it says. */
+/** Without slashes around it and `.git` at its end; null: it is empty, or contains `.` or `..`. */
 function tidy(path: string): string | null {
   const plain = path
     .replace(/^\/+/, '')
@@ -96,26 +92,21 @@ function tidy(path: string): string | null {
   return parts.some((part) => part === '' || part === '.' || part === '..') ? null : plain;
 }
 
-/** ASCII only: other letters have small forms that are those of ASCII's. */
+/** ASCII only, because some other letters have ASCII lower-case forms. */
 function lower(text: string): string {
   return text.replaceAll(/[A-Z]/g, (letter) => letter.toLowerCase());
 }
 
 /**
- * Whether one of the patterns of a trust rule fits the whole text: a slug of a pipeline, the name of a branch, what an address means.
- * `*` and `?` stop at a slash, `**` does not; `{a,b}` and `[0-9]` are known too. Case counts. Config has refused patterns that begin
- * with `!`.
+ * Whether a pattern of a trust rule matches the whole text. `*` and `?` stop at a slash, `**` does not; `{a,b}` and `[0-9]` work
+ * too. Case counts. Config has refused patterns that begin with `!`.
  */
 export function matches(patterns: readonly string[], text: string): boolean {
   return patterns.some((pattern) => glob(pattern)(text));
 }
 
-/** A pattern with a slash is about `organisation/pipeline`, one without about the pipeline alone. */
+/** With a slash, a pattern is `organisation/pipeline`; without, only the pipeline. */
 export function matchesPipeline(patterns: readonly string[], organisation: string, pipeline: string): boolean {
-  const [withOrganisation, alone] = [patterns.filter(hasSlash), patterns.filter((pattern) => !hasSlash(pattern))];
+  const [withOrganisation, alone] = [patterns.filter((one) => one.includes('/')), patterns.filter((one) => !one.includes('/'))];
   return matches(alone, pipeline) || matches(withOrganisation, `${organisation}/${pipeline}`);
-}
-
-function hasSlash(pattern: string): boolean {
-  return pattern.includes('/');
 }

@@ -2,7 +2,7 @@
 import { OnejobError } from '../../errors.ts';
 import { glob, globProblem } from '../../glob.ts';
 
-/** Why no file of a workspace can be asked for like this, as a clause; null when it can. */
+/** Why a pattern is invalid, as a clause, or null. */
 export function artifactProblem(pattern: string): string | null {
   if (pattern === '') return 'it is empty';
   if (pattern.startsWith('/')) return 'it is absolute';
@@ -10,15 +10,14 @@ export function artifactProblem(pattern: string): string | null {
   return pattern.includes('\0') ? 'it contains a NUL byte' : globProblem(pattern);
 }
 
-/** Patterns that a job may have: the manager holds each file of its workspace against all of them. */
+/** A job's patterns: the manager compares each file with all of them. */
 const mostPatterns = 100;
 
-/** Why a job may not have so many patterns, as a clause; null when it may. */
+/** Why these are too many, as a clause, or null. */
 export function artifactsProblem({ length }: readonly string[]): string | null {
   return length > mostPatterns ? `${length} patterns: a job may have at most ${mostPatterns}` : null;
 }
 
-/** @throws OnejobError E_JOB_REQUEST */
 export function checkGlobs(patterns: readonly string[]): void {
   const why = artifactsProblem(patterns);
   if (why !== null)
@@ -28,33 +27,28 @@ export function checkGlobs(patterns: readonly string[]): void {
   for (const pattern of patterns) checkGlob(pattern);
 }
 
-/** @throws OnejobError E_JOB_REQUEST */
 export function checkGlob(pattern: string): void {
   const why = artifactProblem(pattern);
   if (why === null) return;
-  throw new OnejobError(
-    'E_JOB_REQUEST',
-    `Cannot collect the artifact ${JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern)}: ${why}.`,
-    {
-      hint: 'Give a path or pattern relative to the workspace, such as "dist/**".',
-    },
-  );
+  const shown = JSON.stringify(pattern.length > 200 ? `${pattern.slice(0, 200)}…` : pattern);
+  const hint = 'Give a path or pattern relative to the workspace, such as "dist/**".';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot collect the artifact ${shown}: ${why}.`, { hint });
 }
 
 /**
- * The name at the top of the workspace that all a pattern can match is called or lies in; null when it may be any. Links are
- * not followed there, so a deeper one would not do.
+ * The top-level name of everything that a pattern can match; null: any. Links are not followed there, so a deeper name would not
+ * do.
  */
 export function topName(pattern: string): string | null {
   const name = tidy(pattern).split('/')[0] ?? '';
   return /^[^*?[\](){}!@+|\\]+$/.test(name) ? name : null;
 }
 
-/** Tells whether a path relative to the workspace, without a leading `./`, is asked for. Dot files match like others. */
+/** Whether a relative path without a leading `./` is wanted. Dot files match like others. */
 export function globMatcher(patterns: readonly string[]): (path: string) => boolean {
   const wanted = patterns.map(tidy);
   const matchers = wanted.flatMap((pattern) => [glob(pattern), glob(`${pattern}/**`)]);
-  // A file may be named like a pattern, brackets and all.
+  // A file's name may look like a pattern.
   const literal = new Set(wanted);
   return (path) => literal.has(path) || matchers.some((matches) => matches(path));
 }

@@ -1,7 +1,4 @@
-/**
- * Jobs that are not over, in memory: by id, and those that wait by pool. Follows a transaction: what was put since the
- * last commit is seen at once, and gone after a rollback.
- */
+/** Jobs that are not over, in memory: by id, and waiting ones by pool. Changes are visible at once, and undone by a rollback. */
 import type { Job } from './job.ts';
 
 export interface Moved {
@@ -16,7 +13,7 @@ export class JobIndex {
   readonly #undo = new Map<string, Job | null>();
   readonly #isHeld: (job: Job) => boolean;
 
-  /** `isHeld`: jobs that are shown and can be cancelled, but are never handed out; always the same answer for a job. */
+  /** `isHeld`: jobs that are shown and can be cancelled, but not handed out; constant for a job. */
   constructor(isHeld: (job: Job) => boolean = () => false) {
     this.#isHeld = isHeld;
   }
@@ -25,12 +22,11 @@ export class JobIndex {
     return this.#jobs.get(id) ?? null;
   }
 
-  /** Every job that is not over, and those that are but were not forgotten yet, in submission order. */
+  /** Unfinished jobs, and finished ones that were not forgotten yet, in submission order. */
   all(): Job[] {
     return [...this.#jobs.values()];
   }
 
-  /** The job to be started next. Costs the same however many wait. */
   head(pool: string): Job | null {
     const first = this.#waiting.get(pool)?.head() ?? null;
     return first === null ? null : this.get(first.id);
@@ -40,7 +36,7 @@ export class JobIndex {
     return this.#waiting.get(pool)?.size ?? 0;
   }
 
-  /** How many jobs of its pool are to be started before this one; 0 when it does not wait. */
+  /** How many jobs of its pool start before this one; 0 when it does not wait. */
   ahead({ id, request }: Pick<Job, 'id' | 'request'>): number {
     return this.#waiting.get(request.pool)?.ahead(id) ?? 0;
   }
@@ -51,7 +47,7 @@ export class JobIndex {
     this.#set(job);
   }
 
-  /** Keeps what was put; tells what became of each job since the last commit. */
+  /** Keeps changes since the last commit, and returns them. */
   commit(): Moved[] {
     const moved: Moved[] = [];
     for (const [id, before] of this.#undo) {
@@ -62,7 +58,7 @@ export class JobIndex {
     return moved;
   }
 
-  /** Takes back everything that was put since the last commit. */
+  /** Undoes changes since the last commit. */
   rollback(): void {
     for (const [id, before] of this.#undo) {
       if (before === null) this.forget(id);
@@ -71,7 +67,6 @@ export class JobIndex {
     this.#undo.clear();
   }
 
-  /** Lets go of a job that is over. */
   forget(id: string): void {
     const job = this.get(id);
     if (job === null) return;
@@ -93,22 +88,21 @@ export class JobIndex {
 export interface Waiting {
   readonly id: string;
   readonly priority: number;
-  /** Submission order; unique. */
   readonly seq: number;
-  /** Whose turn it counts as; all that say nothing are one. */
+  /** Whose turn it counts as; all without a user count as one. */
   readonly user: string | null;
 }
 
 /**
- * Jobs that wait in one pool: higher priority first, then users in turn, then in submission order. A binary heap that knows
- * where each job stands: the head costs nothing, adding and taking out any job cost O(log n).
+ * Jobs that wait in one pool, in the order in which they are started: higher priority first, then users in turn, then in submission
+ * order. Finding the place of a job takes O(log n) comparisons; adding or removing it moves the jobs behind it in memory.
  *
- * Each job of a user has the turn after the one before it, and a user who had none waiting comes in at the turn that jobs are
- * taken from now (start-time fair queueing). So who hands in one job behind 500 of somebody else waits for one of these.
+ * Each job of a user has the turn after the one before it. A user who had no waiting job enters at the turn that jobs are now taken
+ * from (start-time fair queueing). So a user who submits one job behind 500 of another user waits for one of these.
  */
 export class WaitingJobs {
-  readonly #heap: Waiting[] = [];
-  readonly #places = new Map<string, number>();
+  readonly #order: Waiting[] = [];
+  readonly #jobs = new Map<string, Waiting>();
   /** A job that comes back has the turn it had. */
   readonly #turns = new Map<string, number>();
   /** By priority and user: how many wait, and the last turn among them. */
@@ -117,48 +111,49 @@ export class WaitingJobs {
   readonly #now = new Map<number, number>();
 
   get size(): number {
-    return this.#heap.length;
+    return this.#order.length;
   }
 
   head(): Waiting | null {
-    return this.#heap[0] ?? null;
+    return this.#order[0] ?? null;
   }
 
   /** Adds a job; one that is already there stays where it is. */
   add(job: Waiting): void {
-    if (this.#places.has(job.id)) return;
+    if (this.#jobs.has(job.id)) return;
     const line = this.#lineOf(job);
     const now = this.#now.get(job.priority) ?? 0;
-    // Of a line that is empty only what was taken counts, not what was cancelled.
+    // An empty line counts only the jobs that were taken, not those that were cancelled.
     const last = line.waiting === 0 ? Math.min(line.last, now) : line.last;
     const turn = this.#turns.get(job.id) ?? Math.max(now, last + 1);
     this.#turns.set(job.id, turn);
     line.waiting += 1;
     line.last = Math.max(turn, last);
-    this.#heap.push(job);
-    this.#rise(this.#heap.length - 1, job);
+    this.#jobs.set(job.id, job);
+    this.#order.splice(this.#placeOf(job), 0, job);
   }
 
-  /** Takes a job out; one that is not there is no error. */
+  /** Removes a job, if it is there. */
   remove(id: string): void {
-    const place = this.#places.get(id);
-    if (place === undefined) return;
-    const job = this.#heap[place];
-    if (job !== undefined) {
-      if (place === 0) this.#now.set(job.priority, Math.max(this.#now.get(job.priority) ?? 0, this.#turns.get(id) ?? 0));
-      this.#lineOf(job).waiting -= 1;
-    }
-    this.#places.delete(id);
-    const last = this.#heap.pop();
-    if (last === undefined || last.id === id) return;
-    this.#sink(place, last);
-    this.#rise(this.#places.get(last.id) ?? place, last);
+    const job = this.#jobs.get(id);
+    if (job === undefined) return;
+    const place = this.#placeOf(job);
+    if (place === 0) this.#now.set(job.priority, Math.max(this.#now.get(job.priority) ?? 0, this.#turns.get(id) ?? 0));
+    this.#lineOf(job).waiting -= 1;
+    this.#jobs.delete(id);
+    this.#order.splice(place, 1);
   }
 
-  /** Takes a job out that never comes back. */
+  /** Removes a job that never comes back. */
   forget(id: string): void {
     this.remove(id);
     this.#turns.delete(id);
+  }
+
+  /** How many jobs go before it; 0 when it is not there. */
+  ahead(id: string): number {
+    const job = this.#jobs.get(id);
+    return job === undefined ? 0 : this.#placeOf(job);
   }
 
   #lineOf({ priority, user }: Waiting): { waiting: number; last: number } {
@@ -174,52 +169,14 @@ export class WaitingJobs {
     return one === other ? a.seq < b.seq : one < other;
   }
 
-  /** How many go before a job; 0 when it is not there. Costs as much as these are, however many wait. */
-  ahead(id: string): number {
-    const place = this.#places.get(id);
-    const job = place === undefined ? undefined : this.#heap[place];
-    if (job === undefined) return 0;
-    let count = 0;
-    // Below one that does not go before it, none does.
-    for (const open = [0]; open.length > 0; ) {
-      const at = open.pop() ?? 0;
-      const other = this.#heap[at];
-      if (other === undefined || !this.#isBefore(other, job)) continue;
-      count += 1;
-      open.push(2 * at + 1, 2 * at + 2);
+  #placeOf(job: Waiting): number {
+    let [low, high] = [0, this.#order.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      const other = this.#order[middle];
+      if (other !== undefined && this.#isBefore(other, job)) low = middle + 1;
+      else high = middle;
     }
-    return count;
-  }
-
-  #rise(from: number, job: Waiting): void {
-    let place = from;
-    while (place > 0) {
-      const parent = (place - 1) >> 1;
-      const above = this.#heap[parent];
-      if (above === undefined || !this.#isBefore(job, above)) break;
-      this.#put(place, above);
-      place = parent;
-    }
-    this.#put(place, job);
-  }
-
-  #sink(from: number, job: Waiting): void {
-    let place = from;
-    for (;;) {
-      const left = this.#heap[2 * place + 1];
-      const right = this.#heap[2 * place + 2];
-      if (left === undefined) break;
-      const onRight = right !== undefined && this.#isBefore(right, left);
-      const child = onRight ? right : left;
-      if (!this.#isBefore(child, job)) break;
-      this.#put(place, child);
-      place = 2 * place + (onRight ? 2 : 1);
-    }
-    this.#put(place, job);
-  }
-
-  #put(place: number, job: Waiting): void {
-    this.#heap[place] = job;
-    this.#places.set(job.id, place);
+    return low;
   }
 }

@@ -77,7 +77,7 @@ describe('a job', () => {
     expect(thrice.progress.result).toEqual({ kind: 'unstartable', failure: passing });
   });
 
-  it('waits for ever when what fails is its pool’s and may pass', () => {
+  it('waits forever when what fails is its pool’s and may pass', () => {
     let one = job({ cold: false });
     for (let i = 0; i < 200; i += 1) one = told(one, reserved(`a${i}`), returned(`a${i}`, passing));
     expect(one.progress).toMatchObject({ state: 'queued', attempt: 200 });
@@ -127,7 +127,7 @@ describe('a job', () => {
     );
   });
 
-  it('comes to the same end when everything that happened is told again at any moment', () => {
+  it('ends the same when all changes are repeated at any moment', () => {
     const story = [reserved('a'), returned('a'), assigned('b'), started('b'), ended('b', 3), settled('b')];
     fc.assert(
       fc.property(fc.array(fc.tuple(fc.nat(5), fc.nat(5))), (replays) => {

@@ -1,8 +1,6 @@
 /**
- * What a change does to a job. Pure: the same job, change and time always give the same job.
- *
- * Held here (S7): a job has one result, and the first one stays; it goes back to its queue only while its script has
- * certainly not begun; a change about an agent that no longer has the job changes nothing, however often it is repeated.
+ * What a change does to a job. Pure. It keeps S7: a job has one result, the first; it goes back to its queue only while its script
+ * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
 import type { JobView } from '../../api/schema.ts';
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
@@ -10,20 +8,20 @@ import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
 
 /**
- * A job in the own queue. `agent` has it now; `past` had it before and can say nothing more about it. `unmendable` counts
- * how often in a row it came back with one failure that trying again cannot mend, or that is its own recipe's. `note` is a sentence for people.
+ * A job in the own queue. `agent` has it now; those in `past` had it before. `unmendable`: how often in a row it came back with one
+ * failure that a retry cannot fix, or that is its own recipe's. `note`: a sentence for people.
  */
 export type Job = StoredJob;
 
-/** How often in a row one unmendable failure may send a job back before it ends as unstartable. */
+/** How often in a row a job may come back with one such failure before it is unstartable. */
 const unmendableLimit = 3;
-/** How many former agents are remembered: replays only ever come from the last few. */
+/** How many earlier agents are remembered; only the last few can be replayed. */
 const pastLimit = 50;
 
-/** What the queue may be told about one of its jobs. */
+/** A change of one of its jobs. */
 export type JobChange = Extract<Change, { readonly job: string }>;
 
-/** A job that was just submitted, without its place in the order. `temporary`: see `StoredJob`. */
+/** A new job, without its place in the order. `temporary`: see `StoredJob`. */
 export function newJob(
   id: string,
   request: StoredRequest,
@@ -31,30 +29,15 @@ export function newJob(
   now: number,
   temporary: string | null = null,
 ): Omit<Job, 'seq'> {
+  const none = { agent: null, unmendable: null, result: null, note: null, startedAt: null, endedAt: null };
+  const fresh = { attempt: 0, past: [], cancelling: false, settling: { failed: 0, killed: 0 } };
   return {
-    id,
-    request,
-    submittedAt: now,
-    temporary,
-    progress: {
-      state: 'queued',
-      attempt: 0,
-      agent: null,
-      past: [],
-      retriesLeft: request.retries,
-      unmendable: null,
-      cancelling: false,
-      cold,
-      result: null,
-      note: null,
-      startedAt: null,
-      endedAt: null,
-      settling: { failed: 0, killed: 0 },
-    },
+    ...{ id, request, submittedAt: now, temporary },
+    progress: { ...none, ...fresh, state: 'queued', retriesLeft: request.retries, cold },
   };
 }
 
-/** Applies one change at `now` (wall clock, ms since the epoch). The same object as before when it meant nothing. */
+/** Applies a change at `now` (wall clock, ms since the epoch). Returns the same object if nothing changed. */
 export function applyChange(job: Job, change: JobChange, now: number): Job {
   const { progress } = job;
   if (progress.state === 'done' || progress.past.includes(change.agent)) return job;
@@ -76,7 +59,7 @@ export function applyChange(job: Job, change: JobChange, now: number): Job {
   }
 }
 
-/** Asks the job to end: a waiting one ends at once, of another the wish is kept. */
+/** Cancels a job: a waiting job ends at once, others are marked. */
 export function applyCancel(job: Job, now: number): Job {
   const { progress } = job;
   switch (progress.state) {
@@ -104,9 +87,9 @@ function take(job: Job, agent: AgentId, state: 'reserved' | 'assigned' | 'runnin
 function giveBack(job: Job, agent: AgentId, failure: Failure | null, now: number): Job {
   const { progress } = job;
   if (progress.state === 'settling') return job;
-  // It began and is now said not to have: whatever is true, it must neither run twice nor wait for ever.
+  // Contradicts that it began. In any case it must neither run twice nor wait forever.
   if (progress.state === 'running') return end(job, agent, { kind: 'lost', reason: failure?.message ?? 'its agent was lost' }, now);
-  // A job's own recipe is its own trouble: also what might pass is tried only so often, without a pool that backs off.
+  // Failures of a job's own recipe always count, because no pool backs off for them.
   const counts = failure !== null && (!failure.retry || progress.cold);
   const unmendable = counts ? countUp(progress.unmendable, failure.code) : progress.unmendable;
   const back = queued(job, agent, { unmendable, note: failure?.message ?? progress.note });
@@ -120,10 +103,8 @@ function end(job: Job, agent: AgentId, result: JobResult, now: number): Job {
   const { progress } = job;
   if (progress.result !== null) return job;
   if (result.kind === 'lost' && progress.retriesLeft > 0 && !progress.cancelling) {
-    return queued(job, agent, {
-      retriesLeft: progress.retriesLeft - 1,
-      note: `Tried again, because its agent was lost: ${result.reason}.`,
-    });
+    const note = `Tried again, because its agent was lost: ${result.reason}.`;
+    return queued(job, agent, { retriesLeft: progress.retriesLeft - 1, note });
   }
   return { ...job, progress: { ...progress, state: 'settling', agent, result, endedAt: now } };
 }
@@ -133,7 +114,7 @@ function queued(job: Job, agent: AgentId, more: Partial<Job['progress']>): Job {
   return { ...job, progress: { ...job.progress, state: 'queued', agent: null, past, ...more } };
 }
 
-/** Ends a job that no agent has, so that nothing is left to settle. */
+/** Ends a job without an agent, so there is nothing to settle. */
 function finished(job: Job, result: JobResult, now: number): Job {
   return { ...job, progress: { ...job.progress, state: 'done', agent: null, result, endedAt: now } };
 }
@@ -142,29 +123,22 @@ function countUp(before: { code: string; times: number } | null, code: string): 
   return { code, times: before?.code === code ? before.times + 1 : 1 };
 }
 
-/** A job as the API shows it. `reasonFor` says why jobs of a pool wait; what happened to this very job goes before it. */
+/** A job for the API. `reasonFor` says why a pool's jobs wait; the job's own note comes first. */
 export function viewOf(job: Job, reasonFor: (pool: string) => string | null): JobView {
   const { id, request, progress, submittedAt } = job;
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
   const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
   return {
-    id,
-    service: 'own',
-    pool: request.pool,
-    command: [...request.command],
-    name: request.name,
-    user: request.user,
-    about: null,
-    state,
-    priority: request.priority,
-    attempt,
-    agent,
-    result,
-    reason,
-    cold,
-    artifacts: [...request.artifacts],
-    submittedAt,
-    startedAt,
-    endedAt,
+    ...{
+      id,
+      service: 'own',
+      pool: request.pool,
+      command: [...request.command],
+      name: request.name,
+      user: request.user,
+      about: null,
+    },
+    ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
+    ...{ submittedAt, startedAt, endedAt },
   };
 }

@@ -196,7 +196,7 @@ describe('submitting', () => {
     expect(queue.unfinished).toBe(0);
   });
 
-  it('says how many go before a job to whoever asks for that one', () => {
+  it('says how many jobs go before one', () => {
     const [first, second, high] = [submit(), submit(), submit({ priority: 1 })];
     submit({ pool: 'gpu' });
     expect([first, second, high].map(({ id }) => queue.job(id)?.ahead)).toEqual([1, 2, 0]);
@@ -212,7 +212,7 @@ describe('submitting', () => {
     }
   });
 
-  it('can be tried before the workspace is there, and queues nothing', () => {
+  it('can be checked before the workspace is there, and queues nothing', () => {
     const wanted = jobRequest.parse({ command: ['true'], pool: 'default' });
     queue.verify(wanted);
     expect(() => queue.verify({ ...wanted, pool: 'nope' })).toThrow(expect.objectContaining({ code: 'E_POOL_UNKNOWN' }));
@@ -294,7 +294,7 @@ describe('what a job brings itself', () => {
 });
 
 describe('a result', () => {
-  it('is told when it is on disk and everything is settled, to whoever waits then or later', async () => {
+  it('is announced when it is on disk and everything is settled, also to those who wait later', async () => {
     const job = submit();
     let told = 0;
     const waiting = queue.settled(job.id, never).then((seen) => {
@@ -628,7 +628,7 @@ describe('a temporary daemon', () => {
     expect([queue.jobs.next('default', null)?.job, queue.problems]).toEqual([id, []]);
   });
 
-  it('keeps what becomes of a held job that runs, and gives one that comes back to nobody', () => {
+  it('keeps the changes of a held job that runs, and gives one that comes back to nobody', () => {
     const { id } = submit();
     commit({ change: 'reserved', job: id, agent: 'a1' });
     reopen(undefined, '');

@@ -1,11 +1,8 @@
 /**
- * The own queue: jobs that people submit here, kept in the store, handed out by priority and then in order. A CI service
- * like the others that binds late: releasing an agent is handing it the job.
- *
- * A job that was accepted is on disk before anybody is told so, and ends exactly once with a result (S7, see `job.ts`).
- * Memory holds only jobs that are not over.
+ * The own queue: jobs that people submit here, kept in the store, handed out by priority and then in order. It binds late. An
+ * accepted job is on disk before anybody is told, and ends exactly once with a result (S7, see `job.ts`). Memory holds only jobs
+ * that are not over.
  */
-
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
 import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
@@ -26,38 +23,29 @@ import { Teller } from './tell.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;
-  /** The pools whose service is the own queue. */
   readonly pools: readonly QueuePool[];
-  /** Default: the real one. */
   readonly clock?: Clock;
-  /** Why jobs of a pool wait, as a sentence; null when there is no more to say than that agents are busy. */
+  /** Why jobs of a pool wait, as a sentence; null: its agents are busy. */
   readonly reasonFor?: (pool: string) => string | null;
   /** Bytes of artifacts kept per job; default 2 GiB. */
   readonly artifactLimit?: number;
-  /** Why a job may not bring this volume, as a clause; null when it may. By default only its paths are looked at. */
+  /** Why a job may not have this volume, as a clause, or null. By default only its paths are checked. */
   readonly mountProblem?: MountProblem;
   /**
-   * Config of this daemon when it is temporary, `''` for none: it hands out only jobs that one with the same config accepted. Null (the
-   * default): it stays, and hands out every job.
+   * Config of a temporary daemon, `''` for none: it hands out only jobs that a daemon with this config accepted. Null (the
+   * default): permanent.
    */
   readonly temporary?: string | null;
 }
 
-/** Of what services may leave out it has these. */
 type OwnService = CiService &
   Required<Pick<CiService, 'settle'>> & { readonly jobs: Required<Pick<JobSource, 'devicesFor' | 'recipeFor'>> & JobSource };
 
 export type OwnQueue = ReturnType<typeof createOwnQueue>;
 
 export function createOwnQueue(options: OwnQueueOptions) {
-  const {
-    store,
-    clock = systemClock,
-    reasonFor = () => null,
-    artifactLimit = 2 * 2 ** 30,
-    mountProblem = mountPathProblem,
-    temporary = null,
-  } = options;
+  const { store, clock = systemClock, reasonFor = () => null, artifactLimit = 2 * 2 ** 30 } = options;
+  const { mountProblem = mountPathProblem, temporary = null } = options;
   const isHeld = (job: Job): boolean => temporary !== null && job.temporary !== temporary;
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
@@ -68,9 +56,9 @@ export function createOwnQueue(options: OwnQueueOptions) {
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
     saveTries: (id, settling) => change(id, { settling }),
   });
-  /** Abort when somebody does not want to wait for a job's artifacts. */
+  /** Aborted to stop waiting for a job's artifacts. */
   const givingUp = new Map<string, AbortController>();
-  const prune = createPrune({ store, spool, inUse: workspaces.inUse });
+  const prune = createPrune(store, spool, workspaces.inUse);
 
   for (const job of store.jobs.open()) {
     index.put(job);
@@ -96,7 +84,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     return known;
   }
 
-  /** A commit of the queue's own, on disk when it returns. */
+  /** Commits and syncs a change of the queue's own. */
   function commitNow(change: () => void): void {
     try {
       store.transaction({ durable: true }, change);
@@ -111,7 +99,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   function annotate(id: string, notes: readonly string[]): void {
     const job = index.get(id);
     if (job === null || notes.length === 0) return;
-    // A former manager may have written the same before it was killed.
+    // An earlier manager may have written the same before it was killed.
     const before = job.progress.note;
     const fresh = notes.filter((note) => before === null || !before.includes(note));
     const note = [before, ...fresh].filter((each) => each !== null).join(' ');
@@ -145,32 +133,26 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const service: OwnService = {
     name: 'own',
     capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
-
     async check() {
       const count = index.all().length;
       const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
       return [{ level: 'ok', subject: 'own queue', message, hint: null }];
     },
-
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
-
     jobs: {
       next(pool) {
         const job = index.head(pool);
         if (job === null) return null;
         return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
       },
-
       devicesFor: (id) => index.get(id)?.request.devices ?? null,
-
       recipeFor(id, pool) {
         const job = index.get(id);
         if (job === null) return null;
-        // Once more: while it waited, a folder may have become a link to where no job may look.
+        // Checked again: meanwhile a folder may have become a link to a forbidden place.
         checkMounts(job.request.volumes, pool, mountProblem);
         return recipeOfJob(job.request, pool);
       },
-
       record(change) {
         if (!('job' in change)) return;
         const job = index.get(change.job);
@@ -180,26 +162,22 @@ export function createOwnQueue(options: OwnQueueOptions) {
         store.jobs.save(after.id, after.progress);
         index.put(after);
       },
-
       committed: () => teller.committed(),
       syncing: () => teller.syncing(),
       rolledBack: () => index.rollback(),
     },
-
     async register(context) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null) throw new OnejobError('E_BUG', `Agent ${context.agent} should get job ${context.job}, which is not open.`);
       const { request } = job;
       const { workspace } = request;
       if (workspace !== null && !spool.hasWorkspace(workspace)) {
-        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, {
-          hint: 'Submit the job again.',
-        });
+        const hint = 'Submit the job again.';
+        throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, { hint });
       }
-      const script = jobScript({ workspace: context.workspace, env: jobEnvironment(job, context), command: request.command });
+      const script = jobScript(context.workspace, { env: jobEnvironment(job, context), command: request.command });
       return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
-
     async settle(context, files, signal, hurry) {
       const job = context.job === null ? null : index.get(context.job);
       if (job === null || job.progress.state !== 'settling' || job.progress.agent !== context.agent) return;
@@ -207,22 +185,17 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const giveUp = hurry === undefined ? own : AbortSignal.any([own, hurry]);
       await settle(job, { open: (inner, only) => files.all(inner, only), signal, giveUp });
     },
-
     deregister: async () => ({ ran: null }),
-
     retire: async () => null,
-
     describeExit: () => ({ code: 'E_BUG', message: 'An agent of the own queue ended without a job.', retry: true }),
   };
 
   return {
     ...service,
-
-    /** Throws what `submit` would, but for the workspace, which need not be there yet. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
+    /** Checks as `submit`, except for the workspace. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
     verify(request: JobRequest): void {
       checkRequest(request, pools, mountProblem);
     },
-
     /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
     submit(request: JobRequest): JobView {
       const same = request.id === null ? null : find(request.id);
@@ -231,13 +204,11 @@ export function createOwnQueue(options: OwnQueueOptions) {
       try {
         return accept(request);
       } catch (error) {
-        // Nobody can hand in what was refused; up to 2 GiB would lie there until it is swept.
+        // A refused workspace is useless, and may have 2 GiB.
         if (workspace !== null) workspaces.refuse(workspace);
         throw error;
       }
     },
-
-    /** Newest last. `all`: also those that are done, then the newest 1,000 unless `limit` says otherwise. */
     list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
       const { all, pool, limit } = filter;
       if (all)
@@ -248,28 +219,23 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
       return (limit === undefined ? listed : listed.slice(-limit)).map(view);
     },
-
-    /** While it waits with the number of jobs `ahead` of it. */
+    /** A waiting job has `ahead`, the number of jobs before it. */
     job(id: string): JobView | null {
       const job = find(id);
       if (job === null) return null;
       return job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job);
     },
-
     waiting: (pool: string): number => index.waiting(pool),
-
-    /** Number of jobs that are not done, without those that are `held`. */
+    /** Number of unfinished jobs, without held ones. */
     get unfinished(): number {
       return index.all().filter((job) => !isHeld(job)).length;
     },
-
-    /** Whether this temporary daemon leaves the job to another one; false for a job that is over or unknown. */
+    /** Whether this temporary daemon leaves the job to another daemon. */
     isHeld(id: string): boolean {
       const job = index.get(id);
       return job !== null && isHeld(job);
     },
-
-    /** What the queue cannot do, one sentence each. */
+    /** Problems of the queue, one sentence each. */
     get problems(): string[] {
       const left = index.all().filter((job) => job.progress.state === 'queued' && isHeld(job)).length;
       if (left === 0) return [];
@@ -278,19 +244,17 @@ export function createOwnQueue(options: OwnQueueOptions) {
         `${jobs} for the daemon that accepted ${left === 1 ? 'it' : 'them'}, but this daemon is temporary: type "onejob up".`,
       ];
     },
-
-    /** Resolves once the job is done and that is on disk; at once when it already is. @throws OnejobError E_JOB_UNKNOWN */
+    /** Resolves once the job is done and on disk. @throws OnejobError E_JOB_UNKNOWN */
     async settled(id: string, signal: AbortSignal): Promise<JobView> {
       signal.throwIfAborted();
       const job = known(id);
       return index.get(id) === null ? view(job) : teller.wait(id, signal);
     },
-
-    /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
+    /** Cancels a job; a waiting job ends at once. Idempotent. @throws OnejobError E_JOB_UNKNOWN, E_STATE_FULL */
     cancel(id: string): JobView {
       const job = known(id);
       const after = applyCancel(job, clock.wall());
-      // It has its result, and only its artifacts are waited for.
+      // Only its artifacts are left.
       if (job.progress.state === 'settling') giveUpOf(id).abort('the job was cancelled while onejob read them');
       if (after === job) return view(job);
       commitNow(() => {
@@ -299,18 +263,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       return view(known(id));
     },
-
-    /** Calls `listener` after every change of a job; the returned function ends that. */
+    /** Calls `listener` after every change of a job; returns a function that stops it. */
     onChange: (listener: (job: JobView) => void) => teller.follow(listener),
-
     putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
-
     artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
-
-    /** Forgets jobs that ended over `keepMs` ago with their logs and artifacts, and workspaces nobody used within an hour. */
+    /** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. */
     prune,
-
-    /** Resolves when nothing is being deleted any more. */
     close: () => workspaces.close(),
   };
 }

@@ -47,7 +47,7 @@ function oldLog(agent: string, at: number): string {
   return path;
 }
 
-it('lets everything else have its turn between small pieces of what it forgets', async () => {
+it('lets other work run between small pieces of what it deletes', async () => {
   const agents = Array.from({ length: 950 }, (_, at) => `a${at}`);
   store.transaction({ durable: false }, () => {
     for (const agent of agents) {

@@ -1,8 +1,7 @@
 /**
- * Forgets what nobody will ask for any more, so that the state directory does not grow for ever. Jobs run meanwhile: it
- * works in small pieces, and everything else has its turn between two of them.
+ * Deletes what nobody will ask for, so that the state directory does not grow forever. It works in small pieces, because jobs run
+ * meanwhile.
  */
-
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
@@ -12,41 +11,31 @@ import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
 
-/** Name of the folder of logs in the state directory. */
-const logsFolder = 'logs';
-
-/** How long a workspace may wait for its job, in ms. */
+/** ms that a workspace may wait for its job. */
 const workspaceWait = 60 * 60_000;
-/** How often the whole folder of logs is looked through, in ms: it may hold a hundred thousand. */
+/** ms between two sweeps of the log folder, which may have 100,000 files. */
 const sweepEvery = 60 * 60_000;
-/** Rows per commit, so that no commit of the loop waits long behind it. */
+/** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
-export interface PruneParts {
-  readonly store: Store;
-  readonly spool: Spool;
-  /** Workspaces of jobs that are not done. */
-  readonly inUse: ReadonlySet<string>;
-}
-
-/** `now`: wall clock, ms since the epoch. */
-export function createPrune({ store, spool, inUse }: PruneParts) {
+/** `inUse`: workspaces of unfinished jobs. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
+export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<string>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
-    // Files go before the rows that name them: a crash in between leaves a row, which the next prune finds.
+    // Files are deleted before their rows, so that after a crash the next prune finds the row.
     await inBatches(
       (limit) => store.jobs.endedBefore(before, limit),
       (id) => spool.deleteArtifacts(id),
       (id) => store.jobs.remove(id),
     );
-    const logs = subdirectory(store.dir, logsFolder);
+    const logs = subdirectory(store.dir, 'logs');
     await inBatches(
       (limit) => overBefore(store, before, limit),
       async (agent) => deleteLog(logPath(logs, agent)),
       (agent) => store.history.remove(agent),
     );
-    // A clock that was set back must not put it off.
+    // Also after the clock was set back.
     if (swept === null || Math.abs(now - swept) >= sweepEvery) {
       swept = now;
       await sweepLogs(logs, before, agentsIn(store));
@@ -71,26 +60,24 @@ export function createPrune({ store, spool, inUse }: PruneParts) {
 }
 
 /**
- * Up to `limit` agents that ended before `time` and that no slot knows any more: one that leaves has ended, and what it wrote last is
- * read, and counted, only then.
+ * Up to `limit` agents that ended before `time` and are in no slot: the last output of an agent that leaves is still being read.
  */
 export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number, limit: number): AgentId[] {
-  // Mostly there is none, and reading every slot costs more.
+  // Usually there are none, and reading every slot costs more.
   if (store.history.endedBefore(time, 1).length === 0) return [];
   const alive = agentsIn(store);
   const ended = store.history.endedBefore(time, limit + alive.size);
   return ended.filter((agent) => !alive.has(agent)).slice(0, limit);
 }
 
-/** Agents that are in any slot, in whatever lane. */
+/** Agents in any slot, in any lane. */
 export function agentsIn({ slots }: Pick<Store, 'slots'>): Set<AgentId> {
   return new Set(slots.all().flatMap(({ slot }) => agentsOf(slot)));
 }
 
-/** Any of the files of an agent's log. */
 const logFile = /^([^.]+)\.log(?:\.\w+)*$/;
 
-/** Logs that no history tells of, such as a crash may leave; a quiet job's old log is in a slot. */
+/** Logs without history, as after a crash; a quiet job's old log belongs to a slot. */
 async function sweepLogs(logs: string, before: number, alive: ReadonlySet<string>): Promise<void> {
   for await (const { name } of await opendir(logs, { bufferSize: batch })) {
     const agent = logFile.exec(name)?.[1];

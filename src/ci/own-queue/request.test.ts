@@ -14,7 +14,7 @@ const check = (volumes: JobRequest['volumes'], problem?: (mount: Mount) => strin
   checkRequest(jobRequest.parse({ command: ['true'], volumes }), new Map([['default', pool]]), problem);
 
 describe('the volumes of a job', () => {
-  it('are refused with the reason that is given for them', () => {
+  it('are refused with their reason', () => {
     expect(() => check([{ ...data, container: '/other' }], () => 'it holds secrets')).toThrow(
       expect.objectContaining({ code: 'E_JOB_REQUEST', message: 'Cannot mount /data at /other: it holds secrets.' }),
     );
@@ -61,7 +61,7 @@ describe('the limits of a job', () => {
   });
 });
 
-it('a job may bring back what 100 patterns name, and no more', () => {
+it('a job may have 100 patterns of artifacts, and no more', () => {
   const ask = (count: number) => {
     const artifacts = Array.from({ length: count }, (_, n) => `dist/${n}`);
     return checkRequest(jobRequest.parse({ command: ['true'], artifacts }), new Map([['default', pool]]));

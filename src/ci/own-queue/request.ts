@@ -1,20 +1,19 @@
 /** What a job may ask for, and the script that it becomes: everything that could only fail later is refused when it is submitted. */
-
 import type { PoolConfig } from '../../config/config.ts';
 import { formatSize } from '../../config/units.ts';
 import { mountPathProblem, tidyMount } from '../../config/volumes.ts';
 import { OnejobError } from '../../errors.ts';
 import type { JobRequest } from '../../job.ts';
+import { inQuotes } from '../../quoted.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import type { StoredRequest } from '../../store/jobs.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { checkGlobs } from './globs.ts';
 import type { Job } from './job.ts';
 
-/** What the own queue has to know of a pool. */
 export type QueuePool = Pick<PoolConfig, 'name' | 'timeout' | 'recipe' | 'devices' | 'standby'>;
 
-/** Why a job may not bring this volume, as a clause; null when it may. */
+/** Why a job may not have this volume, as a clause, or null. */
 export type MountProblem = (mount: Mount) => string | null;
 
 /** The request with its pool chosen. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
@@ -24,8 +23,8 @@ export function checkRequest(
   mountProblem: MountProblem = mountPathProblem,
 ): StoredRequest {
   const pool = choosePool(request, pools);
-  // Built once to be checked: names, NUL bytes.
-  jobScript({ workspace: '/', env: request.env, command: request.command });
+  // Checks names and NUL bytes.
+  jobScript('/', request);
   if (request.command[0] === '') throw new OnejobError('E_JOB_REQUEST', 'Cannot run a command with an empty name.');
   checkGlobs(request.artifacts);
   const volumes = request.volumes.map((mount) => (mountPathProblem(mount) === null ? tidyMount(mount) : mount));
@@ -36,8 +35,8 @@ export function checkRequest(
 }
 
 /**
- * What a job brings itself must not show it what no job may see (S8). What its pool has in the same way adds nothing.
- * @throws OnejobError E_JOB_REQUEST
+ * A job's own volumes must not show what no job may see (S8). Volumes that its pool has too are fine. @throws OnejobError
+ * E_JOB_REQUEST
  */
 export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): void {
   const taken = new Set<string>();
@@ -46,9 +45,8 @@ export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProble
     taken.add(mount.container);
     const why = twice ?? (pool.mounts.some((one) => sameMount(one, mount)) ? null : mountProblem(mount));
     if (why === null) continue;
-    throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, {
-      hint: 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.',
-    });
+    const hint = 'Write volumes as /host/path:/container/path, and choose a path that jobs may see.';
+    throw new OnejobError('E_JOB_REQUEST', `Cannot mount ${mount.host} at ${mount.container}: ${why}.`, { hint });
   }
 }
 
@@ -63,19 +61,19 @@ function checkLimits({ memory, cpus }: JobRequest, { name, recipe }: QueuePool):
   if (cpus !== null && recipe.cpus !== null && cpus > recipe.cpus) throw over('cpus', `${cpus} CPUs`, String(recipe.cpus));
 }
 
-/** The recipe of a job that brought its own image, limits or volumes; null when the pool's fits. */
+/** The recipe of a job with its own image, limits or volumes; null: the pool's. */
 export function recipeOfJob(request: Pick<JobRequest, 'image' | 'volumes' | 'memory' | 'cpus'>, pool: Recipe): Recipe | null {
   const image = request.image ?? pool.image;
   const memory = request.memory ?? pool.memory;
   const cpus = request.cpus ?? pool.cpus;
   const added = request.volumes.filter((mount) => !pool.mounts.some((one) => sameMount(one, mount)));
   if (image === pool.image && memory === pool.memory && cpus === pool.cpus && added.length === 0) return null;
-  // A job's volume takes the place of the pool's at the same path.
+  // A job's volume replaces the pool's at the same path.
   const kept = pool.mounts.filter((mount) => !added.some((one) => one.container === mount.container));
   return { ...pool, image, memory, cpus, mounts: [...kept, ...added] };
 }
 
-/** Whether an agent of this pool can have so many. A pool that leases for each job gives as many as the job asks for. */
+/** Whether an agent of this pool can have so many. A pool that leases per job gives what the job asks for. */
 function hasDevices({ devices, standby }: QueuePool, count: number): boolean {
   return devices.count === count || (!standby && devices.count !== 0 && count > 0);
 }
@@ -85,44 +83,33 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
   if (name === null) {
     const inOrder = [...pools.values()];
     const usual = pools.get('default') ?? (pools.size === 1 ? inOrder[0] : undefined);
-    // Who asks for devices means a pool that has them; who does not must not take one by accident. In the order of the file.
+    // A job with devices needs a pool with them; one without must not take one by accident. In the order of the file.
     const able = inOrder.find((one) => hasDevices(one, devices ?? 0));
     const pool = devices === null ? (usual ?? able) : (able ?? usual);
     if (pool !== undefined) return pool;
     if (names.length === 0) {
-      throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', {
-        hint: 'Give a pool "service: own" in the config.',
-      });
+      const hint = 'Give a pool "service: own" in the config.';
+      throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', { hint });
     }
-    throw new OnejobError(
-      'E_POOL_UNKNOWN',
-      `Cannot queue the job: it names no pool, no pool is called "default", and all ${names.length} pools have devices.`,
-      {
-        hint: `Choose a pool with --pool: ${names.join(', ')}.`,
-      },
-    );
+    const why = `it names no pool, no pool is called "default", and all ${names.length} pools have devices`;
+    const hint = `Choose a pool with --pool: ${names.join(', ')}.`;
+    throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: ${why}.`, { hint });
   }
   const pool = pools.get(name);
   if (pool !== undefined) return pool;
-  throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: no pool of the own queue is called "${name}".`, {
-    hint: names.length === 0 ? 'Give a pool "service: own" in the config.' : `There are: ${names.join(', ')}.`,
-  });
+  const hint = names.length === 0 ? 'Give a pool "service: own" in the config.' : `There are: ${names.join(', ')}.`;
+  throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: no pool of the own queue is called "${name}".`, { hint });
 }
 
 function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<string, QueuePool>): void {
   const { devices } = request;
   if (devices === null || hasDevices(pool, devices)) return;
   const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
-  throw new OnejobError(
-    'E_JOB_REQUEST',
-    `Cannot give the job ${devices} ${devices === 1 ? 'device' : 'devices'}: agents of pool "${pool.name}" have ${pool.devices.count}.`,
-    {
-      hint:
-        fitting.length === 0
-          ? 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.'
-          : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`,
-    },
-  );
+  const many = `${devices} ${devices === 1 ? 'device' : 'devices'}`;
+  const why = `Cannot give the job ${many}: agents of pool "${pool.name}" have ${pool.devices.count}.`;
+  const none = 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.';
+  const hint = fitting.length === 0 ? none : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`;
+  throw new OnejobError('E_JOB_REQUEST', why, { hint });
 }
 
 function sameMount(a: Mount, b: Mount): boolean {
@@ -132,11 +119,11 @@ function sameMount(a: Mount, b: Mount): boolean {
 /** `text` as one word of a POSIX shell. @throws OnejobError for a NUL byte, which no shell can carry */
 export function quote(text: string): string {
   if (text.includes('\0')) throw new OnejobError('E_JOB_REQUEST', 'A command or variable cannot contain a NUL byte.');
-  return `'${text.replaceAll("'", "'\\''")}'`;
+  return inQuotes(text);
 }
 
 const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
-// Assigning these ends a shell (bash: readonly variable) before the command has begun.
+// Assigning these ends a shell (bash: readonly variable).
 const shellsOwn = new Set(['BASHOPTS', 'BASH_VERSINFO', 'EUID', 'PPID', 'SHELLOPTS', 'UID']);
 
 /** @throws OnejobError E_JOB_REQUEST for a name that a shell cannot export */
@@ -145,12 +132,11 @@ function checkVariable(name: string): void {
   const why = shellsOwn.has(name)
     ? 'shells do not allow setting it'
     : 'its name must consist of letters, digits and underscores, and must not begin with a digit';
-  throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, {
-    hint: 'Choose another name, or set it in the command itself with "env".',
-  });
+  const hint = 'Choose another name, or set it in the command itself with "env".';
+  throw new OnejobError('E_JOB_REQUEST', `Cannot set the environment variable ${JSON.stringify(name)}: ${why}.`, { hint });
 }
 
-/** What every job finds in its environment; only `CI` may be set otherwise by the request. */
+/** Every job's environment; the request may only override `CI`. */
 export function jobEnvironment({ id, request, progress }: Job, context: AgentContext): Record<string, string> {
   return {
     CI: 'true',
@@ -165,19 +151,12 @@ export function jobEnvironment({ id, request, progress }: Job, context: AgentCon
   };
 }
 
-export interface JobScript {
-  readonly workspace: string;
-  readonly env: Readonly<Record<string, string>>;
-  readonly command: readonly string[];
-}
-
 /**
- * A job as a script for the gate: go to the workspace, set the environment, become the command. The `exec` at the end
- * makes the command the process that TERM reaches, and passes its exit code on, 127 for a missing command too.
- * @throws OnejobError E_JOB_REQUEST when a shell could not carry it
+ * A job as a script: go to the workspace, set the environment, become the command, so that TERM reaches it and its exit code
+ * counts, also 127. @throws OnejobError E_JOB_REQUEST when a shell could not carry it
  */
-export function jobScript({ workspace, env, command }: JobScript): string {
-  // Some shells tell the job where its gate stood before.
+export function jobScript(workspace: string, { env, command }: Pick<JobRequest, 'env' | 'command'>): string {
+  // Some shells would show where the gate was.
   const lines = [`cd ${quote(workspace)} || exit 125`, 'unset OLDPWD'];
   for (const [name, value] of Object.entries(env)) {
     checkVariable(name);

@@ -16,7 +16,7 @@ const shells: (readonly string[])[] = [['dash'], ['bash', '--posix'], ['bash'], 
 
 describe.each(shells.map((words) => ({ name: words.join(' '), words })))('on $name', ({ words: [shell = 'sh', ...args] }) => {
   const run = (command: string[], env: Record<string, string> = {}) =>
-    spawnSync(shell, [...args, '-c', jobScript({ workspace, env, command })], {
+    spawnSync(shell, [...args, '-c', jobScript(workspace, { env, command })], {
       env: { PATH: process.env.PATH },
       // bash reads ~/.bashrc when its input is a socket, as Node's pipes are.
       stdio: ['ignore', 'pipe', 'pipe'],
@@ -56,7 +56,7 @@ describe.each(shells.map((words) => ({ name: words.join(' '), words })))('on $na
 
   it('becomes the command, so that TERM reaches it', async () => {
     const command = ['sh', '-c', "trap 'echo last words; exit 3' TERM; echo here; while :; do sleep 0.05; done"];
-    const child: ChildProcess = spawn(shell, [...args, '-c', jobScript({ workspace, env: {}, command })]);
+    const child: ChildProcess = spawn(shell, [...args, '-c', jobScript(workspace, { env: {}, command })]);
     let said = '';
     child.stdout?.on('data', (bytes: Buffer) => {
       said += bytes;
@@ -71,7 +71,7 @@ it('refuses what a shell cannot carry', () => {
   const script =
     (env: Record<string, string>, command = ['true']) =>
     () =>
-      jobScript({ workspace, env, command });
+      jobScript(workspace, { env, command });
   expect(script({ 'A-B': 'x' })).toThrow(/"A-B": its name must consist of letters/);
   expect(script({ '': 'x' })).toThrow(/E_JOB|Cannot set/);
   expect(script({ UID: '0' })).toThrow(/shells do not allow setting it/);

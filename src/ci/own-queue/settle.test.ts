@@ -123,18 +123,21 @@ it('reading takes only so long', async () => {
   expect(files.destroyed).toBe(true);
 });
 
-it.each(['big', 'ok'])('who does not want to wait gives up the rest, also in the middle of a file (%s)', async (artifact) => {
-  const one = subject([artifact], { readLimit: Number.MAX_VALUE });
-  const { files } = sparse(2 ** 20);
-  const giveUp = new AbortController();
-  const ended = one.settle(async () => sparse(2 ** 29).files, { giveUp: giveUp.signal });
-  setImmediate(() => giveUp.abort('the job was cancelled while onejob read them'));
-  await ended;
-  files.destroy();
-  expect(one.notes).toEqual(['Failed to keep its artifacts: the job was cancelled while onejob read them.']);
-  // Nor is it begun again.
-  await one.settle(() => Promise.reject(new Error('unread')), { giveUp: giveUp.signal });
-});
+it.each(['big', 'ok'])(
+  'a caller that does not want to wait gives up the rest, also in the middle of a file (%s)',
+  async (artifact) => {
+    const one = subject([artifact], { readLimit: Number.MAX_VALUE });
+    const { files } = sparse(2 ** 20);
+    const giveUp = new AbortController();
+    const ended = one.settle(async () => sparse(2 ** 29).files, { giveUp: giveUp.signal });
+    setImmediate(() => giveUp.abort('the job was cancelled while onejob read them'));
+    await ended;
+    files.destroy();
+    expect(one.notes).toEqual(['Failed to keep its artifacts: the job was cancelled while onejob read them.']);
+    // Nor is it begun again.
+    await one.settle(() => Promise.reject(new Error('unread')), { giveUp: giveUp.signal });
+  },
+);
 
 it('a manager that ends leaves the try to the next one, and one that is killed three times has been enough', async () => {
   const one = subject();

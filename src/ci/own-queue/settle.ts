@@ -1,9 +1,8 @@
 /**
- * Keeps what an ended job asked for, before its sandbox is removed. It ends in all cases, if need be with a note of what
- * was not kept: until it has, nobody is told the job's result and its sandbox stays. The job decides what there is to read,
- * so bytes, time and tries are bounded, the last also over restarts of the manager.
+ * Keeps an ended job's artifacts before its sandbox is removed. It always ends, if necessary with a note on what was not kept,
+ * because the result waits for it. The job decides what there is to read, so bytes, time and tries are bounded, tries also over
+ * restarts.
  */
-
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, type Pack, pack } from 'tar-stream';
@@ -19,38 +18,37 @@ type Tries = JobProgress['settling'];
 export interface SettleParts {
   readonly clock: Clock;
   readonly spool: Spool;
-  /** Bytes of artifacts kept per job. */
   readonly artifactLimit: number;
-  /** Bytes of a workspace that are read for them; default 100 GiB. */
+  /** Bytes of a workspace that are read; default 100 GiB. */
   readonly readLimit?: number;
-  /** How long one try may take, in ms; default 10 minutes. */
+  /** ms for one try; default 10 minutes. */
   readonly timeLimit?: number;
-  /** Writes sentences for people down with the job. */
+  /** Adds sentences for people to the job. */
   readonly annotate: (job: string, notes: readonly string[]) => void;
   readonly triesOf: (job: string) => Tries;
   /** Committed when it returns. */
   readonly saveTries: (job: string, tries: Tries) => void;
 }
 
-/** What a try is given: `signal` ends it for the next manager, `giveUp` for good, its reason being a clause for people. */
+/** `signal` leaves the rest to the next manager; `giveUp` ends it for good, with a clause as its reason. */
 export interface SettleHow {
-  /** Opens the workspace, or of it what has these names at its top; it may hold more. */
+  /** Opens the workspace, or what has these top-level names; it may contain more. */
   readonly open: (signal: AbortSignal, only: readonly string[] | null) => Promise<Readable>;
   readonly signal: AbortSignal;
   readonly giveUp: AbortSignal;
 }
 
-/** How often artifacts are tried when what goes wrong is not understood. */
+/** Tries after an unknown error. */
 const triesWhenStrange = 3;
-/** How often they are tried when what goes wrong is said to pass: with the growing pauses in between, for about two minutes. */
+/** Tries after an error that may pass: about two minutes, with growing pauses. */
 const triesWhenPassing = 10;
-/** How often they are tried when each time the manager is killed meanwhile, perhaps by them. */
+/** Tries during which the manager was killed, perhaps because of them. */
 const triesWhenKilled = 3;
 
-/** What is waited out however long it takes: no runtime there to ask, or no room to keep anything. */
+/** Errors that are waited out without limit: no runtime, or no room. */
 const outlasted: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION', 'E_STATE_FULL']);
 
-/** Idempotent. Throws when the same should be tried again later. */
+/** Idempotent. Throws when it should be tried again. */
 export function createSettle(parts: SettleParts) {
   const { clock, spool, annotate, triesOf, saveTries, timeLimit = 10 * 60_000 } = parts;
   return async ({ id, request }: Pick<Job, 'id' | 'request'>, { open, signal, giveUp }: SettleHow): Promise<void> => {
@@ -80,12 +78,11 @@ export function createSettle(parts: SettleParts) {
       if (!isLasting && failed < (known === null ? triesWhenStrange : triesWhenPassing)) throw error;
       notKept(error instanceof Error ? error.message : String(error));
     } finally {
-      // Whatever still flows is of no use any more.
+      // Stops what still flows.
       over.abort();
     }
   };
 
-  /** Notes for people. */
   async function keep(
     id: string,
     artifacts: readonly string[],
@@ -116,36 +113,26 @@ export function createSettle(parts: SettleParts) {
   }
 }
 
-interface Collected {
-  readonly files: number;
-  /** Sentences for people, on what was left out. */
-  readonly notes: readonly string[];
-  /** Not all was looked at: `readLimit` was reached. */
-  readonly cutShort: boolean;
-}
-
 const tarBlock = 512;
 
 interface CollectOptions {
-  /** Asked once for every path that is no directory. */
+  /** Called once for every path except directories. */
   readonly matches: (path: string) => boolean;
-  /** Bytes of content that are taken. */
   readonly limit: number;
-  /** Bytes that may come by, taken or not. What comes after is not looked at. */
+  /** Bytes that are read, wanted or not. */
   readonly readLimit: number;
   readonly signal: AbortSignal;
 }
 
 /**
- * Picks a job's artifacts out of its workspace while that streams by: reads the tar stream `from` to its end, or up to the limit, and
- * writes what matches, as a tar, to `to`. Memory does not grow with either, and what is read is bounded: a sparse file of terabytes
- * takes no room on the job's disk, and all of it would come by.
+ * Picks artifacts out of a workspace: reads the tar stream `from` to its end or the limit, and writes what matches as a tar to
+ * `to`. Memory does not grow, and reading is bounded: a sparse file of terabytes takes no room on the job's disk.
  */
-async function collect(from: Readable, to: Writable, options: CollectOptions): Promise<Collected> {
+async function collect(from: Readable, to: Writable, options: CollectOptions): ReturnType<typeof choose> {
   const { signal } = options;
   const chosen = pack();
   const written = pipeline(chosen, to, { signal });
-  // Awaited below; a failure there also ends the loop, and must not count as unhandled meanwhile.
+  // Awaited below; until then a failure must not count as unhandled.
   written.catch(() => {});
   const entries = extract();
   const read = pipeline(from, entries, { signal });
@@ -167,14 +154,10 @@ async function collect(from: Readable, to: Writable, options: CollectOptions): P
   }
 }
 
-/** Bytes that the names of taken files may have together: they are kept in memory. */
+/** Bytes of names that are kept in memory. */
 const namesLimit = 32 * 2 ** 20;
 
-async function choose(
-  entries: ReturnType<typeof extract>,
-  chosen: Pack,
-  { matches, limit, readLimit }: CollectOptions,
-): Promise<Collected> {
+async function choose(entries: ReturnType<typeof extract>, chosen: Pack, { matches, limit, readLimit }: CollectOptions) {
   const taken = new Set<string>();
   const [over, strange, cut, unread] = [new Some(), new Some(), new Some(), new Some()];
   let [files, bytes, names, come] = [0, 0, 0, 0];
@@ -184,7 +167,7 @@ async function choose(
     const path = relative(header.name);
     const type = header.type ?? 'file';
     const isWanted = path !== null && type !== 'directory' && matches(path);
-    // Its header says how much would come, so nothing of it need be read.
+    // The header tells the size before anything is read.
     if (!(come <= readLimit)) {
       unread.add(path ?? header.name);
       break;
@@ -223,22 +206,18 @@ async function choose(
   return { files, notes: notes.filter((note) => note !== null), cutShort: unread.count > 0 };
 }
 
-function headerFor(
-  { mode, mtime, linkname, size }: Header,
-  name: string,
-  type: 'file' | 'symlink' | 'link',
-): Partial<Header> & { name: string } {
+function headerFor({ mode, mtime, linkname, size }: Header, name: string, type: 'file' | 'symlink' | 'link') {
   return type === 'file' ? { name, type, mode, mtime, size } : { name, type, mode, mtime, linkname, size: 0 };
 }
 
-/** A name relative to the workspace; null for the workspace itself and for names that leave it. */
+/** null for the workspace itself, and for names outside it. */
 function relative(name: string): string | null {
   if (name.startsWith('/')) return null;
   const parts = name.split('/').filter((part) => part !== '' && part !== '.');
   return parts.length === 0 || parts.includes('..') ? null : parts.join('/');
 }
 
-/** Names for a note, of which only the first few are kept. */
+/** The first few names, for a note. */
 class Some {
   readonly #first: string[] = [];
   count = 0;

@@ -1,23 +1,23 @@
 /**
- * Workspaces that were sent in and artifacts that were kept, as tar files in the state directory. A file under its final
- * name is whole; what has no final name yet is swept when the manager starts.
+ * Uploaded workspaces and kept artifacts, as tar files in the state directory. A file with its final name is whole; others are
+ * removed when the manager starts.
  */
-
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Readable, Transform, type Writable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../errors.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
+import { limited } from '../kit/limited.ts';
 
 const part = '.part';
 
 export type Spool = ReturnType<typeof openSpool>;
 
-/** Opens the spool below the state directory and sweeps what a former manager left half-written. */
+/** Opens the spool in the state directory, and removes incomplete files. */
 export function openSpool(dir: string) {
   const workspaces = subdirectory(dir, 'workspaces');
   const artifacts = subdirectory(dir, 'artifacts');
@@ -29,7 +29,7 @@ export function openSpool(dir: string) {
 
   async function write(path: string, fill: (to: Writable) => Promise<boolean>): Promise<void> {
     const unfinished = `${path}.${randomUUID()}${part}`;
-    // Flushed: an accepted job must find its workspace after a power cut.
+    // Flushed, because an accepted job must find its workspace after a power cut.
     const to = createWriteStream(unfinished, { mode: 0o600, flush: true });
     try {
       if (await fill(to)) await rename(unfinished, path);
@@ -45,15 +45,16 @@ export function openSpool(dir: string) {
     /** Stores a workspace; returns its id. @throws OnejobError E_WORKSPACE_TOO_LARGE, E_STATE_FULL */
     async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
       const id = randomUUID();
+      const bounded = limited(limit, () => tooLarge(limit));
       await write(workspacePath(id), async (to) => {
-        await pipeline(files, limited(limit), to, { signal });
+        await pipeline(files, bounded, to, { signal });
         return true;
       });
       return id;
     },
     hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
     openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
-    /** Deletes workspaces that are in no job and were last written before `time`. */
+    /** Deletes workspaces without a job that were last written before `time`. */
     async sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void> {
       for (const name of await readdir(workspaces)) {
         const id = name.slice(0, -'.tar'.length);
@@ -65,7 +66,7 @@ export function openSpool(dir: string) {
     deleteWorkspace: (id: string) => rm(workspacePath(id), { force: true }),
     hasArtifacts: (job: string) => isId(job) && existsSync(artifactsPath(job)),
     openArtifacts: (job: string): Readable => createReadStream(artifactsPath(job), { highWaterMark: 256 * 1024 }),
-    /** Keeps what `fill` writes, if it returns true; all of it or nothing. @throws OnejobError E_STATE_FULL */
+    /** Keeps what `fill` writes if it returns true; all or nothing. @throws OnejobError E_STATE_FULL */
     putArtifacts: (job: string, fill: (to: Writable) => Promise<boolean>) => write(artifactsPath(job), fill),
     deleteArtifacts: (job: string) => rm(artifactsPath(job), { force: true }),
   };
@@ -80,20 +81,13 @@ function checkedId(id: string): string {
   return id;
 }
 
-function limited(limit: number): Transform {
-  let bytes = 0;
-  return new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      if (bytes <= limit) return done(null, chunk);
-      const why = `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`;
-      const hint = 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.';
-      done(new OnejobError('E_WORKSPACE_TOO_LARGE', why, { hint }));
-    },
+function tooLarge(limit: number): OnejobError {
+  return new OnejobError('E_WORKSPACE_TOO_LARGE', `The workspace is larger than ${limit / 2 ** 30} GiB, the maximum.`, {
+    hint: 'Exclude large files with .gitignore or .onejobignore and mount them with --volume, or use --no-workspace.',
   });
 }
 
-/** Which workspaces belong to a job that is not done: each to one at most, and deleted once that is. */
+/** Workspaces of unfinished jobs. Each belongs to one job, and is deleted with it. */
 export class Workspaces {
   readonly #spool: Spool;
   readonly #attached = new Set<string>();
@@ -103,42 +97,38 @@ export class Workspaces {
     this.#spool = spool;
   }
 
-  /** Those of jobs that are not done. */
   get inUse(): ReadonlySet<string> {
     return this.#attached;
   }
 
-  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job can be submitted with it */
+  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
   check(workspace: string): void {
     const taken = this.#attached.has(workspace);
     if (!taken && this.#spool.hasWorkspace(workspace)) return;
     const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
-    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, {
-      hint: 'Upload the workspace again, and submit the job with the new id.',
-    });
+    const hint = 'Upload the workspace again, and submit the job with the new id.';
+    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
   }
 
   attach(workspace: string): void {
     this.#attached.add(workspace);
   }
 
-  /** Its job is done. */
   release(workspace: string): void {
     this.#attached.delete(workspace);
     this.#drop(workspace);
   }
 
-  /** Deletes one whose job was refused: nobody can hand it in any more. */
+  /** Deletes the workspace of a refused job. */
   refuse(workspace: string): void {
     if (!this.#attached.has(workspace) && this.#spool.hasWorkspace(workspace)) this.#drop(workspace);
   }
 
-  /** Resolves when nothing is being deleted any more. */
   async close(): Promise<void> {
     await Promise.all(this.#deleting);
   }
 
-  /** What cannot be deleted now is swept by prune(), as no job has it any more. */
+  /** prune() sweeps what cannot be deleted now. */
   #drop(workspace: string): void {
     const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
     this.#deleting.add(deletion);

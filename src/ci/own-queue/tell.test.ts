@@ -45,7 +45,7 @@ function change(id: string, ...changes: JobChange['change'][]): void {
   }
 }
 
-it('tells of a change once it is committed, and of one that is rolled back never', () => {
+it('announces a change once it is committed, and never one that is rolled back', () => {
   submit('j');
   expect([heard, events]).toEqual([[], []]);
   teller.committed();
@@ -57,7 +57,7 @@ it('tells of a change once it is committed, and of one that is rolled back never
   expect(heard).toEqual(['j queued']);
 });
 
-it('tells of an end only once it is on disk: first who follows, then who waits', async () => {
+it('announces an end only once it is on disk: first to followers, then to waiters', async () => {
   submit('j');
   change('j', 'assigned', 'started');
   teller.committed();
@@ -72,7 +72,7 @@ it('tells of an end only once it is on disk: first who follows, then who waits',
   expect(heard).toEqual(['j running', 'j done', 'j over', 'j waited for until done']);
 });
 
-it('leaves what has changed while it was put on disk to the sync behind it', () => {
+it('leaves what has changed during a sync to the next one', () => {
   submit('j');
   change('j', 'assigned', 'started', 'ended');
   teller.committed();
@@ -101,7 +101,7 @@ it('asks for the end of a job that was cancelled once', () => {
   expect(events).toEqual([cancel]);
 });
 
-it('brings who comes later up to date, and tells those who left nothing', () => {
+it('brings late observers up to date, and tells nothing to those who left', () => {
   submit('waits');
   submit('ends');
   change('ends', 'assigned');

@@ -1,9 +1,7 @@
 /**
- * Who is told what becomes of jobs, and when: the loop and whoever follows them, as soon as it is committed; of a result,
- * only once it is on disk, so that nobody hears of an end that a power cut takes back (S7). Whoever waits for a job's end
- * hears of it once. Nothing is told of what was not committed.
+ * Announces changes of jobs: to the loop and followers once they are committed; a result only once it is on disk, so that nobody
+ * hears of an end that a power cut undoes (S7). Waiters hear of an end once.
  */
-
 import { abortable } from '../../abortable.ts';
 import type { JobView } from '../../api/schema.ts';
 import type { Log } from '../../log.ts';
@@ -14,7 +12,7 @@ import type { JobIndex } from './job-index.ts';
 export interface TellParts {
   readonly index: JobIndex;
   readonly view: (job: Job) => JobView;
-  /** Those who follow were told of its end: nobody needs the job in memory any more. */
+  /** Followers know its end: nobody needs the job in memory any more. */
   readonly over: (job: Job) => void;
 }
 
@@ -23,14 +21,14 @@ export class Teller {
   readonly #loops = new Set<(event: CiEvent) => void>();
   readonly #followers = new Set<(job: JobView) => void>();
   readonly #waiters = new Set<(job: JobView) => void>();
-  /** Jobs with a result of which nobody was told yet. */
+  /** Jobs whose result was not announced yet. */
   readonly #unsynced = new Set<string>();
 
   constructor(parts: TellParts) {
     this.#parts = parts;
   }
 
-  /** Events from now on, after those that tell how `pools` stand; until `signal` aborts. */
+  /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
   observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
     if (signal.aborted) return;
     this.#loops.add(send);
@@ -43,13 +41,13 @@ export class Teller {
     }
   }
 
-  /** Calls `follower` after every change of a job; the returned function ends that. */
+  /** Calls `follower` after every change of a job; returns a function that stops it. */
   follow(follower: (job: JobView) => void): () => void {
     this.#followers.add(follower);
     return () => this.#followers.delete(follower);
   }
 
-  /** The end of a job that is not over yet, told once; rejects when `signal` aborts, and leaves nothing behind. */
+  /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
   async wait(id: string, signal: AbortSignal): Promise<JobView> {
     const { promise, resolve } = Promise.withResolvers<JobView>();
     const tell = (job: JobView): void => {
@@ -63,7 +61,6 @@ export class Teller {
     }
   }
 
-  /** What was put into the index is committed. */
   committed(): void {
     const { index, view } = this.#parts;
     for (const { before, after } of index.commit()) {
@@ -73,7 +70,7 @@ export class Teller {
     }
   }
 
-  /** What is committed so far is being put on disk; what this answers is called once that is done. */
+  /** Returns a function to call once everything committed is on disk. */
   syncing(): () => void {
     const ids = [...this.#unsynced];
     this.#unsynced.clear();
@@ -85,7 +82,7 @@ export class Teller {
   #synced(id: string): void {
     const { index, view, over } = this.#parts;
     const job = index.get(id);
-    // What has changed meanwhile is told by the sync that follows.
+    // The next sync announces a newer change.
     if (job === null || this.#unsynced.has(id)) return;
     const seen = view(job);
     for (const follower of [...this.#followers]) follower(seen);
@@ -107,12 +104,12 @@ export class Teller {
   }
 }
 
-/** Says why nothing is known of a job's end, once it is over. */
+/** Logs why the end of a job is unknown. */
 export function tellLost({ id, pool, state, agent, result }: JobView, log: Log): void {
   if (state === 'done' && result?.kind === 'lost') log.warn('job lost', { job: id, pool, agent, reason: result.reason });
 }
 
-/** What the loop is asked for a job that is to end, and that an agent still has. */
+/** The event for a job that must end while an agent has it. */
 function cancelOf({ id, progress: { cancelling, agent, result } }: Job): CiEvent | null {
   return cancelling && agent !== null && result === null ? { kind: 'cancel', job: id, agent, grace: null } : null;
 }

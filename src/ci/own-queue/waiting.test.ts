@@ -50,13 +50,13 @@ function taken(first: readonly string[], later: readonly string[] = [], batch = 
   return order.join('');
 }
 
-it('takes users in turn, whoever was first with however many', () => {
+it('takes users in turn, regardless of who was first and with how many jobs', () => {
   expect(taken([...'aaaaab'])).toBe('abaaaa');
   expect(taken([...'aaaabbbcc'])).toBe('abcabcaba');
   expect(taken([...'aaaaaa'], [...'b'], 3)).toBe('aaabaaa');
 });
 
-it('lets nobody starve who waits while another comes again and again', () => {
+it('lets no user starve while another submits again and again', () => {
   const order = taken([...'ab'], [...'aaaaaaaa'], 1);
   expect(order.indexOf('b')).toBeLessThanOrEqual(2);
 });

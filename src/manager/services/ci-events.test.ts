@@ -72,7 +72,7 @@ it('keeps up a back-off that the service has nothing to do with', () => {
 });
 
 it.each([
-  ['its last words', async () => 'no route to host', 'It kept silent. Its last output:\nno route to host'],
+  ['its last words', async () => 'no route to host', 'It kept silent. Its last output was:\nno route to host'],
   ['without them when there are none', async () => '', 'It kept silent.'],
   ['without them when they cannot be read', () => Promise.reject(new Error('disk')), 'It kept silent.'],
 ])('says of a silent agent why it is given up, with %s', async (_, words, message) => {

@@ -1,5 +1,5 @@
 /** What CI services see, told to the loop: the one place where their events become events of slots. */
-import type { CiEvent, CiService } from '../../ci/ci-service.ts';
+import { type CiEvent, type CiService, withLastOutput } from '../../ci/ci-service.ts';
 import type { SlotFacts } from '../../ci/parts.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, jobsIn, type Slot } from '../../core/slot.ts';
@@ -59,7 +59,7 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
       case 'silent':
         void lastWords(agent).then(
           (words) => {
-            const message = words === '' ? event.failure.message : `${event.failure.message} Its last output:\n${words}`;
+            const message = withLastOutput(event.failure.message, words);
             reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, countsAgainst: 'pool' });
           },
           () => reconciler.post(key, { kind: 'releaseFailed', agent, failure: event.failure, countsAgainst: 'pool' }),

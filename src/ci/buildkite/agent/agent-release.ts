@@ -1,14 +1,15 @@
 /**
- * Where the project puts its releases, and which checksums it gives them (agent 3.137, `install.sh`,
- * `.buildkite/steps/build-github-release.sh`): one list per release, beside its files.
+ * Where Buildkite puts the releases of its agent, and their checksums: one list per release, next to its files (agent 3.137,
+ * `install.sh`, `.buildkite/steps/build-github-release.sh`).
  */
 import { OnejobError } from '../../../errors.ts';
 import { reasonOf, receiveText } from '../../../images/receive.ts';
-import type { Releases } from '../../kit/agent-program.ts';
+import type { AgentProject } from '../../kit/agent-program.ts';
+import { pinnedAgent } from '../type.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 
-/** Names of architectures as releases have them, by those of Node; others have no release of this kind that onejob knows. */
+/** Architectures of releases, by Node's names; onejob knows no other releases. */
 const architectures: Readonly<Record<string, string>> = {
   x64: 'amd64',
   arm64: 'arm64',
@@ -23,30 +24,30 @@ const architectures: Readonly<Record<string, string>> = {
 export function releaseUrl(version: string, arch: string, base = releases): string {
   const name = architectures[arch];
   if (name !== undefined) return `${base}/v${version}/buildkite-agent-linux-${name}-${version}.tar.gz`;
-  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite does not release agent ${version} for Linux on ${arch}.`, {
-    hint: 'Build one, and name its path in the service: agent: { from: /path/to/buildkite-agent }.',
-  });
+  const hint = 'Build one, and name its path in the service: agent: { from: /path/to/buildkite-agent }.';
+  throw new OnejobError('E_AGENT_PACKAGE', `Buildkite does not release agent ${version} for Linux on ${arch}.`, { hint });
 }
 
 /**
- * SHA-256 of the files that onejob takes unless config names others, so that nobody who can change a release can change what
- * runs here. Source: cashapp/hermit-packages, `buildkite-agent.hcl`, which records each release when it appears.
+ * SHA-256 of the files that onejob uses by default, so that changing a release does not change what runs here. Source:
+ * cashapp/hermit-packages, `buildkite-agent.hcl`, which records each release when it appears.
  */
 export const pinnedSums: Readonly<Record<string, string>> = {
   [releaseUrl('3.137.0', 'x64')]: '0eb50928ac767f7d1ae63c7a52bf99091a4582ff1675aa328d73a8e241893558',
   [releaseUrl('3.137.0', 'arm64')]: 'e653747bcdcc936f0d729ff1a00721ef70bbf467a9d18b7a01cb7f8619f517ff',
 };
 
-/** The list of checksums beside a file of a release; null for a file that is of none. */
+/** The list of checksums next to a file of a release; null for any other file. */
 function sumsUrl(from: string): URL | null {
   const { origin, pathname } = new URL(from);
   const version = /\/v([^/]+)\/buildkite-agent-linux-[a-z0-9]+-\1\.tar\.gz$/.exec(pathname)?.[1];
   return version === undefined ? null : new URL(`${origin}${pathname.replace(/[^/]+$/, `buildkite-agent-${version}.SHA256SUMS`)}`);
 }
 
-/** `base`: where releases are, `pins`: SHA-256 by address, where it is known beforehand; default: the project's. */
-export function buildkiteReleases(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): Releases {
+/** `base`: where releases are; `pins`: SHA-256 by address; default: the project's. */
+export function buildkiteAgent(base?: string, pins: Readonly<Record<string, string>> = pinnedSums): AgentProject {
   return {
+    ...{ name: 'buildkite-agent', type: 'buildkite', pinned: pinnedAgent },
     url: (version, arch) => releaseUrl(version, arch, base),
     async sum(from, options) {
       const sums = URL.canParse(from) ? sumsUrl(from) : null;

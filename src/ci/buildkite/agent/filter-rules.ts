@@ -1,8 +1,6 @@
 /**
- * What a job of Buildkite that is not trusted may ask of the service. Whoever wrote it may be anybody: it is given what a plain step of
- * CI needs for itself, and nothing that hands out secrets, speaks for somebody else, or stays for a later build to find.
- *
- * Calls and fields from the agent's `api/` and `core/` (v3.137).
+ * What an untrusted job may ask of the service: what a plain step needs for itself, and nothing that gives out secrets, speaks for
+ * another job, or stays for a later build. Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
 import { type Asked, isListed, type Rules, type Verdict } from '../../filter/rules.ts';
@@ -10,7 +8,7 @@ import type { Seal, Sealed } from '../../filter/seal.ts';
 
 export const rulesOf = 'buildkite';
 
-/** What a sealed token may be used for: to become an agent, to be it, and what its job does. */
+/** What a sealed token is for: to register an agent, its session, or its job. */
 export type Use = 'register' | 'session' | 'job';
 
 const ofAgent = [
@@ -28,7 +26,7 @@ const ofJob = [
   ['PUT', 'jobs/own/promise_failure'],
   ['POST', 'jobs/own/chunks?sequence&offset&size'],
   ['POST', 'jobs/own/header_times'],
-  // Its build's next steps, which are judged by themselves: the first step of nearly every build.
+  // The next steps of its build, which are judged by themselves.
   ['POST', 'jobs/own/pipelines?async'],
   ['GET', 'jobs/own/pipelines/*'],
   ['POST', 'jobs/own/annotations'],
@@ -44,9 +42,9 @@ const ofJob = [
   ['POST', 'builds/own/data/exists'],
   ['POST', 'builds/own/data/keys'],
   ['GET', 'builds/own/artifacts/search?query&scope&state&include_retried_jobs&include_duplicates'],
-  // Only about its own build, which stands in its body.
+  // Only its own build, which the body names.
   ['POST', 'steps/*/export'],
-  // What it would store, a trusted job could find and run.
+  // It may store nothing, because a trusted job could find and run it.
   ['GET', 'cache_registries/*'],
   ['POST', 'cache_registries/*/peek'],
   ['POST', 'cache_registries/*/retrieve'],
@@ -110,11 +108,11 @@ function refused(status: 401 | 403 | 404, why: string): Verdict {
   return { kind: 'refused', status, why };
 }
 
-/** Goes into a header as it is. */
+/** Must fit into a header. */
 const token = z.string().regex(/^[\x21-\x7e]{1,4096}$/);
 const registerAnswer = z.looseObject({ access_token: token });
 
-/** Without what would lead the agent past the filter. Intervals are whole seconds; the agent does not survive a 0. */
+/** Without what leads past the filter. Intervals are whole seconds; the agent does not survive a 0. */
 function registered(json: unknown, sealed: Sealed, seal: Seal): unknown {
   const { endpoint: _, access_token, ...rest } = registerAnswer.parse(json);
   const seconds = (name: string): number => {
@@ -130,7 +128,7 @@ function registered(json: unknown, sealed: Sealed, seal: Seal): unknown {
   };
 }
 
-/** It has its job: no other is to reach it. */
+/** It has its job, and gets no other. */
 function pinged(json: unknown): unknown {
   const { endpoint: _, job: __, ...rest } = z.looseObject({}).parse(json);
   return rest;
@@ -143,7 +141,7 @@ const job = z.looseObject({
   step: z.looseObject({ signature: z.unknown().optional() }).nullish(),
 });
 
-/** Where the service gives no token for the job, the session's stands for it. */
+/** Without a token of the job, the session's is used. */
 function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unknown {
   const { endpoint: _, token: own, ...answer } = job.parse(json);
   if (answer.id !== sealed.job) throw new Error('it belongs to another job');
@@ -160,8 +158,8 @@ function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unkn
 }
 
 /**
- * What a pipeline says of proxies takes the place of what the sandbox was given, and with it the exception for the filter. Of a signed
- * step the agent compares the variables with the signature: those stay as they are.
+ * A pipeline's proxy variables replace those of the sandbox, and so would lose the exception for the filter. The agent compares the
+ * variables of a signed step with the signature, so those stay unchanged.
  */
 function pastProxies(env: Readonly<Record<string, unknown>>, host: string): Record<string, unknown> {
   if (!/^[\w.:-]+$/.test(host)) return { ...env };

@@ -161,7 +161,7 @@ describe('agents that take their jobs themselves', () => {
     expect(await one.service.deregister(one.context('a1'), never)).toEqual({ ran: null });
   });
 
-  it('that do not come online in time are told of, and others are not', async () => {
+  it('that do not come online in time are reported, and others are not', async () => {
     one.watch();
     for (const agent of ['a1', 'a2']) one.say(agent);
     one.say('a2', online);
@@ -173,7 +173,7 @@ describe('agents that take their jobs themselves', () => {
     ]);
   });
 
-  it('that go on after their job are ended, unless they have begun another', async () => {
+  it('that keep running after their job are ended, unless they have begun another', async () => {
     one.watch();
     for (const agent of ['a1', 'a2']) one.say(agent, assigned(`${agent}-1`), began(`${agent}-1`), finished(`${agent}-1`));
     one.say('a2', assigned('a2-2'), began('a2-2'));

@@ -1,6 +1,6 @@
 /**
- * Buildkite where nothing can be reserved: the agent in each sandbox makes itself known with the service's own token, takes one job and
- * ends. onejob asks the service for counts alone; of its agents it knows what they say on their standard error, and how they end.
+ * Buildkite without reservations: the agent in each sandbox registers with the service's token, takes one job and ends. onejob asks
+ * the service only for counts, and learns the rest from the agents' standard error and exits.
  */
 import { stripVTControlCharacters } from 'node:util';
 import { sleep } from '../../../core/clock.ts';
@@ -12,30 +12,22 @@ import { createFront, type FrontParts } from '../front.ts';
 import { whyEnding, wordOf } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
-export interface InAgentParts extends FrontParts {
-  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'>;
-}
-
 /**
- * What an agent logs of itself (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; v3.62 to v4 say it in these
- * words, or in those that stand beside them). A job that gets hold of its agent's standard error can say anything here, of its own
- * agent alone.
+ * What an agent logs (v3.137 `core/client.go`, `agent/agent_worker_action.go`, `agent/run_job.go`; the alternatives are those of
+ * v3.62 to v4). A job that can write to its agent's standard error can forge these lines, but only for its own agent.
  */
 export type AgentWord =
-  /** It is registered. */
   | { readonly said: 'online' }
-  /** It was given a job, which it has yet to accept. */
+  /** It has a job, and has yet to accept it. */
   | { readonly said: 'assigned'; readonly job: JobId }
-  /** Nothing came of the job; it asks for another one. */
+  /** The job failed to start; the agent asks for another one. */
   | { readonly said: 'failed' }
   /** It runs the job that it was assigned last. `build`: address of its build. */
   | { readonly said: 'began'; readonly build: string | null }
-  /** The exit status of its job. */
   | { readonly said: 'exited'; readonly code: number }
-  /** The service was told of the job's end. */
   | { readonly said: 'finished' };
 
-/** null for all else. A line begins with the time, its level and the agent's name, has colours, and may end with spaces. */
+/** null for any other line. Lines begin with time, level and name, and may have colours and trailing spaces. */
 export function agentWord(line: string): AgentWord | null {
   const text = stripVTControlCharacters(line).trimEnd();
   if (/ (Successfully registered agent ".*" with tags \[|Waiting for (instructions|work)\.\.\.$)/.test(text))
@@ -50,29 +42,25 @@ export function agentWord(line: string): AgentWord | null {
   return / Finished job (at |[A-Za-z0-9-]+( for build at |$))\S*$/.test(text) ? { said: 'finished' } : null;
 }
 
-/** What an agent has said of itself. */
+/** What an agent has reported. */
 interface Heard {
-  /** Not accepted yet. */
   assigned: JobId | null;
   job: JobId | null;
-  /** The service was told of the job's end. */
   isFinished: boolean;
-  /** Exit status of the job. */
   code: number | null;
-  /** onejob told it to end its job. */
   isStopped: boolean;
-  /** Calls off what is waited for. */
+  /** Cancels its timer. */
   callOff: () => void;
 }
 
-/** ms that an agent which was told to end may take to leave, or to say that it has a job; and to accept one, which it tries again. */
+/** ms that an agent that was told to end may take to leave or report a job, and to accept one. */
 const [leaving, accepting] = [30_000, 600_000];
-/** ms in which an agent ends by itself after its job, with what it has to tidy up. */
+/** ms in which an agent ends by itself after its job, including its clean-up. */
 const tidying = 300_000;
-/** Agents that are remembered, the newest: what became of one may be asked twice. */
+/** How many agents are remembered: onejob may ask about one twice. */
 const remembered = 1_000;
 
-export function createInAgent(parts: InAgentParts): CiService {
+export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor'> }): CiService {
   const { config, rows, slots, clock, log } = parts;
   const agents = new Map<AgentId, Heard>();
   const front = createFront(parts);
@@ -92,14 +80,14 @@ export function createInAgent(parts: InAgentParts): CiService {
   };
   const poolOf = (agent: AgentId) => pools.get(slots.poolOf(agent) ?? '');
 
-  /** Of an agent one thing is waited for at a time. */
+  /** Each agent has one timer. */
   function wait(agent: AgentId, ms: number, then: () => void): void {
     const heard = heardOf(agent);
     heard.callOff();
     if (!closing.aborted) heard.callOff = clock.after(ms, then);
   }
 
-  /** An agent may wait for another job where the service does not hear that it has had one. */
+  /** If the service misses the end of its job, an agent waits for another. */
   function endOutlived(agent: AgentId): void {
     wait(agent, tidying, () => {
       log.warn('onejob ends an agent that outlived its job', { agent });
@@ -107,7 +95,7 @@ export function createInAgent(parts: InAgentParts): CiService {
     });
   }
 
-  /** Said again after a restart of the manager, word for word. */
+  /** A restarted manager reads the same lines again. */
   function take(agent: AgentId, word: AgentWord): void {
     const heard = heardOf(agent);
     switch (word.said) {
@@ -126,7 +114,7 @@ export function createInAgent(parts: InAgentParts): CiService {
         const { assigned: job, job: before } = heard;
         if (job === null) return;
         heard.callOff();
-        // Of one that could not be begun the agent thinks no more.
+        // The agent has dropped a job that it could not begin.
         if (before !== null && before !== job) rows.left(before, 'lost');
         [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
         rows.reserved({ id: job, env: aboutOf(job, word.build) }, poolOf(agent)?.name ?? '');
@@ -155,20 +143,16 @@ export function createInAgent(parts: InAgentParts): CiService {
     ...front.service,
     capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: null,
-
     async register(context) {
-      const pool = pools.get(context.pool);
+      const { pool: name } = context;
+      const pool = pools.get(name);
       if (pool === undefined)
-        throw new OnejobError(
-          'E_BUG',
-          `Service ${config.name} was asked for pool ${context.pool}, which belongs to another service.`,
-        );
+        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which belongs to another service.`);
       const token = (await parts.token()).trim();
       const { endpoint } = config;
-      const script = scriptFor(context, pool, { token, endpoint, job: null, note: null, secrets: [], isFiltered: false });
+      const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });
       return { id: null, script, redact: [token], files: null };
     },
-
     listen(agent) {
       wait(agent, config.bootTimeout, () => sayIfSilent(agent));
       return (line) => {
@@ -176,15 +160,13 @@ export function createInAgent(parts: InAgentParts): CiService {
         if (word !== null) take(agent, word);
       };
     },
-
     async ending({ agent, job, why }) {
       const words = job === null ? null : whyEnding(why, poolOf(agent));
       if (job === null || words === null) return;
       heardOf(agent).isStopped = true;
       rows.note(job, words);
     },
-
-    // It was sent a TERM, after which it takes no further job. One that has none is gone before this ends, which aborts it.
+    // After a TERM it takes no more jobs. An agent without a job is gone before this ends, which aborts it.
     async retire(agent, signal) {
       const heard = heardOf(agent);
       const since = clock.now();
@@ -196,30 +178,26 @@ export function createInAgent(parts: InAgentParts): CiService {
       const message = `Agent ${agent} was told to end after its job, if it has one; it reports no job, and still runs.`;
       throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob asks again.', retry: true });
     },
-
     async settle({ agent, job: seen }) {
       const heard = heardOf(agent);
       for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, wordFor(heard));
     },
-
     async deregister({ agent }) {
       const { job: ran, callOff } = heardOf(agent);
       callOff();
       return { ran };
     },
-
     close: async () => front.close(),
   };
 }
 
-/** How its job ended, in a word or two. */
 function wordFor({ isFinished, isStopped, code }: Heard): string {
   if (isStopped) return 'stopped';
   if (!isFinished) return 'lost';
   return wordOf('finished', code === null ? null : { kind: 'code', code });
 }
 
-/** As much of a job's environment as its agent tells: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
+/** What an agent tells of a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */
 function aboutOf(job: JobId, build: string | null): Readonly<Record<string, string>> {
   const [, organisation, pipeline, number] = /\/([^/]+)\/([^/]+)\/builds\/(\d+)$/.exec(build ?? '') ?? [];
   return {

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { runIn, shells } from '../../../../test/kit/azure-shells.ts';
 import { type Scratch, scratch } from '../../../../test/support/scratch.ts';
-import { agentScript, type ScriptParts } from './script.ts';
+import { type AgentAccess, agentScript, type ScriptParts } from './script.ts';
 
 /** Each of these has ended a quoted word, a line or an expansion somewhere. */
 const hostile = [
@@ -48,9 +48,9 @@ function stub(dir: Scratch): {
   };
 }
 
+const access: AgentAccess = { token: 'once', endpoint: 'http://172.18.0.1:7070/v3', isFiltered: true, job: 'job-1' };
 const partsIn = (dir: Scratch, more: Partial<ScriptParts> = {}): ScriptParts => ({
-  ...{ token: 'once', endpoint: 'http://172.18.0.1:7070/v3', name: 'box-1', workspace: join(dir.path, 'workspace'), job: 'job-1' },
-  ...{ isFiltered: true, tags: ['queue=gpu', 'cuda=12'], secrets: [] },
+  ...{ name: 'box-1', workspace: join(dir.path, 'workspace'), access, tags: ['queue=gpu', 'cuda=12'], secrets: [] },
   ...{ hooks: null, plugins: null, verifiesCommit: false, cancelGrace: 30_000, note: null, ...more },
 });
 
@@ -67,7 +67,7 @@ describe.each(shells)('in %s', (...shell) => {
     expect(seen().set.BUILDKITE_GIT_COMMIT_VERIFICATION).toBe(expected);
   });
 
-  it('gives the job its secrets, and has the agent mask them beside what it masks by itself', () => {
+  it('gives the job its secrets, and has the agent mask them in addition to its own', () => {
     using dir = scratch();
     const { env, seen } = stub(dir);
     const secrets = [
@@ -115,7 +115,8 @@ describe.each(shells)('in %s', (...shell) => {
     using dir = scratch();
     const { env, seen } = stub(dir);
     const workspace = join(dir.path, hostile.replaceAll('/', '').replaceAll('|', '+'));
-    const words = { token: hostile, endpoint: hostile, name: hostile, job: hostile, hooks: hostile, plugins: hostile };
+    const all = { ...access, token: hostile, endpoint: hostile, job: hostile };
+    const words = { access: all, name: hostile, hooks: hostile, plugins: hostile };
     expect(runIn(shell, agentScript(partsIn(dir, { ...words, workspace })), env)).toEqual({ code: 7, out: '' });
     const { set } = seen();
     for (const name of ['AGENT_TOKEN', 'AGENT_ENDPOINT', 'AGENT_NAME', 'AGENT_ACQUIRE_JOB', 'HOOKS_PATH', 'PLUGINS_PATH']) {
@@ -128,7 +129,7 @@ describe.each(shells)('in %s', (...shell) => {
   it('waits for a job where it has none, and then for no other', () => {
     using dir = scratch();
     const { env, seen } = stub(dir);
-    runIn(shell, agentScript(partsIn(dir, { job: null })), env);
+    runIn(shell, agentScript(partsIn(dir, { access: { ...access, job: null } })), env);
     expect(seen().set).toMatchObject({ BUILDKITE_AGENT_DISCONNECT_AFTER_JOB: 'true' });
     expect(Object.hasOwn(seen().set, 'BUILDKITE_AGENT_ACQUIRE_JOB')).toBe(false);
   });

@@ -1,22 +1,25 @@
 /**
- * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. Nothing long-lived is in it: the
- * token is good for one agent of that one job, unless the agent takes its job itself.
- * Every place that an earlier job could have left something in is named, so that none of the agent's own defaults is read.
+ * How a sandbox becomes the agent of one job: what is mounted into it, and the script that begins it. It holds nothing long-lived: the
+ * token is for one agent of that job, unless the agent takes its job itself. The script names every place where an earlier job could
+ * have left something, so that the agent reads none of its own defaults.
  */
 import type { PoolConfig } from '../../../config/config.ts';
+import { inQuotes } from '../../../quoted.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import type { AgentContext } from '../../ci-service.ts';
 
-export interface ScriptParts {
+export interface AgentAccess {
   readonly token: string;
   /** Of the Agent API as the sandbox reaches it: the service's, or the filter's, such as `http://172.18.0.1:7070/v3`. */
   readonly endpoint: string;
   /** `endpoint` is the filter's, on this host: no proxy leads there. */
   readonly isFiltered: boolean;
-  readonly name: string;
-  readonly workspace: string;
   /** The job to run; null: the agent waits for one, with a token that may take any. */
   readonly job: string | null;
+}
+
+export interface ScriptParts extends Pick<AgentContext, 'name' | 'workspace'> {
+  readonly access: AgentAccess;
   /** `key=value` each, without commas. */
   readonly tags: readonly string[];
   /** In the environment of the job, and masked in its log. */
@@ -27,13 +30,13 @@ export interface ScriptParts {
   readonly verifiesCommit: boolean;
   /** ms a cancelled job may take to end after TERM. */
   readonly cancelGrace: number;
-  /** A line for the log of the job; null: none. The owner's own hooks leave no place for it there: then the agent's log has it alone. */
+  /** A line for the log of the job; null: none. With hooks of the owner only the agent's log has it. */
   readonly note: string | null;
 }
 
-/** Where a sandbox has what onejob gives to it: neither images nor hosts have it, and no folder above it is a host's, read-only. */
+/** Where onejob mounts what it adds. No image and no host has this folder. */
 const ownFolder = '/onejob';
-/** In there: the agent's program, and what is the owner's. */
+/** The agent's program, and the owner's folders. */
 export const inside = {
   program: `${ownFolder}/buildkite-agent`,
   hooks: `${ownFolder}/hooks`,
@@ -51,32 +54,33 @@ export function equipped(recipe: Recipe, pool: PoolConfig | undefined, folder: s
   return mounts.length === 0 ? recipe : { ...recipe, mounts: [...recipe.mounts, ...mounts] };
 }
 
-/** What an image may have set, and what would make it another agent, more than one, or one that ends before its job. */
+/** Variables that an image may set, and that would make it another agent, several, or one that ends too early. */
 const foreign = [
   ...['TAGS', 'META_DATA', 'QUEUE', 'PRIORITY', 'SPAWN', 'SPAWN_PER_CPU', 'SPAWN_WITH_PRIORITY', 'ACQUIRE_JOB'],
   ...['DISCONNECT_AFTER_JOB', 'DISCONNECT_AFTER_JOB_TIMEOUT', 'DISCONNECT_AFTER_IDLE_TIMEOUT', 'DISCONNECT_AFTER_UPTIME'],
 ];
 
-/** A line that lets `buildkite-agent` be found, also where the image has none and the sandbox no PATH. */
+/** Lets `buildkite-agent` be found, also when there is no PATH. */
 export const findsProgram = `export PATH=${ownFolder}:${'$'}{PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}`;
 
-/** Variables whose values the agent masks by itself (its `clicommand/global.go`); naming others takes their place. */
+/** Variables that the agent masks by default (its `clicommand/global.go`); naming others replaces them. */
 const masked = [
   ...['*_PASSWORD', '*_SECRET', '*_TOKEN', '*_PRIVATE_KEY', '*_ACCESS_KEY', '*_SECRET_KEY', '*_CONNECTION_STRING'],
   ...['*_SSH_KEY', '*_API_KEY'],
 ];
 
 export function agentScript(parts: ScriptParts): string {
-  const { token, endpoint, name, workspace, job, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
+  const { access, name, workspace, tags, secrets, hooks, plugins, verifiesCommit, cancelGrace, note } = parts;
+  const { token, endpoint, isFiltered, job } = access;
   const own = `${workspace}/.buildkite`;
-  // git runs what its settings name, such as `core.fsmonitor`, and a home may outlive the job that wrote them there.
+  // git runs programs that its settings name, and a home may outlive the job that wrote them.
   const settings = `${own}/gitconfig`;
   const set: readonly (readonly [string, string])[] = [
     ['BUILDKITE_AGENT_TOKEN', token],
     ['BUILDKITE_AGENT_ENDPOINT', endpoint],
     ['BUILDKITE_AGENT_NAME', name],
     ['BUILDKITE_AGENT_TAGS', tags.join(',')],
-    // A home that outlives the agent may hold one that an earlier job wrote.
+    // A home that outlives the agent may contain a config of an earlier job.
     ['BUILDKITE_AGENT_CONFIG', `${own}/agent.cfg`],
     ['BUILDKITE_BUILD_PATH', `${workspace}/builds`],
     ['BUILDKITE_HOOKS_PATH', hooks ?? `${own}/hooks`],
@@ -84,18 +88,18 @@ export function agentScript(parts: ScriptParts): string {
     ['BUILDKITE_SOCKETS_PATH', `${own}/sockets`],
     ['BUILDKITE_CANCEL_GRACE_PERIOD', String(Math.max(1, Math.floor(cancelGrace / 1000)))],
     ['BUILDKITE_AGENT_PING_MODE', 'poll-only'],
-    // What the agent logs itself is on its standard error.
+    // The agent's own log is on standard error.
     ['BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT', 'true'],
     ...(job === null
       ? ([
           ['BUILDKITE_AGENT_DISCONNECT_AFTER_JOB', 'true'],
-          // What it says is all that tells how far it is.
+          // Its log is all that tells how far it is.
           ['BUILDKITE_LOG_FORMAT', 'text'],
           ['BUILDKITE_AGENT_LOG_LEVEL', 'info'],
         ] as const)
       : ([
           ['BUILDKITE_AGENT_ACQUIRE_JOB', job],
-          // So that this host knows how its job ended, too.
+          // So that onejob knows how the job ended.
           ['BUILDKITE_AGENT_REFLECT_EXIT_STATUS', 'true'],
         ] as const)),
     ...(secrets.length === 0
@@ -105,40 +109,35 @@ export function agentScript(parts: ScriptParts): string {
   ];
   return [
     `unset BASH_ENV ENV ${foreign.map((name) => `BUILDKITE_AGENT_${name}`).join(' ')}`,
-    `mkdir -p ${quote(`${own}/hooks`)} ${quote(`${own}/plugins`)} ${quote(`${own}/sockets`)} || exit 1`,
-    `: > ${quote(`${own}/agent.cfg`)} || exit 1`,
-    `: > ${quote(settings)} || exit 1`,
-    // The owner may name others, in the pool's `env`.
-    `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${quote(settings)}`,
-    ...set.map(([variable, value]) => `export ${variable}=${quote(value)}`),
-    // Of the agent, not of the job: what the service or a pipeline says of it is not heeded. The owner may write `warn`.
+    `mkdir -p ${inQuotes(`${own}/hooks`)} ${inQuotes(`${own}/plugins`)} ${inQuotes(`${own}/sockets`)} || exit 1`,
+    `: > ${inQuotes(`${own}/agent.cfg`)} || exit 1`,
+    `: > ${inQuotes(settings)} || exit 1`,
+    // The pool's `env` may name others.
+    `[ -n "\${GIT_CONFIG_GLOBAL:-}" ] || export GIT_CONFIG_GLOBAL=${inQuotes(settings)}`,
+    ...set.map(([variable, value]) => `export ${variable}=${inQuotes(value)}`),
+    // A setting of the agent: neither service nor pipeline can change it. The owner may write `warn`.
     ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
-    ...(parts.isFiltered ? pastProxies(endpoint) : []),
+    ...(isFiltered ? pastProxies(endpoint) : []),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
 }
 
-/** Lines that say it now, and in a hook of the job. */
 function saysIn(hook: string | null, note: string): string[] {
-  const say = `printf '%s\\n' ${quote(note)}`;
-  return hook === null ? [say] : [`${say} >&2`, `printf '%s\\n' ${quote(say)} > ${quote(hook)} && chmod 755 ${quote(hook)}`];
-}
-
-function quote(text: string): string {
-  return `'${text.replaceAll("'", "'\\''")}'`;
+  const say = `printf '%s\\n' ${inQuotes(note)}`;
+  return hook === null
+    ? [say]
+    : [`${say} >&2`, `printf '%s\\n' ${inQuotes(say)} > ${inQuotes(hook)} && chmod 755 ${inQuotes(hook)}`];
 }
 
 /**
- * Lines for a shell that keep calls to this host from proxies that an image or a pool names: none of them leads to this host's own
- * bridges, and the agent uses them for whatever is not the loopback.
- *
- * @param endpoint on this host, as `http://172.18.0.1:7070/v3`
+ * Shell lines that keep calls to this host away from proxies of the image or pool: no proxy leads to this host's bridges, but the
+ * agent would use one. `endpoint`: on this host, as `http://172.18.0.1:7070/v3`.
  */
 export function pastProxies(endpoint: string): readonly string[] {
   const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';
-  // It stands in a shell's words as it is.
+  // It is not quoted below.
   if (!/^[\w.:-]+$/.test(host)) return [];
   return [
     'NO_PROXY=${NO_PROXY:-${no_proxy:-}}',
@@ -148,14 +147,14 @@ export function pastProxies(endpoint: string): readonly string[] {
   ];
 }
 
-/** As `agentScript`, with what its pool says. */
 export function scriptFor(
   { name, workspace }: Pick<AgentContext, 'name' | 'workspace'>,
   pool: PoolConfig,
-  about: Pick<ScriptParts, 'token' | 'endpoint' | 'job' | 'note' | 'secrets' | 'isFiltered'>,
+  access: AgentAccess,
+  { note, secrets }: Pick<ScriptParts, 'note' | 'secrets'>,
 ): string {
   return agentScript({
-    ...{ ...about, name, workspace },
+    ...{ name, workspace, access, note, secrets },
     tags: [`queue=${pool.queue}`, ...pool.tags],
     hooks: pool.hooks === null ? null : inside.hooks,
     plugins: pool.plugins === null ? null : inside.plugins,

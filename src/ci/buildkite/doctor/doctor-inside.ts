@@ -1,19 +1,18 @@
 /**
- * What an agent would find in its sandbox: a way to the service or the filter, programs that jobs need, places to write to. A script looks from
- * within; what it says is read here. The way is tried with the agent itself where it is there, else with bash.
+ * What an agent would find in its sandbox: a way to the service or the filter, programs that jobs need, and writable folders. A
+ * script looks from inside. It tries the way with the agent itself, or with bash if there is no agent.
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import type { Finding } from '../../../finding.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import { findsProgram, inside, pastProxies } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;
 
 /**
- * Any `sh` runs it. The token is none: whoever answers refuses it, which is the answer.
- * @param way null: it is not tried
- * @param seconds until an address that does not answer is given up
+ * For any `sh`. Its token is invalid, so a refusal shows that the way works. `way` null: not tried. `seconds`: until an address
+ * that does not answer is given up.
  */
 export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, seconds = patience): string {
   const { hostname, port, protocol, pathname } = new URL(way?.endpoint ?? 'http://localhost/v3');
@@ -23,7 +22,7 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
     `export BUILDKITE_AGENT_ENDPOINT='${way?.endpoint}' BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
     'if buildkite-agent --version >/dev/null 2>&1; then',
     '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
-    // It speaks no TLS.
+    // bash speaks no TLS.
     `elif [ ${protocol} = http: ] && command -v bash >/dev/null 2>&1; then`,
     `  exec bash -c 'exec 3<>"/dev/tcp/${host}/${port === '' ? 80 : port}" || exit`,
     `    printf "GET ${pathname}/ping HTTP/1.1\\r\\nHost: look\\r\\nAuthorization: Token look\\r\\nConnection: close\\r\\n\\r\\n" >&3`,
@@ -53,7 +52,6 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
   ].join('\n');
 }
 
-/** What a sandbox has; null where the script did not say. */
 export type Inside = Readonly<ReturnType<typeof readLook>>;
 
 export function readLook(said: string) {
@@ -69,11 +67,11 @@ export function readLook(said: string) {
   const tried = reached?.trim() ?? null;
   return {
     programs: new Set(after('has')) as ReadonlySet<string>,
-    /** Version that the agent's program says; null when it does not run. */
+    /** null: it does not run. */
     agent: version,
     temporary: place('tmp'),
     home: place('home'),
-    /** What came back from where the agent calls; null when nothing was there to try it with. */
+    /** The answer; null: there was nothing to try it with. */
     reached: tried === 'nothing-to-try-with' ? null : tried,
   };
 }
@@ -81,7 +79,7 @@ export function readLook(said: string) {
 export interface Way {
   /** Where the agent calls, as its sandbox sees it. */
   readonly endpoint: string;
-  /** It is the filter of this host, for untrusted jobs; else the service itself. */
+  /** The filter of this host, for untrusted jobs; else the service. */
   readonly isFilter: boolean;
   readonly network: string;
 }
@@ -92,21 +90,19 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   const what = isFilter ? `The filter at ${new URL(endpoint).host}` : endpoint;
   if (found.reached === null) {
     const message = `Cannot check whether ${whose} can reach ${isFilter ? 'the filter' : endpoint}: their sandbox has no agent to try it with.`;
-    return { level: 'warning', subject, message, hint: 'Check "agent" of the service.' };
+    return warning(subject, message, 'Check "agent" of the service.');
   }
-  if (/\b401\b/.test(found.reached)) {
-    return { level: 'ok', subject, message: `${what} can be reached from network "${network}" by ${whose}.`, hint: null };
-  }
+  if (/\b401\b/.test(found.reached)) return fine(subject, `${what} can be reached from network "${network}" by ${whose}.`);
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
   const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
   const message = `${what} cannot be reached from network "${network}" by ${whose}: ${why}.`;
   const hint = isFilter
     ? howToOpen(way)
     : 'Jobs connect to the service themselves: give their network a route to it, set the proxy that leads there in "env" of the pool (HTTPS_PROXY), and add CA certificates to the image.';
-  return { level: 'error', subject, message, hint };
+  return failure(subject, message, hint);
 }
 
-/** What a kernel says of a connection that was not made, in the agent's words or in bash's. */
+/** Why a connection failed, in the words of the agent or bash. */
 const reason = /connection refused|i\/o timeout|connection timed out|no route to host|network is unreachable/i;
 
 function howToOpen({ endpoint, network }: Way): string {
@@ -123,7 +119,7 @@ function howToOpen({ endpoint, network }: Way): string {
   return `Open this host's firewall for it: type "${ufw}" if ufw manages it, else "${iptables}". ${lasting}`;
 }
 
-/** The interface of this host that has an address, such as a bridge. */
+/** The interface of this host with that address, such as a bridge. */
 function interfaceOf(address: string): string | null {
   const found = Object.entries(networkInterfaces()).find(([, all]) => all?.some((one) => one.address === address));
   return found === undefined || found[0] === 'lo' ? null : found[0];
@@ -147,8 +143,8 @@ export function lackFindings(
         ? `Install ${what} on this host.`
         : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
     const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
-    const level = missing.includes('git') && !isWithoutGit ? 'error' : 'warning';
-    list.push({ level, subject, message: `There is ${none} in ${where}. ${needs}.`, hint });
+    const say = missing.includes('git') && !isWithoutGit ? failure : warning;
+    list.push(say(subject, `There is ${none} in ${where}. ${needs}.`, hint));
   }
   if (found.agent === null) {
     const there = found.programs.has('buildkite-agent');
@@ -158,27 +154,24 @@ export function lackFindings(
     const hint = mounted
       ? 'Check whether the image has the architecture of this host, and check "agent" of the service.'
       : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then onejob mounts it.';
-    list.push({ level: 'error', subject, message, hint });
+    list.push(failure(subject, message, hint));
   }
   if (found.temporary !== null && !found.temporary.works) {
     const { path } = found.temporary;
     const message = `Cannot run anything in ${path}, where the agent keeps the scripts that wrap hooks.`;
     const hint = `Mount it with "exec" (tmpfs: { "${path}": "exec" }), make it writable for the sandbox's user, or set TMPDIR in "env".`;
-    list.push({ level: 'error', subject, message, hint });
+    list.push(failure(subject, message, hint));
   }
   if (found.home !== null && !found.home.works) {
     const message =
       found.home.path === ''
         ? 'The sandbox has no HOME; git and many tools need one.'
         : `Cannot write to HOME, ${found.home.path}.`;
-    list.push({ level: 'warning', subject, message, hint: 'Set HOME in "env" to a folder that the sandbox\'s user can write to.' });
+    list.push(warning(subject, message, 'Set HOME in "env" to a folder that the sandbox\'s user can write to.'));
   }
-  if (list.length === 0)
-    list.push({ level: 'ok', subject, message: `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`, hint: null });
-  return list;
+  return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`)];
 }
 
-/** One line, without what moves a terminal's cursor. */
 function brief(text: string): string {
   const line = stripVTControlCharacters(text)
     .replace(/[\s\p{Cc}]+/gu, ' ')

@@ -5,8 +5,9 @@ import { openDoors } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
-import type { Finding } from '../../../finding.ts';
-import { type DoctorParts, saidOf } from './doctor.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { saidOf } from '../../service-findings.ts';
+import type { DoctorParts } from './doctor.ts';
 
 type PoolFindingParts = Pick<DoctorParts, 'pools' | 'keys' | 'stateDir'>;
 
@@ -15,9 +16,12 @@ export async function poolFindings(parts: PoolFindingParts): Promise<Finding[]> 
   const found = await Promise.all(
     pools.map(async (pool) => [...ofTrust(pool), ...ofVolumes(pool), ...ofTimes(pool), ...(await ofFolders(pool))]),
   );
-  const homes = (await hasKeys(parts)) ? pools.flatMap(ofHomes) : [];
-  return [...found.flat(), ...homes, ...(await ofKeys(parts)), ...(await ofCaches(parts))];
+  const ofSecrets = await ofKeys(parts);
+  const homes = ofSecrets.length > 0 ? pools.flatMap(ofHomes) : [];
+  return [...found.flat(), ...homes, ...ofSecrets, ...(await ofCaches(parts))];
 }
+
+const subjectOf = ({ name }: PoolConfig): string => `pool ${name}`;
 
 /** Whether jobs that are not trusted may run in it. */
 export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
@@ -29,36 +33,40 @@ function ofTrust(pool: PoolConfig): Finding[] {
   if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
   const message =
     'Its trusted jobs have "unsafe", and it accepts untrusted jobs: those run without "unsafe", but on the same devices, and after jobs that could do anything.';
-  return [warning(pool, message, 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.')];
+  return [
+    warning(
+      subjectOf(pool),
+      message,
+      'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.',
+    ),
+  ];
 }
 
-/** Folders where a host keeps what is nobody else's business, beside what is. */
+/** Folders of a host that contain private files. */
 const delicate = /^\/(?:root|etc)(?:\/|$)/;
 
 /** Which volumes untrusted jobs can read, and which they do not get. */
 function ofVolumes(pool: PoolConfig): Finding[] {
   if (!isOpenToUntrusted(pool)) return [];
   const volumes = pool.recipe.mounts.filter(({ cache }) => cache === null).map(({ host }) => ({ host, why: whyNoStranger(host) }));
-  const left = volumes.flatMap(({ host, why }): Finding[] =>
-    why === null
-      ? []
-      : [{ level: 'ok', subject: `pool ${pool.name}`, message: `Untrusted jobs do not get ${host}: ${why}.`, hint: null }],
-  );
+  const left = volumes
+    .filter(({ why }) => why !== null)
+    .map(({ host, why }) => fine(subjectOf(pool), `Untrusted jobs do not get ${host}: ${why}.`));
   const read = volumes.filter(({ host, why }) => why === null && delicate.test(host)).map(({ host }) => host);
   if (read.length === 0) return left;
   const message = `Untrusted jobs can read ${read.join(' and ')} of this host ("volumes").`;
   const hint =
     'Mount only what anyone may read, give untrusted jobs a pool of their own, or write "trust: { forks: refuse, others: refuse }".';
-  return [...left, warning(pool, message, hint)];
+  return [...left, warning(subjectOf(pool), message, hint)];
 }
 
 /**
- * Homes that outlive jobs, of pools whose trusted jobs have secrets. Programs run what they find there: start-up files, settings of SSH,
- * tools in a `bin` folder. What one job leaves there runs in the next one, before that job's own script, with its secrets.
+ * Homes that outlive jobs, in pools whose trusted jobs have secrets. Programs run what they find there, such as start-up files.
+ * What one job leaves there runs in the next job, with its secrets.
  */
 function ofHomes(pool: PoolConfig): Finding[] {
   const { pipelines } = pool.trust;
-  // One pipeline can do to itself whatever it likes.
+  // A single pipeline can only harm itself.
   if (pipelines?.length === 1 && !/[*?{}()[\]|]/.test(pipelines[0] ?? '')) return [];
   return pool.recipe.mounts
     .filter(({ container, readOnly }) => !readOnly && isHome(container, pool))
@@ -66,22 +74,22 @@ function ofHomes(pool: PoolConfig): Finding[] {
       const message = `${container} is a home and outlives jobs ("${cache === null ? 'volumes' : 'caches'}"): what a job of one pipeline leaves there runs in the next job of another pipeline, with its secrets.`;
       const hint =
         'Keep only folders of it, such as "depot:/root/.julia", or give each pipeline a pool of its own with "trust: { pipelines: [ORGANISATION/PIPELINE] }".';
-      return warning(pool, message, hint);
+      return warning(subjectOf(pool), message, hint);
     });
 }
 
-/** Of its user, or of any: which one an image chooses is not known. */
+/** Of any user: nobody knows which one an image chooses. */
 function isHome(container: string, { recipe }: Pick<PoolConfig, 'recipe'>): boolean {
   return /^\/(root|home(\/[^/]+)?)$/.test(container) || container === recipe.env.HOME;
 }
 
-/** ms that a cancelled job should have before it is killed; less than the agent's own time is no time to end in. */
+/** ms that a cancelled job needs before it is killed. */
 const enough = 15_000;
 
 function ofTimes(pool: PoolConfig): Finding[] {
   if (pool.stopGrace >= enough) return [];
   const message = `A cancelled job is killed after ${formatDuration(pool.stopGrace)} ("stop_grace"), and the agent needs 5s of that for the end of its log.`;
-  return [warning(pool, message, `Write "stop_grace: ${formatDuration(35_000)}", or remove it.`)];
+  return [warning(subjectOf(pool), message, `Write "stop_grace: ${formatDuration(35_000)}", or remove it.`)];
 }
 
 /** Hooks run in every later job, with its secrets. */
@@ -94,25 +102,24 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
-      const message = `The folder ${folder} ("${key}") does not exist.`;
-      found.push({ level: 'error', subject: `pool ${pool.name}`, message, hint: 'Create it, or fix its path.' });
+      found.push(failure(subjectOf(pool), `The folder ${folder} ("${key}") does not exist.`, 'Create it, or fix its path.'));
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
       if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
       const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
-      found.push(warning(pool, message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
+      found.push(warning(subjectOf(pool), message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
     }
     const open = await openPath(real);
     if (open !== null) {
       const message = `Every user of this host can write to ${open} ("${key}"), and jobs run what is there.`;
-      found.push(warning(pool, message, `Type "chmod o-w ${open}".`));
+      found.push(warning(subjectOf(pool), message, `Type "chmod o-w ${open}".`));
     }
   }
   return found;
 }
 
-/** The folder, or the first thing right in it, that everybody may write to. */
+/** The folder, or the first entry of it, that everybody may write to. */
 async function openPath(folder: string): Promise<string | null> {
   const names = await readdir(folder).catch((): string[] => []);
   for (const path of [folder, ...names.slice(0, 100).map((name) => join(folder, name))]) {
@@ -127,25 +134,20 @@ function isWithin(path: string, folder: string): boolean {
   return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
 }
 
-/** Whether config names keys, be they readable or not. */
-async function hasKeys({ keys }: PoolFindingParts): Promise<boolean> {
-  return (await keys().catch(() => true)) !== null;
-}
-
+/** Empty when config names no keys. */
 async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
   const subject = 'secrets.key';
   try {
     const found = await keys();
     if (found === null) return [];
     const list = found.keys.map(({ kind, id }) => `${kind} ${id}`).join(', ');
-    const ok: Finding = { level: 'ok', subject, message: `It opens secrets with ${list}.`, hint: null };
     const said = (message: string, where: (trust: PoolConfig['trust']) => boolean): Finding[] => {
       const names = pools.filter(({ trust }) => where(trust)).map(({ name }) => name);
       const which = `${names.length === 1 ? 'pool' : 'pools'} ${names.join(', ')}`;
-      return names.length === 0 ? [] : [{ level: 'ok', subject, message: `In ${which} ${message}`, hint: null }];
+      return names.length === 0 ? [] : [fine(subject, `In ${which} ${message}`)];
     };
     return [
-      ok,
+      fine(subject, `It opens secrets with ${list}.`),
       ...said(
         'anyone who can push a branch is trusted with secrets; "trust" can limit that to pipelines and branches.',
         ({ pipelines, branches }) => pipelines === null && branches === null,
@@ -158,11 +160,10 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     ];
   } catch (error) {
     const { message, hint } = saidOf(error);
-    return [{ level: 'error', subject, message, hint: hint ?? 'Type "onejob secret keygen" for a new one.' }];
+    return [failure(subject, message, hint ?? 'Type "onejob secret keygen" for a new one.')];
   }
 }
 
-/** Caches grow to their limit, each slot's own. */
 async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[]> {
   const cached = pools.filter(({ recipe }) => recipe.mounts.some(({ cache }) => cache !== null && cache.name !== null));
   if (cached.length === 0) return [];
@@ -172,9 +173,5 @@ async function ofCaches({ pools, stateDir }: PoolFindingParts): Promise<Finding[
   const message = `Caches of ${cached.map(({ name }) => name).join(', ')} may grow to ${formatSize(wanted)}, more than the disk of ${stateDir} has.`;
   const hint =
     'Make "cache_limit" smaller, or move "state_dir"; when the disk runs full, onejob removes the least recently used caches.';
-  return [{ level: 'warning', subject: 'caches', message, hint }];
-}
-
-function warning({ name }: PoolConfig, message: string, hint: string): Finding {
-  return { level: 'warning', subject: `pool ${name}`, message, hint };
+  return [warning('caches', message, hint)];
 }

@@ -76,9 +76,9 @@ async function check(given: Given): Promise<Finding[]> {
   });
   const token = async () => given.token ?? buildkite.token;
   const parts: DoctorParts = {
-    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api, token },
+    ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api },
     proxies: noProxies,
-    metricsToken: bk.metricsToken === null ? null : async () => buildkite.metricsToken,
+    tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
     filter: {
       async door(context, signal) {
@@ -143,7 +143,7 @@ it('finds nothing to say against a good day, and makes one sandbox for each pool
   );
 });
 
-it('a token that enters sandboxes is told of, with what else could be done', async () => {
+it('reports a token that enters sandboxes, with an alternative', async () => {
   const pools = '{ p: { service: bk, queue: default, image: "x:1", trust: { forks: refuse, others: refuse } } }';
   const found = await check({ pools, service: ', registration: in-agent' });
   expect(lines(found, 'error')).toEqual([]);
@@ -166,7 +166,8 @@ it.each([
   } as unknown as DoctorParts['api'];
   const config = testConfig({ endpoint: 'https://x/v3', registration });
   const pools = ['a', 'b'].map((name) => testPool({ name, queue: 'q' }));
-  const parts = { config, pools, api, token: async () => 't', metricsToken: null, clock: systemClock };
+  const token = async () => 't';
+  const parts = { config, pools, api, tokens: { service: token, metrics: token }, clock: systemClock };
   const found = await tokenFindings(parts, patient);
   expect(found.filter((one) => one.level !== 'ok')).toEqual([
     { level, subject: 'service bk', message: expect.stringContaining(message), hint: expect.any(String) },
@@ -219,7 +220,10 @@ it.each([
   const { tokenFindings } = await import('./doctor.ts');
   const token = async () => buildkite.token;
   const config = testConfig({ endpoint: buildkite.endpoint });
-  const found = await tokenFindings({ config, pools: [], api, token, metricsToken: null, clock: systemClock }, patient);
+  const found = await tokenFindings(
+    { config, pools: [], api, tokens: { service: token, metrics: token }, clock: systemClock },
+    patient,
+  );
   outbound.close();
   expect(found.filter((one) => one.level === level)).toEqual([
     expect.objectContaining({ message: expect.stringMatching(message) }),

@@ -1,16 +1,16 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
-
 import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
-import { OnejobError, toFailure } from '../../../errors.ts';
-import type { Finding } from '../../../finding.ts';
+import { OnejobError } from '../../../errors.ts';
+import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
-import { proxyFindings } from '../../proxy-findings.ts';
+import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
 import { untrustedRecipe } from '../jobs/admission.ts';
@@ -20,25 +20,27 @@ import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
 
 export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;
-  /** Those that take jobs from here. */
   readonly pools: readonly PoolConfig[];
   readonly stateDir: string;
   readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  /** @throws OnejobError E_SECRET */
-  readonly token: () => Promise<string>;
-  readonly metricsToken: (() => Promise<string>) | null;
-  /** null: config names none. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  readonly tokens: Tokens;
+  /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
-  /** null: no pool takes jobs that are not trusted. */
+  /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'door'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
 }
 
-/** ms for one sandbox, from making it to its last word, and for all of them. */
+/** Each reads a token. @throws OnejobError E_SECRET */
+interface Tokens {
+  readonly service: () => Promise<string>;
+  readonly metrics: () => Promise<string>;
+}
+
+/** ms for one sandbox, and for all of them. */
 const [patience, patienceForAll] = [15_000, 25_000];
-/** Sandboxes that are made at the same time. */
 const atOnce = 3;
 
 export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
@@ -57,43 +59,34 @@ export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, s
   ];
 }
 
-/** A kind of sandbox that a pool's jobs run in: its own, or that of untrusted jobs where it differs in what an agent meets. */
+/** The sandboxes of a pool's agents, or those of its untrusted jobs where they differ. */
 interface SandboxClass {
   readonly pool: PoolConfig;
-  /** For people: `agents of pool gpu`, `untrusted jobs of pool gpu`. */
   readonly whose: string;
-  /** null: there is nothing yet that it could be made from. */
+  /** null: it has no image yet. */
   readonly sandbox: DiagnosticSandbox | null;
-  /** Its agents speak to the service through the filter. */
+  /** Its agents use the filter. */
   readonly isUntrusted: boolean;
-  /** Its programs are those of the pool's own, which are looked at there. */
+  /** Its programs are those of the pool's own sandboxes. */
   readonly isSameInside: boolean;
-  /** That, and its network, is the pool's own: what keeps one from being made keeps both. */
+  /** Its programs and network are those of the pool's own, so the same problem affects both. */
   readonly isSame: boolean;
 }
 
 function classesOf(pools: readonly PoolConfig[], trial: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
   return pools.flatMap((pool) => {
-    const own: SandboxClass = {
-      pool,
-      whose: `agents of pool ${pool.name}`,
-      sandbox: trial.like(pool.name),
-      isUntrusted: false,
-      isSameInside: false,
-      isSame: false,
-    };
-    if (!isOpenToUntrusted(pool)) return [own];
-    const other = trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir));
-    const [mine, its] = [own.sandbox?.recipe, other?.recipe];
-    const isSameInside = mine?.image === its?.image;
-    const isSame = isSameInside && mine?.network === its?.network;
-    if (other === null && own.sandbox === null) return [own];
+    const sandbox = trial.like(pool.name);
+    const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
+    const other = isOpenToUntrusted(pool) ? trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir)) : null;
+    if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
+    const isSameInside = sandbox?.recipe.image === other?.recipe.image;
+    const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
     return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];
   });
 }
 
 async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], signal: AbortSignal): Promise<Finding[]> {
-  // Sandboxes that are the same are looked at once, for the first that has one.
+  // Equal sandboxes are checked once.
   const kindOf = ({ sandbox, whose, isUntrusted }: SandboxClass): string => `${sandbox?.kind ?? whose} ${isUntrusted}`;
   const first = new Map(classes.toReversed().map((one) => [kindOf(one), one]));
   const waiting = classes.filter((one) => first.get(kindOf(one)) === one);
@@ -110,7 +103,7 @@ async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], 
 }
 
 interface Looking {
-  /** Ways that somebody has tried: one that leads nowhere takes its time. */
+  /** Ways that were tried: a way that fails takes long. */
   readonly tried: Set<string>;
   readonly late: AbortSignal;
 }
@@ -121,14 +114,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const subject = `pool ${pool.name}`;
   if (sandbox === null) {
     const message = `Cannot check the sandboxes of ${whose}: they have no image yet.`;
-    return [
-      {
-        level: 'warning',
-        subject,
-        message,
-        hint: 'Type "onejob image build", or try again after onejob has created the first agent.',
-      },
-    ];
+    return [warning(subject, message, 'Type "onejob image build", or try again after onejob has created the first agent.')];
   }
   using own = deadline(parts.clock, patience, looking.late);
   const late = own.signal;
@@ -142,7 +128,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   const list: Finding[] = [];
   let way: Way | null = null;
   try {
-    way = await wayTo(parts, one, sandbox, signal);
+    way = await wayTo(parts, one.isUntrusted, sandbox, signal);
     const key = JSON.stringify(way);
     if (looking.tried.has(key)) way = null;
     looking.tried.add(key);
@@ -160,7 +146,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     if (!mounted && found.agent !== null) list.push(...ageFindings(subject, found.agent));
   } catch (error) {
     const { kind } = parts.program.state;
-    // What it lacks is the agent's program, of which another line says why.
+    // The agent's program is missing: another finding says why.
     if (one.isSame) return list;
     const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
     const level = error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED' ? 'error' : 'warning';
@@ -171,7 +157,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
 
 async function wayTo(
   { config, filter }: DoctorParts,
-  { isUntrusted }: SandboxClass,
+  isUntrusted: boolean,
   sandbox: DiagnosticSandbox,
   signal: AbortSignal,
 ): Promise<Way | null> {
@@ -182,33 +168,30 @@ async function wayTo(
   return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
 }
 
-/** First version that ends as its job did (`reflect-exit-status`; agent changelog). */
+/** First version that exits as its job did (`reflect-exit-status`; agent changelog). */
 const oldest = '3.103.0';
 
 /** `from`: as config names it; null for the project's release. */
 function programFindings(service: string, state: AgentProgramState, from: string | null): Finding[] {
   const subject = `service ${service}`;
   switch (state.kind) {
-    // Each pool's image is looked at itself.
     case 'image':
       return [];
     case 'unknown':
     case 'preparing':
-      return [
-        { level: 'warning', subject, message: 'onejob is downloading and checking the agent.', hint: 'Try again in a moment.' },
-      ];
+      return [warning(subject, 'onejob is downloading and checking the agent.', 'Try again in a moment.')];
     case 'failed': {
       const { code, message } = state.failure;
-      return [{ level: 'error', subject, message: `${message} (${code})`, hint: howToHave(from) }];
+      return [failure(subject, `${message} (${code})`, howToHave(from))];
     }
     case 'ready': {
       const message = `The agent is version ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
-      return [{ level: 'ok', subject, message, hint: null }, ...ageFindings(subject, state.version)];
+      return [fine(subject, message), ...ageFindings(subject, state.version)];
     }
   }
 }
 
-/** An agent that is on this host already can be named. */
+/** How to get an agent, or name one of this host. */
 function howToHave(from: string | null): string {
   return from === null
     ? 'If this host cannot reach the releases, name the program: write "agent: { from: /path/to/buildkite-agent }" into the service.'
@@ -216,53 +199,42 @@ function howToHave(from: string | null): string {
 }
 
 function ageFindings(subject: string, version: string): Finding[] {
-  if (!isOlder(version, oldest)) return [];
+  if (compareVersions(leadingVersion(version) ?? '0', oldest) >= 0) return [];
   const message = `The agent is version ${version}; before ${oldest} it does not report how its job ended, and "onejob jobs" shows all jobs as passed.`;
-  return [
-    { level: 'warning', subject, message, hint: 'Use a newer agent: "agent: { version: … }" of the service, or of the image.' },
-  ];
+  return [warning(subject, message, 'Use a newer agent: "agent: { version: … }" of the service, or of the image.')];
 }
 
-function isOlder(version: string, than: string): boolean {
-  const [a, b] = [version, than].map((one) => one.split('-')[0]?.split('.').map(Number) ?? []);
-  for (const [index, wanted] of (b ?? []).entries()) {
-    const found = a?.[index] ?? 0;
-    if (found !== wanted) return found < wanted;
-  }
-  return false;
-}
+type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clock'>;
 
-type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'token' | 'metricsToken' | 'clock'>;
-
-/** ms between both clocks. A service that signs addresses for uploads refuses requests that are minutes off. */
-const [skewWarning, skewError] = [30_000, 300_000];
-/** ms before its end from which a token is told of. */
+/** ms. A service that signs addresses for uploads refuses requests that are minutes off. */
+const skewLimits = [30_000, 300_000] as const;
+/** ms before its end from which a token is reported. */
 const soon = 14 * 86_400_000;
 
 export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Promise<Finding[]> {
-  const { config, api } = parts;
+  const { config, api, tokens } = parts;
   const subject = `service ${config.name}`;
-  const say = says(subject);
   const found: Finding[] = [];
   let skew: number | null = null;
 
   try {
-    const told = await api.identity((await parts.token()).trim(), signal);
+    const told = await api.identity((await tokens.service()).trim(), signal);
     if (told === null) {
-      found.push(say('warning', `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
+      const message = `${config.endpoint} does not identify the token.`;
+      found.push(warning(subject, message, 'Check whether "endpoint" is the Agent API.'));
     } else {
       skew = told.skew;
-      found.push(...ofIdentity(told.value, parts, say));
+      found.push(...ofIdentity(told.value, parts, subject));
     }
   } catch (error) {
-    // Without the service there is no more to be found out.
+    // Without the service there is no more to check.
     return [failing(subject, 'error', error, signal, `${howToReplace(config.token)}.`)];
   }
 
   try {
-    const told = await api.counts((await (parts.metricsToken ?? parts.token)()).trim(), signal);
+    const told = await api.counts((await tokens.metrics()).trim(), signal);
     skew ??= told.skew;
-    found.push(...ofQueues(told.value, parts, say));
+    found.push(...ofQueues(told.value, parts, subject));
   } catch (error) {
     const { metricsToken } = config;
     const hint =
@@ -271,29 +243,23 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
         : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
-  return [...found, ...ofClock(skew, say)];
+  return [...found, ...clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused')];
 }
 
-type Say = (level: Finding['level'], message: string, hint?: string | null) => Finding;
-
-function says(subject: string): Say {
-  return (level, message, hint = null) => ({ level, subject, message, hint });
-}
-
-/** Whose a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
+/** Who a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */
 export function whatIs({ organisation, cluster, queue }: TokenIdentity): string {
   const of = organisation === null ? '' : ` of organisation ${organisation}`;
   const where = cluster === null ? '' : `, cluster ${JSON.stringify(cluster)}`;
   return `${of}${where}${queue === null ? '' : `, for queue ${JSON.stringify(queue)} only`}`;
 }
 
-function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, say: Say): Finding[] {
+function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenParts, subject: string): Finding[] {
   const { cluster, queue, type, expires } = identity;
-  const found = [say('ok', `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
+  const found = [fine(subject, `${config.endpoint} accepts the token${whatIs(identity)}${type === null ? '' : ` (${type})`}.`)];
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
     const message = `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
-    found.push(say('error', message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
+    found.push(failure(subject, message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
   }
   if (config.registration === 'in-agent') {
     const whose = pools.map(({ name }) => name).join(', ');
@@ -301,31 +267,31 @@ function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenPart
     const other = 'Remove "registration": the token belongs to a cluster, so onejob can reserve jobs with it.';
     const hint =
       cluster === null ? 'Let only trusted people create jobs for these queues; with clusters this is not necessary.' : other;
-    found.push(say('warning', message, hint));
+    found.push(warning(subject, message, hint));
   } else if (cluster === null) {
     const message = 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.';
     const how =
       'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
-    found.push(say('error', message, how));
+    found.push(failure(subject, message, how));
   }
   if (expires !== null && expires - clock.wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);
     const isOver = expires <= clock.wall();
     const message = isOver ? `The token expired on ${day}.` : `The token expires on ${day}.`;
-    found.push(say(isOver ? 'error' : 'warning', message, `Create a new one. ${howToReplace(config.token)}.`));
+    found.push((isOver ? failure : warning)(subject, message, `Create a new one. ${howToReplace(config.token)}.`));
   }
   return found;
 }
 
-function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, say: Say): Finding[] {
+function ofQueues({ known, scheduled }: QueueCounts, { pools }: TokenParts, subject: string): Finding[] {
   const queues = [...new Set(pools.map(({ queue }) => queue))];
   return queues.map((queue) => {
     const name = JSON.stringify(queue);
-    if (known.has(queue)) return say('ok', `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
+    if (known.has(queue)) return fine(subject, `Queue ${name} exists; ${howManyWait(scheduled.get(queue) ?? 0)} in it.`);
     const message = `The service does not list queue ${name}: the queue has no agent and no job, or does not exist.`;
     const others = [...known].toSorted().slice(0, 5);
     const those = others.length === 0 ? '' : ` It lists ${others.join(', ')}.`;
-    return say('warning', message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
+    return warning(subject, message, `Create it on the website (Agents, the cluster, Queues), or fix "queue" of the pool.${those}`);
   });
 }
 
@@ -333,23 +299,10 @@ export function howManyWait(jobs: number): string {
   return jobs === 1 ? 'one job waits' : `${jobs} jobs wait`;
 }
 
-function ofClock(skew: number | null, say: Say): Finding[] {
-  if (skew === null || Math.abs(skew) <= skewWarning) return [];
-  const seconds = Math.round(Math.abs(skew) / 1000);
-  const message = `This host's clock is ${seconds} s ${skew > 0 ? 'behind' : 'ahead of'} the service's clock; times of jobs are wrong, and uploads may be refused.`;
-  const level = Math.abs(skew) > skewError ? 'error' : 'warning';
-  return [say(level, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".')];
-}
-
-/** `refused`: what to do about a token that the service does not take. */
+/** `refused`: what to do about a refused token. */
 function failing(subject: string, level: 'warning' | 'error', error: unknown, signal: AbortSignal, refused: string): Finding {
   signal.throwIfAborted();
   const { code, message, hint } = saidOf(error);
   const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
   return { level, subject, message, hint: isRefused ? refused : (hint ?? 'Try again later.') };
-}
-
-/** What went wrong, and what to do about it. */
-export function saidOf(error: unknown): { readonly code: string; readonly message: string; readonly hint: string | null } {
-  return error instanceof OnejobError ? error : { ...toFailure(error), hint: null };
 }

@@ -1,4 +1,4 @@
-/** With real keys: what a job gets of its secrets, and what becomes of one that names others'. */
+/** With real keys: which secrets a job gets, and what happens to one that names others'. */
 import { beforeAll, describe, expect, it } from 'vitest';
 import { forkEnv, testPool, trustedEnv } from '../../../../test/kit/buildkite-manager.ts';
 import { type AgeKey, ageKey, rsaKey } from '../../../../test/kit/secrets.ts';
@@ -39,9 +39,9 @@ const sealed = (value: string, name = 'TOKEN', pipelines = ['acme/app']) => seal
 
 it('opens old and new values of a trusted job, by the names of their variables', async () => {
   const env = { ...trustedEnv, SECRET_OLD: await seed('old value'), SECRET_TOKEN: await sealed('new value'), PLAIN: 'x' };
-  const ruling = await admit(job(env), parts());
-  expect(ruling).toMatchObject({ kind: 'run', trusted: true });
-  expect(ruling.kind === 'run' && [...ruling.secrets].sort((a, b) => a.name.localeCompare(b.name))).toEqual([
+  const admission = await admit(job(env), parts());
+  expect(admission).toMatchObject({ kind: 'run', trusted: true });
+  expect(admission.kind === 'run' && [...admission.secrets].sort((a, b) => a.name.localeCompare(b.name))).toEqual([
     { name: 'OLD', value: 'old value' },
     { name: 'TOKEN', value: 'new value' },
   ]);
@@ -66,8 +66,8 @@ it('leaves variables of that name alone where config has no key', async () => {
 it('refuses a job whose secrets are encrypted where config has no key, and only a trusted one', async () => {
   const without = parts({ keys: async () => null });
   const env = { ...trustedEnv, SECRET_A: await sealed('hunter2'), SECRET_B: await seed('hunter2'), SECRET_C: 'plain text' };
-  const ruling = await admit(job(env), without);
-  expect(ruling).toMatchObject({
+  const admission = await admit(job(env), without);
+  expect(admission).toMatchObject({
     kind: 'refused',
     reason: ['SECRET_A', 'SECRET_B']
       .map((variable) => `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`)
@@ -81,9 +81,9 @@ it('refuses a job whose secrets are encrypted where config has no key, and only 
 
 describe('a job is refused, with the name of the variable and nothing of its value,', () => {
   const refusal = async (env: Readonly<Record<string, string>>, more = parts()): Promise<string> => {
-    const ruling = await admit(job({ ...trustedEnv, ...env }), more);
-    if (ruling.kind !== 'refused') throw new Error('it was not refused');
-    return ruling.reason;
+    const admission = await admit(job({ ...trustedEnv, ...env }), more);
+    if (admission.kind !== 'refused') throw new Error('it was not refused');
+    return admission.reason;
   };
 
   it("for another pipeline's new value", async () => {

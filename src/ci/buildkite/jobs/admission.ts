@@ -1,7 +1,6 @@
 /**
- * What becomes of a job: decided on this host, from what the service says of it, before anything of it runs. And the recipe class of
- * untrusted jobs: the pool's recipe without what outlives a job, without what weakens the sandbox, and with what the owner wants to be
- * otherwise for them. Changes nothing; looks at the disk, to see where volumes lead.
+ * Decides about a job, from what the service says of it, before any of it runs; and makes the recipe of untrusted jobs: the pool's
+ * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
  */
 import { createHash } from 'node:crypto';
 import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
@@ -21,32 +20,32 @@ export type Admission =
   | {
       readonly kind: 'run';
       readonly trusted: boolean;
-      /** Why it is not trusted, as a line for its log; null: it is. */
+      /** Why it is untrusted, as a line for its log; null: it is trusted. */
       readonly why: string | null;
       readonly facts: JobFacts;
       readonly secrets: JobSecrets['opened'];
     }
-  /** `reason`: whole lines, for the job's log. */
+  /** `reason`: lines for the job's log. */
   | { readonly kind: 'refused'; readonly facts: JobFacts; readonly reason: string };
 
 export interface AdmissionParts {
   readonly trust: TrustConfig;
-  /** Read anew for each job that has secrets; null where config names no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  /** Read for each job that has secrets; null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   readonly pins: PinStore;
 }
 
-/** @throws OnejobError when the key cannot be read, which is no fault of the job */
+/** @throws OnejobError when the key is unreadable, which is no fault of the job */
 export async function admit(job: GivenJob, { trust, keys, pins }: AdmissionParts): Promise<Admission> {
   const facts = jobFacts(job);
   const verdict = decideTrust(facts, trust);
   if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
   if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
   const written = secretsIn(job.env);
-  // A key that cannot be read must not stop jobs that need none.
+  // An unreadable key must not stop jobs without secrets.
   const opener = written.length === 0 ? null : await keys();
   if (opener === null) {
-    // Variables of that name with a plain value are the pipeline's own matter.
+    // A variable of that name with a plain value is the pipeline's own business.
     const encrypted = written.filter(({ text }) => looksSealed(text) || formatOf(text) !== null);
     if (encrypted.length > 0)
       return { kind: 'refused', facts, reason: encrypted.map(({ variable }) => withoutKey(variable)).join('\n') };
@@ -62,10 +61,7 @@ function withoutKey(variable: string): string {
   return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
 }
 
-/**
- * `recipe`: the pool's, expanded for the slot, its image chosen. `key`: what its caches are kept under (`cacheKeyOf`); null: it has
- * none at all.
- */
+/** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
 export function untrustedRecipe(
   recipe: Recipe,
   pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
@@ -84,25 +80,29 @@ export function untrustedRecipe(
     ...recipe,
     image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
     mounts: recipe.mounts.flatMap(keep),
-    // A process has its host's, which config gives to untrusted jobs only where isolation is given up.
+    // A process has its host's network, which config allows untrusted jobs only without isolation.
     network: pool.runtime === 'process' ? recipe.network : trust.network,
     capAdd: [],
     unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
   };
 }
 
-/** Whether a job that was ruled so needs another sandbox than the one that waits. */
-export function wantsOther(pool: PoolConfig | undefined, ruling: Extract<Admission, { kind: 'run' }>, stateDir: string): boolean {
-  if (ruling.trusted) return false;
+/** Whether a job with this admission needs another sandbox than the standby. */
+export function wantsOther(
+  pool: PoolConfig | undefined,
+  admission: Extract<Admission, { kind: 'run' }>,
+  stateDir: string,
+): boolean {
+  if (admission.trusted) return false;
   if (pool === undefined) return true;
-  // What lies at a template's path is known for a slot only.
+  // A template's path is known only for a slot.
   if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
-  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(ruling), stateDir)) !== JSON.stringify(pool.recipe);
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
 }
 
 /**
- * What stands for the source of an untrusted job in the names of folders: hex digits, the same for all addresses of a repository;
- * null when nobody knows. A job of a fork may have triggered a build of any repository: such builds do not share its caches.
+ * The source of an untrusted job in names of folders: hex digits, the same for all addresses of a repository; null: unknown. A
+ * fork's job may have triggered a build of any repository, so triggered builds do not share its caches.
  */
 export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
   const repository = sourceRepository(facts);

@@ -1,13 +1,11 @@
 /**
- * What the service says of a job: where it is from, and what people call it. Read from the environment that the service itself
- * gives the job with its acceptance (https://buildkite.com/docs/pipelines/configure/environment-variables), never from inside.
- *
- * All of it is foreign text. What trust is decided by is kept whole or, when it is too long or holds control characters, not at
- * all: a text that was cut could look like another one.
+ * What the service says of a job, from the environment that it gives with the job
+ * (https://buildkite.com/docs/pipelines/configure/environment-variables). All of it is foreign text. Facts that decide about trust
+ * are kept whole or not at all, because a shortened text could look like another one.
  */
 import { masked } from '../../kit/masked.ts';
 
-/** A job as the service gave it. All of its variables are foreign. */
+/** A job as the service gave it. */
 export interface GivenJob {
   readonly id: string;
   readonly env: Readonly<Record<string, string>>;
@@ -16,7 +14,7 @@ export interface GivenJob {
 type Env = GivenJob['env'];
 
 const longestTitle = 200;
-/** Variables that say what is built, and how long each may be. */
+/** What is built, and the longest value of each variable. */
 const revisions = { BUILDKITE_BRANCH: 255, BUILDKITE_TAG: 255, BUILDKITE_COMMIT: 255, BUILDKITE_REFSPEC: 2048 } as const;
 
 export type JobFacts = Readonly<ReturnType<typeof jobFacts>>;
@@ -27,30 +25,28 @@ export function jobFacts({ id, env }: GivenJob) {
   const buildUrl = exact('BUILDKITE_BUILD_URL', 2048);
   return {
     id,
-    /** A slug, as the pipeline's. */
     organisation: exact('BUILDKITE_ORGANIZATION_SLUG', 255),
     pipeline: exact('BUILDKITE_PIPELINE_SLUG', 255),
     branch: exact('BUILDKITE_BRANCH', revisions.BUILDKITE_BRANCH),
     tag: exact('BUILDKITE_TAG', revisions.BUILDKITE_TAG),
-    /** As the pipeline names it: any form of address, or a path. */
+    /** Any form of address, or a path. */
     repository: exact('BUILDKITE_REPO', 2048),
-    /** null: the service says that the build is of none, and names no repository that one could be from. */
+    /** null: the service says that it is none, and names no repository of one. */
     pullRequest: pullRequestOf(env),
     buildId: exact('BUILDKITE_BUILD_ID', 255),
-    /** Number of the build. */
     build,
-    /** Of the job on the service's pages; of its build where the job has none. */
+    /** The job's page, or its build's. */
     buildUrl: buildUrl !== null && /^https?:\/\/[^\s"'<>]+$/.test(buildUrl) ? withJob(buildUrl, id) : null,
-    /** Mostly 40 hex digits, but whoever makes a build by hand may name any ref. */
+    /** Mostly 40 hex digits, but a build by hand may name any ref. */
     commit: exact('BUILDKITE_COMMIT', revisions.BUILDKITE_COMMIT),
-    /** What is fetched, where it is not the commit or the branch: refspecs between spaces. */
+    /** What is fetched instead of commit or branch: refspecs between spaces. */
     refspec: exact('BUILDKITE_REFSPEC', revisions.BUILDKITE_REFSPEC),
-    /** The first variable that says what is built and cannot be read: it is too long, or holds what no name holds. */
+    /** The first of `revisions` that is set but invalid. */
     hidden:
       Object.entries(revisions).find(([name, most]) => (own(env, name) ?? '') !== '' && exact(name, most) === null)?.[0] ?? null,
     /** What made the build: `ui`, `api`, `webhook`, `schedule`, `trigger_job`. */
     source: exact('BUILDKITE_SOURCE', 64),
-    /** null: no other build triggered this one, as far as the service says. */
+    /** null: as far as the service says, no other build triggered it. */
     triggeredBy: triggerOf(env),
     /** For people, one line of at most 200 characters, never empty. */
     title: titleOf(env),
@@ -58,22 +54,22 @@ export function jobFacts({ id, env }: GivenJob) {
 }
 
 /**
- * `false` says that there is none, and is believed where no repository is named either: what contradicts itself counts as the worse
- * of both. Nothing at all is no answer, and then the job counts as one of an unknown place.
+ * `false` counts only if no repository is named either: of contradicting variables the worse one counts. If both are missing, the
+ * job may come from anywhere.
  */
 function pullRequestOf(env: Env) {
   const written = own(env, 'BUILDKITE_PULL_REQUEST');
   const from = own(env, 'BUILDKITE_PULL_REQUEST_REPO');
   if (written === 'false' && (from === undefined || from === '')) return null;
   return {
-    /** null: the service did not say whether the build is of one, or says something that is no number. */
+    /** null: the service did not say, or said no number. */
     number: written !== undefined && /^\d{1,18}$/.test(written) ? written : null,
-    /** What is to be merged comes from here; null when that is not known. */
+    /** Where the change comes from; null: unknown. */
     repository: whole(from, 2048),
   };
 }
 
-/** Any of the variables that such a build has will do: one of them may be missing, or be another's to set. */
+/** Any of its variables counts: some may be missing, or set by others. */
 function triggerOf(env: Env): { readonly pipeline: string | null } | null {
   const from = 'BUILDKITE_TRIGGERED_FROM_BUILD';
   const names = [`${from}_PIPELINE_SLUG`, `${from}_ID`, `${from}_NUMBER`];
@@ -82,7 +78,7 @@ function triggerOf(env: Env): { readonly pipeline: string | null } | null {
 }
 
 function titleOf(env: Env): string {
-  // A command comes last: people write passwords into commands.
+  // The command comes last, because people write passwords into commands.
   for (const name of ['BUILDKITE_LABEL', 'BUILDKITE_MESSAGE', 'BUILDKITE_COMMAND']) {
     const line = oneLine(own(env, name) ?? '');
     if (line !== '') return line;
@@ -90,7 +86,7 @@ function titleOf(env: Env): string {
   return 'a job without a name';
 }
 
-/** The first line that says something, without what a terminal would act upon. */
+/** The first line with text, without control characters. */
 function oneLine(text: string): string {
   const [first = ''] = text
     .slice(0, 4096)
@@ -110,7 +106,7 @@ function own(env: Env, name: string): string | undefined {
   return Object.hasOwn(env, name) ? env[name] : undefined;
 }
 
-/** null for what is not there, is empty, too long, or holds what no name of this kind can hold. */
+/** null for a missing, empty or too long text, and for control characters. */
 function whole(text: string | undefined, most: number): string | null {
   if (text === undefined || text === '' || text.length > most) return null;
   return /[\p{Cc}\p{Cf}\u2028\u2029]/u.test(text) ? null : text;

@@ -90,7 +90,7 @@ it('keeps how a job ended, whatever is said of it afterwards', () => {
   expect(one.row()).toEqual(before);
 });
 
-it('goes on where an earlier manager was', () => {
+it('continues where an earlier manager stopped', () => {
   using one = bench();
   one.reserve();
   one.restart();
@@ -120,7 +120,7 @@ it('follows a job again that came back', () => {
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
 });
 
-it('goes on while nothing can be written, says so once, and makes up for it', () => {
+it('continues while nothing can be written, says so once, and writes it later', () => {
   using one = bench();
   one.full = true;
   one.reserve();

@@ -1,10 +1,10 @@
-/** What becomes of jobs, in words: for their pages at the service, and for the list of jobs of this host. */
+/** How jobs end, in words: for their pages at the service, and for the list of jobs of this host. */
 import type { PoolConfig } from '../../../config/config.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import type { JobResult, StopReason } from '../../../core/slot.ts';
 import { stageOf } from '../stacks/stacks.ts';
 
-/** Of a job whose agent ended without telling the service how its job did. `pool`: the job's, undefined where config has it no more. */
+/** Why a job was lost whose agent did not report its end. `pool`: undefined when config no longer has it. */
 export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {
   switch (result.kind) {
     case 'timeout':
@@ -26,7 +26,7 @@ export function whyLost(result: JobResult, pool: PoolConfig | undefined): string
   }
 }
 
-/** Why a job that runs is being ended, for its log, as a sentence; null where the service knows that itself. */
+/** Why a running job is ended, as a sentence for its log; null: the service knows it. */
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
   if (why === 'timeout') return tooLong(pool);
   if (why === 'disk') return tooLarge(pool);
@@ -68,7 +68,7 @@ export function whyNotAcquired(result: JobResult): string {
   }
 }
 
-/** How a job ended, in a word or two: by its state at the service, and by how its agent ended, which reflects the job's own status. */
+/** How a job ended, by its state at the service and by its agent's exit, which reflects the job's. */
 export function wordOf(state: string, result: JobResult | null): string {
   if (state === 'canceled' || state === 'canceling') return 'cancelled';
   if (state !== 'finished' && stageOf(state) === 'over') return state.replaceAll('_', ' ');

@@ -114,8 +114,8 @@ describe('an untrusted job', () => {
 
   it('has a sandbox of its own where it is not known yet what a volume holds', async () => {
     const { pool } = await poolOf('volumes: ["/srv/{name}:/in"]');
-    const ruling = { kind: 'run', trusted: false, secrets: [], facts: jobFacts({ id: 'j', env: {} }) } as never;
-    expect(wantsOther(pool, ruling, '/state')).toBe(true);
+    const admission = { kind: 'run', trusted: false, secrets: [], facts: jobFacts({ id: 'j', env: {} }) } as never;
+    expect(wantsOther(pool, admission, '/state')).toBe(true);
   });
 
   it('never has a way to the Engine, be it read-only', async () => {

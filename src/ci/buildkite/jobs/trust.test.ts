@@ -172,7 +172,7 @@ describe('a build of a tag', () => {
     expect(decide({ ...tagged('v1.2'), BUILDKITE_SOURCE: 'schedule' }, { tags: ['v*'] })).toEqual({ kind: 'trusted' });
   });
 
-  it('is not trusted with a refspec, whoever made it', () => {
+  it('is not trusted with a refspec, by anyone', () => {
     for (const [BUILDKITE_SOURCE, sources] of [
       ['webhook', null],
       ['ui', ['ui']],
@@ -269,7 +269,7 @@ describe('a job that another build triggered', () => {
     { BUILDKITE_TRIGGERED_FROM_BUILD_PIPELINE_SLUG: 'app' },
   ])('is known by any of %j', (env) => expect(decide(env)).toMatchObject({ kind: 'untrusted' }));
 
-  it('has all other rules to pass, too, and one that is both is told of its pipeline', () => {
+  it('must pass all other rules too, and the message of one that fails both names its pipeline', () => {
     const open = { triggered: 'trust' } as const;
     expect(decide({ ...triggered, BUILDKITE_COMMIT: 'refs/pull/12/head' }, open)).toMatchObject({ kind: 'untrusted' });
     expect(decide(triggered, { ...open, branches: ['dev'] })).toMatchObject({ kind: 'untrusted' });

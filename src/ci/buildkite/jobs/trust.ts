@@ -1,28 +1,25 @@
 /**
- * What a job is trusted with, from what the service says of it and what the pool's owner allows.
- *
- * A job from another repository than its pipeline's is never trusted, whatever else is said of it. What is not known counts
- * against the job.
+ * Which trust a job gets, from what the service says of it and what the pool's owner allows. A job from another repository than its
+ * pipeline's is never trusted. What is unknown counts against the job.
  */
 import type { TrustConfig } from '../../../config/config.ts';
 import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../../kit/repository.ts';
 import type { JobFacts } from './job-facts.ts';
 
-/** `why` names the rule: a sentence for the job's log, of a refused job what stands in one behind a colon. */
+/** `why` names the rule: a sentence for the job's log; of a refused job the part behind a colon. */
 export type Verdict =
   | { readonly kind: 'trusted' }
   | { readonly kind: 'untrusted'; readonly why: string }
   | { readonly kind: 'refused'; readonly why: string };
 
-/** What says which code is built. */
 type Origin = Pick<JobFacts, 'branch' | 'commit' | 'refspec' | 'hidden' | 'repository' | 'pullRequest'>;
 type Judged = Origin & Pick<JobFacts, 'organisation' | 'pipeline' | 'tag' | 'source' | 'triggeredBy'>;
 
-/** Pure. The stricter of all rules that speak of the job holds. */
+/** Pure. Of all rules that apply, the strictest counts. */
 export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
   const fork = whyFork(facts);
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
-  // Who forks chooses the names of branches there: being called `main` must not help, nor being called otherwise harm.
+  // Forks choose the names of their branches: being called `main` must neither help nor harm.
   const revision = fork === null ? whyOtherRevision(facts, trust) : null;
   const source = trust.sources === null || fork !== null ? null : whyOtherSource(facts, trust.sources);
   const repository = trust.repositories === null ? null : whyOtherRepository(facts, trust.repositories);
@@ -42,22 +39,22 @@ function untrusted(why: string, rule: 'forks' | 'others'): Verdict {
   return { kind: 'untrusted', why: `${loss}: ${told(why, `trust.${rule}: run-without-secrets`)}` };
 }
 
-/** A job that is triggered is the one case that its owner may take for a mistake: what would change it is said. */
+/** Owners may not expect this for triggered builds, so the message says what changes it. */
 function told(why: string, rule: string): string {
   return `${why} (rule "${rule}"${why.startsWith(triggeredWords) ? '; "trust.triggered: trust" trusts such builds' : ''}).`;
 }
 
-/** Where services keep what anybody may propose: GitHub and Gitea, Bitbucket, GitLab, Gerrit. */
+/** Refs of pull requests: GitHub and Gitea, Bitbucket, GitLab, Gerrit. */
 const pullRef = /^(?:(?:refs\/)?(?:pull|pull-requests|merge-requests)\/(?:\d+|\*)(?:\/|$)|refs\/changes\/|refs\/\*)/;
-/** Neither wildcards nor what the agent's `shellwords.Split` would take away, such as quotes and backslashes. */
+/** Without wildcards, and without what the agent's `shellwords.Split` would remove. */
 const plainRefspec = /^\+?refs\/heads\/[\w./-]+(?::refs\/[\w./-]+)?$/;
 
-/** Why a job is taken for one from a fork, as the middle of a sentence; null when it is from the pipeline's own repository. */
+/** Why a job may come from a fork, as the middle of a sentence; null: it is from the pipeline's own repository. */
 function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: Origin): string | null {
   if (hidden !== null) return `${shown(hidden)} is too long or contains invalid characters, and may belong to a fork`;
-  // git allows no colon in the name of a branch: the service writes one between the owner of a fork and its branch.
+  // git allows no colon in a branch: the service writes one between the owner of a fork and its branch.
   if (branch?.includes(':')) return `its branch ${JSON.stringify(shown(branch))} belongs to a fork`;
-  // Who builds such a ref by hand builds what anybody may have sent, and the service calls it no pull request.
+  // Anybody may have sent such a ref, and a build of it by hand does not count as a pull request.
   for (const [what, text] of Object.entries({ branch, commit })) {
     if (text?.split(/[\s:+]+/).some((ref) => pullRef.test(ref)))
       return `its ${what} ${JSON.stringify(shown(text))} belongs to a pull request, which may come from a fork`;
@@ -72,7 +69,7 @@ function whyFork({ pullRequest, repository, branch, commit, refspec, hidden }: O
   return `${it} from ${address(pullRequest.repository)}, not from ${address(repository)}`;
 }
 
-/** Which repository an untrusted job is from: whose private caches it may have. null when nobody knows. */
+/** The repository of an untrusted job, whose private caches it may have; null: unknown. */
 export function sourceRepository(facts: Origin): string | null {
   if (facts.pullRequest !== null) return facts.pullRequest.repository;
   return whyFork(facts) === null ? facts.repository : null;
@@ -92,7 +89,7 @@ function whyOtherRepository({ repository }: Judged, patterns: readonly string[])
 
 const triggeredWords = 'another build triggered it';
 
-/** What a fork's job puts on a branch of another pipeline, and which commit it names there, the service does not tell from the rest. */
+/** The service does not say whether the triggering build, which chose branch and commit, was a fork's. */
 function whyTriggered({ triggeredBy }: Judged): string | null {
   if (triggeredBy === null) return null;
   const from = triggeredBy.pipeline === null ? '' : ` (of pipeline ${shown(triggeredBy.pipeline)})`;
@@ -100,8 +97,8 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
 }
 
 /**
- * The service sets a tag's name as the branch of its builds, too: who may push tags, but not to a protected branch, would choose
- * the name of that. So a build of a tag is never one of a branch.
+ * The service also sets a tag's name as the branch, so anyone who may push tags could choose the name of a protected branch. So a
+ * build of a tag never counts as one of a branch.
  */
 function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfig): string | null {
   const { tag, branch, commit, refspec } = facts;
@@ -127,20 +124,20 @@ function typed(revision: string): string {
 }
 
 /**
- * Whether the agent builds nothing but what is on the branch: it looks for a full commit there (`script.ts`), and not where a
- * refspec is set (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last one of what is fetched.
+ * Whether the agent builds only what is on the branch: it looks there for a full commit (`script.ts`), unless a refspec is set
+ * (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last commit of what is fetched.
  */
 function isOnBranch({ branch, commit, refspec }: Judged): boolean {
   if (commit === 'HEAD') return refspec === null || refspec.replace(/^\+/, '') === `refs/heads/${branch}`;
   return refspec === null && commit !== null && /^(?:[0-9a-f]{40}|[0-9a-f]{64})$/.test(commit);
 }
 
-/** Sources of builds for which nobody types in what is built. */
+/** Sources of builds whose commit nobody types. */
 const isMadeBy: ReadonlySet<string> = new Set(['webhook', 'schedule', 'trigger_job']);
 
 /**
- * Whether the agent would build what is typed in without a look: for a pull request it looks at no branch, and where the branch is
- * not there, as one may be that only a pattern names, it goes on with a warning (v3.137 `internal/job/commit_verification.go`).
+ * Whether the agent would build a typed commit unchecked: it checks no branch for a pull request, and only warns when the branch
+ * does not exist, as one that only a pattern names (v3.137 `internal/job/commit_verification.go`).
  */
 function isUnseen({ pullRequest, commit }: Judged, isNamed: boolean): boolean {
   return pullRequest !== null || (!isNamed && commit !== 'HEAD');
@@ -151,7 +148,6 @@ function whyOtherSource({ source }: Judged, sources: readonly string[]): string 
   return sources.includes(source) ? null : `the source of its build, ${shown(source)}, does not match "trust.sources"`;
 }
 
-/** Without a password that may stand in it. */
 function address(repository: string): string {
   return shown(shownRepository(repository));
 }

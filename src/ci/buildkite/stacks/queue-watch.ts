@@ -3,54 +3,44 @@ import type { JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
-import type { Reservations } from './reservations.ts';
+import type { JobPick, Reservations } from './reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';
 
-export interface QueueWatchParts {
-  readonly queue: string;
-  /** ms between two questions while a slot is free. */
-  readonly often: number;
-  readonly shared: Shared;
-  readonly reservations: Reservations;
-  readonly runs: Runs;
-  /** Why jobs cannot be had; null when they can. */
-  readonly say: (problem: string | null) => void;
-}
-
-interface Pick {
-  readonly job: JobId;
-  readonly slot: string;
-}
-
-/** ms. The longest wait after failures, and the wait after a refusal, which only a person can mend. */
+/** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
-/** Jobs of an answer, and answers that are read at a time to find those that fit. */
+/** Jobs per page, and pages that are read at a time. */
 const [pageSize, mostPages] = [100, 10];
-/** ms that a job must have waited before its page says what for. */
+/** ms that a job must wait before its page says why. */
 const beforeNote = 5_000;
-/** Jobs of which it is remembered that their page says it. */
+/** How many of those are remembered. */
 const mostTold = 5_000;
 
-/** It is to be woken when a slot is free, and when the token is another. */
-export function watchQueue({ queue, often, shared, reservations, runs, say }: QueueWatchParts): Turns {
+/**
+ * Woken when a slot is free or the token has changed. `often`: ms between two questions while a slot is free. `say`: why there are
+ * no jobs; null: there is no problem.
+ */
+export function watchQueue(
+  queue: string,
+  { often, say }: { readonly often: number; readonly say: (problem: string | null) => void },
+  { shared, reservations, runs }: { readonly shared: Shared; readonly reservations: Reservations; readonly runs: Runs },
+): Turns {
   const { config, entry, stacks, stack, rows, poolOf, expiry, clock, log, signal } = shared;
   const pools = shared.pools.filter((pool) => pool.queue === queue);
-  /** Every so many ms reservations are kept. */
+  /** ms between two extensions of reservations. */
   const keepEvery = (expiry * 1000) / 4;
   let isKnown = false;
   let wasKnown = false;
   let isTakenUp = false;
   let failures = 0;
-  /** Times of the clock. */
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
 
   /**
-   * What a manager before this one had reserved or given to agents, and what was reserved without an answer: kept, and run after all,
-   * looked after, or known to be over. Of pools that config does not know any more, too. @throws OnejobError E_CI_*
+   * Resumes what an earlier manager had reserved or given to agents, and what was reserved without an answer, also for pools that
+   * config no longer has. @throws OnejobError E_CI_*
    */
   async function takeUp(): Promise<void> {
     const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
@@ -59,7 +49,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     if (left.length === 0) return;
     const ids = left.map(({ id }) => id);
     const states = await stacks.states(stack, ids, signal);
-    const picks: Pick[] = [];
+    const picks: JobPick[] = [];
     for (const { id, pool } of left) {
       const state = states.get(id) ?? 'gone';
       const slot = reservations.slotFor(pool, id);
@@ -73,14 +63,13 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     await take(picks);
   }
 
-  /** @throws OnejobError E_CI_* */
-  async function take(picks: readonly Pick[]): Promise<void> {
+  async function take(picks: readonly JobPick[]): Promise<void> {
     isTakenUp = false;
     await reservations.take(queue, picks);
     isTakenUp = true;
   }
 
-  /** The stack is made known. `again`: it is not known any more. @throws OnejobError E_CI_* */
+  /** Registers the stack. `again`: the service no longer knows it. @throws OnejobError E_CI_* */
   async function begin(again: boolean): Promise<void> {
     await entry.register(queue, again, signal).catch((error: unknown) => {
       throw whyRefused(error);
@@ -97,10 +86,10 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
 
   async function ask(): Promise<void> {
     asked = clock.now();
-    // The pool that is to have jobs first.
+    // Pools with priority first.
     const rank = (slot: string): number => poolOf(slot)?.priority ?? 0;
     const free = reservations.free(queue).toSorted((a, b) => rank(b) - rank(a));
-    const picks: Pick[] = [];
+    const picks: JobPick[] = [];
     const waiting = new Map<JobId, number>();
     let after: string | null = null;
     for (let pages = 0; pages < mostPages; pages++) {
@@ -121,7 +110,7 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     await note();
   }
 
-  /** Once for each job, and never at the cost of one. */
+  /** Once per job; a failure costs nothing. */
   async function note(): Promise<void> {
     const late = [...crowd].filter(([job, since]) => clock.now() - since >= beforeNote && !told.has(job)).map(([job]) => job);
     if (late.length === 0) return;
@@ -153,16 +142,16 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
       if (signal.aborted) return;
       failures += 1;
       const { message, retry, code } = toFailure(error);
-      // The stack may be gone, or another installation's now: it is made known again.
+      // The stack may be gone, or another installation may have it: register it again.
       if (code === 'E_CI_DENIED') isKnown = false;
       notBefore = clock.now() + Math.max(retry ? 0 : longest, retryWait(error, failures, shared.random, longest));
       if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
-      // One that failed once is no outage.
+      // A single failure is no outage.
       if (!retry || failures > 1) say(message);
     }
   }
 
-  // The service takes a stack that asks nothing for one that is gone.
+  // The service removes a stack that asks nothing.
   const nextAsk = (): number => asked + (reservations.free(queue).length > 0 ? often : config.pollEvery);
   const due = (): number | null => {
     if (!shared.isReady() || !reservations.knowsSlots) return null;
@@ -170,13 +159,12 @@ export function watchQueue({ queue, often, shared, reservations, runs, say }: Qu
     return Math.max(notBefore, isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
   };
 
-  return takeTurns({ due, turn, clock, signal });
+  return takeTurns(due, turn, clock, signal);
 }
 
 /**
- * Whether an agent's tags meet every rule of a job. `key=*` is met by any value; a rule or a tag without a value is about `true`.
- * Where jobs are acquired nobody but us looks at that: the service gives a reserved job to whichever agent names it (docs page
- * `agent/cli/reference/start`, `--acquire-job`).
+ * Whether an agent's tags meet every rule of a job. `key=*` accepts any value; without a value it is `true`. Only onejob checks
+ * this: the service gives a reserved job to any agent that names it (docs page `agent/cli/reference/start`, `--acquire-job`).
  */
 export function fits(rules: readonly string[], queue: string, tags: readonly string[]): boolean {
   const own = [`queue=${queue}`, ...tags].map(split);

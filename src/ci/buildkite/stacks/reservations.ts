@@ -1,8 +1,7 @@
 /**
- * Jobs that the service keeps for this host, from their reservation until an agent of ours has acquired them: decided about before
- * there is any sandbox, kept as long as a slot wants them, given back when none does, ended with a reason when they cannot run.
- *
- * A reservation ends by itself soon after nobody keeps it: what is forgotten here, by a crash too, goes back to its queue.
+ * Jobs that the service keeps for this host until an agent of ours has acquired them: decided before there is a sandbox, kept while
+ * a slot wants them, then given back, or ended with a reason. A reservation that nobody extends ends soon, so a forgotten job goes
+ * back to its queue.
  */
 import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
 import { type ErrorCode, toFailure } from '../../../errors.ts';
@@ -10,93 +9,54 @@ import type { SlotOffer } from '../../ci-service.ts';
 import type { Admission } from '../jobs/admission.ts';
 import { whyNotAcquired, wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
+import type { Run } from './runs.ts';
 import { stageOf } from './stacks.ts';
 
 export interface Reservation {
   readonly job: JobId;
   readonly queue: string;
   readonly pool: string;
-  /** The only one that it is for; another one when this one closes. */
+  /** The slot that it is for; changes when that closes. */
   readonly slot: string;
-  /** null: not decided yet. */
-  readonly ruling: Extract<Admission, { kind: 'run' }> | null;
-  /** Whose sandbox is, or was, to run it. */
+  /** null: undecided. */
+  readonly admission: Extract<Admission, { kind: 'run' }> | null;
+  /** The agent whose sandbox is, or was, to run it. */
   readonly agent: AgentId | null;
-  /** It never runs: the service is being told. */
+  /** Set when it must never run, until the service knows. */
   readonly verdict: Verdict | null;
-  /** Sandboxes that could not be made, and agents that did not get it. */
+  /** Failed sandboxes, and agents that did not get it. */
   readonly failures: number;
   /** Since when it waits for a slot (the clock's `now`). */
   readonly since: number;
-  /** When the service was heard to keep it last (the clock's `now`). */
+  /** When it was last extended (the clock's `now`). */
   readonly kept: number;
 }
 
+export interface JobPick {
+  readonly job: JobId;
+  readonly slot: string;
+}
+
 interface Verdict {
-  /** For people, on the job's page. */
   readonly detail: string;
-  /** For the list of jobs. */
   readonly word: string;
 }
 
-interface NotAcquired {
-  readonly job: JobId;
-  readonly agent: AgentId;
-  readonly result: JobResult;
-  /** Why its agent was given up; null: it ended by itself, or was ended for another reason. */
-  readonly late: string | null;
-}
-
-export interface Reservations {
-  of(job: JobId): Reservation | null;
-  /** Those of a slot that wait for it or are in it, oldest first. */
-  in(slot: string): readonly Reservation[];
-  /** Whether there is any of the queue. */
-  has(queue: string): boolean;
-  /** Not to be reserved now: one that was given back, or that another host has. */
-  isShunned(job: JobId): boolean;
-  /** @throws OnejobError E_CI_* when the service cannot be asked; all of them have a row then, for some may be ours */
-  take(queue: string, picks: readonly { readonly job: JobId; readonly slot: string }[]): Promise<void>;
-  /** Sees that it is ours for most of its time still. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
-  renew(job: JobId): Promise<boolean>;
-  /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
-  keep(queue: string): Promise<void>;
-  /** A sandbox is made for it. */
-  put(job: JobId, agent: AgentId): void;
-  /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
-  returned(job: JobId, failure: Failure | null): void;
-  /**
-   * Its agent is over and never had it: the service still keeps it for us, and shows nothing of why it waits. It is tried again, given
-   * to others, or ended with the reason.
-   */
-  notAcquired(about: NotAcquired, signal: AbortSignal): Promise<void>;
-  /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: its row is somebody else's matter. */
-  forget(job: JobId, word?: string | null): void;
-  /** The service does not keep it for this host any more; `state`: its word for what became of it. */
-  lost(job: JobId, state: string): void;
-  /** What a slot could do with a job now. One that waited for this slot goes to another one of its pool, or back. */
-  offer(slot: string, offer: SlotOffer): void;
-  /** Whether slots have told what they could do. */
-  readonly knowsSlots: boolean;
-  /** Slots of a queue that could take a job and have none, not even one that is only reserved. */
-  free(queue: string): string[];
-  /** For a job of this pool: the one that has it, or one that is open, or any; undefined: the pool has none. */
-  slotFor(pool: string, job: JobId): string | undefined;
-}
-
-/** ms that a job is left to others: after it was given back, and when another host was faster. */
+/** ms that a job is left to others after it was given back, and after another host was faster. */
 const [shunBack, shunLost] = [300_000, 10_000];
-/** ms since it was made, or made anew, in which a reservation is as good as new. */
+/** ms in which an extended reservation counts as new. */
 const freshFor = 10_000;
 /** Tries to run a job before it is ended. */
 const mostTries = 3;
-/** Troubles of this host, its Engine and its service: no other job would be better off, so none is ended for them. */
+/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
 const passing: ReadonlySet<string> = new Set<ErrorCode>([
   ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
   ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
-export function createReservations(shared: Shared): Reservations {
+export type Reservations = ReturnType<typeof createReservations>;
+
+export function createReservations(shared: Shared) {
   const { config, stacks, stack, rows, slots, poolOf, isTaken, expiry, emit, clock, log, signal } = shared;
   const held = new Map<JobId, Reservation>();
   const shunned = new Map<JobId, number>();
@@ -113,6 +73,7 @@ export function createReservations(shared: Shared): Reservations {
   const isIn = (slot: string) => [...held.values()].filter((one) => one.slot === slot);
   const isOpen = (slot: string): boolean => offers.get(slot) === 'open';
   const isUnclaimed = (slot: string): boolean => isIn(slot).every(({ verdict }) => verdict !== null);
+  /** Open slots of a queue without any job. */
   const free = (queue: string): string[] =>
     [...offers.keys()].filter((slot) => isOpen(slot) && poolOf(slot)?.queue === queue && isUnclaimed(slot));
   const tellWaiting = ({ pool, slot }: Reservation): void => emit({ kind: 'waiting', pool, slot });
@@ -120,12 +81,13 @@ export function createReservations(shared: Shared): Reservations {
     for (const [one, until] of shunned) if (until <= clock.now()) shunned.delete(one);
     shunned.set(job, clock.now() + ms);
   };
-  const forget: Reservations['forget'] = (job, word) => {
+  /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: leaves its row alone. */
+  function forget(job: JobId, word?: string | null): void {
     held.delete(job);
     if (word !== undefined) rows.left(job, word);
-  };
+  }
 
-  /** Ends it at the service, now or when the service can be told. */
+  /** Ends it at the service, now or later. */
   async function tell({ job, verdict }: Reservation): Promise<void> {
     if (verdict === null) return;
     try {
@@ -151,16 +113,16 @@ export function createReservations(shared: Shared): Reservations {
       if (!held.has(job)) return;
       if (given === null) return forget(job, 'gone');
       rows.reserved(given, pool.name);
-      const ruling = await shared.rule(given, pool).catch((error: unknown) => toFailure(error).message);
+      const admission = await shared.admit(given, pool).catch((error: unknown) => toFailure(error).message);
       if (!held.has(job)) return;
-      if (typeof ruling === 'string') {
-        log.error('cannot decide about a job', { job, reason: ruling });
-        await end(job, { detail: `onejob cannot run this job: ${ruling}`, word: 'failed' });
-      } else if (ruling.kind === 'refused') {
-        log.warn('job refused', { job, pipeline: ruling.facts.pipeline, reason: ruling.reason });
-        await end(job, { detail: `onejob refused this job: ${ruling.reason}`, word: 'refused' });
+      if (typeof admission === 'string') {
+        log.error('cannot decide about a job', { job, reason: admission });
+        await end(job, { detail: `onejob cannot run this job: ${admission}`, word: 'failed' });
+      } else if (admission.kind === 'refused') {
+        log.warn('job refused', { job, pipeline: admission.facts.pipeline, reason: admission.reason });
+        await end(job, { detail: `onejob refused this job: ${admission.reason}`, word: 'refused' });
       } else {
-        const now = change(job, { ruling });
+        const now = change(job, { admission });
         if (now !== undefined) tellWaiting(now);
       }
     } catch (error) {
@@ -171,16 +133,17 @@ export function createReservations(shared: Shared): Reservations {
     }
   }
 
-  const lost: Reservations['lost'] = (job, state) => {
+  /** The service does not keep it for this host any more; `state`: the service's word for it. */
+  function lost(job: JobId, state: string): void {
     const one = held.get(job);
     const stage = stageOf(state);
-    // An agent of ours has acquired it, then, or is ending it.
+    // Then an agent of ours has acquired it, or is ending it.
     if (one === undefined || (one.agent !== null && (stage === 'running' || stage === 'ending'))) return;
     log.info('reservation lost', { job, state });
     shun(job, shunLost);
     forget(job, stage === 'over' || stage === 'ending' ? wordOf(state, null) : null);
     if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
-  };
+  }
 
   async function extend(jobs: readonly JobId[]): Promise<void> {
     if (jobs.length === 0) return;
@@ -193,7 +156,6 @@ export function createReservations(shared: Shared): Reservations {
     for (const job of others) lost(job, states.get(job) ?? 'gone');
   }
 
-  /** Another host may have it. */
   async function giveBack(job: JobId, why: string): Promise<void> {
     const one = held.get(job);
     if (one === undefined) return;
@@ -203,28 +165,31 @@ export function createReservations(shared: Shared): Reservations {
     await endReservation(job, signal);
   }
 
-  /** The service has no call for it. A reservation that is made anew ends a second later; else it does when its time is up. */
+  /** The service has no call for it: a reservation that is renewed for 1 s ends then. */
   async function endReservation(job: JobId, inner: AbortSignal): Promise<void> {
     await stacks.reserve(stack, [job], 1, inner).catch(() => {});
   }
 
-  /** No agent has it any more: it waits for a slot. */
+  /** It waits for a slot. */
   const wait = (job: JobId, failures: number) => change(job, { agent: null, failures, since: clock.now() });
 
   function move(job: JobId, slot: string): void {
     const now = change(job, { slot });
-    if (now?.ruling != null) tellWaiting(now);
+    if (now?.admission != null) tellWaiting(now);
   }
 
   return {
-    of: (job) => held.get(job) ?? null,
+    of: (job: JobId) => held.get(job) ?? null,
+    /** Those of a slot that wait for it or are in it, oldest first. */
     in: isIn,
-    has: (queue) => [...held.values()].some((one) => one.queue === queue),
-    isShunned: (job) => (shunned.get(job) ?? 0) > clock.now(),
-    async take(queue, picks) {
+    has: (queue: string) => [...held.values()].some((one) => one.queue === queue),
+    /** Not to be reserved now: it was given back, or another host has it. */
+    isShunned: (job: JobId) => (shunned.get(job) ?? 0) > clock.now(),
+    /** @throws OnejobError E_CI_* when the service cannot be asked; then each has a row, because it may be ours */
+    async take(queue: string, picks: readonly JobPick[]): Promise<void> {
       const jobs = picks.map(({ job }) => job);
       const kept = clock.now();
-      const note = ({ job, slot }: (typeof picks)[number]): void => {
+      const note = ({ job, slot }: JobPick): void => {
         const pool = poolOf(slot)?.name;
         if (pool !== undefined && !held.has(job)) rows.reserved({ id: job, env: {} }, pool);
       };
@@ -241,32 +206,34 @@ export function createReservations(shared: Shared): Reservations {
           continue;
         }
         const agent = slots.agentOf(slot, job);
-        const one = { job, queue, pool, slot, ruling: null, agent, verdict: null, failures: 0, since: kept, kept };
+        const one = { job, queue, pool, slot, admission: null, agent, verdict: null, failures: 0, since: kept, kept };
         held.set(job, one);
         rows.reserved({ id: job, env: {} }, pool);
         void decide(one);
       }
     },
-    async renew(job) {
+    /** Makes sure that it is ours for most of its time. False: it is ours no more, and forgotten. @throws OnejobError E_CI_* */
+    async renew(job: JobId): Promise<boolean> {
       const one = held.get(job);
       if (one !== undefined && clock.now() - one.kept > freshFor) await extend([job]);
       return held.has(job);
     },
-    async keep(queue) {
+    /** Does what is due for all of a queue. @throws OnejobError E_CI_* */
+    async keep(queue: string): Promise<void> {
       const all = [...held.values()].filter((one) => one.queue === queue);
       for (const one of all) {
         if (one.verdict !== null) await tell(one);
-        else if (one.ruling === null) void decide(one);
+        else if (one.admission === null) void decide(one);
         const isLate = one.agent === null && clock.now() - one.since > config.holdTimeout;
         if (isLate && one.verdict === null && !isTaken(one.job, one.slot)) await giveBack(one.job, 'no slot took it in time');
       }
       const left = all.filter(({ job }) => held.has(job)).map(({ job }) => job);
       await extend(left);
     },
-    put(job, agent) {
-      change(job, { agent });
-    },
-    returned(job, failure) {
+    /** A sandbox is made for it. */
+    put: (job: JobId, agent: AgentId) => void change(job, { agent }),
+    /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
+    returned(job: JobId, failure: Failure | null): void {
       const its = failure === null || passing.has(failure.code) ? null : failure;
       const failures = (held.get(job)?.failures ?? 0) + (its === null ? 0 : 1);
       const now = wait(job, failures);
@@ -277,12 +244,20 @@ export function createReservations(shared: Shared): Reservations {
       } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot no longer exists');
       else queueMicrotask(() => tellWaiting(now));
     },
-    async notAcquired({ job, agent, result, late }, inner) {
+    /**
+     * Its agent ended and never had it, but the service still keeps it for us: it is tried again, given back, or ended with the
+     * reason. `late`: why its agent was given up; null: it was not.
+     */
+    async notAcquired(
+      { job, agent }: Pick<Run, 'job' | 'agent'>,
+      { result, late }: { readonly result: JobResult; readonly late: string | null },
+      inner: AbortSignal,
+    ): Promise<void> {
       const one = held.get(job);
       const why = late ?? whyNotAcquired(result);
       log.warn('job not acquired', { job, agent, reason: why });
       if (one === undefined) {
-        // How often it was tried only the manager before this one knew.
+        // Only the earlier manager knew how often it was tried.
         await endReservation(job, inner);
         rows.left(job, null);
       } else if (late === null && result.kind === 'lost') {
@@ -296,7 +271,8 @@ export function createReservations(shared: Shared): Reservations {
     },
     forget,
     lost,
-    offer(slot, offer) {
+    /** What a slot could do with a job now. A job that waited for this slot moves to another of its pool, or back. */
+    offer(slot: string, offer: SlotOffer): void {
       offers.set(slot, offer);
       const pool = poolOf(slot)?.name;
       const untaken = [...held.values()].filter((one) => one.pool === pool && one.verdict === null && !isTaken(one.job, one.slot));
@@ -311,11 +287,13 @@ export function createReservations(shared: Shared): Reservations {
         else if (offer === 'gone') void giveBack(one.job, 'its slot no longer exists');
       }
     },
+    /** Whether slots have told what they could do. */
     get knowsSlots() {
       return offers.size > 0;
     },
     free,
-    slotFor(pool, job) {
+    /** For a job of this pool: the one that has it, or one that is open, or any; undefined: the pool has none. */
+    slotFor(pool: string, job: JobId): string | undefined {
       const its = [...offers.keys()].filter((slot) => poolOf(slot)?.name === pool);
       return its.find((slot) => isTaken(job, slot)) ?? its.find(isOpen) ?? its[0];
     },

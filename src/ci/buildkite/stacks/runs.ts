@@ -1,52 +1,45 @@
 /**
- * Jobs that an agent of this host is to acquire, or has: what the service says of them. Their agents speak to the service
- * themselves, so nothing but its own word tells how far they are.
+ * What the service says of jobs that an agent of this host is to acquire, or has. The agents talk to the service themselves, so
+ * only its word tells how far they are.
  */
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Shared } from '../service.ts';
 import type { Reservations } from './reservations.ts';
 import { stageOf } from './stacks.ts';
-import { retryWait, type Turns, takeTurns } from './turns.ts';
+import { retryWait, takeTurns } from './turns.ts';
 
 export interface Run {
   readonly job: JobId;
   readonly agent: AgentId;
   readonly slot: string;
-  /** When its agent was let go, or this manager found it (the clock's `now`). */
+  /** When its agent was released, or this manager found it (the clock's `now`). */
   readonly since: number;
   /** `expected`: the service keeps the job for its agent. `over`: the service has its result. */
   readonly phase: 'expected' | 'running' | 'ending' | 'over';
-  /** The service gave the job to an agent: it can only be this one. */
+  /** The service gave it to an agent, which can only be this one. */
   readonly wasAcquired: boolean;
-  /** Why its agent is given up: it was not heard of in time; null: it is not. */
+  /** Why its agent was given up: it did not acquire the job in time; null: it was not. */
   readonly late: string | null;
-  /** When the service was heard to want its end (the clock's `now`); null: it does not. */
+  /** When the service reported its cancellation (the clock's `now`), or null. */
   readonly cancelledAt: number | null;
 }
 
-export interface Runs extends Turns {
-  /** An agent is about to be let go with the job, or was by an earlier manager. */
-  add(run: { readonly job: JobId; readonly agent: AgentId; readonly slot: string }): void;
-  of(job: JobId): Run | null;
-  /** Its sandbox is gone. */
-  drop(job: JobId): void;
-}
-
-/** ms between two looks: while an agent is on its way, and else. */
+/** ms between two looks: before an agent has its job, and after. */
 const [soon, later] = [1_000, 5_000];
-/** ms beyond its grace period in which a cancelled job's agent sends the end of its log. */
+/** ms after its grace period in which a cancelled job's agent sends the end of its log. */
 const slack = 30_000;
-/** ms after which an answer is too old to give an agent up by it. */
+/** ms. An older answer is not used to give an agent up. */
 const fresh = 2_000;
 /** ms, the longest between two tries to ask. */
 const longestWait = 30_000;
 
-export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>): Runs {
+export type Runs = ReturnType<typeof createRuns>;
+
+export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>) {
   const { config, stacks, stack, rows, poolOf, emit, clock, log, signal } = shared;
   const runs = new Map<JobId, Run>();
   let failures = 0;
-  /** Times of the clock. */
   let [asked, notBefore] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
 
   const put = (run: Run, patch: Partial<Run>): void => {
@@ -54,7 +47,6 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
   };
   const end = ({ job, agent }: Run): void => emit({ kind: 'cancel', job, agent, grace: 0 });
 
-  /** `phase`: how far it is by now. */
   function acquired(run: Run, patch: Pick<Run, 'phase'> & Partial<Run>): void {
     put(run, { ...patch, wasAcquired: true });
     if (run.phase !== 'expected') return;
@@ -89,7 +81,7 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
       case 'over':
         if (run.phase === 'over') return;
         put(run, { phase: 'over' });
-        // Its agent has not had it, or nothing is left for it to do.
+        // Its agent never had it, or is done.
         if (run.phase === 'expected' && state !== 'finished') reservations.lost(run.job, state);
         else emit({ kind: 'jobDone', agent: run.agent });
         return;
@@ -98,7 +90,7 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
     }
   }
 
-  /** It was cancelled, and its agent has not ended it in its time. Again after as long. */
+  /** Its agent did not end a cancelled job in time. Repeated after as long. */
   function endUnheeded(run: Run): void {
     log.warn('cancelled job ended', { job: run.job, agent: run.agent });
     rows.note(run.job, 'The job was cancelled, but its agent did not end it, so onejob ended it.');
@@ -128,22 +120,23 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
     }
   }
 
-  /** null: there is nothing to ask, or nobody can. */
+  /** null: there is nothing to ask, or no token. */
   function due(): number | null {
     const open = [...runs.values()].filter(({ phase }) => phase !== 'over');
     if (open.length === 0 || !shared.isReady() || !shared.entry.isKnown) return null;
     return Math.max(notBefore, asked + (open.some(({ phase }) => phase === 'expected') ? soon : later));
   }
 
-  const turns = takeTurns({ due, turn, clock, signal });
+  const turns = takeTurns(due, turn, clock, signal);
   return {
     ...turns,
-    add(run) {
+    /** An agent is about to be released with the job, or was by an earlier manager. */
+    add(run: Pick<Run, 'job' | 'agent' | 'slot'>): void {
       const fresh = { phase: 'expected', wasAcquired: false, late: null, cancelledAt: null } as const;
       runs.set(run.job, { ...run, ...fresh, since: clock.now() });
       turns.wake();
     },
-    of: (job) => runs.get(job) ?? null,
-    drop: (job) => void runs.delete(job),
+    of: (job: JobId) => runs.get(job) ?? null,
+    drop: (job: JobId) => void runs.delete(job),
   };
 }

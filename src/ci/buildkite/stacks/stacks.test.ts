@@ -32,7 +32,7 @@ afterEach(async () => {
 });
 
 describe('a stack', () => {
-  it('is made known, again, and taken back, again', async () => {
+  it('is registered twice, and removed twice', async () => {
     expect(await stacks.register(key, 'gpu', { host: 'host' }, never)).not.toBe('');
     await stacks.deregister(key, never);
     await stacks.deregister(key, never);

@@ -1,102 +1,55 @@
 /**
- * The Stacks API: waiting jobs are listed, reserved for this host, and given a token that acquires one of them; or ended without an
- * agent. Calls and bounds from the docs page `apis/agent_api/stacks`, field names from its public Go client. All of a job is foreign.
+ * The Stacks API: lists waiting jobs, reserves them for this host, and makes a token that acquires one, or ends one without an
+ * agent. Calls and bounds: docs page `apis/agent_api/stacks`; field names: its public Go client. All of a job is foreign.
  */
 import { createHash } from 'node:crypto';
 import { z } from 'zod';
-import type { Config } from '../../../config/config.ts';
 import type { JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
-import type { CiParts } from '../../parts.ts';
+import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import type { GivenJob } from '../jobs/job-facts.ts';
 
-/** A job that waits, as far as the list says it. */
 export interface ScheduledJob {
   readonly id: JobId;
-  /** Higher comes first. */
   readonly priority: number;
   /** `key=value` each, as an agent's tags must be. */
   readonly rules: readonly string[];
 }
 
-export interface ScheduledPage {
-  readonly jobs: readonly ScheduledJob[];
-  /** Where the next page begins; null after the last. */
-  readonly next: string | null;
-  /** Nobody is to be given a job of the queue. */
-  readonly paused: boolean;
-  /** ms that the service wants before it is asked again. */
-  readonly wait: number;
+/** The stage of a job by its state at the service; null: unknown. Missing jobs are `gone`. */
+export function stageOf(state: string): Stage | null {
+  return stageByState.get(state) ?? null;
 }
 
-/** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
-export interface Stacks {
-  /** Id at the service. Again for one that is known changes nothing. */
-  register(stack: string, queue: string, metadata: Readonly<Record<string, string>>, signal: AbortSignal): Promise<string>;
-  /** One that is not there is no error. */
-  deregister(stack: string, signal: AbortSignal): Promise<void>;
-  scheduled(
-    stack: string,
-    queue: string,
-    page: { limit: number; after: string | null },
-    signal: AbortSignal,
-  ): Promise<ScheduledPage>;
-  /** Those that are ours for so many seconds from now on; again for one that is ours puts its end off. */
-  reserve(stack: string, jobs: readonly JobId[], seconds: number, signal: AbortSignal): Promise<ReadonlySet<JobId>>;
-  /** null: there is no such job. */
-  show(stack: string, job: JobId, signal: AbortSignal): Promise<GivenJob | null>;
-  /** In the service's words: `scheduled`, `reserved`, `running`, `canceled`, …; none for jobs that it does not know. */
-  states(stack: string, jobs: readonly JobId[], signal: AbortSignal): Promise<ReadonlyMap<JobId, string>>;
-  /** Registers one agent for this one job; null: the job is not reserved by this stack. */
-  token(stack: string, job: JobId, seconds: number, signal: AbortSignal): Promise<string | null>;
-  /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it away. */
-  finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean>;
-  /** Shows a line on the pages of jobs. What is refused is no error. */
-  notify(stack: string, notes: readonly { readonly job: JobId; readonly detail: string }[], signal: AbortSignal): Promise<void>;
-}
-
-/** How far a job is, by the service's word for its state; null for a word that nobody knows. Absent jobs are `gone`. */
-export function stageOf(state: string): 'waiting' | 'reserved' | 'running' | 'ending' | 'over' | null {
-  return stages.get(state) ?? null;
-}
+type Stage = 'waiting' | 'reserved' | 'running' | 'ending' | 'over';
 
 /** From the REST API's page on jobs; `gone` is ours. */
-const stages: ReadonlyMap<string, 'waiting' | 'reserved' | 'running' | 'ending' | 'over'> = new Map([
-  ...(['pending', 'waiting', 'blocked', 'limiting', 'limited', 'platform_limiting', 'scheduled'] as const).map(
-    (state) => [state, 'waiting'] as const,
-  ),
-  ['reserved', 'reserved'],
-  ...(['assigned', 'accepted', 'running'] as const).map((state) => [state, 'running'] as const),
-  ...(['canceling', 'timing_out'] as const).map((state) => [state, 'ending'] as const),
-  ...(
-    ['finished', 'canceled', 'timed_out', 'expired', 'skipped', 'broken', 'waiting_failed', 'blocked_failed', 'gone'] as const
-  ).map((state) => [state, 'over'] as const),
-]);
-
-export interface StacksParts extends ApiParts {
-  /** The token of a cluster. @throws OnejobError E_SECRET */
-  readonly token: () => Promise<string>;
-}
+const stages: Readonly<Record<Stage, string>> = {
+  waiting: 'pending waiting blocked limiting limited platform_limiting scheduled',
+  reserved: 'reserved',
+  running: 'assigned accepted running',
+  ending: 'canceling timing_out',
+  over: 'finished canceled timed_out expired skipped broken waiting_failed blocked_failed gone',
+};
+const stageByState: ReadonlyMap<string, Stage> = new Map(
+  (Object.entries(stages) as [Stage, string][]).flatMap(([stage, states]) => states.split(' ').map((state) => [state, stage])),
+);
 
 /** ms until a token that was refused is tried again; another one is at once. */
 const refusedWait = 60_000;
 
-/** Characters that the service takes of a text. */
+/** Longest texts that the service accepts. */
 const [longestDetail, longestNote] = [4000, 250];
 
 const id = z.string().min(1).max(256);
 const registered = z.object({ id: z.string().catch('') });
-const scheduledJob = z.object({
-  id,
-  priority: z.number().catch(0),
-  agent_query_rules: z.array(z.string()).nullish(),
-});
+const scheduledJob = z.object({ id, priority: z.number().catch(0), agent_query_rules: z.array(z.string()).nullish() });
 const page = z.object({
   jobs: z.array(z.unknown()),
   page_info: z.object({ has_next_page: z.boolean().catch(false), end_cursor: z.string().nullish() }).nullish(),
-  // Pages and clients differ in how they call it.
+  // Docs and clients name it differently.
   cluster_queue: z.object({ dispatch_paused: z.boolean().nullish(), paused: z.boolean().nullish() }).nullish(),
 });
 const reservation = z.object({ reserved: z.array(id) });
@@ -106,10 +59,15 @@ const tokens = z.object({
   job_acquisition_tokens: z.array(z.object({ job_uuid: id, job_acquisition_token: z.string().regex(/^[\x21-\x7e]{1,4096}$/) })),
 });
 
-export function createStacks(parts: StacksParts): Stacks {
+export type Stacks = ReturnType<typeof createStacks>;
+
+/**
+ * Methods throw OnejobError E_CI_*, a `LaterError` where the service says when to ask again, E_SECRET, or the reason of `signal`.
+ */
+export function createStacks(parts: ApiParts & { readonly token: () => Promise<string> }) {
   const { clock } = parts;
   const { call, read } = createCaller(parts);
-  /** The token that was refused last, and until when it is not shown again. */
+  /** The refused token, and until when it is not sent again. */
   let refused: { readonly token: string; readonly until: number; readonly called: Called } | null = null;
 
   async function ask(what: Call, signal: AbortSignal): Promise<Called> {
@@ -123,22 +81,32 @@ export function createStacks(parts: StacksParts): Stacks {
   const at = (stack: string, what: string): string => `stacks/${escapeId(stack)}/${what}`;
 
   return {
-    async register(stack, queue, metadata, signal) {
+    /** Id at the service. Registering a known stack again changes nothing. */
+    async register(stack: string, queue: string, metadata: Readonly<Record<string, string>>, signal: AbortSignal): Promise<string> {
       const doing = `register the stack "${stack}" for queue "${queue}"`;
       const body = { key: stack, type: 'custom', queue_key: queue, metadata };
       return read(await ask({ method: 'POST', path: 'stacks/register', body, doing }, signal), registered).id;
     },
-    async deregister(stack, signal) {
+    /** A stack that does not exist is no error. */
+    async deregister(stack: string, signal: AbortSignal): Promise<void> {
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
       if (!called.ok && called.status !== 404) throw called.error;
     },
-    async scheduled(stack, queue, { limit, after }, signal) {
+    /**
+     * One page of waiting jobs. `next`: where the next begins, or null. `paused`: the queue gives out no jobs. `wait`: ms to wait.
+     */
+    async scheduled(
+      stack: string,
+      queue: string,
+      { limit, after }: { readonly limit: number; readonly after: string | null },
+      signal: AbortSignal,
+    ) {
       const doing = `list the jobs of queue "${queue}"`;
       const query = new URLSearchParams({ queue_key: queue, limit: String(limit), ...(after !== null && { after }) });
       const called = await ask({ method: 'GET', path: `${at(stack, 'scheduled-jobs')}?${query}`, doing }, signal);
       const { jobs, page_info, cluster_queue } = read(called, page);
       return {
-        jobs: jobs.flatMap((each) => {
+        jobs: jobs.flatMap((each): ScheduledJob[] => {
           const found = scheduledJob.safeParse(each);
           if (!found.success) return [];
           return [{ id: found.data.id, priority: found.data.priority, rules: found.data.agent_query_rules ?? [] }];
@@ -148,13 +116,15 @@ export function createStacks(parts: StacksParts): Stacks {
         wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, longestWait) : 0,
       };
     },
-    async reserve(stack, jobs, seconds, signal) {
+    /** Those that are ours for so many seconds from now on. Reserving one of ours again extends it. */
+    async reserve(stack: string, jobs: readonly JobId[], seconds: number, signal: AbortSignal): Promise<ReadonlySet<JobId>> {
       const doing = `reserve ${jobs.length === 1 ? `job ${jobs[0]}` : `${jobs.length} jobs`}`;
       const body = { job_uuids: jobs, reservation_expiry_seconds: seconds };
       const called = await ask({ method: 'PUT', path: at(stack, 'scheduled-jobs/batch-reserve'), body, doing }, signal);
       return new Set(read(called, reservation).reserved);
     },
-    async show(stack, job, signal) {
+    /** null: there is no such job. */
+    async show(stack: string, job: JobId, signal: AbortSignal): Promise<GivenJob | null> {
       const doing = `read job ${job}`;
       const called = await ask({ method: 'GET', path: at(stack, `jobs/${escapeId(job)}`), doing }, signal);
       if (!called.ok && called.status === 404) return null;
@@ -162,28 +132,30 @@ export function createStacks(parts: StacksParts): Stacks {
       const env = Object.entries(found.env ?? {}).filter((pair): pair is [string, string] => typeof pair[1] === 'string');
       return { id: job, env: Object.fromEntries(env) };
     },
-    async states(stack, jobs, signal) {
+    /** In the service's words: `scheduled`, `reserved`, `running`, `canceled`, …; none for jobs that it does not know. */
+    async states(stack: string, jobs: readonly JobId[], signal: AbortSignal): Promise<ReadonlyMap<JobId, string>> {
       const doing = 'query the state of jobs';
       const called = await ask({ method: 'POST', path: at(stack, 'jobs/get-states'), body: { job_uuids: jobs }, doing }, signal);
       return new Map(Object.entries(read(called, states).states));
     },
-    async token(stack, job, seconds, signal) {
+    /** Registers one agent for this one job; null: the job is not reserved by this stack. */
+    async token(stack: string, job: JobId, seconds: number, signal: AbortSignal): Promise<string | null> {
       const doing = `get a token that acquires job ${job}`;
       const body = { job_uuids: [job], token_lifetime_seconds: seconds };
       const called = await ask({ method: 'POST', path: at(stack, 'job-acquisition-tokens'), body, doing }, signal);
       const made = read(called, tokens).job_acquisition_tokens;
       return made.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
     },
-    async finish(stack, job, detail, signal) {
+    /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it to another. */
+    async finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean> {
       const body = { exit_status: -1, detail: cut(detail, longestDetail) };
-      const called = await ask(
-        { method: 'POST', path: at(stack, `jobs/${escapeId(job)}/finish`), body, doing: `end job ${job}` },
-        signal,
-      );
+      const what: Call = { method: 'POST', path: at(stack, `jobs/${escapeId(job)}/finish`), body, doing: `end job ${job}` };
+      const called = await ask(what, signal);
       if (!called.ok && (called.error.retry || called.status === 401 || called.status === 403)) throw called.error;
       return called.ok;
     },
-    async notify(stack, notes, signal) {
+    /** Shows a line on the pages of jobs. */
+    async notify(stack: string, notes: readonly { readonly job: JobId; readonly detail: string }[], signal: AbortSignal) {
       const timestamp = new Date(clock.wall()).toISOString();
       const notifications = notes.map(({ job, detail }) => ({ job_uuid: job, detail: cut(detail, longestNote), timestamp }));
       const doing = 'report why jobs wait';
@@ -193,45 +165,26 @@ export function createStacks(parts: StacksParts): Stacks {
   };
 }
 
-/** By characters, so that none is torn. */
+/** Cuts between characters. */
 function cut(text: string, most: number): string {
   const letters = [...text];
   return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
 }
 
-/**
- * The stack by which this host is known to the service, one for all of its queues. Written down before the service is asked, so that
- * one that was made right before a crash is found and taken back (S4).
- */
-export interface StackEntry {
-  /** At most 80 characters, and another one on every host: who registers the same key takes the stack over. */
-  readonly key: string;
-  /** The service knows it, as far as was heard. */
-  readonly isKnown: boolean;
-  /**
-   * Makes it known, once for all who ask. A stack is registered with one queue, and may list any of its cluster.
-   * @param again the service did not know it any more
-   * @throws OnejobError E_CI_*, or the reason of `signal`
-   */
-  register(queue: string, again: boolean, signal: AbortSignal): Promise<void>;
-  /** Takes it back, with those of earlier configs. The first failure is thrown once all were tried. @throws OnejobError E_CI_* */
-  forget(signal: AbortSignal): Promise<void>;
-}
-
-/** What they are called among the registrations of agents. */
+/** Their prefix among registrations of agents. */
 const prefix = 'stack ';
 
-/** `service`: its name in the config. */
+export type StackEntry = ReturnType<typeof createStackEntry>;
+
+/**
+ * The stack by which the service knows this host, one for all queues. It is stored before the service is asked, so that onejob
+ * finds and removes a stack that was made right before a crash (S4). `service`: its name in the config.
+ */
 export function createStackEntry(
   service: string,
   stacks: Pick<Stacks, 'register' | 'deregister'>,
-  {
-    config: { host },
-    version,
-    store,
-    clock,
-  }: Pick<CiParts, 'version' | 'store' | 'clock'> & { readonly config: Pick<Config, 'host'> },
-): StackEntry {
+  { host, version, store, clock }: Pick<OpenParts, 'store' | 'clock'> & { readonly host: string; readonly version: string },
+) {
   const { registrations, owner } = store;
   const wall = () => clock.wall();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
@@ -247,7 +200,7 @@ export function createStackEntry(
 
   async function make(queue: string, signal: AbortSignal): Promise<void> {
     write(() => {
-      // What was removed never comes back, which is right for agents.
+      // A removed row never comes back, which is right for agents.
       if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
       registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, wall());
     });
@@ -257,11 +210,17 @@ export function createStackEntry(
   }
 
   return {
+    /** At most 80 characters, and different on every host: registering the same key takes a stack over. */
     key,
+    /** Whether the service knows it, as far as was heard. */
     get isKnown() {
       return isKnown;
     },
-    async register(queue, again, signal) {
+    /**
+     * Registers it once for all who ask; with one queue it may list any of its cluster. `again`: the service no longer knew it.
+     * @throws OnejobError E_CI_*, or the reason of `signal`
+     */
+    async register(queue: string, again: boolean, signal: AbortSignal): Promise<void> {
       if (again && registering === null) isKnown = false;
       if (isKnown) return;
       registering ??= make(queue, signal).finally(() => {
@@ -269,7 +228,8 @@ export function createStackEntry(
       });
       await registering;
     },
-    async forget(signal) {
+    /** Removes it and those of earlier configs; throws the first failure after trying all. @throws OnejobError E_CI_* */
+    async forget(signal: AbortSignal): Promise<void> {
       const failures: unknown[] = [];
       isKnown = false;
       for (const one of registrations.open(service)) {
@@ -287,7 +247,7 @@ export function createStackEntry(
   };
 }
 
-/** A stack that is refused is mostly one of a token that may have none, or one too many for the organisation. */
+/** A stack is mostly refused because of the token, or because the organisation has too many. */
 export function whyRefused(error: unknown): unknown {
   if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
   const hint =

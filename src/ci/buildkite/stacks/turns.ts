@@ -2,27 +2,16 @@
 import { type Clock, sleep } from '../../../core/clock.ts';
 import { LaterError } from '../api.ts';
 
-export interface TurnParts {
-  /** When the next turn is due (the clock's `now`); null: not before something changes. */
-  readonly due: () => number | null;
-  readonly turn: () => Promise<void>;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-}
+export type Turns = ReturnType<typeof takeTurns>;
 
-export interface Turns {
-  /** Something has changed: `due` is asked again. */
-  wake(): void;
-  /** Resolves once `signal` is aborted and nothing is under way. */
-  readonly ended: Promise<void>;
-}
-
-export function takeTurns({ due, turn, clock, signal }: TurnParts): Turns {
+/** `due`: when the next turn is due (the clock's `now`); null: not before something changes. */
+export function takeTurns(due: () => number | null, turn: () => Promise<void>, clock: Clock, signal: AbortSignal) {
   let changed = new AbortController();
+  /** Something has changed: `due` is asked again. */
   const wake = (): void => changed.abort();
   signal.addEventListener('abort', wake, { once: true });
 
-  async function run(): Promise<void> {
+  const run = async (): Promise<void> => {
     while (!signal.aborted) {
       changed = new AbortController();
       const at = due();
@@ -30,14 +19,17 @@ export function takeTurns({ due, turn, clock, signal }: TurnParts): Turns {
       else if (clock.now() < at) await sleep(clock, at - clock.now(), changed.signal);
       else await turn();
     }
-  }
-
-  return { wake, ended: run() };
+  };
+  return {
+    wake,
+    /** Resolves once `signal` is aborted and nothing is under way. */
+    ended: run(),
+  };
 }
 
 /**
- * ms until the next try after so many in a row that failed: 1 s, 2 s, 4 s … `longest`, up to a fifth shorter so that many do not come
- * together, and as long as the service asks for in `error`. `random`: in [0, 1).
+ * ms until the next try after `failures` in a row: 1 s, 2 s, 4 s … `longest`, up to a fifth less at random (`random`: [0, 1)), but
+ * at least what the service asks for in `error`.
  */
 export function retryWait(error: unknown, failures: number, random: () => number, longest: number): number {
   const wait = Math.min(1_000 * 2 ** Math.min(failures - 1, 10), longest);

@@ -1,9 +1,9 @@
 import { expect, it } from 'vitest';
-import { proxyFindings } from './proxy-findings.ts';
+import { proxyFindings } from './service-findings.ts';
 
 const of = (https: string, none = '') => proxyFindings('bk', 'https://agent.example/v3', { http: null, https, none });
 
-it('says which proxy leads to a service, without its password, and nothing where none does', () => {
+it('names the proxy of a service without its password, and says nothing without a proxy', () => {
   expect(of('http://alice:proxy-canary@proxy.example:3128')).toEqual([
     {
       level: 'ok',
@@ -15,7 +15,7 @@ it('says which proxy leads to a service, without its password, and nothing where
   expect(of('http://proxy.example', '.example')).toEqual([]);
 });
 
-it('one that is no address is an error, which does not show it', () => {
+it('an invalid proxy address is an error that does not show it', () => {
   const found = of('alice:proxy-canary@proxy.example:3128');
   expect(found).toMatchObject([{ level: 'error', hint: expect.stringContaining('http://proxy.example:3128') }]);
   expect(JSON.stringify(found)).not.toContain('canary');
