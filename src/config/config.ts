@@ -1,13 +1,12 @@
-/**
- * The config as the rest of onejob sees it: complete, checked, read-only. How it is written, and what each key means, is `schema.ts`;
- * here is what holds without it, and what of both results. Nothing of the schema is loaded, which is not needed where there is no file.
- */
+/** The config as the rest of onejob sees it: complete, checked, read-only. `schema.ts` declares the keys, their meaning and defaults. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import type { HostFacts } from './environment.ts';
 import type { Paths } from './paths.ts';
-import type { TopFile, WrittenPool } from './schema.ts';
+import { deviceKeys, imageKeys, poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
+import { diskKeys, type TopFile, topFile, type WrittenPool } from './schema.ts';
 import type { Keys } from './service-keys.ts';
+import { complete } from './values.ts';
 import { cachePath, isNamed } from './volumes.ts';
 
 export type RuntimeName = 'docker' | 'process';
@@ -31,10 +30,10 @@ export interface AgentPackageConfig {
 export type Config = Readonly<ReturnType<typeof resolveConfig>>;
 export type PoolConfig = Readonly<ReturnType<typeof resolvePool>>;
 /** A job is trusted unless it is from a fork, another build triggered it, or a pattern does not name what it is from. */
-export type TrustConfig = Readonly<ReturnType<typeof resolveTrust>>;
-export type DeviceRequest = Readonly<ReturnType<typeof resolveDevices>>;
+export type TrustConfig = PoolConfig['trust'];
+export type DeviceRequest = PoolConfig['devices'];
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
-export type ImageRecipe = Readonly<NonNullable<ReturnType<typeof resolveImage>>>;
+export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
 /** What the owner wants to be run for a device that was put in quarantine. */
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
@@ -63,66 +62,11 @@ export const nothingWritten: Written = {
   broken: new Set(),
 };
 
-// What holds where nothing is written. In the words of the file, with values already understood: ms, bytes, shares.
-const minute = 60_000;
-const hour = 60 * minute;
-const day = 24 * hour;
-
-export const topDefaults = {
-  log_limit: 64 * 2 ** 20,
-  disk: { min_free: 0.1 },
-  keep_jobs: 7 * day,
-  on_stop: 'end',
-  on_quarantine_timeout: 10 * minute,
-} as const;
-
-export const poolDefaults = {
-  service: 'own',
-  name: '{host}-{pool}-{n}',
-  agents: 1,
-  priority: 0,
-  runtime: 'best',
-  devices: 0,
-  grant: 'auto',
-  image: 'debian:stable-slim',
-  pull: 'missing',
-  standby: true,
-  standby_max_age: 12 * hour,
-  stop_grace: 10_000,
-  timeout: null,
-  cpus: null,
-  memory: null,
-  pids: 4096,
-  disk: null,
-  shm_size: null,
-  network: 'default',
-  read_only: false,
-  oom_score_adj: 500,
-  isolation: 'full',
-  cpu_env: null,
-  hooks: null,
-  plugins: null,
-  cache_limit: 50 * 2 ** 30,
-  trust: {
-    forks: 'run-without-secrets',
-    others: 'run-without-secrets',
-    triggered: 'as-others',
-    caches: 'none',
-    network: 'internet',
-  },
-} as const;
-
-/**
- * What holds otherwise for pools of services whose agents are programs in an image. Such an agent takes up to 30 s to cancel its job
- * when it is told to end (Azure's `Agent.cs`); Buildkite's gives its job 10 s, and then sends the rest of the log.
- */
-export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto', stop_grace: 35_000 } as const;
-
 /** The pool that there is when the file names none, or there is no file. */
 export const onlyPool = { name: 'default', agents: 2 } as const;
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
-  const top = { ...topDefaults, ...written.top };
+  const top = complete(topFile, written.top);
   const services: readonly ServiceConfig[] = [...written.services].flatMap(
     ([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? [],
   );
@@ -132,8 +76,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
   const writtenPools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   const stateDir = paths.stateDir.path;
   const pools: readonly PoolConfig[] = [...writtenPools].map(([name, pool]) => {
-    const defaults = typeOf(pool.service).agent === null ? poolDefaults : imagePoolDefaults;
-    return resolvePool(name, pool, { ownNames, defaults, stateDir });
+    return resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir });
   });
   return Object.freeze({
     /** Where it was read from; null when there is no file. */
@@ -145,7 +88,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     /** Bytes of log kept per agent. */
     logLimit: top.log_limit,
     /** Share of the disk, 0 to 1, below which nothing is released. */
-    diskMinFree: top.disk.min_free ?? topDefaults.disk.min_free,
+    diskMinFree: complete(diskKeys, top.disk).min_free,
     /** ms after which finished jobs, their logs and artifacts are forgotten. */
     keepJobs: top.keep_jobs,
     /** What happens to running agents when the manager is told to stop (S10). */
@@ -162,20 +105,22 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
 interface Surroundings {
   /** Services that are the own queue. */
   readonly ownNames: ReadonlySet<string>;
-  readonly defaults: typeof poolDefaults | typeof imagePoolDefaults;
+  /** Whether its agents are programs in images. */
+  readonly isInImages: boolean;
   readonly stateDir: string;
 }
 
-function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, stateDir }: Surroundings) {
-  const pool = { ...defaults, ...given };
+function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir }: Surroundings) {
+  const pool = complete(poolFile, given, isInImages);
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
-  const imageRecipe: ImageRecipe | null = resolveImage(pool.image);
-  const devices: DeviceRequest = resolveDevices(pool.devices);
-  const trust: TrustConfig = resolveTrust(given.trust);
-  const best: RuntimeName | null = defaults.runtime === 'best' && given.image === undefined ? null : 'docker';
+  const asked = complete(deviceKeys, typeof pool.devices === 'object' ? pool.devices : { count: pool.devices });
+  const { uuid = [], capabilities, numa, ...conditions } = asked;
+  const unsafe = complete(unsafeKeys, given.unsafe);
+  const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
+  const image = pool.image === 'auto' ? { base: pool.image } : pool.image;
   /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
   const recipe: Recipe = {
-    image: imageRecipe === null && typeof pool.image === 'string' && pool.runtime !== 'process' ? pool.image : null,
+    image: typeof image === 'string' && pool.runtime !== 'process' ? image : null,
     pull: pool.pull,
     env: { ...given.env, ...cpuVariable(pool) },
     mounts: [...(given.volumes ?? []), ...(given.caches ?? []).map((cache) => placeCache(cache, name, stateDir))],
@@ -190,11 +135,11 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     tmpfs: given.tmpfs ?? {},
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
-    grant: resolveGrant(pool.grant, pool.devices),
+    grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
     unsafe: {
-      privileged: given.unsafe?.privileged ?? false,
-      pidHost: given.unsafe?.pid_host ?? false,
-      seccompUnconfined: given.unsafe?.seccomp_unconfined ?? false,
+      privileged: unsafe.privileged,
+      pidHost: unsafe.pid_host,
+      seccompUnconfined: unsafe.seccomp_unconfined,
     },
   };
   return {
@@ -211,7 +156,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     /** Number of slots; `per-device`: as many as there are devices that fit. */
     agents: pool.agents,
     /** Devices each agent needs, with conditions on them; none for a CPU pool. */
-    devices,
+    devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }),
     tags: resolveTags(given.tags),
     standby: pool.standby,
     /** ms */
@@ -223,7 +168,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     /** Bytes that the files of a job may take on disk; null for no limit. */
     disk: pool.disk,
     /** What jobs may do by where they come from, where the CI service tells it. */
-    trust,
+    trust: Object.freeze(complete(trustKeys, given.trust)),
     /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
     isolation: pool.isolation,
     /** Folder of the host with hooks of the owner, for agents that know hooks (Buildkite); null: none. */
@@ -233,33 +178,8 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     /** Bytes that each named cache of a slot may have; what was not used for longest is removed beyond. */
     cacheLimit: pool.cache_limit,
     /** Set when the image is to be chosen or built; then `recipe.image` is null until it was. */
-    imageRecipe,
+    imageRecipe: typeof image === 'string' ? null : Object.freeze(complete(imageKeys, image)),
     recipe,
-  };
-}
-
-/** What each rule means stands with its key in the schema. */
-function resolveTrust(given: WrittenPool['trust']) {
-  const { trust } = poolDefaults;
-  /** null: any, of `tags` none. */
-  const list = (patterns: readonly string[] | undefined): readonly string[] | null => patterns ?? null;
-  return {
-    forks: given?.forks ?? trust.forks,
-    pipelines: list(given?.pipelines),
-    branches: list(given?.branches),
-    /** A build of a tag is never one of a branch. */
-    tags: list(given?.tags),
-    /** What may have made the build, in the service's words. */
-    sources: list(given?.sources),
-    /** Of what addresses of repositories mean, as `host/path` or `user@host/path`. */
-    repositories: list(given?.repositories),
-    triggered: given?.triggered ?? trust.triggered,
-    others: given?.others ?? trust.others,
-    caches: given?.caches ?? trust.caches,
-    /** Of untrusted jobs; null: as the pool's. */
-    image: given?.image ?? null,
-    /** Of untrusted jobs. */
-    network: given?.network ?? trust.network,
   };
 }
 
@@ -271,45 +191,6 @@ function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpu
 /** A named cache has a folder for each slot. */
 function placeCache(mount: Mount, pool: string, stateDir: string): Mount {
   return isNamed(mount.cache) ? { ...mount, host: cachePath(stateDir, pool, '{name}', mount.cache.name) } : mount;
-}
-
-function resolveImage(written: NonNullable<WrittenPool['image']>) {
-  if (typeof written === 'string' && written !== 'auto') return null;
-  const image: Extract<typeof written, object> = typeof written === 'string' ? { base: written } : written;
-  const packages: readonly string[] = image.packages ?? [];
-  return {
-    /** Image reference, or `auto`; null when only `dockerfile` is given. */
-    base: image.base ?? null,
-    packages,
-    /** Path of a Dockerfile on this host. */
-    dockerfile: image.dockerfile ?? null,
-    flavour: image.flavour ?? 'devel',
-    /** As in tags of images, such as `ubuntu22.04`, for `auto`; null for the best one there is. */
-    distribution: image.distribution ?? null,
-  };
-}
-
-function resolveDevices(devices: NonNullable<WrittenPool['devices']>) {
-  const asked: Extract<typeof devices, object> = typeof devices === 'object' ? devices : { count: devices };
-  const uuids: readonly string[] = [asked.uuid ?? []].flat();
-  return {
-    count: asked.count ?? 1,
-    /** true: any MIG instance; a profile such as `1g.10gb`; null or false: whole cards. */
-    mig: asked.mig ?? null,
-    model: asked.model ?? null,
-    uuids,
-    vendor: asked.vendor ?? null,
-    /** `>=40GiB` and the like, as written. */
-    memory: asked.memory ?? null,
-    compute: asked.compute ?? null,
-    share: asked.share ?? 1,
-    display: asked.display ?? 'allow',
-  };
-}
-
-function resolveGrant(way: NonNullable<WrittenPool['grant']>, devices: NonNullable<WrittenPool['devices']>): Recipe['grant'] {
-  const { capabilities = [], numa = false } = typeof devices === 'object' ? devices : {};
-  return { way, capabilities: [...new Set(capabilities)], numa };
 }
 
 /** `key=value` each: a list gives a tag several values; a text is split at its commas. */

@@ -1,12 +1,15 @@
 /** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
-import { serviceType, serviceTypes } from '../ci/types.ts';
+import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
-import { imagePoolDefaults, poolDefaults, topDefaults } from './config.ts';
+import { serviceSchemas } from './interpret.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
+import { poolFile, trustKeys } from './pool-schema.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
+import { diskKeys, topFile } from './schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
+import { aboutOf, defaultsOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
 /** One value that holds. */
@@ -26,7 +29,7 @@ export function configShow(checked: Checked): ShownValue[] {
   const { written, writing, paths, config } = checked;
   const shown: ShownValue[] = [];
   const add = (path: Path, value: unknown, origin: string) =>
-    shown.push({ key: formatPath(path), value: show(path.at(-1), value), origin });
+    shown.push({ key: formatPath(path), value: show(kinds.get(String(path.at(-1))), value), origin });
   const fromFile = (path: Path) => {
     const place = writing.locate(path, 'key');
     return place.line === null ? place.source : `${place.source}:${place.line}`;
@@ -49,7 +52,7 @@ export function configShow(checked: Checked): ShownValue[] {
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  for (const [name, value] of Object.entries({ ...topDefaults, ...written.top }))
+  for (const [name, value] of Object.entries({ ...defaultsOf(topFile), ...written.top }))
     if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
@@ -58,8 +61,8 @@ export function configShow(checked: Checked): ShownValue[] {
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    const defaults = serviceType(written.services.get(pool.service)?.type).agent !== null ? imagePoolDefaults : poolDefaults;
-    for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
+    const defaults = defaultsOf(poolFile, serviceType(written.services.get(pool.service)?.type).agent !== null);
+    for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...trustDefaults, ...keys.trust } })) {
       const path = ['pools', pool.name, key];
       addFrom(path, value, [path, ['defaults', key]]);
     }
@@ -108,23 +111,23 @@ function isPlainMap(value: unknown): value is Record<string, unknown> {
   );
 }
 
-const durations = new Set<string | number | undefined>([
-  'standby_max_age',
-  'stop_grace',
-  'timeout',
-  'keep_jobs',
-  'on_quarantine_timeout',
-  ...serviceTypes.flatMap(({ defaults }) => Object.keys(defaults).filter((key) => typeof defaults[key] === 'number')),
-]);
-const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
+/** Kinds of values by key: keys of one name in different maps that hold numbers have the same kind. */
+const kinds = new Map(
+  [...Object.values(serviceSchemas).map(({ keys }) => keys), topFile, diskKeys, poolFile].flatMap(({ shape }) =>
+    Object.entries(shape).map(([key, type]) => [key, aboutOf(type).kind] as const),
+  ),
+);
 
-/** A value of a key as one would write it. */
-export function show(key: string | number | undefined, value: unknown): string {
+/** What untrusted jobs may do is restricted by lists that have no default. */
+const trustDefaults = Object.fromEntries(Object.entries(defaultsOf(trustKeys)).filter(([, value]) => value !== null));
+
+/** A value as people write it. `kind`: of its key. */
+export function show(kind: string | undefined, value: unknown): string {
   if (value === null) return 'none';
   if (typeof value === 'number') {
-    if (durations.has(key)) return formatDuration(value);
-    if (sizes.has(key)) return formatSize(value);
-    return key === 'min_free' ? formatShare(value) : String(value);
+    if (kind?.startsWith('duration')) return formatDuration(value);
+    if (kind?.startsWith('size')) return formatSize(value);
+    return kind === 'percentage' ? formatShare(value) : String(value);
   }
   if (Array.isArray(value)) return `[${value.map((one) => show(undefined, one)).join(', ')}]`;
   if (typeof value !== 'object') return plain(String(value));

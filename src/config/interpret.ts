@@ -1,11 +1,16 @@
 /** From plain values to understood ones: every key against the schema, every problem kept, what is right kept too. */
 import type { z } from 'zod';
+import type { ServiceSchema } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
-import type { Written, WrittenService } from './config.ts';
+import type { ServiceConfig, Written, WrittenService } from './config.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
-import { nameProblem, nestedKeys, poolFile, serviceSchemas, type TopFile, topFile, type WrittenPool } from './schema.ts';
+import { nameProblem, nestedKeys, poolFile, type TopFile, topFile, type WrittenPool } from './schema.ts';
 import { type Combined, mergeMaps } from './source.ts';
 import { describeKind, isMap } from './values.ts';
+
+export const serviceSchemas = Object.fromEntries(
+  await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
+) as Readonly<Record<ServiceConfig['type'], ServiceSchema>>;
 
 /** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
 export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { written: Written; problems: Problem[] } {

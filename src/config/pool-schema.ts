@@ -1,10 +1,9 @@
 /** Every key of a pool, so also of `defaults`. */
 import { z } from 'zod';
-import { titlesOf, titlesWith } from '../ci/types.ts';
+import { titlesWith } from '../ci/types.ts';
 import { globProblem } from '../glob.ts';
-import { imagePoolDefaults, poolDefaults } from './config.ts';
 import { templateProblem } from './template.ts';
-import { formatDuration, parseSize } from './units.ts';
+import { parseSize } from './units.ts';
 import {
   absolute,
   describeKind,
@@ -81,61 +80,72 @@ export const trustKeys = z.strictObject({
   forks: key(forkRule, '`refuse` or `run-without-secrets`', {
     description: 'What happens to pull requests from another repository, and to those whose origin is unknown.',
     example: 'refuse',
+    default: 'run-without-secrets',
   }),
   pipelines: key(z.array(pattern('a pattern such as "app-*" or "acme/app"', 1)), 'list of patterns', {
     description:
       'Pipelines whose jobs are trusted, by their slug or as `organisation/slug`. `*` stands for any text without a slash, `{a,b}` for either.',
     example: '[app, "app-*"]',
+    default: null,
     shown: 'any',
   }),
   branches: key(z.array(pattern('a pattern such as "release/*"', 64)), 'list of patterns', {
     description:
       'Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` matches everything below `release/`. Branches of forks do not count.',
     example: '[main, "release/**"]',
+    default: null,
     shown: 'any',
   }),
   tags: key(z.array(pattern('a pattern such as "v*"', 64)), 'list of patterns', {
     description:
       'Tags whose builds are trusted, whatever `branches` says. Without this key no build of a tag is trusted: anyone who may push tags can give one the name of a protected branch. Tags of forks do not count.',
     example: '["v*"]',
+    default: null,
     shown: 'none',
   }),
-  sources: key(z.array(oneOf(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), {
+  sources: key(z.array(oneOf<readonly string[]>(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), {
     description:
       'What may have created the build of a trusted job. Anyone who creates one on the website (`ui`) or with the API (`api`) chooses branch and commit by hand, without the right to push.',
     example: '[webhook, schedule]',
+    default: null,
     shown: 'any',
   }),
   repositories: key(z.array(repositoryPattern), 'list of patterns', {
     description:
       'Repositories whose jobs are trusted, as `HOST/PATH`, whatever protocol fetches them; `USER@HOST/PATH` if SSH logs in as a user other than `git`. Without this key onejob trusts what a pipeline says about its own repository.',
     example: '["github.com/acme/*"]',
+    default: null,
     shown: 'any',
   }),
   triggered: key(oneOf(['as-others', 'trust']), {
     description:
       'Builds that another build triggered (a `trigger` step). The service does not report whether that build came from a fork, which chooses branch, commit and environment of what it triggers. `as-others` treats them as `others` says; `trust` applies only the other rules.',
     example: 'trust',
+    default: 'as-others',
   }),
   others: key(rule, {
     description:
       'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not match, and to those that `triggered` covers.',
     example: 'refuse',
+    default: 'run-without-secrets',
   }),
   caches: key(oneOf(['none', 'private']), {
     description:
       'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together.',
     example: 'private',
+    default: 'none',
   }),
   image: key(text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image', {
     description: 'Image of untrusted jobs.',
     example: 'ghcr.io/acme/ci-plain:3',
+    default: null,
     shown: "the pool's",
   }),
   network: key(text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/), {
     description:
       "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
     example: 'untrusted-lab',
+    default: 'internet',
   }),
 });
 
@@ -149,16 +159,22 @@ const atLeastSize = value((found) => {
 const uuid = text('the UUID of a device such as "GPU-…" or "MIG-…"', /^[A-Za-z0-9][A-Za-z0-9/_.:-]{3,127}$/);
 
 export const deviceKeys = z.strictObject({
-  count: key(integer(1, 512, 'all'), { description: 'How many devices.', example: '2', shown: '1' }),
-  model: key(text('a model', oneLine), { description: 'Words that the name of the device contains.', example: 'A100' }),
-  vendor: key(oneOf(['nvidia', 'amd', 'intel']), { description: 'The vendor of the device.', example: 'nvidia' }),
+  count: key(integer(1, 512, 'all'), { description: 'How many devices.', example: '2', default: 1 }),
+  model: key(text('a model', oneLine), {
+    description: 'Words that the name of the device contains.',
+    example: 'A100',
+    default: null,
+  }),
+  vendor: key(oneOf(['nvidia', 'amd', 'intel']), { description: 'The vendor of the device.', example: 'nvidia', default: null }),
   memory: key(atLeastSize, 'condition', {
     description: 'How much memory it has; a size alone is a minimum.',
     example: '">=40GiB"',
+    default: null,
   }),
   compute: key(text('a condition such as ">=8.0"', /^(>=|<=|>|<|=)?\s*\d+(\.\d+)?$/), 'condition', {
     description: 'Its compute capability; a number alone is a minimum.',
     example: '">=8.0"',
+    default: null,
   }),
   mig: key(
     either(
@@ -167,7 +183,7 @@ export const deviceKeys = z.strictObject({
       text('true, false or a profile such as "1g.10gb"', /^(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z0-9.+-]+)?$/i),
     ),
     'true, false or profile',
-    { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
+    { description: 'MIG instances instead of whole cards.', example: '1g.10gb', default: null, shown: 'false' },
   ),
   uuid: key(either(Array.isArray, z.array(uuid), uuid), 'text or list', {
     description: 'Only these devices. The first agent of the pool gets the first of them, and so on.',
@@ -176,21 +192,22 @@ export const deviceKeys = z.strictObject({
   share: key(integer(1, 64), {
     description: 'How many agents may hold the same device at the same time.',
     example: '2',
-    shown: '1',
+    default: 1,
   }),
   display: key(oneOf(['refuse', 'allow']), {
     description: 'Whether a card that drives a display may be taken.',
     example: 'refuse',
-    shown: 'allow',
+    default: 'allow',
   }),
   capabilities: key(z.array(oneOf(['graphics', 'video', 'display'])), 'list of `graphics`, `video` and `display`', {
     description: "What NVIDIA's driver may be used for, in addition to computing and nvidia-smi.",
     example: '[graphics, video]',
+    default: [] as never[],
   }),
   numa: key(yesNo, {
     description: 'Agents run only on CPUs of the NUMA nodes that their devices belong to, if the host reports these.',
     example: 'true',
-    shown: 'false',
+    default: false,
   }),
 });
 
@@ -198,23 +215,27 @@ export const imageKeys = z.strictObject({
   base: key(text('an image, or "auto"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), 'image or `auto`', {
     description: 'The image to build on.',
     example: '"ubuntu:24.04"',
+    default: null,
   }),
   packages: key(z.array(text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), {
     description: "Packages of the image's distribution to install on top of it.",
     example: '[git, curl]',
+    default: [] as never[],
   }),
   dockerfile: key(absolute, {
     description: 'A Dockerfile to build first. No other file of its folder is sent with it.',
     example: '/etc/onejob/Dockerfile',
+    default: null,
   }),
   flavour: key(oneOf(['base', 'runtime', 'devel']), {
     description: 'How many of the GPU tools `auto` includes.',
     example: 'runtime',
-    shown: 'devel',
+    default: 'devel',
   }),
   distribution: key(text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), {
     description: 'The distribution of the image that `auto` takes.',
     example: 'ubuntu22.04',
+    default: null,
     shown: "Ubuntu's newest that fits",
   }),
 });
@@ -226,12 +247,10 @@ const environment = z.record(
   ),
 );
 
-const inImage = titlesOf(({ agent }) => agent !== null);
-
 export const unsafeKeys = z.strictObject({
-  privileged: key(yesNo, { description: 'The job gets all rights over the host.', example: 'true', shown: 'false' }),
-  pid_host: key(yesNo, { description: 'Jobs see all processes of the host.', example: 'true', shown: 'false' }),
-  seccomp_unconfined: key(yesNo, { description: 'No filter on system calls.', example: 'true', shown: 'false' }),
+  privileged: key(yesNo, { description: 'The job gets all rights over the host.', example: 'true', default: false }),
+  pid_host: key(yesNo, { description: 'Jobs see all processes of the host.', example: 'true', default: false }),
+  seccomp_unconfined: key(yesNo, { description: 'No filter on system calls.', example: 'true', default: false }),
 });
 
 const agentName = value((found) => {
@@ -279,10 +298,17 @@ const capabilities = z.array(
   }),
 );
 
+const hour = 3_600_000;
+
+/**
+ * An agent in an image takes up to 30 s to cancel its job when it is told to end (Azure's `Agent.cs`). Buildkite's gives its job 10 s,
+ * and then sends the rest of the log. So `stop_grace` is longer there.
+ */
 export const poolFile = z.strictObject({
   service: key(text('the name of a service', word), 'name', {
     description: 'The CI service that the pool takes jobs from: a key of `services`, or `own` for the own queue.',
     example: 'julia',
+    default: 'own',
   }),
   queue: key(text('the name of a queue', oneLine), {
     description:
@@ -294,15 +320,18 @@ export const poolFile = z.strictObject({
     description:
       "Name of the agents; the same for all agents of a slot. Placeholders: `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
     example: '"gpuci.{1..}"',
+    default: '{host}-{pool}-{n}',
   }),
   agents: key(integer(0, 512, 'per-device'), {
     description:
       'Number of slots: how many agents can work at the same time. `per-device`: one for each device of the host that fits.',
     example: '4',
+    default: 1,
   }),
   priority: key(integer(-1000, 1000), {
     description: 'Agents with a higher priority get jobs first, if the CI service supports priorities.',
     example: '4',
+    default: 0,
   }),
   tags: key(tags, 'map or text', {
     description: "What the agents report that they can do: a map (a list gives a tag several values), or the service's own text.",
@@ -312,16 +341,19 @@ export const poolFile = z.strictObject({
     description:
       'What runs the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker if an Engine answers and the default image is available, otherwise processes of this host; `onejob status` says which and why. A daemon that `up` started checks again every 30 s, and such a pool moves to Docker once Docker is usable; it never moves back.',
     example: 'docker',
-    shown: `\`${poolDefaults.runtime}\`; \`docker\` with ${inImage}`,
+    default: 'best',
+    defaultInImages: 'docker',
   }),
   devices: key(devices, 'number, `all` or map', {
     description: 'Devices that each agent gets exclusively. 0: none. Pools take devices in the order of the file.',
     example: '{ count: 1, memory: ">=40GiB" }',
+    default: 0,
   }),
   grant: key(oneOf(['auto', 'request', 'cdi', 'runtime']), {
     description:
       'How to ask the Engine for NVIDIA devices: by a device request, by CDI, or by the runtime `nvidia`. `auto`: depends on what the Engine reports; `onejob doctor` says which and why.',
     example: 'cdi',
+    default: 'auto',
   }),
   image: key(
     either(isMap, imageKeys, text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u)),
@@ -330,21 +362,32 @@ export const poolFile = z.strictObject({
       description:
         'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
       example: 'debian:stable-slim',
-      shown: `\`${poolDefaults.image}\`; \`auto\` with ${inImage}`,
+      default: 'debian:stable-slim',
+      defaultInImages: 'auto',
     },
   ),
-  pull: key(oneOf(['missing', 'always', 'never']), { description: 'When the image is pulled.', example: 'always' }),
+  pull: key(oneOf(['missing', 'always', 'never']), {
+    description: 'When the image is pulled.',
+    example: 'always',
+    default: 'missing',
+  }),
   standby: key(yesNo, {
     description: 'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them.',
     example: 'false',
+    default: true,
   }),
-  standby_max_age: key(duration(60_000, '1m'), { description: 'A waiting sandbox that is older is replaced.', example: '12h' }),
+  standby_max_age: key(duration(60_000, '1m'), {
+    description: 'A waiting sandbox that is older is replaced.',
+    example: '12h',
+    default: 12 * hour,
+  }),
   stop_grace: key(duration(), {
     description: 'How long a job may take to end after TERM before it is killed.',
     example: '2m',
-    shown: `\`${formatDuration(poolDefaults.stop_grace)}\`; \`${formatDuration(imagePoolDefaults.stop_grace)}\` with ${inImage}`,
+    default: 10_000,
+    defaultInImages: 35_000,
   }),
-  timeout: key(orNone(duration(1000, '1s')), { description: 'How long a job may run.', example: '6h' }),
+  timeout: key(orNone(duration(1000, '1s')), { description: 'How long a job may run.', example: '6h', default: null }),
   env: key(environment, 'map', {
     description: 'Environment of every job. Never put a secret here. `{name}` becomes the name of the agent.',
     example: '{ OMP_NUM_THREADS: 4, MY_AGENT: "{name}" }',
@@ -363,26 +406,31 @@ export const poolFile = z.strictObject({
     description:
       'How large each named cache of a slot may grow. Beyond it, the least recently used files are removed between two agents.',
     example: '20GiB',
+    default: 50 * 2 ** 30,
   }),
-  cpus: key(orNone(numeric(0.01, 4096)), { description: 'CPUs that each agent may use.', example: '4' }),
+  cpus: key(orNone(numeric(0.01, 4096)), { description: 'CPUs that each agent may use.', example: '4', default: null }),
   cpu_env: key(variable, 'name of a variable, or `none`', {
     description: 'An environment variable that tells every job how many `cpus` it has: rounded down, at least 1.',
     example: 'JULIA_CPU_THREADS',
+    default: null,
   }),
   memory: key(orNone(size(6 * 2 ** 20, '6MiB')), {
     description: 'Memory that each agent may use; beyond it the job is killed.',
     example: '24GiB',
+    default: null,
   }),
   pids: key(orNone(integer(32, 4_194_304)), {
     description: 'Processes and threads that each agent may have at a time; one more cannot be started.',
     example: '16384',
+    default: 4096,
   }),
   disk: key(orNone(size(2 ** 20, '1MiB')), {
     description:
       'Disk space that the files of a job may take, without caches and volumes. onejob measures it now and then instead of reserving it: a job that is found above it is ended. Files that are deleted but still open do not count.',
     example: '100GiB',
+    default: null,
   }),
-  shm_size: key(orNone(size()), { description: 'Size of `/dev/shm`.', example: '8GiB', shown: "the runtime's own" }),
+  shm_size: key(orNone(size()), { description: 'Size of `/dev/shm`.', example: '8GiB', default: null, shown: "the runtime's own" }),
   ulimits: key(z.record(z.string(), ulimit), {
     description:
       'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without a limit for `core`, no core dumps are written.',
@@ -392,6 +440,7 @@ export const poolFile = z.strictObject({
     description:
       "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
     example: 'none',
+    default: 'default',
   }),
   user: key(user, 'text', {
     description:
@@ -399,7 +448,11 @@ export const poolFile = z.strictObject({
     example: '"1000:1000"',
     shown: "the image's own",
   }),
-  read_only: key(yesNo, { description: 'Root file system read-only; the workspace and `tmpfs` stay writable.', example: 'true' }),
+  read_only: key(yesNo, {
+    description: 'Root file system read-only; the workspace and `tmpfs` stay writable.',
+    example: 'true',
+    default: false,
+  }),
   tmpfs: key(tmpfs, { description: 'Folders in memory: container path to size, or to mount options.', example: '{ /tmp: 64MiB }' }),
   cap_add: key(capabilities, {
     description: "Capabilities in addition to Docker's default, from which onejob drops NET_RAW and MKNOD.",
@@ -408,10 +461,12 @@ export const poolFile = z.strictObject({
   oom_score_adj: key(integer(-1000, 1000), {
     description: 'How early the kernel ends the job when the host runs out of memory; higher is earlier.',
     example: '500',
+    default: 500,
   }),
   isolation: key(oneOf(['full', 'none']), {
     description: 'Credentials of a CI service enter only a sandbox that hides them from jobs of others. `none` turns that off.',
     example: 'none',
+    default: 'full',
   }),
   trust: key(trustKeys, {
     description: `What jobs may do depending on where they come from, if the CI service reports it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
@@ -420,10 +475,12 @@ export const poolFile = z.strictObject({
   hooks: key(orNone(absolute), {
     description: `Folder of the host with hooks for the agents (${titlesWith('hooks')}). They see it read-only.`,
     example: '/etc/onejob/hooks',
+    default: null,
   }),
   plugins: key(orNone(absolute), {
     description: `Folder of the host with plugins for the agents (${titlesWith('plugins')}). They see it read-only.`,
     example: '/etc/onejob/plugins',
+    default: null,
   }),
   unsafe: key(unsafeKeys, {
     description: 'Settings that weaken the sandbox. `onejob doctor` names each pool that uses one.',

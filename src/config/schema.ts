@@ -1,11 +1,9 @@
 /** How a config file is written: every key, its type and its meaning. `docs/configuration.md` is printed from here. */
 import { z } from 'zod';
-import type { ServiceSchema } from '../ci/service-type.ts';
-import { serviceTypes } from '../ci/types.ts';
-import type { ServiceConfig } from './config.ts';
 import { deviceKeys, imageKeys, poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
 import {
   absolute,
+  defaultsOf,
   describeKind,
   duration,
   either,
@@ -57,10 +55,11 @@ const secretsKeys = z.strictObject({
   }),
 });
 
-const diskKeys = z.strictObject({
+export const diskKeys = z.strictObject({
   min_free: key(share, {
     description: 'Share of the disk that must be free; below it no job starts, and the reason is shown.',
     example: '10%',
+    default: 0.1,
   }),
 });
 
@@ -118,16 +117,23 @@ export const topFile = z.strictObject({
     description:
       'How much output is kept per agent. Of more output, only the beginning and the end are kept, with at least the last 1 MiB of each stream. On disk it takes up to twice as much plus 4 MiB; less is kept of output in pieces of a few bytes. The job continues when it writes more.',
     example: '64MiB',
+    default: 64 * 2 ** 20,
   }),
-  disk: key(diskKeys, { description: 'The disk that holds the sandboxes.', example: '{ min_free: 10% }' }),
+  disk: key(diskKeys, {
+    description: 'The disk that holds the sandboxes.',
+    example: '{ min_free: 10% }',
+    default: defaultsOf(diskKeys),
+  }),
   keep_jobs: key(duration(60_000, '1m'), {
     description: 'How long results, logs and artifacts of finished jobs are kept.',
     example: '30d',
+    default: 7 * 86_400_000,
   }),
   on_stop: key(oneOf(['end', 'drain', 'leave']), {
     description:
       'What a stopping manager does with running jobs: `end` gives them their grace period, `drain` waits for them, `leave` lets them run for the next manager to take over.',
     example: 'drain',
+    default: 'end',
   }),
   on_quarantine: key(command, 'list', {
     description:
@@ -137,6 +143,7 @@ export const topFile = z.strictObject({
   on_quarantine_timeout: key(duration(1000, '1s'), {
     description: 'How long the command of `on_quarantine` may take before it is killed.',
     example: '30m',
+    default: 10 * 60_000,
   }),
 });
 
@@ -145,7 +152,3 @@ type Given<T> = { [K in keyof T]?: Exclude<T[K], undefined> };
 export type TopFile = Given<z.output<typeof topFile>>;
 /** One pool, or `defaults`, as written: with the values understood. */
 export type WrittenPool = Given<z.output<typeof poolFile>>;
-
-export const serviceSchemas = Object.fromEntries(
-  await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
-) as Readonly<Record<ServiceConfig['type'], ServiceSchema>>;

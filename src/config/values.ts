@@ -5,15 +5,36 @@ import type { SecretReference } from '../secrets/reference.ts';
 import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
 
-/** What `docs/configuration.md` says about a key. */
-export interface About {
+/** Everything about a key but the type of its values. */
+export interface About<D = unknown> {
   /** What it does; sentences. */
   readonly description: string;
-  /** A value as one would write it in YAML. */
+  /** A value as people write it in YAML. */
   readonly example: string;
-  /** What holds when it is not written, where that is no value of the defaults. */
+  /** Its value when the file has none; null is `none`. */
+  readonly default?: D;
+  /** The same in pools of services whose agents are programs in an image. */
+  readonly defaultInImages?: D;
+  /** The default for the docs page, if it is not a plain value. */
   readonly shown?: string;
 }
+
+export interface Described<D = unknown> extends About<D> {
+  /** Kind of its values, as the docs page says it. */
+  readonly kind: string;
+}
+
+type Key<T extends z.ZodType, D> = z.ZodOptional<T> & { readonly about: Described<D> };
+type Shape = z.core.$ZodLooseShape;
+
+type Fixed<V> = V extends [unknown, ...unknown[]] ? V : V extends (infer E)[] ? readonly E[] : V;
+
+/** All keys of a map, those that have a default with a value. */
+type Complete<S extends Shape> = {
+  -readonly [K in keyof S]: S[K] extends Key<infer T, infer D>
+    ? Fixed<z.output<T>> | (undefined extends D ? undefined : Extract<D, null>)
+    : never;
+};
 
 /** Names of pools and services. */
 export const word = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
@@ -30,11 +51,35 @@ export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
   return type.meta({ title });
 }
 
-/** A key that may be left out, with its line for the docs page. `kind`: of its values, where their type does not say it. */
-export function key<T extends z.ZodType>(type: T, ...told: readonly [about: About] | readonly [kind: string, about: About]) {
+/** A key that may be left out. `kind`: of its values, if their type does not say it. */
+export function key<T extends z.ZodType, const D extends z.output<T> | null | undefined = undefined>(
+  type: T,
+  ...told: readonly [about: About<D>] | readonly [kind: string, about: About<D>]
+): Key<T, D> {
   const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
-  const { description, example, shown } = about;
-  return type.optional().meta({ title: kind, description, examples: [example], shown });
+  return Object.assign(type.optional(), { about: { ...about, kind } });
+}
+
+export function aboutOf(type: unknown): Described {
+  return (type as Key<z.ZodType, unknown>).about;
+}
+
+/** Defaults of the keys that have one, in their order. */
+export function defaultsOf<S extends Shape>({ shape }: z.ZodObject<S>, isInImages = false): Partial<Complete<S>> {
+  const pairs = Object.entries(shape).map(([name, type]) => {
+    const { default: usual, defaultInImages = usual } = aboutOf(type);
+    return [name, isInImages ? defaultInImages : usual] as const;
+  });
+  return Object.fromEntries(pairs.filter(([, usual]) => usual !== undefined)) as Partial<Complete<S>>;
+}
+
+/** What holds: what is written, else the defaults. */
+export function complete<S extends Shape>(
+  keys: z.ZodObject<S>,
+  written: Partial<z.output<z.ZodObject<S>>> = {},
+  isInImages = false,
+): Complete<S> {
+  return { ...defaultsOf(keys, isInImages), ...written } as Complete<S>;
 }
 
 function kindOf(type: z.ZodType): string {
