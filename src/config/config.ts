@@ -1,12 +1,12 @@
-/** The config as the rest of onejob sees it: complete, checked, read-only. `schema.ts` declares the keys, their meaning and defaults. */
+/** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares the keys, their meaning and defaults. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import type { HostFacts } from './environment.ts';
+import { complete } from './key.ts';
+import { deviceKeys, diskKeys, imageKeys, poolKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
 import type { Paths } from './paths.ts';
-import { deviceKeys, imageKeys, poolFile, trustKeys, unsafeKeys } from './pool-schema.ts';
-import { diskKeys, type TopFile, topFile, type WrittenPool } from './schema.ts';
+import type { TopFile, WrittenPool } from './schema.ts';
 import type { Keys } from './service-keys.ts';
-import { complete } from './values.ts';
 import { cachePath, isNamed } from './volumes.ts';
 
 export type RuntimeName = 'docker' | 'process';
@@ -66,7 +66,7 @@ export const nothingWritten: Written = {
 export const onlyPool = { name: 'default', agents: 2 } as const;
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
-  const top = complete(topFile, written.top);
+  const top = complete(topKeys, written.top);
   const services: readonly ServiceConfig[] = [...written.services].flatMap(
     ([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? [],
   );
@@ -111,7 +111,7 @@ interface Surroundings {
 }
 
 function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir }: Surroundings) {
-  const pool = complete(poolFile, given, isInImages);
+  const pool = complete(poolKeys, given, isInImages);
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
   const asked = complete(deviceKeys, typeof pool.devices === 'object' ? pool.devices : { count: pool.devices });
   const { uuid = [], capabilities, numa, ...conditions } = asked;

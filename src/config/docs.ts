@@ -3,12 +3,13 @@ import type { z } from 'zod';
 import { titlesOf } from '../ci/types.ts';
 import { show } from './explain.ts';
 import { serviceSchemas } from './interpret.ts';
+import type { Described } from './key.ts';
 import { nestedKeys, poolFile, topFile } from './schema.ts';
-import { aboutOf, type Described } from './values.ts';
+import { aboutOf } from './values.ts';
 
 const head = `# Configuration
 
-<!-- Printed by "npm run docs" from src/config/schema.ts: change it there. -->
+<!-- Printed by "npm run docs" from src/config/keys.ts: change it there. -->
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
 \`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one is used. Without a file there is the own queue with

@@ -3,13 +3,14 @@ import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
 import { serviceSchemas } from './interpret.ts';
+import { defaultsOf } from './key.ts';
+import { poolKeys, topKeys, trustKeys } from './keys.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
-import { poolFile, trustKeys } from './pool-schema.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
-import { diskKeys, topFile } from './schema.ts';
+import { nestedKeys, poolFile, topFile } from './schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
-import { aboutOf, defaultsOf } from './values.ts';
+import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
 /** One value that holds. */
@@ -52,7 +53,7 @@ export function configShow(checked: Checked): ShownValue[] {
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  for (const [name, value] of Object.entries({ ...defaultsOf(topFile), ...written.top }))
+  for (const [name, value] of Object.entries({ ...defaultsOf(topKeys), ...written.top }))
     if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
@@ -61,7 +62,7 @@ export function configShow(checked: Checked): ShownValue[] {
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    const defaults = defaultsOf(poolFile, serviceType(written.services.get(pool.service)?.type).agent !== null);
+    const defaults = defaultsOf(poolKeys, serviceType(written.services.get(pool.service)?.type).agent !== null);
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...trustDefaults, ...keys.trust } })) {
       const path = ['pools', pool.name, key];
       addFrom(path, value, [path, ['defaults', key]]);
@@ -113,7 +114,7 @@ function isPlainMap(value: unknown): value is Record<string, unknown> {
 
 /** Kinds of values by key: keys of one name in different maps that hold numbers have the same kind. */
 const kinds = new Map(
-  [...Object.values(serviceSchemas).map(({ keys }) => keys), topFile, diskKeys, poolFile].flatMap(({ shape }) =>
+  [...Object.values(serviceSchemas).map(({ keys }) => keys), ...Object.values(nestedKeys), topFile, poolFile].flatMap(({ shape }) =>
     Object.entries(shape).map(([key, type]) => [key, aboutOf(type).kind] as const),
   ),
 );

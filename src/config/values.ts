@@ -2,39 +2,9 @@
 import { z } from 'zod';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
+import type { Described, Told } from './key.ts';
 import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
-
-/** Everything about a key but the type of its values. */
-export interface About<D = unknown> {
-  /** What it does; sentences. */
-  readonly description: string;
-  /** A value as people write it in YAML. */
-  readonly example: string;
-  /** Its value when the file has none; null is `none`. */
-  readonly default?: D;
-  /** The same in pools of services whose agents are programs in an image. */
-  readonly defaultInImages?: D;
-  /** The default for the docs page, if it is not a plain value. */
-  readonly shown?: string;
-}
-
-export interface Described<D = unknown> extends About<D> {
-  /** Kind of its values, as the docs page says it. */
-  readonly kind: string;
-}
-
-type Key<T extends z.ZodType, D> = z.ZodOptional<T> & { readonly about: Described<D> };
-type Shape = z.core.$ZodLooseShape;
-
-type Fixed<V> = V extends [unknown, ...unknown[]] ? V : V extends (infer E)[] ? readonly E[] : V;
-
-/** All keys of a map, those that have a default with a value. */
-type Complete<S extends Shape> = {
-  -readonly [K in keyof S]: S[K] extends Key<infer T, infer D>
-    ? Fixed<z.output<T>> | (undefined extends D ? undefined : Extract<D, null>)
-    : never;
-};
 
 /** Names of pools and services. */
 export const word = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
@@ -51,35 +21,15 @@ export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
   return type.meta({ title });
 }
 
-/** A key that may be left out. `kind`: of its values, if their type does not say it. */
-export function key<T extends z.ZodType, const D extends z.output<T> | null | undefined = undefined>(
-  type: T,
-  ...told: readonly [about: About<D>] | readonly [kind: string, about: About<D>]
-): Key<T, D> {
+/** A key that may be left out, as a part of a schema. */
+export function key<T extends z.ZodType>(type: T, ...told: Told): z.ZodOptional<T> & { readonly about: Described } {
   const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
   return Object.assign(type.optional(), { about: { ...about, kind } });
 }
 
+/** What was said about a key of a schema. */
 export function aboutOf(type: unknown): Described {
-  return (type as Key<z.ZodType, unknown>).about;
-}
-
-/** Defaults of the keys that have one, in their order. */
-export function defaultsOf<S extends Shape>({ shape }: z.ZodObject<S>, isInImages = false): Partial<Complete<S>> {
-  const pairs = Object.entries(shape).map(([name, type]) => {
-    const { default: usual, defaultInImages = usual } = aboutOf(type);
-    return [name, isInImages ? defaultInImages : usual] as const;
-  });
-  return Object.fromEntries(pairs.filter(([, usual]) => usual !== undefined)) as Partial<Complete<S>>;
-}
-
-/** What holds: what is written, else the defaults. */
-export function complete<S extends Shape>(
-  keys: z.ZodObject<S>,
-  written: Partial<z.output<z.ZodObject<S>>> = {},
-  isInImages = false,
-): Complete<S> {
-  return { ...defaultsOf(keys, isInImages), ...written } as Complete<S>;
+  return (type as ReturnType<typeof key>).about;
 }
 
 function kindOf(type: z.ZodType): string {
