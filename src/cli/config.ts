@@ -35,7 +35,7 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
     ({ service, runtime, trust }) =>
       telling.has(service) && runtime !== 'process' && trust.network === 'internet' && openDoors(trust).length > 0,
   );
-  const why = wanting.length === 0 ? null : await context.internetObstacle();
+  const why = wanting.length === 0 ? null : await context.host.internetObstacle();
   if (why === null) return [];
   const ways =
     'write trust: { forks: refuse, others: refuse }, or trust: { network: … } with a network that reaches nothing secret';

@@ -69,7 +69,7 @@ async function end(session: Session, connection: Connection, request: DownReques
   const { output, context } = session;
   const { client } = connection;
   const interrupted = Promise.withResolvers<'interrupted'>();
-  const release = context.onSignal(() => interrupted.resolve('interrupted'));
+  const release = context.process.onSignal(() => interrupted.resolve('interrupted'));
   try {
     const { pid, pools } = await client.status();
     const jobs = runningIn(pools);

@@ -23,7 +23,7 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
   const asked = new AbortController();
   // Ctrl-C at the daemon's terminal, and the terminal's end, are not meant for it.
   process.on('SIGHUP', () => {});
-  const offSignal = context.onSignal((signal) => {
+  const offSignal = context.process.onSignal((signal) => {
     if (signal === 'SIGTERM') asked.abort();
   });
   const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);
