@@ -284,14 +284,14 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
       // The code that follows the job reports a lost daemon.
     }
   };
-  const lookIn = (ms: number): NodeJS.Timeout => {
+  let timer: NodeJS.Timeout;
+  const lookIn = (ms: number): void => {
     timer = setTimeout(async () => {
       await look();
       if (!stopped) lookIn(Math.min(ms * 1.5, longestWait));
     }, ms).unref();
-    return timer;
   };
-  let timer = lookIn(firstLook);
+  lookIn(firstLook);
   const stop = () => {
     if (stopped) return;
     stopped = true;
