@@ -1,4 +1,4 @@
-/** What every `init SERVICE` begins and ends with: where its files are and who is asked; then the agents, consent, and both files. */
+/** The steps that every `init SERVICE` shares: first its files and the token, finally the agents, consent, and writing both files. */
 import { existsSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { stringify } from 'yaml';
@@ -24,17 +24,17 @@ import {
 import type { Session } from './session.ts';
 import { countCards, lookAtCards } from './share-cards.ts';
 
-/** What was said; null where nothing was. */
+/** Options; null if not given. */
 export interface InitFlags {
   /** Options that only this service has. */
   readonly own: Readonly<Partial<Record<string, string>>>;
   readonly tokenFile: string | null;
   readonly agents: string | null;
   readonly expires: string | null;
-  /** Takes what is usual where nothing was said, and asks for no consent. */
+  /** Uses defaults, and asks for no consent. */
   readonly yes: boolean;
   readonly force: boolean;
-  /** false: the service is not asked. */
+  /** false: the answers are not checked with the service. */
   readonly check: boolean;
 }
 
@@ -42,41 +42,40 @@ export interface Frame extends Disposable {
   readonly settling: Settling;
   /** Aborted when the person leaves. */
   readonly signal: AbortSignal;
-  /** The token of a file that is there, else one that is typed, which the service may refuse a few times. */
+  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
   signIn<T>(how: SignIn<T>): Promise<{ readonly token: string; readonly seen: T }>;
-  /** Asks for what is left, and writes. `inPipeline`: lines of a pipeline that uses it. */
+  /** Asks for the rest, and writes. `inPipeline`: lines of a pipeline that uses it. */
   finish(end: FrameEnd): Promise<number>;
 }
 
 export interface SignIn<T> {
-  /** Asks for one. */
   readonly text: string;
   readonly read: (typed: string) => Answer<string>;
-  /** What the service says to it. `from` says to people which one it is. */
+  /** Asks the service about it. `from` tells people which token it is. */
   readonly see: (token: string, from: string) => Promise<T>;
-  /** After which another one may be typed. */
+  /** Errors after which another token may be typed. */
   readonly refusals: readonly ErrorCode[];
 }
 
 export interface FrameEnd {
   readonly token: string;
-  /** Of the service and its pool. */
+  /** Name of the service and its pool. */
   readonly name: string;
   readonly queue: string;
   /** Keys of the service, given the reference to its token. */
   readonly keys: (token: object) => object;
-  /** Keys of the pool beside those of any. */
+  /** Keys of the pool in addition to those of any pool. */
   readonly poolKeys?: object;
   readonly inPipeline: readonly string[];
 }
 
-/** How often a token may be wrong. */
+/** How often a token may be typed. */
 const mostTokens = 3;
 
-/** `missing`: options of this service that are needed where nobody can be asked, and were not given. */
+/** `missing`: options of this service that are required without a terminal, and were not given. */
 export type OpenFrame = (missing: readonly string[]) => Frame;
 
-/** @throws OnejobError E_USAGE, E_SECRET: what can be judged at once is not refused after a token was typed */
+/** @throws OnejobError E_USAGE, E_SECRET, before a token is typed */
 export function openFrame(
   session: Session,
   flags: InitFlags,

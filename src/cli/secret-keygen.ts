@@ -1,10 +1,10 @@
-/** `onejob secret keygen`: a new private key in a file of its own user's, and its public half on standard output. */
+/** `onejob secret keygen`: a new private key in a file, and its public key on standard output. */
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
 import { readSecret } from '../secrets/reference.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import { writePrivate } from './private-file.ts';
 import type { Session } from './session.ts';
 
@@ -14,7 +14,7 @@ export interface KeygenFlags {
   readonly force?: boolean;
 }
 
-/** @throws OnejobError E_SECRET_KEY when there is a file and nothing was said about it */
+/** @throws OnejobError E_SECRET_KEY when the file exists, without `--add` or `--force` */
 export async function keygen(
   session: Session,
   file: string,
@@ -22,19 +22,14 @@ export async function keygen(
 ): Promise<number> {
   const { output, context } = session;
   const named = resolve(context.cwd, file);
-  // A link stays one: what it leads to is written.
+  // A link is kept: its target is written.
   const path = existsSync(named) ? realpathSync(named) : named;
-  if (add && force)
-    throw new OnejobError('E_USAGE', '--add and --force exclude each other: --add keeps the keys, --force overwrites them.');
+  if (add && force) throw wrongUsage('--add and --force exclude each other: --add keeps the keys, --force overwrites them.');
   const exists = existsSync(path);
   if (exists && !add && !force) {
-    throw new OnejobError(
-      'E_SECRET_KEY',
-      `Refusing to overwrite the existing file ${path}: only its keys can decrypt what was encrypted for them.`,
-      {
-        hint: 'Add a new key to it with --add, name another file, or overwrite it with --force.',
-      },
-    );
+    const message = `Refusing to overwrite the existing file ${path}: only its keys can decrypt what was encrypted for them.`;
+    const hint = 'Add a new key to it with --add, name another file, or overwrite it with --force.';
+    throw new OnejobError('E_SECRET_KEY', message, { hint });
   }
   const day = new Date().toISOString().slice(0, 10);
   const made = await makeKey(rsa ? 'rsa' : 'x25519', `onejob secret key, made ${day}`);
@@ -51,15 +46,14 @@ export async function keygen(
     output.say(`${path} is in the git repository ${repository}: move it out of there, or it may be committed`);
   if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
   else {
-    output.say(
-      `${before === '' ? 'wrote' : 'added'} private key ${key.id} ${before === '' ? 'to' : 'in front of those in'} ${path}; its public key is:`,
-    );
+    const how = before === '' ? `wrote private key ${key.id} to` : `added private key ${key.id} in front of those in`;
+    output.say(`${how} ${path}; its public key is:`);
     await output.write('stdout', Buffer.from(publicKey));
   }
   return exitCodes.ok;
 }
 
-/** The repository that a file lies in; null when it is in none. */
+/** The git repository that contains a file; null if none does. */
 function repositoryOf(path: string): string | null {
   for (let folder = dirname(path); ; folder = dirname(folder)) {
     if (existsSync(join(folder, '.git'))) return folder;
@@ -67,7 +61,7 @@ function repositoryOf(path: string): string | null {
   }
 }
 
-/** What is in a file that keys can be added to. */
+/** The text of a key file that a key can be added to. */
 async function keysIn(path: string): Promise<string> {
   const text = await readSecret({ kind: 'file', path, expires: null }, undefined, 'private key');
   await parseKeys(text, path);

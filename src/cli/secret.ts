@@ -1,4 +1,4 @@
-/** `onejob secret encrypt`, `decrypt` and `rotate`. Values come on standard input or are typed unseen; none is ever an argument. */
+/** `onejob secret encrypt`, `decrypt` and `rotate`. Values come on standard input or from a hidden prompt, never as an argument. */
 import { OnejobError } from '../errors.ts';
 import { toText } from '../secrets/encoding.ts';
 import { decryptSecret, formatOf } from '../secrets/open.ts';
@@ -6,7 +6,7 @@ import { listPipelines } from '../secrets/pipelines.ts';
 import { alreadyThere, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import {
   ask,
   checkName,
@@ -29,21 +29,21 @@ export interface EncryptFlags extends PipelineFlags {
   readonly yaml?: boolean;
 }
 
-/** The encrypted value alone when it goes into a pipe, else the lines for the pipeline. */
+/** Prints only the encrypted value into a pipe, and the lines for the pipeline otherwise. */
 export async function encrypt(session: Session, flags: EncryptFlags): Promise<number> {
   const { output } = session;
   const name = checkName(flags.name);
   const pipelines = pipelinesOf(flags);
   const isOld = flags.seedFormat === true;
   if (isOld && pipelines.length > 0) {
-    throw new OnejobError('E_USAGE', 'The old format cannot say which pipeline a value is for.', {
-      hint: 'Leave --seed-format out, or --organization and --pipeline.',
-    });
+    const hint = 'Leave --seed-format out, or --organization and --pipeline.';
+    throw wrongUsage('The old format cannot say which pipeline a value is for.', hint);
   }
   if (!isOld && pipelines.length === 0) {
-    throw new OnejobError('E_USAGE', '--pipeline is missing: it says which pipeline the value is for.', {
-      hint: "Name it: --organization acme --pipeline solver. You can name several; use --pipeline '*' for all of an organisation.",
-    });
+    throw wrongUsage(
+      '--pipeline is missing: it says which pipeline the value is for.',
+      "Name it: --organization acme --pipeline solver. You can name several; use --pipeline '*' for all of an organisation.",
+    );
   }
   const key = keyFor(await publicKeys(session, flags.key, '--key'), isOld);
   const value = await readValue(session, name, flags.keepNewline === true);
@@ -69,12 +69,10 @@ async function readValue(session: Session, name: string, isExact: boolean): Prom
   }
   const value = isExact ? text : text.replace(/\r?\n$/, '');
   if (value !== '') return value;
-  throw new OnejobError('E_USAGE', 'Standard input has no value.', {
-    hint: 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".',
-  });
+  throw wrongUsage('Standard input has no value.', 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".');
 }
 
-/** The value exactly, without anything around it; a newline after it on a terminal only. */
+/** Prints exactly the value, with a newline after it only on a terminal. */
 export async function decrypt(session: Session, flags: { readonly key: string }): Promise<number> {
   const { output, context } = session;
   const keys = await privateKeys(session, flags.key);
@@ -88,12 +86,11 @@ export async function decrypt(session: Session, flags: { readonly key: string })
     });
   }
   const { value, format, sealed } = opened;
-  if (output.json) {
-    await output.value({ value, format, name: sealed?.name ?? null, pipelines: sealed?.pipelines ?? null });
-    return exitCodes.ok;
+  if (output.json) await output.value({ value, format, name: sealed?.name ?? null, pipelines: sealed?.pipelines ?? null });
+  else {
+    if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
+    await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
   }
-  if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
-  await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
   return exitCodes.ok;
 }
 
@@ -104,9 +101,7 @@ export interface RotateFlags extends PipelineFlags {
   readonly seedFormat?: boolean;
 }
 
-/**
- * The same text with each encrypted value made anew for another key. 1 when a value stayed that should not have; the text is printed all the same.
- */
+/** Prints the text with each encrypted value re-encrypted for another key. 1 when a value could not be re-encrypted. */
 export async function rotate(session: Session, flags: RotateFlags): Promise<number> {
   const { output } = session;
   const pipelines = pipelinesOf(flags);
@@ -114,11 +109,9 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   const to = keyFor(await publicKeys(session, flags.to, '--to'), flags.seedFormat === true);
   const from = await privateKeys(session, flags.key);
   if (isTyped(session)) {
-    throw new OnejobError('E_USAGE', 'Standard input is empty.', {
-      hint: 'Give the text there: "onejob secret rotate … <pipeline.yml >new.yml".',
-    });
+    throw wrongUsage('Standard input is empty.', 'Give the text there: "onejob secret rotate … <pipeline.yml >new.yml".');
   }
-  // Every byte is a character of its own here, so that all come out as they went in.
+  // As latin1, so that all other bytes stay the same.
   const given = (await readInput(session)).toString('latin1');
   const { text, replaced, already, left } = await rotated(given, { from, to, pipelines }, name);
   if (output.json) await output.value({ text: Buffer.from(text, 'latin1').toString('utf8'), replaced, already, left });
@@ -137,12 +130,8 @@ async function rotated(given: string, rotation: Rotation, name: string | null) {
     const found = await rotateSecret(rotation, { name, text: alone });
     if ('text' in found) return { text: given.replace(alone, () => found.text), replaced: 1, already: 0, left: [] };
     const isThere = found.stays === alreadyThere;
-    return {
-      text: given,
-      replaced: 0,
-      already: isThere ? 1 : 0,
-      left: isThere ? [] : [{ line: 1, variable: null, why: found.stays }],
-    };
+    const left = isThere ? [] : [{ line: 1, variable: null, why: found.stays }];
+    return { text: given, replaced: 0, already: isThere ? 1 : 0, left };
   }
   const { text, replaced, stayed } = await replaceSecrets(given, (secret) => rotateSecret(rotation, secret));
   const left = stayed

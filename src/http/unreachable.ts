@@ -8,9 +8,6 @@ export interface Why {
   readonly hint: string;
 }
 
-/** The proxy before a service did not lead to it. Its message is for everybody, and names no address. */
-export class ProxyFault extends Error {}
-
 /** The end of a sentence: what a proxy says for itself. */
 export const proxyAnswered = (status: number | string): string => `the proxy before it answered ${status}`;
 
@@ -37,7 +34,6 @@ const reasons: Readonly<Record<string, string>> = {
 
 /** Of an error of `node:http` or of `fetch`. */
 export function whyUnreachable(error: unknown): Why {
-  if (error instanceof ProxyFault) return { why: error.message, code: '', hint: proxyHint };
   const { code, message } = innermost(error);
   const status = /Proxy response \((\d+)\)/.exec(message)?.[1];
   if (status !== undefined) return { why: proxyAnswered(status), code: '', hint: proxyHint };
