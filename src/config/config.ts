@@ -11,19 +11,18 @@ import { cachePath, isNamed } from './volumes.ts';
 
 export type RuntimeName = 'docker' | 'process';
 
-/** A CI service other than the own queue, which needs no entry. */
 export type ServiceConfig = NonNullable<ReturnType<(typeof serviceTypes)[number]['resolve']>>;
 
 /** The program of a CI service's agent: put into images onejob builds (Azure Pipelines), or mounted into any image (Buildkite). */
 export interface AgentPackageConfig {
-  /** null: the newest that the service hands out; of Buildkite's, which has a pinned one, whatever `from` is. */
+  /** null: the newest of the service; for Buildkite whatever `from` is. */
   readonly version: string | null;
   /**
-   * https address, or absolute path of a `.tar.gz`; null: what the service hands out. Of Buildkite's also the absolute path of the
-   * program itself, or `image`: each image brings its own.
+   * https address, or absolute path of a `.tar.gz`; null: the service's own. For Buildkite also the absolute path of the program, or
+   * `image`: each image brings its own.
    */
   readonly from: string | null;
-  /** Lower-case hex, of the file that `from` names; null: what the service says. */
+  /** Lower-case hex, of the file that `from` names; null: as the service says. */
   readonly sha256: string | null;
 }
 
@@ -34,36 +33,29 @@ export type TrustConfig = PoolConfig['trust'];
 export type DeviceRequest = PoolConfig['devices'];
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
 export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
-/** What the owner wants to be run for a device that was put in quarantine. */
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
-/** What is written of a service, understood but not yet completed. */
+/** What is written of a service, parsed but without defaults. */
 export interface WrittenService {
   readonly type: ServiceConfig['type'];
   readonly keys: Keys;
 }
 
-/** What a config file says, understood but not yet completed. */
+/** What a config file says, parsed but without defaults. */
 export interface Written {
   readonly top: TopFile;
   readonly services: ReadonlyMap<string, WrittenService>;
   readonly defaults: WrittenPool;
-  /** Each with the defaults under it; null when the file has no `pools`. */
+  /** Each merged over the defaults; null when the file has no `pools`. */
   readonly pools: ReadonlyMap<string, WrittenPool> | null;
-  /** Keys that had a problem (`pools.lab.agents`, `defaults.cpus`): what they hold is not known. */
+  /** Keys with a problem (`pools.lab.agents`, `defaults.cpus`), whose values are not known. */
   readonly broken: ReadonlySet<string>;
 }
 
-export const nothingWritten: Written = {
-  top: {},
-  services: new Map(),
-  defaults: {},
-  pools: null,
-  broken: new Set(),
-};
+export const nothingWritten: Written = { top: {}, services: new Map(), defaults: {}, pools: null, broken: new Set() };
 
-/** The pool that there is when the file names none, or there is no file. */
-export const onlyPool = { name: 'default', agents: 2 } as const;
+/** The pool without `pools` in the file, or without a file. */
+const onlyPool = { name: 'default', agents: 2 } as const;
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
   const top = complete(topKeys, written.top);
@@ -71,7 +63,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     ([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? [],
   );
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
-  /** Read from what is written: a service with a problem of its own has the same kind of pools. */
+  // From what is written: a service with problems has the same kind of pools.
   const typeOf = (service = '') => serviceType(written.services.get(service)?.type);
   const writtenPools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   const stateDir = paths.stateDir.path;
@@ -79,7 +71,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     return resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir });
   });
   return Object.freeze({
-    /** Where it was read from; null when there is no file. */
+    /** null without a file. */
     path: paths.config?.path ?? null,
     /** What `{host}` stands for in agent names: the host's short name, 24 characters at most. */
     host: host.name,
@@ -89,13 +81,13 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     logLimit: top.log_limit,
     /** Share of the disk, 0 to 1, below which nothing is released. */
     diskMinFree: complete(diskKeys, top.disk).min_free,
-    /** ms after which finished jobs, their logs and artifacts are forgotten. */
+    /** ms */
     keepJobs: top.keep_jobs,
-    /** What happens to running agents when the manager is told to stop (S10). */
+    /** What happens to running agents when the manager stops (S10). */
     onStop: top.on_stop,
-    /** A program, by its path or by its name on the `PATH`, and its arguments: no shell. Killed after `timeout`, in ms. null: nothing is run. */
+    /** A program, by its path or its name on the `PATH`, and its arguments. Killed after `timeout`, ms. null: none. */
     onQuarantine: top.on_quarantine === undefined ? null : { command: top.on_quarantine, timeout: top.on_quarantine_timeout },
-    /** Private key that opens secrets in job definitions; null when not written. */
+    /** Private key that decrypts secrets of jobs; null if not set. */
     secretsKey: top.secrets?.key ?? null,
     services,
     pools,
@@ -103,7 +95,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
 }
 
 interface Surroundings {
-  /** Services that are the own queue. */
+  /** Services of type `own-queue`. */
   readonly ownNames: ReadonlySet<string>;
   /** Whether its agents are programs in images. */
   readonly isInImages: boolean;
@@ -118,7 +110,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
   const unsafe = complete(unsafeKeys, given.unsafe);
   const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
   const image = pool.image === 'auto' ? { base: pool.image } : pool.image;
-  /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
+  // `{name}` in variables and mounts is expanded for each slot by `expandRecipe`.
   const recipe: Recipe = {
     image: typeof image === 'string' && pool.runtime !== 'process' ? image : null,
     pull: pool.pull,
@@ -146,16 +138,16 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     name,
     /** Key in `services`, or `own` for the own queue. */
     service,
-    /** null: the best one that is there. A pool that names an image is never null: only docker has images. */
+    /** null: the best one available. Never null for a pool with an image. */
     runtime: pool.runtime === 'best' ? best : pool.runtime,
-    /** What jobs ask for at the CI service; for the own queue the pool's name. */
+    /** The queue at the CI service; for the own queue the pool's name. */
     queue: service === 'own' ? name : (given.queue ?? name),
     priority: pool.priority,
-    /** Agent name template; knows {host} {pool} {n} and {K..}. Expand with `expandName`. */
+    /** Template; expand it with `expandName`. */
     agentName: pool.name,
-    /** Number of slots; `per-device`: as many as there are devices that fit. */
+    /** Number of slots; `per-device`: one for each device that fits. */
     agents: pool.agents,
-    /** Devices each agent needs, with conditions on them; none for a CPU pool. */
+    /** Devices that each agent needs, with conditions on them. */
     devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }),
     tags: resolveTags(given.tags),
     standby: pool.standby,
@@ -167,23 +159,20 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     timeout: pool.timeout,
     /** Bytes that the files of a job may take on disk; null for no limit. */
     disk: pool.disk,
-    /** What jobs may do by where they come from, where the CI service tells it. */
     trust: Object.freeze(complete(trustKeys, given.trust)),
-    /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
+    /** `none`: credentials of a CI service may enter a sandbox that does not hide them from other jobs (S8). */
     isolation: pool.isolation,
-    /** Folder of the host with hooks of the owner, for agents that know hooks (Buildkite); null: none. */
+    /** Folders of the host for agents that support them; null: none. */
     hooks: pool.hooks,
-    /** Folder of the host with plugins of the owner, likewise. */
     plugins: pool.plugins,
-    /** Bytes that each named cache of a slot may have; what was not used for longest is removed beyond. */
+    /** Bytes for each named cache of a slot. */
     cacheLimit: pool.cache_limit,
-    /** Set when the image is to be chosen or built; then `recipe.image` is null until it was. */
+    /** null unless onejob chooses or builds the image; then `recipe.image` is null until it has. */
     imageRecipe: typeof image === 'string' ? null : Object.freeze(complete(imageKeys, image)),
     recipe,
   };
 }
 
-/** Whole CPUs, for programs that take the number of their threads from it. */
 function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {
   return typeof name !== 'string' || typeof cpus !== 'number' ? {} : { [name]: String(Math.max(1, Math.floor(cpus))) };
 }
@@ -195,11 +184,6 @@ function placeCache(mount: Mount, pool: string, stateDir: string): Mount {
 
 /** `key=value` each: a list gives a tag several values; a text is split at its commas. */
 function resolveTags(tags: WrittenPool['tags']): readonly string[] {
-  if (tags === undefined) return [];
-  if (typeof tags === 'string')
-    return tags
-      .split(',')
-      .map((tag) => tag.trim())
-      .filter((tag) => tag !== '');
-  return Object.entries(tags).flatMap(([key, value]) => [value].flat().map((one) => `${key}=${one}`));
+  if (typeof tags === 'string') return tags.split(',').flatMap((tag) => tag.trim() || []);
+  return Object.entries(tags ?? {}).flatMap(([key, value]) => [value].flat().map((one) => `${key}=${one}`));
 }
