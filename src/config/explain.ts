@@ -1,4 +1,4 @@
-/** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
+/** `config show`: each value with its origin, never a secret. And the report of `config check`. */
 import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
@@ -13,11 +13,10 @@ import { formatDuration, formatShare, formatSize } from './units.ts';
 import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
-/** One value that holds. */
 export interface ShownValue {
   /** `pools.lab.memory` */
   readonly key: string;
-  /** As one would write it. */
+  /** As people write it. */
   readonly value: string;
   /** `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
   readonly origin: string;
@@ -25,7 +24,7 @@ export interface ShownValue {
 
 const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
 
-/** The whole effective config, in the order of the docs. */
+/** The whole config in effect, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
   const { written, writing, paths, config } = checked;
   const shown: ShownValue[] = [];
@@ -35,18 +34,20 @@ export function configShow(checked: Checked): ShownValue[] {
     const place = writing.locate(path, 'key');
     return place.line === null ? place.source : `${place.source}:${place.line}`;
   };
-  /** Adds a value, or one line for each key of a map; `places` are where it may be written, the first that is wins. */
+  /** Adds a value, or one line for each key of a map. `places`: where it may be written; the first that is written counts. */
   const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
     if (isPlainMap(value)) {
-      for (const [name, inner] of Object.entries(value)) {
-        const innerPlaces = places.map((place) => [...place, name]);
-        addFrom([...path, name], inner, innerPlaces);
-      }
+      for (const [name, inner] of Object.entries(value))
+        addFrom(
+          [...path, name],
+          inner,
+          places.map((place) => [...place, name]),
+        );
       return;
     }
     const place = places.find((one) => writing.has(one));
     const above = places.map((one) => one.slice(0, -1)).find((one) => one.length > 1 && writing.has(one));
-    // Trust has defaults beside what is written of it; of other maps, what is understood was all written.
+    // Only trust has defaults for keys of a map; what other maps contain was all written.
     const isWritten = above !== undefined && path.length > 3 && path[2] !== 'trust';
     add(path, value, place !== undefined ? fromFile(place) : isWritten ? fromFile(above) : 'default');
   };
@@ -77,22 +78,20 @@ export function formatShown(shown: readonly ShownValue[]): string {
   return shown.map((one) => `${`${one.key}: ${one.value}`.padEnd(width)}  # ${one.origin}\n`).join('');
 }
 
-/** What `config check` says. `ok` is false when there is an error. */
+/** The report of `config check`. `ok` is false when there is an error. */
 export function configCheck(checked: Checked): { readonly ok: boolean; readonly text: string } {
   const { errors, warnings, config, paths } = checked;
   const lines = [...errors, ...warnings].map((problem) => formatProblem(problem));
   const file = paths.config?.path ?? null;
-  if (errors.length > 0) {
-    lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
-    return { ok: false, text: `${lines.join('\n')}\n` };
-  }
+  const ok = errors.length === 0;
+  if (!ok) lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
   const perDevice = config.pools.filter((pool) => pool.agents === 'per-device').map((pool) => pool.name);
   const agents = config.pools.reduce((sum, pool) => sum + (pool.agents === 'per-device' ? 0 : pool.agents), 0);
   const more = perDevice.length === 0 ? '' : `, and one per device in ${perDevice.join(', ')}`;
   const what = `${count(config.pools.length, 'pool')}, ${count(agents, 'agent')}${more}`;
   const says = file === null ? 'There is no config file; the defaults apply' : `${file} is valid`;
-  lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
-  return { ok: true, text: `${lines.join('\n')}\n` };
+  if (ok) lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
+  return { ok, text: `${lines.join('\n')}\n` };
 }
 
 function count(n: number, word: string): string {
@@ -119,7 +118,7 @@ const kinds = new Map(
   ),
 );
 
-/** What untrusted jobs may do is restricted by lists that have no default. */
+/** Without lists, which have no default. */
 const trustDefaults = Object.fromEntries(Object.entries(defaultsOf(trustKeys)).filter(([, value]) => value !== null));
 
 /** A value as people write it. `kind`: of its key. */
