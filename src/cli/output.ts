@@ -6,42 +6,17 @@ import type { Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
-import { type Colors, createColors, cut, flow, harmless, printable } from './text.ts';
+import { createColors, cut, flow, harmless, printable } from './text.ts';
 
 /** The reader of the output has gone, so nothing is reported. */
 export class OutputClosed extends Error {}
 
-export interface Output {
-  readonly json: boolean;
-  /** For standard output. */
-  readonly colors: Colors;
-  /** Columns of standard output when it is a terminal, else null. */
-  readonly width: number | null;
-  isTerminal(stream: 'stdout' | 'stderr'): boolean;
-  /** Whether output must not contain escape sequences. */
-  readonly plain: boolean;
-  /** A result: `value` as one line of JSON with `--json`, otherwise `lines`. */
-  result(value: unknown, lines: () => readonly string[]): Promise<void>;
-  /** Lines of a result, for people. */
-  print(...lines: string[]): Promise<void>;
-  /** A result, for programs: one line of JSON. */
-  value(value: unknown): Promise<void>;
-  /** One line of onejob's own. */
-  say(text: string): void;
-  /** A line that the next one replaces, on terminals only; null removes it. */
-  progress(text: string | null): void;
-  readonly showsProgress: boolean;
-  /** @throws OutputClosed */
-  write(stream: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void>;
-  fail(error: unknown): void;
-  /** Resolves when onejob's own lines are written, or nobody reads them. */
-  flush(): Promise<void>;
-}
+export type Output = ReturnType<typeof createOutput>;
 
 /** ms to write the last line before the process ends. */
 const lastWords = 500;
 
-export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean): Output {
+export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean) {
   const { stdout, stderr } = context;
   const asked = colorWanted(context.environment);
   const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (asked ?? stream.isTTY === true));
@@ -52,6 +27,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const columns = () => (!json && stderr.isTTY === true ? (stderr.columns ?? 80) : null);
   let shown = false;
 
+  /** @throws OutputClosed */
   const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
@@ -59,6 +35,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     if (!stream.write(bytes)) await Promise.race([drained(stream), closed[name].promise]);
     if (closed[name].is()) throw new OutputClosed();
   };
+  /** Shows a line that the next one replaces, on terminals only; null removes it. */
   const progress = (text: string | null): void => {
     if (!showsProgress || (text === null && !shown)) return;
     shown = text !== null;
@@ -70,19 +47,23 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   };
 
   const colors = colorsFor(stdout);
+  /** Columns of standard output when it is a terminal, else null. */
   const width = stdout.isTTY === true ? (stdout.columns ?? 80) : null;
+  /** Lines of a result, for people. */
   const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${each}\n`).join(''));
+  /** A result, for programs: one line of JSON. */
   const value = (result: unknown) => write('stdout', `${JSON.stringify(result)}\n`);
 
   return {
-    ...{ json, colors, width, print, value },
-    result: (result, lines) => (json ? value(result) : print(...lines())),
+    ...{ json, colors, width, print, value, progress, showsProgress, write },
+    /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. */
+    result: (result: unknown, lines: () => readonly string[]) => (json ? value(result) : print(...lines())),
+    /** Whether output must not contain escape sequences. */
     plain: !json && !(asked ?? stdout.isTTY === true),
-    isTerminal: (stream) => (stream === 'stdout' ? stdout : stderr).isTTY === true,
-    showsProgress,
-    say: (text) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
-    progress,
-    write,
+    isTerminal: (stream: 'stdout' | 'stderr') => (stream === 'stdout' ? stdout : stderr).isTTY === true,
+    /** One line of onejob's own. */
+    say: (text: string) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
+    /** Resolves when onejob's own lines are written, or nobody reads them. */
     async flush() {
       const { promise, resolve } = Promise.withResolvers<void>();
       const timer = setTimeout(resolve, lastWords);
@@ -90,7 +71,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       await Promise.race([promise, closed.stderr.promise]);
       clearTimeout(timer);
     },
-    fail(error) {
+    fail(error: unknown) {
       if (error instanceof OutputClosed) return;
       const known = error instanceof OnejobError ? error : null;
       const message = messageOf(error);
