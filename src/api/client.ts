@@ -11,12 +11,11 @@ import type { z } from 'zod';
 import { messageOf, OnejobError } from '../errors.ts';
 import type { jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
-import type { DeviceChange } from './device-schema.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
-import type { ImageOutcome } from './image-schema.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import type * as Schemas from './schema.ts';
+import type { DeviceChange, ImageOutcome } from './schema.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
@@ -52,9 +51,6 @@ interface Call {
   readonly patience?: number | null;
   readonly signal?: AbortSignal | undefined;
 }
-
-const imageSchemas = () => import('./image-schema.ts');
-const secretSchemas = () => import('./secret-schema.ts');
 
 /** ms that an Engine may take to remove images. */
 const slow = 600_000;
@@ -107,14 +103,10 @@ export function createClient(options: ClientOptions) {
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
   };
 
-  /** `load`: loads the schema of the answer. */
-  const askFor = async <T extends z.ZodType>(load: () => Promise<T>, call: Call): Promise<z.output<T>> => {
-    const answer = open(call);
-    const [schema, response] = await Promise.all([load(), answer]);
-    const value = await read(await succeeded(response), socket);
-    return parse(schema, value, response, options);
+  const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
+    const [schemas, response] = await Promise.all([import('./schema.ts'), open(call)]);
+    return parse(pick(schemas), await read(await succeeded(response), socket), response, options);
   };
-  const ask = <T extends z.ZodType>(pick: Pick<T>, call: Call) => askFor(async () => pick(await import('./schema.ts')), call);
   const tell = async (call: Call): Promise<void> => {
     (await succeeded(await open(call))).resume();
   };
@@ -143,14 +135,14 @@ export function createClient(options: ClientOptions) {
       ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
-    devices: () => askFor(async () => (await import('./device-schema.ts')).deviceList, get('/v1/devices')),
+    devices: () => ask((schemas) => schemas.deviceList, get('/v1/devices')),
     changeDevice(name: string, { act, ...body }: DeviceChange) {
       const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
-      return askFor(async () => (await import('./device-schema.ts')).deviceAnswer, call);
+      return ask((schemas) => schemas.deviceAnswer, call);
     },
     proofs({ device, limit }: Parameters<Manager['proofs']>[0]) {
       const query = new URLSearchParams({ limit: String(limit), ...(device === null ? {} : { device }) });
-      return askFor(async () => (await import('./device-schema.ts')).proofList, get(`/v1/proofs?${query}`));
+      return ask((schemas) => schemas.proofList, get(`/v1/proofs?${query}`));
     },
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool: string | null, reason: string) =>
@@ -236,12 +228,12 @@ export function createClient(options: ClientOptions) {
     },
 
     images: {
-      list: (signal) => askFor(async () => (await imageSchemas()).imageList, { ...get('/v1/images'), signal }),
+      list: (signal) => ask((schemas) => schemas.imageList, { ...get('/v1/images'), signal }),
 
       async make(what, pools, progress, signal) {
         const call = { ...post(`/v1/images/${what}`, { pools }), patience: null, signal };
         const response = await succeeded(await open(call));
-        const { imageEvent } = await imageSchemas();
+        const { imageEvent } = await import('./schema.ts');
         const outcomes: ImageOutcome[] = [];
         try {
           for await (const line of createInterface({ input: response })) {
@@ -263,16 +255,15 @@ export function createClient(options: ClientOptions) {
 
       async prune(signal) {
         const call = { ...post('/v1/images/prune'), patience: slow, signal };
-        return (await askFor(async () => (await imageSchemas()).prunedView, call)).removed;
+        return (await ask((schemas) => schemas.removedView, call)).removed;
       },
     } satisfies ImageService,
 
     secrets: {
-      pins: () => askFor(async () => (await secretSchemas()).pinnedList, get('/v1/secret-pins')),
+      pins: () => ask((schemas) => schemas.pinnedList, get('/v1/secret-pins')),
       allow: (fingerprint, pipelines) =>
-        askFor(async () => (await secretSchemas()).pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
-      forget: (fingerprint, pipeline) =>
-        askFor(async () => (await secretSchemas()).forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
+        ask((schemas) => schemas.pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
+      forget: (fingerprint, pipeline) => ask((schemas) => schemas.forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
     } satisfies SecretPins,
   };
 }

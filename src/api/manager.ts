@@ -2,20 +2,25 @@
 import type { Readable } from 'node:stream';
 import type { JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
-import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from './device-schema.ts';
-import type { ImageOutcome, ImageView } from './image-schema.ts';
 import type {
+  DeviceAnswer,
+  DeviceChange,
+  DeviceView,
   DownRequest,
   FindingView,
+  ForgetAnswer,
   ForgottenView,
+  ImageOutcome,
+  ImageView,
   JobView,
+  PinnedView,
   PlanLine,
+  ProofView,
   PrunedView,
   PruneRequest,
   ResumeView,
   StatusView,
 } from './schema.ts';
-import type { ForgetAnswer, PinnedView } from './secret-schema.ts';
 
 export type LogSource =
   | { readonly job: string }

@@ -5,14 +5,26 @@ import { OnejobError } from '../errors.ts';
 import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
-import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from './device-schema.ts';
 import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
-import { type ImageEvent, imageRequest } from './image-schema.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import { type ApiRequest, checked, type Routes } from './requests.ts';
-import { downRequest, type JobView, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
-import { allowRequest, fingerprintText, forgetRequest } from './secret-schema.ts';
+import {
+  allowRequest,
+  downRequest,
+  fingerprintText,
+  forgetRequest,
+  type ImageEvent,
+  imageRequest,
+  type JobView,
+  pauseRequest,
+  proofsAtMost,
+  proofsListed,
+  pruneRequest,
+  quarantineRequest,
+  reserveRequest,
+  workspaceLimit,
+} from './schema.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 

@@ -1,6 +1,7 @@
 /** Every body that crosses the API, as zod schemas: the server checks what comes in, the client what comes back. */
 import { z } from 'zod';
 import { jobResult } from '../job.ts';
+import { parsePipeline } from '../secrets/pipelines.ts';
 
 /** Of a job that its CI service keeps: what that says of it, in its own word. */
 const reported = z.object({ kind: z.literal('reported'), word: z.string() });
@@ -238,3 +239,184 @@ export const workspaceLimit = 2 * 2 ** 30;
 
 export const errorView = z.object({ code: z.string(), message: z.string(), hint: z.string().nullable(), retry: z.boolean() });
 export type ErrorView = z.infer<typeof errorView>;
+
+// Devices
+
+const deviceState = z.enum([
+  'free',
+  'leased',
+  /** A person's process is on it. */
+  'occupied',
+  /** A person took it. */
+  'reserved',
+  'quarantined',
+  /** Was leased once, and is not there any more. */
+  'missing',
+  /** Not listed by the last look, which did not see all. */
+  'unknown',
+  /** Another manager of this host has it. */
+  'elsewhere',
+]);
+export type DeviceState = z.infer<typeof deviceState>;
+
+export const deviceView = z.object({
+  uuid: z.string(),
+  kind: z.enum(['gpu', 'mig']),
+  model: z.string(),
+  pciId: z.string().nullable(),
+  /** Where the vendor's tool counts it now; null when it is not there. */
+  index: z.int().nullable(),
+  memoryMiB: z.number().nullable(),
+  /** Of a MIG instance. */
+  profile: z.string().nullable(),
+  /** UUID of the GPU that a MIG instance is part of. */
+  parent: z.string().nullable(),
+  state: deviceState,
+  /** Slot that has it, or is to have it; of a pool that shares it the first. */
+  slot: z.string().nullable(),
+  /** Agents that are on it now, whatever its state. */
+  agents: z.array(z.string()),
+  /** Why no job gets it now, as the rest of a sentence or one without its full stop; null when nothing speaks against it. */
+  why: z.string().nullable(),
+  /** Since when it is in this state: wall clock, ms since the epoch; null where nobody knows. Of one that is gone, when it was seen last. */
+  since: z.number().nullable(),
+  /** When its reservation ends, wall clock, ms; null: when it is returned. */
+  until: z.number().nullable(),
+  /** When it is tried again, wall clock, ms; null: not by itself. */
+  retryAt: z.number().nullable(),
+  /** What a person can do, as a sentence; null when there is nothing to do. */
+  hint: z.string().nullable(),
+});
+export type DeviceView = z.infer<typeof deviceView>;
+export const deviceList = z.array(deviceView);
+
+/** Ten years, ms. */
+const longest = 3650 * 86_400_000;
+
+export const reserveRequest = z.strictObject({
+  /** ms; null: until it is returned. */
+  for: z.int().positive().max(longest).nullable().default(null),
+  /** Login name of the person. */
+  by: z.string().min(1).max(64).nullable().default(null),
+});
+
+export const quarantineRequest = z.strictObject({ reason: z.string().min(1).max(1_000) });
+
+/** What a person wants done with a device. */
+export type DeviceChange =
+  | ({ readonly act: 'reserve' } & z.infer<typeof reserveRequest>)
+  | ({ readonly act: 'quarantine' } & z.infer<typeof quarantineRequest>)
+  | { readonly act: 'return' | 'clear' | 'forget' };
+
+export const deviceAnswer = z.object({
+  uuid: z.string(),
+  /** False when it was so already. */
+  changed: z.boolean(),
+  /** As it is afterwards; null when nothing is known of it any more. */
+  device: deviceView.nullable(),
+});
+export type DeviceAnswer = z.infer<typeof deviceAnswer>;
+
+/** How many proofs a list holds when nobody says otherwise, and at most. */
+export const proofsListed = 100;
+export const proofsAtMost = 10_000;
+
+const proofView = z.object({
+  device: z.string(),
+  slot: z.string(),
+  /** The agent that had the device before. */
+  agent: z.string(),
+  /** `clean`, `wait`, `occupied`, `dirty`, `unknown` or `host`. */
+  verdict: z.string(),
+  /** What was looked at and what it said. */
+  evidence: z.json(),
+  /** ms from the agent's end until the verdict. */
+  took: z.number(),
+  /** Wall clock, ms since the epoch. */
+  at: z.number(),
+});
+export type ProofView = z.infer<typeof proofView>;
+export const proofList = z.array(proofView);
+
+// Images that onejob builds
+
+const imageView = z.object({
+  /** Name and tag. */
+  reference: z.string(),
+  id: z.string(),
+  /** Pools whose sandboxes are made from it. */
+  pools: z.array(z.string()),
+  /** What it was built on; null when a Dockerfile says it. */
+  base: z.string().nullable(),
+  /** Version of the CI service's agent in it; null when it has none. */
+  agent: z.string().nullable(),
+  /** bytes, with what it shares with other images */
+  size: z.number(),
+  /** Wall clock, ms since the epoch. */
+  createdAt: z.number(),
+  /** Containers that were made from it. */
+  containers: z.int(),
+});
+export type ImageView = z.infer<typeof imageView>;
+export const imageList = z.array(imageView);
+
+/** Names of pools; none: all whose images are built. */
+export const imageRequest = z.strictObject({ pools: z.array(z.string().min(1)).default([]) });
+
+const imageOutcome = z.object({
+  pool: z.string(),
+  /** null when there is none. */
+  image: z.string().nullable(),
+  agent: z.string().nullable(),
+  /** `there`: nothing had to be done. `newer`: agents are made from it from now on. */
+  what: z.enum(['there', 'built', 'newer', 'failed']),
+  problem: errorView.nullable(),
+});
+export type ImageOutcome = z.infer<typeof imageOutcome>;
+
+/** One line of the answer to a build: it is sent as it happens. */
+export const imageEvent = z.discriminatedUnion('kind', [
+  z.object({ kind: z.literal('progress'), pool: z.string(), line: z.string() }),
+  z.object({ kind: z.literal('done'), outcome: imageOutcome }),
+  /** The last line when all was done. */
+  z.object({ kind: z.literal('end') }),
+  /** The last line when it was not. */
+  z.object({ kind: z.literal('error'), error: errorView }),
+]);
+export type ImageEvent = z.infer<typeof imageEvent>;
+
+export const removedView = z.object({ removed: z.array(z.string()) });
+
+// Pins of encrypted values
+
+/** A fingerprint or, of a value that is pinned, its beginning. */
+export const fingerprintText = z
+  .string()
+  .regex(/^[0-9a-f]{8,32}$/, 'a fingerprint is 32 digits and letters a to f; for a listed one, the first 8 are enough');
+
+const pipeline = z.string().refine((text) => parsePipeline(text) !== null, 'a pipeline is ORGANISATION/SLUG, in lower case');
+
+export const allowRequest = z.strictObject({ pipelines: z.array(pipeline).min(1).max(100) });
+/** `pipeline` null: all pins of the value. */
+export const forgetRequest = z.strictObject({ pipeline: pipeline.nullable().default(null) });
+
+/** An encrypted value that is pinned, oldest pin first. */
+export const pinnedView = z.object({
+  fingerprint: z.string(),
+  /** Variable it was used as first, without `SECRET_`; null when it was allowed before any job used it. */
+  name: z.string().nullable(),
+  pipelines: z.array(
+    z.object({
+      /** `ORGANISATION/SLUG`; `*` stands for all. */
+      pipeline: z.string(),
+      /** `used`: it was the first to use the value. `allowed`: a person said so. */
+      origin: z.enum(['used', 'allowed']),
+      /** Wall clock, ms since the epoch. */
+      at: z.number(),
+    }),
+  ),
+});
+export type PinnedView = z.infer<typeof pinnedView>;
+export const pinnedList = z.array(pinnedView);
+export const forgetAnswer = z.object({ fingerprint: z.string(), forgotten: z.number() });
+export type ForgetAnswer = z.infer<typeof forgetAnswer>;

@@ -1,7 +1,7 @@
 /** `onejob gpus reserve`, `return`, `quarantine`, `clear` and `forget`, and `onejob proofs`. */
 import { userInfo } from 'node:os';
 import { z } from 'zod';
-import type { DeviceAnswer, DeviceChange, ProofView } from '../api/device-schema.ts';
+import type { DeviceAnswer, DeviceChange, ProofView } from '../api/schema.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';

@@ -2,7 +2,7 @@
 import { resolve } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { type ClientOptions, createClient } from '../api/client.ts';
-import type { DeviceView } from '../api/device-schema.ts';
+import type { DeviceView } from '../api/schema.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe, type Probe } from '../gpu/probe.ts';
 import { ownersOf } from '../gpu/processes.ts';

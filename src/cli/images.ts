@@ -2,8 +2,9 @@
  * `onejob image build`, `list`, `prune` and `refresh`. If a daemon runs, it does the work, so that nothing is built twice at a time;
  * otherwise this process does.
  */
-import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
+
 import type { ImageService } from '../api/manager.ts';
+import type { ImageOutcome, ImageView } from '../api/schema.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { hasCode, OnejobError } from '../errors.ts';

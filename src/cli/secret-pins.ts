@@ -1,5 +1,5 @@
 /** `onejob secret pins`, `allow` and `forget`: which pipelines may use a value in the old format, for the daemon of this host. */
-import type { PinnedView } from '../api/secret-schema.ts';
+import type { PinnedView } from '../api/schema.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { fingerprintOf, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';

@@ -3,9 +3,18 @@ import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import type { HostFacts } from './environment.ts';
 import { complete } from './key.ts';
-import { deviceKeys, diskKeys, imageKeys, poolKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
+import {
+  deviceKeys,
+  diskKeys,
+  imageKeys,
+  poolKeys,
+  type TopFile,
+  topKeys,
+  trustKeys,
+  unsafeKeys,
+  type WrittenPool,
+} from './keys.ts';
 import type { Paths } from './paths.ts';
-import type { TopFile, WrittenPool } from './schema.ts';
 import type { Keys } from './service-keys.ts';
 import { cachePath, isNamed } from './volumes.ts';
 

@@ -1,7 +1,6 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { serviceSchemas } from './interpret.ts';
-import { nestedKeys, poolFile, topFile } from './schema.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import { aboutOf } from './values.ts';
 
 const folder = new Folder();

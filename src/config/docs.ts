@@ -2,9 +2,8 @@
 import type { z } from 'zod';
 import { titlesOf } from '../ci/types.ts';
 import { show } from './explain.ts';
-import { serviceSchemas } from './interpret.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import type { Described } from './key.ts';
-import { nestedKeys, poolFile, topFile } from './schema.ts';
 import { aboutOf } from './values.ts';
 
 const head = `# Configuration

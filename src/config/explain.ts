@@ -2,13 +2,12 @@
 import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
-import { serviceSchemas } from './interpret.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import { defaultsOf } from './key.ts';
 import { poolKeys, topKeys, trustKeys } from './keys.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
-import { nestedKeys, poolFile, topFile } from './schema.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';

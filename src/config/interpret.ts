@@ -3,10 +3,25 @@ import type { z } from 'zod';
 import type { ServiceSchema } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
 import type { ServiceConfig, Written, WrittenService } from './config.ts';
+import type { TopFile, WrittenPool } from './keys.ts';
+import { deviceKeys, diskKeys, imageKeys, poolKeys, secretsKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
+import { strict } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
-import { nameProblem, nestedKeys, poolFile, type TopFile, topFile, type WrittenPool } from './schema.ts';
 import { type Combined, mergeMaps } from './source.ts';
-import { describeKind, isMap } from './values.ts';
+import { describeKind, isMap, word } from './values.ts';
+
+export const poolFile = strict(poolKeys);
+export const topFile = strict(topKeys);
+
+/** Keys of the maps inside a pool or the top level. */
+export const nestedKeys: Readonly<Record<string, z.ZodObject>> = {
+  devices: strict(deviceKeys),
+  image: strict(imageKeys),
+  trust: strict(trustKeys),
+  unsafe: strict(unsafeKeys),
+  secrets: strict(secretsKeys),
+  disk: strict(diskKeys),
+};
 
 export const serviceSchemas = Object.fromEntries(
   await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
@@ -99,6 +114,12 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
     return 'unknown key here; it belongs to the service that the pool names, under "services"';
   if (path[0] === 'services' && path.length === 2 && isPoolKey) return 'unknown key here; it belongs to a pool or to "defaults"';
   return `unknown key; ${suggest(name, known)}`;
+}
+
+/** Names of pools and services. */
+function nameProblem(name: string): string | null {
+  if (word.test(name)) return null;
+  return 'a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit';
 }
 
 function readService(name: string, found: unknown, report: Report): WrittenService | null {

@@ -1,6 +1,6 @@
 /** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
 import { titlesWith } from '../ci/types.ts';
-import { defaultsOf, key } from './key.ts';
+import { defaultsOf, key, type Written } from './key.ts';
 
 /** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/jobs/trust.ts`. */
 export const trustKeys = {
@@ -472,3 +472,8 @@ export const topKeys = {
     default: 10 * 60_000,
   }),
 };
+
+/** The top level as written, parsed. */
+export type TopFile = Written<typeof topKeys>;
+/** One pool, or `defaults`, as written, parsed. */
+export type WrittenPool = Written<typeof poolKeys>;

@@ -3,7 +3,7 @@
  * anything is written: what the token is for, and whether the queue is there.
  */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
+import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
 import { inYaml, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';

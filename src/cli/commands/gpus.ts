@@ -1,6 +1,6 @@
 /** `gpus` with `reserve`, `return`, `quarantine`, `clear` and `forget` below it, and `proofs`: their options and help. */
 import { InvalidArgumentError } from 'commander';
-import type { DeviceChange } from '../../api/device-schema.ts';
+import type { DeviceChange } from '../../api/schema.ts';
 import { parseDuration } from '../../config/units.ts';
 import type { GpusFlags } from '../gpus.ts';
 import type { Session } from '../session.ts';

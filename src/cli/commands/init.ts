@@ -2,7 +2,7 @@
 import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
 import { serviceTypes } from '../../ci/types.ts';
 import { exitCodes } from '../exit.ts';
-import type { InitFlags, OpenFrame } from '../init-frame.ts';
+import type { InitFlags, OpenFrame } from '../init-steps.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 import { type Cli, failed, wrongOrFailed } from './options.ts';
 
@@ -50,7 +50,7 @@ ${ending}`)
     .does(wrongOrFailed, async (session, given: GlobalFlags & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
-      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
+      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-steps.ts'), import('../init-ask.ts')]);
       const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
       return unlessInterrupted(session.output, () => run(session, flags, open));
     });

@@ -1,6 +1,5 @@
 /** `secret keygen`, `encrypt`, `decrypt`, `rotate`, `pins`, `allow` and `forget`: their options and help. */
-import type { EncryptFlags, RotateFlags } from '../secret.ts';
-import type { KeygenFlags } from '../secret-keygen.ts';
+import type { EncryptFlags, KeygenFlags, RotateFlags } from '../secret.ts';
 import type { PinFlags } from '../secret-pins.ts';
 import { type Cli, wrongOrFailed } from './options.ts';
 
@@ -31,7 +30,7 @@ Examples:
 On each host that may decrypt secrets, the config names the file: secrets: { key: { file: /etc/onejob/secrets.key } }
 ${codes}`)
     .does(wrongOrFailed, async (session, file: string, flags: KeygenFlags) =>
-      (await import('../secret-keygen.ts')).keygen(session, file, flags),
+      (await import('../secret.ts')).keygen(session, file, flags),
     );
 }
 
