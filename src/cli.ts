@@ -1,6 +1,6 @@
 /**
- * The whole command line: the program, its help, and how a failure becomes an exit code. The code of a command is imported when it is
- * called, so that `run` and `--help` start quickly.
+ * The whole command line: the program, its help, and how a failure becomes an exit code. The code of a command is imported when it
+ * is called, so that `run` and `--help` start quickly.
  */
 import { resolve } from 'node:path';
 import { CommanderError, Option } from 'commander';

@@ -140,6 +140,15 @@ export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
+/** The result of `act`, or null if it throws: for what may be absent or unreadable, whatever the reason. */
+export function attempt<T>(act: () => T): T | null {
+  try {
+    return act();
+  } catch {
+    return null;
+  }
+}
+
 /** Any thrown thing as a failure the core can keep: foreign errors become E_BUG, which may pass. */
 export function toFailure(error: unknown): Failure {
   if (error instanceof OnejobError) {

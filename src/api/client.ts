@@ -1,6 +1,6 @@
 /**
- * Client of a daemon, over its socket. It checks answers, and turns every failure into an `OnejobError`: daemon absent, silent, cut off or
- * of another version, permission denied. Schemas are loaded while the first answer is on its way, so that `run` starts fast.
+ * Client of a daemon, over its socket. It checks answers, and turns every failure into an `OnejobError`: daemon absent, silent, cut
+ * off or of another version, permission denied. Schemas are loaded while the first answer is on its way, so that `run` starts fast.
  */
 import http from 'node:http';
 import { createInterface } from 'node:readline';
@@ -219,7 +219,7 @@ export function createClient(options: ClientOptions) {
       }
     },
 
-    /** Keeps a temporary daemon alive. `signal` aborts only the request. `ended` resolves when the daemon ends; it never rejects. */
+    /** Keeps a temporary daemon alive. `signal` aborts only the request. `ended` resolves with the daemon; it never rejects. */
     async hold(signal?: AbortSignal) {
       const response = await succeeded(await open({ ...get('/v1/hold'), signal }));
       const ended = new Promise<void>((resolve) => response.once('close', resolve));

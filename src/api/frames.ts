@@ -1,6 +1,6 @@
 /**
- * Output in the API: frames of one byte stream id, four bytes length (big endian), then that many bytes. The last frame of a complete
- * stream is `end` or `error`.
+ * Output in the API: frames of one byte stream id, four bytes length (big endian), then that many bytes. The last frame of a
+ * complete stream is `end` or `error`.
  */
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';

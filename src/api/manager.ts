@@ -45,8 +45,8 @@ export interface Manager {
   artifacts(job: string): Readable | null;
 
   /**
-   * The output of the job so far (of its agent, if the two cannot be told apart), and with `follow` all further output until the agent
-   * has ended. @throws OnejobError when unknown.
+   * The output of the job so far (of its agent, if the two cannot be told apart), and with `follow` all further output until the
+   * agent has ended. @throws OnejobError when unknown.
    */
   logs(source: LogSource, how: { readonly follow: boolean }, signal: AbortSignal): AsyncIterable<LogPiece>;
   /**
@@ -85,8 +85,8 @@ export interface ImageService {
   /** Built by this installation, newest first. */
   list(signal: AbortSignal): Promise<Schemas.ImageView[]>;
   /**
-   * `build`: images that `up` would build, if missing. `refresh`: with the newest agent. `pools`: empty for all. A failed pool is an
-   * outcome. @throws OnejobError E_POOL_UNKNOWN
+   * `build`: images that `up` would build, if missing. `refresh`: with the newest agent. `pools`: empty for all. A failed pool is
+   * an outcome. @throws OnejobError E_POOL_UNKNOWN
    */
   make(
     what: 'build' | 'refresh',
@@ -99,13 +99,14 @@ export interface ImageService {
 }
 
 /**
- * Requests about encrypted values that do not contain their pipeline. `fingerprint`: 32 hex digits, or the unique beginning of a known one.
+ * Requests about encrypted values that do not contain their pipeline. `fingerprint`: 32 hex digits, or the unique beginning of a
+ * known one.
  */
 export interface SecretPins {
   /** All pinned values, the oldest first. */
   pins(): Schemas.PinnedView[] | Promise<Schemas.PinnedView[]>;
   /** Lets more pipelines use a value, durably. @throws OnejobError E_SECRET_UNKNOWN for a beginning that is unknown or ambiguous */
   allow(fingerprint: string, pipelines: readonly string[]): Schemas.PinnedView | Promise<Schemas.PinnedView>;
-  /** Removes the pin of one pipeline; null: all, so that the next pipeline that uses the value is the first again. @throws as above */
+  /** Removes the pin of one pipeline; null: all, so that the next pipeline to use the value is the first again. @throws as above */
   forget(fingerprint: string, pipeline: string | null): Schemas.ForgetAnswer | Promise<Schemas.ForgetAnswer>;
 }

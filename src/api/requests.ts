@@ -2,7 +2,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { finished, Readable } from 'node:stream';
 import type { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 
 export interface ApiRequest {
   /** Parts of the path for each `:name` of the route. */
@@ -18,8 +18,8 @@ export interface ApiRequest {
 }
 
 /**
- * By method and path, such as `GET /v1/jobs/:id`. The result of a route is sent as JSON, a stream as its bytes, and undefined as no content.
- * A route may set headers and a status.
+ * By method and path, such as `GET /v1/jobs/:id`. The result of a route is sent as JSON, a stream as its bytes, and undefined as no
+ * content. A route may set headers and a status.
  */
 export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
 
@@ -59,11 +59,9 @@ function match(template: readonly string[], parts: readonly string[]): Record<st
 }
 
 function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    throw unreadable(`'${part}' is not a valid url component`);
-  }
+  const text = attempt(() => decodeURIComponent(part));
+  if (text === null) throw unreadable(`'${part}' is not a valid url component`);
+  return text;
 }
 
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */

@@ -36,8 +36,8 @@ export const jobView = z.object({
   /** null for a job of the own queue. */
   about: aboutView.nullable(),
   /**
-   * `reserved`: its sandbox is being made. `settling`: it has its result, and log and artifacts are being completed. `waiting`: its CI
-   * service has not given it to an agent yet.
+   * `reserved`: its sandbox is being made. `settling`: it has its result, and log and artifacts are being completed. `waiting`: its
+   * CI service has not given it to an agent yet.
    */
   state: z.enum(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
   priority: z.int(),
@@ -109,7 +109,7 @@ export const poolView = z.object({
       waitsFor: z.string().nullable(),
     })
     .nullable(),
-  /** Slots whose devices all exist and are not in quarantine, and wanted slots; null without devices, and before the first inventory. */
+  /** Slots whose devices all exist outside of quarantine, and wanted slots; null without devices or before the first inventory. */
   devices: z.object({ ready: z.int(), wanted: z.int() }).nullable(),
   slots: z.array(slotView),
 });
@@ -236,8 +236,8 @@ export const errorView = z.object({ code: z.string(), message: z.string(), hint:
 export type ErrorView = z.infer<typeof errorView>;
 
 /**
- * `occupied`: a person's process uses it. `reserved`: by a person. `missing`: was leased once, and is gone. `unknown`: not in the last
- * inventory, which was incomplete. `elsewhere`: another manager of this host has it.
+ * `occupied`: a person's process uses it. `reserved`: by a person. `missing`: was leased once, and is gone. `unknown`: not in the
+ * last inventory, which was incomplete. `elsewhere`: another manager of this host has it.
  */
 const deviceState = z.enum(['free', 'leased', 'occupied', 'reserved', 'quarantined', 'missing', 'unknown', 'elsewhere']);
 export type DeviceState = z.infer<typeof deviceState>;

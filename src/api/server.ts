@@ -1,8 +1,8 @@
 /**
  * The API: HTTP `/v1` over a unix socket. Everyone who can open the socket may do everything.
  *
- * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a followed
- * log, a held client) end with their client or with the server.
+ * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
+ * followed log, a held client) end with their client or with the server.
  */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';

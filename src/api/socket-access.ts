@@ -3,7 +3,7 @@ import { accessSync, constants, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
 import { type Group, groupName, readGroup, sharedFolder } from '../config/paths.ts';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 import { type Finding, fine, warning } from '../finding.ts';
 
 export interface AccessFacts {
@@ -73,16 +73,9 @@ export function socketFinding(path: string, group: Group | null = readGroup()): 
 function currentUser(): AccessFacts['user'] {
   const gids = process.getgroups?.() ?? [];
   const gid = process.getegid?.();
-  return { name: nameOfUser(), gids: gid === undefined ? gids : [...gids, gid] };
-}
-
-function nameOfUser(): string {
-  try {
-    return userInfo().username;
-  } catch {
-    // A uid without an entry, as in a container.
-    return '"$USER"';
-  }
+  // A uid may have no name, as in a container.
+  const name = attempt(() => userInfo().username) ?? '"$USER"';
+  return { name, gids: gid === undefined ? gids : [...gids, gid] };
 }
 
 function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
@@ -102,9 +95,5 @@ function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
 }
 
 function tryStat(path: string): { readonly uid: number; readonly gid: number; readonly mode: number } | null {
-  try {
-    return statSync(path);
-  } catch {
-    return null;
-  }
+  return attempt(() => statSync(path));
 }

@@ -1,8 +1,8 @@
 /**
- * The daemon's unix socket. It is bound under another name, gets its mode and group, and is then renamed: so it is never open to others,
- * and replaces the socket of a killed daemon without a gap. The caller must hold the lock of the state directory.
+ * The daemon's unix socket. It is bound under another name, gets its mode and group, and is then renamed: so it is never open to
+ * others, and replaces the socket of a killed daemon without a gap. The caller must hold the lock of the state directory.
  */
-import { chmodSync, chownSync, lstatSync, mkdirSync, realpathSync, renameSync, statSync, unlinkSync } from 'node:fs';
+import { chmodSync, chownSync, lstatSync, mkdirSync, realpathSync, renameSync, rmSync, statSync } from 'node:fs';
 import { connect } from 'node:net';
 import { dirname } from 'node:path';
 import { longestSocketPath, readGroup, sharedFolder } from '../config/paths.ts';
@@ -44,8 +44,8 @@ export function probeSocket(path: string): Promise<SocketState> {
 }
 
 /**
- * A job's environment may contain secrets, so the client trusts only sockets of this user or root. In a sticky folder nobody else can
- * replace one, but everybody can create the first: a socket that is missing now must not be connected to afterwards.
+ * A job's environment may contain secrets, so the client trusts only sockets of this user or root. In a sticky folder nobody else
+ * can replace one, but everybody can create the first: a socket that is missing now must not be connected to afterwards.
  * @throws OnejobError E_SOCKET_FOREIGN; the system's error where there is no socket (ENOENT), or it cannot be looked at
  */
 export function checkSocketOwner(path: string): void {
@@ -97,7 +97,7 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
     });
   }
   const temporary = `${path}.new`;
-  unlinkIfThere(temporary);
+  rmSync(temporary, { force: true });
   await bind(temporary);
   const gid = access === 'group' ? (readGroup()?.gid ?? null) : null;
   if (gid !== null) chownSync(temporary, -1, gid);
@@ -108,15 +108,7 @@ export async function publishSocket(options: SocketOptions, bind: (path: string)
     /** Removes the socket, if it is still the one that was published. Idempotent. */
     unpublish(): void {
       const now = statSync(path, { throwIfNoEntry: false });
-      if (now?.dev === dev && now.ino === ino) unlinkIfThere(path);
+      if (now?.dev === dev && now.ino === ino) rmSync(path, { force: true });
     },
   };
-}
-
-function unlinkIfThere(path: string): void {
-  try {
-    unlinkSync(path);
-  } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== 'ENOENT') throw error;
-  }
 }

@@ -1,6 +1,6 @@
 /**
- * Completion scripts, generated from the program, so that they know every command and option. They get the names of pools, jobs and slots
- * from `onejob complete`, which asks the running daemon, is silent, fast, and starts no daemon.
+ * Completion scripts, generated from the program, so that they know every command and option. They get the names of pools, jobs and
+ * slots from `onejob complete`, which asks the running daemon, is silent, fast, and starts no daemon.
  */
 import type { Command } from 'commander';
 import { abortable } from '../abortable.ts';

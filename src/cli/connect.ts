@@ -1,6 +1,6 @@
 /**
- * Connects to the daemon, and starts a temporary one if a command asks for that and none is running. If two commands start one at the
- * same moment, the lock of the state directory lets one live, and both connect to it.
+ * Connects to the daemon, and starts a temporary one if a command asks for that and none is running. If two commands start one at
+ * the same moment, the lock of the state directory lets one live, and both connect to it.
  */
 import { spawn } from 'node:child_process';
 import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
@@ -11,8 +11,9 @@ import type { Client } from '../api/client.ts';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { probeSocket, type SocketState } from '../api/sockets.ts';
-import { hasCode, messageOf, OnejobError } from '../errors.ts';
+import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
+import { jsonOf } from '../system/json.ts';
 import type { Connection, Place, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
@@ -28,9 +29,10 @@ const poll = 100;
 const closePatience = 10_000;
 
 /**
- * Connects to the daemon that leads here; with `start`, to a temporary one if there is none. Without `start` it waits up to `patience` ms
- * for a stopping daemon to end, which is then absent.
- * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon said; the reason of `signal`.
+ * Connects to the daemon that leads here; with `start`, to a temporary one if there is none. Without `start` it waits up to
+ * `patience` ms for a stopping daemon to end, which is then absent.
+ * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon
+ * said; the reason of `signal`.
  */
 export async function connect(
   session: Session,
@@ -47,7 +49,7 @@ export async function connect(
   };
   const elsewhere = there.state === 'listening' ? null : await unreachableLeader(place);
   if (elsewhere !== null) throw elsewhere;
-  // A daemon that this user may not use must not get a second one next to it. The client's modules are loaded while the daemon starts.
+  // A daemon that this user may not use must not get a second one next to it. The client is loaded while the daemon starts.
   const starting = mayStart && there.state !== 'listening' && there.state !== 'denied' ? begin() : null;
   const loading = import('../api/client.ts');
   if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
@@ -137,8 +139,8 @@ interface Found {
 }
 
 /**
- * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's, also if
- * this user may not use it, because a second daemon would compete for the same host. Else the user's own place.
+ * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's,
+ * also if this user may not use it, because a second daemon would compete for the same host. Else the user's own place.
  */
 async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place): Promise<Found> {
   const told = isSocketNamed ? null : (leaderOf(stateDir)?.socket ?? null);
@@ -155,14 +157,12 @@ async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place):
 /** The error of a command that starts no daemon; it also says what waits for one. */
 async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<OnejobError> {
   const { openToRead } = await import('../store/open-to-read.ts');
-  let waiting: string[] = [];
-  try {
+  // If the store belongs to another user or is of another version, the command itself reports that.
+  const waiting = attempt(() => {
     using store = openToRead(stateDir);
-    waiting = store === null ? [] : waitingWords(store.jobs.open());
-  } catch {
-    // The store belongs to another user or is of another version: the command itself reports that.
-  }
-  return absent(`No daemon is running: nothing listens on ${socket}${waiting.map((each) => `; ${each}`).join('')}.`, cause);
+    return store === null ? [] : waitingWords(store.jobs.open());
+  });
+  return absent(`No daemon is running: nothing listens on ${socket}${(waiting ?? []).map((each) => `; ${each}`).join('')}.`, cause);
 }
 
 function absent(message: string, cause: unknown): OnejobError {
@@ -181,8 +181,8 @@ export function waitingWords(jobs: readonly { readonly progress: { readonly stat
 }
 
 /**
- * Starts a temporary daemon: a detached process that writes to `daemon.log` in the state directory and ends by itself after its last job
- * and client. Resolves once a daemon is reachable, no matter who started it.
+ * Starts a temporary daemon: a detached process that writes to `daemon.log` in the state directory and ends by itself after its
+ * last job and client. Resolves once a daemon is reachable, no matter who started it.
  * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START; the signal's reason when it aborts.
  */
 async function startTemporary(session: Session, place: Place, signal: AbortSignal): Promise<void> {
@@ -215,8 +215,8 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
 }
 
 /**
- * The error about a daemon that leads the state directory and says that it listens, but elsewhere, or does not answer there. Null if there
- * is none, also for one that started or began to close meanwhile.
+ * The error about a daemon that leads the state directory and says that it listens, but elsewhere, or does not answer there. Null
+ * if there is none, also for one that started or began to close meanwhile.
  */
 export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): Promise<OnejobError | null> {
   const leader = leaderOf(stateDir);
@@ -274,13 +274,9 @@ function lastError(log: string, from: number, how: string): ErrorView {
 }
 
 function asError(line: string): ErrorView | null {
-  try {
-    const { code, message, hint, retry }: Partial<Record<string, unknown>> = JSON.parse(line);
-    if (typeof code !== 'string' || typeof message !== 'string') return null;
-    return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
-  } catch {
-    return null;
-  }
+  const { code, message, hint, retry }: Partial<Record<string, unknown>> = Object(jsonOf(line));
+  if (typeof code !== 'string' || typeof message !== 'string') return null;
+  return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
 }
 
 function prepare({ stateDir, socket }: Place): void {

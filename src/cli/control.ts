@@ -127,8 +127,8 @@ function forgottenLines({ service, removed, left, problem }: ForgottenView): str
 const lastSteps = 10_000;
 
 /**
- * A daemon closes its socket before it releases its state, and must be gone for `onejob down && onejob up`. It is not a child of this
- * process, so this has to poll.
+ * A daemon closes its socket before it releases its state, and must be gone for `onejob down && onejob up`. It is not a child of
+ * this process, so this has to poll.
  */
 async function untilEnded(pid: number): Promise<void> {
   for (const until = performance.now() + lastSteps; startOf(pid) !== null && performance.now() < until; ) await after(10);

@@ -2,6 +2,7 @@
 import { userInfo } from 'node:os';
 import { z } from 'zod';
 import type { DeviceAnswer, DeviceChange, ProofView } from '../api/schema.ts';
+import { attempt } from '../errors.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
@@ -18,13 +19,8 @@ export async function changeDevice(session: Session, name: string, change: Devic
 
 /** Login name of the person at the prompt, also behind `sudo`; null if there is none. */
 export function personOf({ variables }: CliContext): string | null {
-  try {
-    const { uid, username } = userInfo();
-    return (uid === 0 ? variables.SUDO_USER : undefined) || username || null;
-  } catch {
-    // The user database does not have this user.
-    return null;
-  }
+  const user = attempt(() => userInfo());
+  return user && ((user.uid === 0 ? variables.SUDO_USER : undefined) || user.username || null);
 }
 
 /** What was done, for a person. `now`: wall clock, ms. */

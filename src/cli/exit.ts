@@ -28,7 +28,7 @@ export function wrongUsage(message: string, hint?: string): OnejobError {
   return new OnejobError('E_USAGE', message, { hint });
 }
 
-/** `line`: why, when the code alone does not say; null when it does. `limit`: ms, as given with the job; null: the limit of its pool. */
+/** `line`: why, if the code alone does not say; else null. `limit`: ms, as given with the job; null: the limit of its pool. */
 export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { result, id } = job;
   switch (result?.kind) {
@@ -84,8 +84,8 @@ export interface Said {
 }
 
 /**
- * What to try when a job ended with 127 and printed at most one line, a shell's own complaint; else null. `image`: of its agent; null if
- * it is unknown or there is none.
+ * What to try when a job ended with 127 and printed at most one line, a shell's own complaint; else null. `image`: of its agent;
+ * null if it is unknown or there is none.
  */
 export function missingCommand(
   { result, command: [first = ''] }: JobView,

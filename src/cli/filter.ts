@@ -1,6 +1,6 @@
 /**
- * `onejob filter`: passes calls of untrusted jobs to their service. Only the daemon starts it. It ends when nobody needs it any more, not
- * with the terminal or the daemon that started it.
+ * `onejob filter`: passes calls of untrusted jobs to their service. Only the daemon starts it. It ends when nobody needs it any
+ * more, not with the terminal or the daemon that started it.
  */
 import { keepDoors } from '../ci/filter/filter.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';

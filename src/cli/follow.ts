@@ -33,7 +33,7 @@ export class Lasting {
     this.#options = options;
   }
 
-  /** Repeats `work` when the daemon is lost, so only for what may be done twice. `what` tells people what that means for the job. */
+  /** Repeats `work` when the daemon is lost: only for what may be done twice. `what` tells people what that means for the job. */
   async persist<T>(what: string, work: (connection: Connection) => Promise<T>): Promise<T> {
     for (;;) {
       const { connection } = this;

@@ -1,6 +1,6 @@
 /**
- * `onejob image build`, `list`, `prune` and `refresh`. If a daemon runs, it does the work, so that nothing is built twice at a time;
- * otherwise this process does.
+ * `onejob image build`, `list`, `prune` and `refresh`. If a daemon runs, it does the work, so that nothing is built twice at a
+ * time; otherwise this process does.
  */
 
 import type { ImageService } from '../api/manager.ts';
@@ -154,8 +154,8 @@ function ageOf(ms: number): string {
 }
 
 /**
- * What is built for the pools of a config, so that a person can build it by hand: Dockerfiles, each after its command, and the `pools`
- * with this image. `asked`: none for all pools.
+ * What is built for the pools of a config, so that a person can build it by hand: Dockerfiles, each after its command, and the
+ * `pools` with this image. `asked`: none for all pools.
  * @throws OnejobError E_POOL_UNKNOWN, E_IMAGE_BUILD for a Dockerfile that cannot be read
  */
 async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'>, asked: readonly string[]) {

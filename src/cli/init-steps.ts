@@ -230,7 +230,7 @@ export function configFlag({ flags }: Session): string {
   return flags.config === undefined ? '' : ` --config ${flags.config}`;
 }
 
-/** Prints what was written, the config first, its problems, and what to type next. `up`: what "onejob up" does. 1 when it has errors. */
+/** Prints what was written, the config first, its problems, and what to type next. `up`: what "onejob up" does. 1 on errors. */
 export async function tellWritten(session: Session, written: readonly [string, ...string[]], up: string, next: readonly string[]) {
   const { output } = session;
   const { errors, warnings } = await checkConfig({ ...configSource(session), flags: { config: written[0] } });

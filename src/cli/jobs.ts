@@ -298,7 +298,7 @@ export interface CancelFlags {
   readonly pool?: string;
 }
 
-/** 1 when one of them could not be cancelled. `ids`: or beginnings of ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
+/** 1 when one could not be cancelled. `ids`: or beginnings of ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
   const { output } = session;
   const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;

@@ -1,6 +1,6 @@
 /**
- * Output of commands. Results go to standard output, and onejob's own messages to standard error, each beginning with `onejob: `. With
- * `--json` both are JSON, one value per line.
+ * Output of commands. Results go to standard output, and onejob's own messages to standard error, each beginning with `onejob: `.
+ * With `--json` both are JSON, one value per line.
  */
 import type { Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';

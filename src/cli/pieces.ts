@@ -13,8 +13,8 @@ export interface JobPrinter {
 }
 
 /**
- * As `jobPrinter`, for a job that may belong to another user: on a terminal only its text and colours, elsewhere every byte. `run` shows
- * the user's own job unchanged, as a shell would.
+ * As `jobPrinter`, for a job that may belong to another user: on a terminal only its text and colours, elsewhere every byte. `run`
+ * shows the user's own job unchanged, as a shell would.
  */
 export function foreignPrinter(output: Output): JobPrinter {
   const printer = jobPrinter(output);

@@ -1,4 +1,4 @@
-/** `onejob plan --inventory`: the agents and devices that a config would have on a recorded host. Needs neither a daemon nor that host. */
+/** `onejob plan --inventory`: the agents and devices of a config on a recorded host. Needs neither a daemon nor that host. */
 import { resolve } from 'node:path';
 import type { PoolConfig } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';

@@ -1,7 +1,7 @@
 /** Writes a file with a key or a token: readable for one user, and whole or not at all. */
 import { chownSync, closeSync, fsyncSync, linkSync, mkdirSync, openSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { dirname } from 'node:path';
-import { type ErrorCode, OnejobError } from '../errors.ts';
+import { attempt, type ErrorCode, OnejobError } from '../errors.ts';
 
 export interface Writing {
   /** false: fails if the file exists, also if it appears meanwhile. */
@@ -34,14 +34,7 @@ export function writePrivate(path: string, text: string, { over, like = null, fo
     const why = cause instanceof Error ? cause.message.replace(/^(\w+): ([^,]+),.*$/s, '$2 ($1)') : String(cause);
     throw new OnejobError(refusal.code, `Cannot write ${path}: ${why}.`, { hint: refusal.hint, cause });
   } finally {
-    removeIfThere(unfinished);
-  }
-}
-
-function removeIfThere(path: string): void {
-  try {
-    rmSync(path, { force: true });
-  } catch {
     // If its folder does not exist, neither does the file.
+    attempt(() => rmSync(unfinished, { force: true }));
   }
 }

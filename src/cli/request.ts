@@ -4,6 +4,7 @@ import { resolve } from 'node:path';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
+import { attempt } from '../errors.ts';
 import type { JobRequest } from '../job.ts';
 import { wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
@@ -40,7 +41,8 @@ export async function runOptions(context: CliContext, command: readonly string[]
       command: [...command],
       pool: flags.pool ?? null,
       name: flags.name ?? null,
-      user: whoAmI(),
+      // null for a user without a name, as in many containers.
+      user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
       cpus: flags.cpus ?? null,
       env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
@@ -72,15 +74,6 @@ function volume(text: string, cwd: string): JobRequest['volumes'][number] {
   const parsed = parseVolume(absolute);
   if (!parsed.ok) throw usage(`--volume ${parsed.why}.`);
   return { ...parsed.value };
-}
-
-/** null for a user without a name, as in many containers. */
-function whoAmI(): string | null {
-  try {
-    return userInfo().username.slice(0, 64);
-  } catch {
-    return null;
-  }
 }
 
 function size(text: string): number {

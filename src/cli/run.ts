@@ -1,8 +1,8 @@
 /**
  * `onejob run`: submits one command, shows its output, fetches its artifacts, and exits as it did.
  *
- * An accepted job belongs to the daemon. A closed terminal, a second Ctrl-C or kill -9 here never ends it: only the first INT or TERM
- * does, or an output that nobody reads any more.
+ * An accepted job belongs to the daemon. A closed terminal, a second Ctrl-C or kill -9 here never ends it: only the first INT or
+ * TERM does, or an output that nobody reads any more.
  */
 import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
@@ -261,8 +261,8 @@ const firstLook = 1_000;
 const longestWait = 5_000;
 
 /**
- * Shows the job's place in its queue until the returned function is called. Without a terminal, as in the log of another CI system, it
- * reports each reason to wait once.
+ * Shows the job's place in its queue until the returned function is called. Without a terminal, as in the log of another CI system,
+ * it reports each reason to wait once.
  */
 export function watchQueue({ output }: Session, client: () => Client, id: string): () => void {
   let stopped = false;

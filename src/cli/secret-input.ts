@@ -40,7 +40,7 @@ export async function readInput({ context }: Session): Promise<Buffer> {
   return Buffer.concat(chunks);
 }
 
-/** The encrypted value in a text: alone, in quotes, or in a line of a pipeline; else the whole text. @throws OnejobError E_USAGE for several */
+/** The encrypted value in a text: alone, quoted, or in a line of a pipeline; else the whole text. @throws OnejobError E_USAGE */
 export function encryptedIn(given: string): string {
   const text = given.trim().replace(/^(["'])(.*)\1$/s, '$2');
   if (formatOf(text) !== null || looksSealed(text)) return text;
@@ -85,7 +85,7 @@ export async function ask(
   }
 }
 
-/** Public keys from an option: an `age1…` key, a PEM block, or a file of either or of private keys. @throws OnejobError E_USAGE, E_SECRET_KEY */
+/** Public keys from an option: `age1…`, a PEM block, or a file of either or of private keys. @throws E_USAGE, E_SECRET_KEY */
 export async function publicKeys({ context }: Session, given: string, option: string): Promise<PublicKey[]> {
   if (/^AGE-SECRET-KEY-|^-----BEGIN (?!(RSA )?PUBLIC)/.test(given.trim())) {
     const hint = "Give the public key or a file, and remove the private key from your shell's history.";

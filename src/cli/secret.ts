@@ -1,4 +1,4 @@
-/** `onejob secret keygen`, `encrypt`, `decrypt` and `rotate`. Values come on standard input or from a hidden prompt, never as an argument. */
+/** `onejob secret keygen`, `encrypt`, `decrypt` and `rotate`. Values come from standard input or a hidden prompt. */
 import { existsSync, realpathSync, statSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';

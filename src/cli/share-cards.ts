@@ -26,8 +26,8 @@ const card: DeviceRequest = {
 };
 
 /**
- * With more agents than cards, as few agents as possible share each card. Otherwise each agent has its own cards, the same number for
- * all. MIG instances count if there is no whole card.
+ * With more agents than cards, as few agents as possible share each card. Otherwise each agent has its own cards, the same number
+ * for all. MIG instances count if there is no whole card.
  * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
  */
 export function shareCards(agents: number, inventory: Inventory): CardShare {

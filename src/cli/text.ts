@@ -27,7 +27,7 @@ export function harmless(text: string): string {
   return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
 }
 
-/** Rows in aligned columns, as lines without newlines. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
+/** Rows in aligned columns, as lines. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
 export function table(rows: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
   const columns = Math.max(0, ...rows.map((row) => row.length));
   const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));

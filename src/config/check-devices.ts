@@ -66,10 +66,11 @@ interface Claim {
 
 /**
  * Pools with standbys that name the same devices and cannot all have them, on any host. Pure. Ignores what depends on the host:
- * conditions, the number of a card's MIG instances, and pools that name no UUIDs. In the order of the file, without pools that ask for
- * more than they name themselves.
+ * conditions, the number of a card's MIG instances, and pools that name no UUIDs. In the order of the file, without pools that ask
+ * for more than they name themselves.
  *
- * `others`: earlier pools that name the same devices, at least one. `wanted`: devices that all of them want together, of those `named`.
+ * `others`: earlier pools that name the same devices, at least one. `wanted`: devices that all of them want together, of those
+ * `named`.
  */
 export function overSubscriptions(pools: readonly Asking[]) {
   const before: Claim[] = [];
@@ -96,7 +97,7 @@ export function overSubscriptions(pools: readonly Asking[]) {
   return found;
 }
 
-/** Gives a claim one more device, if necessary one that its holder can exchange. `reached` collects the holders of what it could use. */
+/** Gives a claim one more device, perhaps one that its holder can exchange. `reached` collects holders of what it could use. */
 function take(claim: Claim, holders: Map<string, Claim>, reached: Set<Claim>, tried: Set<string>): boolean {
   for (const name of claim.names) {
     if (tried.has(name)) continue;

@@ -1,6 +1,7 @@
 /** Checks of mounts: no path and no variable twice, and nothing that must stay outside of sandboxes (S8). Links are followed. */
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
+import { attempt } from '../errors.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
@@ -58,18 +59,10 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host:
   const nameOf = slotNames(config);
   const count = isPerSlot && pool.agents !== 'per-device' ? pool.agents : 1;
   const places = Array.from({ length: count }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
-  const missing = places.find(isMissing);
+  // A path that cannot be checked may exist.
+  const missing = places.find((path) => attempt(() => statSync(path, { throwIfNoEntry: false }) === undefined) === true);
   if (missing === undefined) return;
   inPool(pool, path, `is ${missing}, which does not exist on this host; no agent can start until it exists`, 'warning');
-}
-
-/** False if it cannot be checked. */
-function isMissing(path: string): boolean {
-  try {
-    return statSync(path, { throwIfNoEntry: false }) === undefined;
-  } catch {
-    return false;
-  }
 }
 
 /** The parts of a config with places that no job may see. */
@@ -92,8 +85,8 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
 }
 
 /**
- * Why a job of the own queue may not bring a volume: as for a pool, and no Engine socket and no processes of this host. `env` says where
- * the Engine listens.
+ * Why a job of the own queue may not bring a volume: as for a pool, and no Engine socket and no processes of this host. `env` says
+ * where the Engine listens.
  */
 export function mountProblemFor(
   config: Guarded,

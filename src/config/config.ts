@@ -1,4 +1,4 @@
-/** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares the keys, their meaning and defaults. */
+/** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares its keys. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import type { HostFacts } from './environment.ts';
@@ -27,8 +27,8 @@ export interface AgentPackageConfig {
   /** null: the newest of the service; for Buildkite whatever `from` is. */
   readonly version: string | null;
   /**
-   * https address, or absolute path of a `.tar.gz`; null: the service's own. For Buildkite also the absolute path of the program, or
-   * `image`: each image brings its own.
+   * https address, or absolute path of a `.tar.gz`; null: the service's own. For Buildkite also the absolute path of the program,
+   * or `image`: each image brings its own.
    */
   readonly from: string | null;
   /** Lower-case hex, of the file that `from` names; null: as the service says. */

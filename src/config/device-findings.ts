@@ -1,4 +1,4 @@
-/** Compares what pools ask for with the devices of a host, for `up` and `doctor`. Pure. An incomplete inventory has no missing devices. */
+/** Compares what pools ask for with the devices of a host, for `up` and `doctor`. Pure. */
 import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
 import type { Finding } from '../finding.ts';

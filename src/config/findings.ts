@@ -45,8 +45,8 @@ async function keysProblem(secret: SecretReference): Promise<string | null> {
 }
 
 /**
- * Findings of `doctor` and `status` about secrets: one for each sound secret, and one for each problem. A running daemon keeps the values
- * that it has read, so a missing file is only a warning here. `now`: wall clock, ms since the epoch.
+ * Findings of `doctor` and `status` about secrets: one for each sound secret, and one for each problem. A running daemon keeps the
+ * values that it has read, so a missing file is only a warning here. `now`: wall clock, ms since the epoch.
  */
 export async function secretFindings(
   config: Pick<Config, 'secretsKey' | 'services'>,

@@ -1,10 +1,10 @@
 /**
- * Places of a host that untrusted jobs must not see, even read-only: sockets can be used, and homes contain keys. Follows links, and
- * looks at what folders contain now.
+ * Places of a host that untrusted jobs must not see, even read-only: sockets can be used, and homes contain keys. Follows links,
+ * and looks at what folders contain now.
  */
 import { lstatSync, opendirSync, realpathSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { toFailure } from '../errors.ts';
+import { attempt, toFailure } from '../errors.ts';
 
 /** Folders of running programs, and stores of engines: images, files of other jobs, credentials. */
 const folders = [
@@ -42,7 +42,8 @@ function whySocket(path: string): string | null {
     const top = namesIn(path, most.names);
     if (top.socket !== null) return say(top.socket);
     for (const folder of top.folders.slice(0, most.folders)) {
-      const socket = socketIn(folder);
+      // A folder in it that cannot be read, or is gone by now, is skipped.
+      const socket = attempt(() => namesIn(folder, most.names / 10).socket);
       if (socket !== null) return say(socket);
     }
     return null;
@@ -63,15 +64,6 @@ function namesIn(path: string, limit: number): { socket: string | null; folders:
     if (entry.isDirectory()) folders.push(join(path, entry.name));
   }
   return { socket: null, folders };
-}
-
-/** null also for a folder that cannot be read or is gone by now. */
-function socketIn(path: string): string | null {
-  try {
-    return namesIn(path, most.names / 10).socket;
-  } catch {
-    return null;
-  }
 }
 
 /** Sockets that give all rights over this host. The config may mount one into a pool; a job may not. */
@@ -95,12 +87,8 @@ export function shows(folder: string, path: string): boolean {
 
 /** A path with links resolved, also if its last parts do not exist yet. */
 export function realOf(path: string): string {
-  try {
-    return realpathSync(path);
-  } catch {
-    const above = dirname(path);
-    return above === path ? path : join(realOf(above), basename(path));
-  }
+  const above = dirname(path);
+  return attempt(() => realpathSync(path)) ?? (above === path ? path : join(realOf(above), basename(path)));
 }
 
 export function contains(folder: string, path: string): boolean {

@@ -1,6 +1,6 @@
 /**
- * How a key of the config is declared, once: type, default and documentation. This file and the tables made with it load no library, so
- * that the defaults are known quickly where there is no file: `strict` in `kinds.ts` makes schemas of tables.
+ * How a key of the config is declared, once: type, default and documentation. This file and the tables made with it load no
+ * library, so that the defaults are known quickly where there is no file: `strict` in `kinds.ts` makes schemas of tables.
  */
 import type { z } from 'zod';
 import type * as Kinds from './kinds.ts';

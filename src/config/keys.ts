@@ -172,8 +172,8 @@ export const unsafeKeys = {
 const hour = 3_600_000;
 
 /**
- * An agent in an image takes up to 30 s to cancel its job when it is told to end (Azure's `Agent.cs`). Buildkite's gives its job 10 s,
- * and then sends the rest of the log. So `stop_grace` is longer there.
+ * An agent in an image takes up to 30 s to cancel its job when it is told to end (Azure's `Agent.cs`). Buildkite's gives its job 10
+ * s, and then sends the rest of the log. So `stop_grace` is longer there.
  */
 export const poolKeys = {
   service: key((v) => v.text('the name of a service', v.word), 'name', {

@@ -1,6 +1,6 @@
 /**
- * Reads the config: defaults < file < environment < flags. Finds all problems before it reports any. Without a file it loads neither the
- * YAML parser nor the schema, so that `onejob run` starts quickly.
+ * Reads the config: defaults < file < environment < flags. Finds all problems before it reports any. Without a file it loads
+ * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
 import { OnejobError } from '../errors.ts';
 import type { ReadFile } from './changed.ts';

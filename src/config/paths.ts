@@ -2,6 +2,7 @@
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
+import { attempt } from '../errors.ts';
 import type { Environment } from './environment.ts';
 import { type Place, type Problem, place } from './problem.ts';
 
@@ -85,18 +86,10 @@ export interface Group {
 }
 
 /** The group `onejob` from group(5), since Node has no API for it; null if it is not there. */
-export function readGroup(text: string = groupFile()): Group | null {
+export function readGroup(text: string = attempt(() => readFileSync('/etc/group', 'utf8')) ?? ''): Group | null {
   const line = text.split('\n').find((each) => each.startsWith(`${groupName}:`));
   if (line === undefined) return null;
   const [, , id, members = ''] = line.split(':');
   const gid = Number(id);
   return Number.isInteger(gid) ? { gid, members: members.split(',').filter((name) => name !== '') } : null;
-}
-
-function groupFile(): string {
-  try {
-    return readFileSync('/etc/group', 'utf8');
-  } catch {
-    return '';
-  }
 }

@@ -46,7 +46,7 @@ export function inOrder(problems: readonly Problem[]): Problem[] {
   return [...seen.values()].sort((a, b) => a.source.localeCompare(b.source) || at(a) - at(b));
 }
 
-/** The known word nearest to `word`: at most a third of it is mistyped, or it is the beginning, at least three letters; null if none is near. */
+/** The known word nearest to `word`: a third of it may be mistyped, or it is a beginning of three letters or more; else null. */
 export function nearest(word: string, known: Iterable<string>): string | null {
   const plain = (text: string) => text.toLowerCase().replaceAll(/[-_ ]/g, '');
   if (word.length > 64) return null;

@@ -1,9 +1,10 @@
 /**
- * Which proxy leads to an address, by the usual variables, read as Node's own `fetch` reads them. Nothing that is shown contains the
- * password of a proxy.
+ * Which proxy leads to an address, by the usual variables, read as Node's own `fetch` reads them. Nothing that is shown contains
+ * the password of a proxy.
  */
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
+import { attempt } from '../errors.ts';
 
 /** As written, possibly with a password. */
 export interface Proxies {
@@ -77,15 +78,8 @@ function parsed(written: string): ProxyServer {
 
 function authorizationOf({ username, password }: URL): string | null {
   if (username === '' && password === '') return null;
-  return `Basic ${Buffer.from(`${decoded(username)}:${decoded(password)}`).toString('base64')}`;
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
+  const [user, secret] = [username, password].map((text) => attempt(() => decodeURIComponent(text)) ?? text);
+  return `Basic ${Buffer.from(`${user}:${secret}`).toString('base64')}`;
 }
 
 function isExcepted(host: string, port: number, none: string): boolean {

@@ -1,6 +1,6 @@
 /**
- * Reads YAML 1.2 files as plain values with the place of every key, and merges a file with its includes. Aliases have a budget, so that a
- * small file cannot become a large config. Messages never quote the text of a file, which may contain a secret.
+ * Reads YAML 1.2 files as plain values with the place of every key, and merges a file with its includes. Aliases have a budget, so
+ * that a small file cannot become a large config. Messages never quote the text of a file, which may contain a secret.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';

@@ -8,8 +8,9 @@ const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const taken = new Set(['/', '/dev', '/proc', '/sys', '/workspace']);
 
 /**
- * Parses a volume or a cache. Paths must be absolute, and may contain spaces, but no colon, no `..` and no control characters. A volume is
- * read-only by default, and a cache writable. If a cache has a name instead of the host path, `host` is that name for now.
+ * Parses a volume or a cache. Paths must be absolute, and may contain spaces, but no colon, no `..` and no control characters. A
+ * volume is read-only by default, and a cache writable. If a cache has a name instead of the host path, `host` is that name for
+ * now.
  */
 export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Parsed<Mount> {
   const form = `${as === 'cache' ? 'NAME:CONTAINER or ' : ''}HOST:CONTAINER[:VARIABLE][:ro|rw]`;
@@ -82,7 +83,7 @@ export const cacheName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 /** The folder of untrusted jobs, next to those with names of agents. */
 export const untrustedFolder = 'untrusted';
 
-/** All named caches: a folder for each slot, so that no two agents write to one at the same time, and separate ones for untrusted jobs. */
+/** All named caches: a folder for each slot, so that no two agents write to one at once, and separate ones for untrusted jobs. */
 export function cachesFolder(stateDir: string): string {
   return join(stateDir, 'caches');
 }

@@ -1,8 +1,9 @@
 /**
- * One request and its whole answer, in bounded time and size. Redirects are never followed, so that a credential goes to no other host.
- * Errors of fetch do not leave this file, since they may quote a header.
+ * One request and its whole answer, in bounded time and size. Redirects are never followed, so that a credential goes to no other
+ * host. Errors of fetch do not leave this file, since they may quote a header.
  */
 import { type Clock, deadline } from '../core/clock.ts';
+import { jsonOf as parsed } from '../system/json.ts';
 import { innermost, networkHint, type Why, whyUnreachable } from './unreachable.ts';
 
 export interface Outgoing {
@@ -94,11 +95,7 @@ function reason(error: unknown, url: string | URL): Why {
 
 /** The body as JSON; undefined if it is not JSON. */
 export function jsonOf({ text }: Pick<Answer, 'text'>): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
+  return parsed(text);
 }
 
 /** Text of a service as one line of at most 300 characters, without control characters. */
@@ -111,8 +108,8 @@ export function brief(text: string): string {
 const longestReset = 100_000_000;
 
 /**
- * ms to wait that a service asks for, else null: `Retry-After` (RFC 9110, 10.2.3), also after a success, else the reset of an exhausted
- * rate limit. `wall`: ms since the epoch.
+ * ms to wait that a service asks for, else null: `Retry-After` (RFC 9110, 10.2.3), also after a success, else the reset of an
+ * exhausted rate limit. `wall`: ms since the epoch.
  */
 export function asksFor(headers: Headers, wall: number): number | null {
   const after = headers.get('Retry-After')?.trim() ?? '';

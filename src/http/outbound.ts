@@ -1,4 +1,4 @@
-/** HTTP to services: undici, with the proxies of the environment and connections that are kept for a while. Callers bound time and size. */
+/** HTTP to services: undici, with the proxies of the environment, and kept connections. Callers bound time and size. */
 import { Agent, type Dispatcher, ProxyAgent, type RequestInit, fetch as undiciFetch } from 'undici';
 import { type Proxies, type ProxyServer, proxyFor } from '../config/proxies.ts';
 

@@ -169,11 +169,9 @@ export function unusedName(name: string, isTaken: (name: string) => boolean, mos
 
 /** Whether a variable or flag of this name may contain a secret. */
 export function soundsSecret(variable: string): boolean {
-  return secretNames.test(variable);
+  const word = /(^|[_-])(TOKEN|SECRETS?|PASS(WORD|WD|PHRASE)?|(?<=[_-])PWD|CREDENTIALS?|PAT)([_-]|$)/i;
+  return word.test(variable) || /(^|[_-])(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY([_-]|$)/i.test(variable);
 }
-
-const secretNames =
-  /(^|[_-])(TOKEN|SECRETS?|PASSWORD|PASSWD|PASS|(?<=[_-])PWD|PASSPHRASE|CREDENTIALS?|PAT|(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY)([_-]|$)/i;
 
 /** Whether a value looks like a password, a token or a private key. */
 export function looksSecret(value: string): boolean {

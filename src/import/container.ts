@@ -17,7 +17,7 @@ import {
   textsOf,
 } from './agent.ts';
 
-/** The key `image`; the folder it is built from, null if it is not built; whether it contains a private key for secrets or a Buildkite agent. */
+/** The key `image`; the folder it is built from, or null; whether it contains a private key for secrets, or a Buildkite agent. */
 export function readImage({ file: compose, written: { image: finished, build }, read, remark, warn }: Service) {
   if (build === undefined || build === null) {
     const image = textOf(finished);
@@ -62,8 +62,8 @@ const notNeeded = new Set(['buildkite-agent', 'apt-transport-https', 'tini', 'du
 const needless = ['ENTRYPOINT', 'CMD', 'LABEL', 'MAINTAINER', 'STOPSIGNAL', 'SHELL', 'EXPOSE', 'HEALTHCHECK'];
 
 /**
- * The base of a Dockerfile, null if unknown, and the packages that it installs. `args`: of the Compose file; they override those of the
- * Dockerfile. `left`: gets every other instruction.
+ * The base of a Dockerfile, null if unknown, and the packages that it installs. `args`: of the Compose file; they override those of
+ * the Dockerfile. `left`: gets every other instruction.
  */
 function readDockerfile(text: string, args: ReadonlyMap<string, string>, left: (line: number, text: string) => void) {
   const variables = new Map<string, string>();
@@ -129,7 +129,7 @@ function installed(command: string): { found: string[]; isAll: boolean } {
   return { found, isAll };
 }
 
-/** The keys `caches` and `volumes`, and host paths by container path. `name`: of the agent, which becomes `{name}` in host paths. */
+/** The keys `caches` and `volumes`, and host paths by container path. `name`: of the agent, `{name}` in host paths. */
 export function readMounts({ file, root, written, volumes: named, warn, note }: Service, name: string) {
   const caches: string[] = [];
   const volumes: string[] = [];

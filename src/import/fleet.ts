@@ -7,6 +7,7 @@ import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
+import { attempt } from '../errors.ts';
 import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
 
@@ -142,16 +143,7 @@ function textIn(path: string): string | null {
   return found.isFile() && found.size <= largest ? readFileSync(path, 'utf8') : null;
 }
 
-/** null when it throws. */
-function attempt<T>(act: () => T): T | null {
-  try {
-    return act();
-  } catch {
-    return null;
-  }
-}
-
-/** A Compose file as values with their lines; null, with a remark, if it is not one. Resolves anchors and merge keys. Never throws. */
+/** A Compose file as values with their lines; null, with a remark, if it is not one. Resolves anchors and merge keys. */
 function readCompose(file: string, text: string | null, warn: Warn): ComposeFile | null {
   const no = (line: number | null, why: string): null => {
     warn(file, line, `${why}: nothing from it was carried over`);
@@ -287,8 +279,8 @@ const name = '[A-Za-z_][A-Za-z0-9_]*';
 const variable = new RegExp(String.raw`\$(?:(\$)|(${name})|\{(${name})(?:(:?[-?+])((?:[^{}]|\$\{[^{}]*\})*))?\})`, 'g');
 
 /**
- * Fills in `${NAME}` in all texts of a value, as Compose does. `known`: from a file `.env`. `missing`: gets variables that the shell would
- * set. https://docs.docker.com/reference/compose-file/interpolation/
+ * Fills in `${NAME}` in all texts of a value, as Compose does. `known`: from a file `.env`. `missing`: gets variables that the
+ * shell would set. https://docs.docker.com/reference/compose-file/interpolation/
  */
 function interpolate(
   value: unknown,

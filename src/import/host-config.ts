@@ -103,8 +103,8 @@ function overlap(one: DeviceClaim, other: DeviceClaim): string | null {
 }
 
 /**
- * Agents by pool: those of a pool differ only by consecutive numbers in their names, and by their devices. `agents`: in the order of their
- * names. `apart`: each gets its own pool.
+ * Agents by pool: those of a pool differ only by consecutive numbers in their names, and by their devices. `agents`: in the order
+ * of their names. `apart`: each gets its own pool.
  */
 function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>) {
   const isSingle = (agent: Agent) => agent.times > 1 || agent.devices.by === 'all' || apart.has(agent);
@@ -128,7 +128,7 @@ function likeness(agent: Agent): readonly unknown[] {
   return [agent.keys, devicesKey(agent), agent.devices.by, agent.endpoint, agent.tokenFile];
 }
 
-/** Numbers in a name, each with the text before and after it. A leading zero is not part of a number, since `{1..}` would lose it. */
+/** Numbers in a name, each with the text before and after it, without leading zeros, which `{1..}` would lose. */
 function countsOf(name: string): (readonly [string, number, string])[] {
   return [...name.matchAll(/(0*)(\d+)/g)].flatMap(({ index, 1: zeros = '', 2: digits = '' }) => {
     const at = index + zeros.length;

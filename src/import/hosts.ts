@@ -69,7 +69,7 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
     if (leaf === undefined) return prefixOf(agent.hostname ?? agent.name);
     return single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.');
   });
-  // `gpu0`, `gpu1`, … without a separator are one host if each agent names different devices: with one host per agent nobody does that.
+  // `gpu0`, `gpu1`, … are one host if each agent names different devices: with one host per agent nobody does that.
   for (const [stem, members] of Map.groupBy([...names], ([name]) => name.replace(/\d+$/, ''))) {
     const of = members.flatMap(([, few]) => few);
     const claims = of.flatMap(({ devices }) => claimsOf(devices));

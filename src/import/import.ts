@@ -1,6 +1,6 @@
 /**
- * From a folder of Compose files to one config per host. The result is checked as `config check` does: what the rules refuse is left out
- * and reported, so that the rest can be loaded.
+ * From a folder of Compose files to one config per host. The result is checked as `config check` does: what the rules refuse is
+ * left out and reported, so that the rest can be loaded.
  */
 import type { Environment } from '../config/environment.ts';
 import { interpret } from '../config/interpret.ts';
@@ -16,7 +16,7 @@ import { groupHosts, type Host, type HostRule } from './hosts.ts';
 
 export type Imported = Awaited<ReturnType<typeof importCompose>>;
 
-/** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. `config`: the whole file. */
+/** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. */
 export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
   const fleet = readFleet(root);
   const remarks = [...fleet.remarks];

@@ -171,8 +171,8 @@ interface Flag {
 }
 
 /**
- * Flags (`--flag=value`, `--flag value`, `--flag`, with one dash or two); whether the command starts an agent; number of words that are
- * neither the program, `start` nor a flag.
+ * Flags (`--flag=value`, `--flag value`, `--flag`, with one dash or two); whether the command starts an agent; number of words that
+ * are neither the program, `start` nor a flag.
  */
 function readCommand({ entrypoint, command }: Service['written']) {
   const words = [...shellWords(entrypoint), ...shellWords(command)];
@@ -209,8 +209,9 @@ function shellWords(written: unknown): readonly string[] {
 type Folder = 'hooks' | 'plugins';
 
 /**
- * The meaning of an agent's flags: of its command line, which override those of variables. `tags`: without the queue. `folders`: in the
- * container. `variables`: other flags for the agent. `hostname`: for `%hostname` in a name. `fallback`: the name without a flag.
+ * The meaning of an agent's flags: of its command line, which override those of variables. `tags`: without the queue. `folders`: in
+ * the container. `variables`: other flags for the agent. `hostname`: for `%hostname` in a name. `fallback`: the name without a
+ * flag.
  */
 function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
   const flags = [...said.filter(({ name }) => !command.some((flag) => flag.name === name)), ...command];
