@@ -5,16 +5,14 @@
 import type { z } from 'zod';
 import type * as Kinds from './kinds.ts';
 
-/** Everything about a key but the type of its values. */
-export interface About<D = unknown> {
+/** What the docs page says about a key, apart from its default. */
+export interface About {
   /** What it does; sentences. */
   readonly description: string;
   /** A value as people write it in YAML. */
   readonly example: string;
-  /** Its value when the file has none; null is `none`. */
-  readonly default?: D;
-  /** The same in pools of services whose agents are programs in an image. */
-  readonly defaultInImages?: D;
+  /** Its default in pools of services whose agents are programs in an image. */
+  readonly defaultInImages?: unknown;
   /** The default for the docs page, if it is not a plain value. */
   readonly shown?: string;
 }
@@ -22,14 +20,16 @@ export interface About<D = unknown> {
 export interface Described extends About {
   /** Kind of its values, as the docs page says it. */
   readonly kind: string;
+  readonly default?: unknown;
 }
 
 /** `kind`: of the values, if their type does not say it. */
-export type Told<D = unknown> = readonly [about: About<D>] | readonly [kind: string, about: About<D>];
+export type Told = readonly [about: About] | readonly [kind: string, about: About];
 
 interface Key<T extends z.ZodType = z.ZodType, D = unknown> {
   readonly type: (kinds: typeof Kinds) => T;
-  readonly told: Told<D>;
+  readonly default: D;
+  readonly told: Told;
 }
 
 export type Keys = Readonly<Record<string, Key>>;
@@ -47,17 +47,19 @@ type Complete<S extends Keys> = {
     | (S[K] extends Key<z.ZodType, infer D> ? (undefined extends D ? undefined : Extract<D, null>) : never);
 };
 
-export function key<T extends z.ZodType, const D extends z.output<T> | null | undefined = undefined>(
+/** `usual`: the value when the file has none; null is `none`. */
+export function key<T extends z.ZodType, const D extends z.output<T> | null | undefined>(
   type: (kinds: typeof Kinds) => T,
-  ...told: Told<D>
+  usual: D,
+  ...told: Told
 ): Key<T, D> {
-  return { type, told };
+  return { type, default: usual, told };
 }
 
 /** Defaults of the keys that have one, in their order. */
 export function defaultsOf<S extends Keys>(keys: S, isInImages = false): Partial<Complete<S>> {
-  const pairs = Object.entries(keys).map(([name, { told }]) => {
-    const { default: usual, defaultInImages = usual } = told.length === 1 ? told[0] : told[1];
+  const pairs = Object.entries(keys).map(([name, { default: usual, told }]) => {
+    const { defaultInImages = usual } = told.length === 1 ? told[0] : told[1];
     return [name, isInImages ? defaultInImages : usual] as const;
   });
   return Object.fromEntries(pairs.filter(([, usual]) => usual !== undefined)) as Partial<Complete<S>>;

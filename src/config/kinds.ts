@@ -12,7 +12,10 @@ export { z };
 
 /** The schema of a map. */
 export function strict<S extends Keys>(keys: S) {
-  const shape = Object.entries(keys).map(([name, { type, told }]) => [name, key(type(kinds), ...told)]);
+  const shape = Object.entries(keys).map(([name, { type, default: usual, told }]) => {
+    const made = key(type(kinds), ...told);
+    return [name, Object.assign(made, { about: { ...made.about, default: usual } })];
+  });
   return z.strictObject(Object.fromEntries(shape) as { [K in keyof S]: z.ZodOptional<ReturnType<S[K]['type']>> });
 }
 
