@@ -1,9 +1,9 @@
 /**
- * The command line as a whole: the program, its help, and how a failure becomes an exit code. What a command does is
- * imported when it is called, so that `run` and `--help` start without what they do not need.
+ * The whole command line: the program, its help, and how a failure becomes an exit code. The code of a command is imported when it
+ * is called, so that `run` and `--help` start quickly.
  */
 import { resolve } from 'node:path';
-import { Command, CommanderError, Option } from 'commander';
+import { CommanderError, Option } from 'commander';
 import { addAzureCommands } from './cli/commands/azure.ts';
 import { addAboutCommands, addConfigCommands } from './cli/commands/config.ts';
 import { addDaemonCommands } from './cli/commands/daemon.ts';
@@ -12,14 +12,14 @@ import { addImageCommands } from './cli/commands/image.ts';
 import { addImportCommands } from './cli/commands/import.ts';
 import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
-import type { Act } from './cli/commands/options.ts';
+import { type Act, Cli } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import type { CliContext, GlobalFlags, Place, Session } from './cli/session.ts';
 import { findPlace, readVersion } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
-import { OnejobError } from './errors.ts';
+import { hasCode } from './errors.ts';
 
 /** Runs one command line. Resolves with the exit code; never rejects. */
 export async function runCli(context: CliContext): Promise<number> {
@@ -39,20 +39,20 @@ export async function runCli(context: CliContext): Promise<number> {
   } catch (error) {
     if (!(error instanceof CommanderError)) {
       output.fail(error);
-      return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
+      return hasCode(error, 'E_USAGE') ? exitCodes.usage : exitCodes.failed;
     }
     if (error.exitCode === 0) return exitCodes.ok;
-    // Without a command, help was the answer; its text is on standard error already.
+    // Without a command, help is on standard error already.
     if (error.code !== 'commander.help') output.fail(usageError(error, context.args, program));
     return exitCodes.usage;
   }
   return code;
 }
 
-/** Every command with its options and help; what one does is up to `act`. */
-export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Command {
+/** Every command with its options and help; `act` runs them. */
+export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Cli {
   const version = readVersion();
-  const program = new Command('onejob')
+  const program = new Cli('onejob', act)
     .description('Fresh, single-use CI agents on your own machines: one agent, one job, then gone.')
     .version(version, '-v, --version', 'print the version')
     .addOption(new Option('-V').hideHelp())
@@ -71,9 +71,7 @@ export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act
       getErrHelpWidth: () => context.stderr.columns ?? 100,
     })
     .helpCommand(false)
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob run -- ls -l              run a command in a fresh agent, here and now, on the current folder
   onejob run --detach -- sh -c 'sleep 60; echo done'
@@ -81,26 +79,25 @@ Examples:
   onejob up                        run the daemon of this host in the foreground
   onejob status                    show what every slot is doing, problems first
 
-Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of the job, or 125 if the job could not run.`,
-    );
+Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of the job, or 125 if the job could not run.`);
   program.commandsGroup('Jobs:');
-  addJobCommands(program, act);
+  addJobCommands(program);
   program.commandsGroup('The daemon:');
-  addDaemonCommands(program, act);
+  addDaemonCommands(program);
   program.commandsGroup('Setting up:');
-  addInitCommands(program, act);
-  addAzureCommands(program, act);
-  addImportCommands(program, act);
-  addConfigCommands(program, act);
-  addGpuCommands(program, act);
-  addImageCommands(program, act);
-  addSecretCommands(program, act);
-  addAboutCommands(program, act);
+  addInitCommands(program);
+  addAzureCommands(program);
+  addImportCommands(program);
+  addConfigCommands(program);
+  addGpuCommands(program);
+  addImageCommands(program);
+  addSecretCommands(program);
+  addAboutCommands(program);
   return program;
 }
 
 function createSession(context: CliContext, output: Output, given: GlobalFlags): Session {
-  // Absolute from here on, since a daemon started for us lives in another directory.
+  // Absolute, since a temporary daemon runs in another directory.
   const path = (value: string | undefined) => (value === undefined ? undefined : resolve(context.cwd, value));
   const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
   let place: Promise<Place> | null = null;
@@ -109,9 +106,6 @@ function createSession(context: CliContext, output: Output, given: GlobalFlags):
     output,
     flags,
     version: readVersion(),
-    place() {
-      place ??= findPlace(flags, context.environment, context.cwd);
-      return place;
-    },
+    place: () => (place ??= findPlace(flags, context.environment, context.cwd)),
   };
 }

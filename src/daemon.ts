@@ -2,7 +2,7 @@ import { join } from 'node:path';
 import { createClient } from './api/client.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
-import type { CliContext, DaemonOptions } from './cli/session.ts';
+import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply } from './config/changed.ts';
 import type { Environment } from './config/environment.ts';
@@ -18,11 +18,7 @@ import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 
 /** Runs a manager until it has stopped; the exit code. */
-export async function runDaemon(
-  options: DaemonOptions,
-  env: Environment,
-  { onSignal, onHangup }: Pick<CliContext, 'onSignal' | 'onHangup'>,
-): Promise<number> {
+export async function runDaemon(options: DaemonOptions, env: Environment, { onSignal, onHangup }: ProcessControl): Promise<number> {
   const { log, version, self, temporary } = options;
   const { config, files, warnings } = await loadConfig({ flags: options, env, instead: options.instead });
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });

@@ -4,7 +4,7 @@
  */
 import type { Failure } from './core/slot.ts';
 
-/** `user`: mend your input. `external`: another system failed. `bug`: ours. */
+/** `user`: fix your input. `external`: another system failed. `bug`: ours. */
 export type ErrorKind = 'user' | 'external' | 'bug';
 
 export const errorCodes = {
@@ -111,7 +111,7 @@ export type ErrorCode = keyof typeof errorCodes;
 
 export interface ErrorOptions {
   /** What to type or change next, as one sentence. */
-  readonly hint?: string;
+  readonly hint?: string | null | undefined;
   /** Whether trying the same again can help; default false. */
   readonly retry?: boolean;
   readonly cause?: unknown;
@@ -131,14 +131,31 @@ export class OnejobError extends Error {
   }
 }
 
+/** Whether an error is onejob's own and has one of these codes. */
+export function hasCode(error: unknown, ...codes: readonly ErrorCode[]): error is OnejobError {
+  return error instanceof OnejobError && codes.includes(error.code);
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The result of `act`, or null if it throws: for what may be absent or unreadable, whatever the reason. */
+export function attempt<T>(act: () => T): T | null {
+  try {
+    return act();
+  } catch {
+    return null;
+  }
+}
+
 /** Any thrown thing as a failure the core can keep: foreign errors become E_BUG, which may pass. */
 export function toFailure(error: unknown): Failure {
   if (error instanceof OnejobError) {
     const message = error.hint === null ? error.message : `${error.message} ${error.hint}`;
     return { code: error.code, message, retry: error.retry };
   }
-  const message = error instanceof Error ? error.message : String(error);
-  return { code: 'E_BUG', message, retry: true };
+  return { code: 'E_BUG', message: messageOf(error), retry: true };
 }
 
 const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST', 'E_JOB_GONE']);

@@ -6,7 +6,7 @@ import { runCli } from './cli.ts';
 const context = processContext(process.env, {
   async startDaemon(options) {
     const [{ runDaemon }, { readEnvironment }] = await Promise.all([import('./daemon.ts'), import('./config/environment.ts')]);
-    return runDaemon(options, readEnvironment(), context);
+    return runDaemon(options, readEnvironment(), context.process);
   },
   async internetObstacle() {
     const { internetObstacle } = await import('./runtimes/docker/check.ts');

@@ -1,8 +1,6 @@
 /**
- * Speaks to a daemon over its socket. Answers are checked; everything that can go wrong on the way becomes an
- * `OnejobError` that says which: nobody there, not allowed, silent, cut off, another version.
- *
- * Only node:http is loaded up front: the schemas come while the first answer is on its way, so that `run` starts fast.
+ * Client of a daemon, over its socket. It checks answers, and turns every failure into an `OnejobError`: daemon absent, silent, cut
+ * off or of another version, permission denied. Schemas are loaded while the first answer is on its way, so that `run` starts fast.
  */
 import http from 'node:http';
 import { createInterface } from 'node:readline';
@@ -10,84 +8,38 @@ import { type Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import type { jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
-import type { ImageOutcome } from './image-schema.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import type * as Schemas from './schema.ts';
+import type { DeviceChange, ImageOutcome } from './schema.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
   readonly socket: string;
-  /** Our own version, to explain an answer we do not understand. */
+  /** Version of this client, to explain an answer that it cannot read. */
   readonly version: string;
-  /** ms after which a daemon that says nothing to a request that asks for an answer at once is given up; default 60 s. */
+  /** ms to wait for an answer that should come at once; default 60 s. */
   readonly patience?: number;
-}
-
-/** A connection that keeps a temporary daemon alive. */
-export interface Hold {
-  /** Resolves when the daemon ends or the connection breaks. Never rejects. */
-  readonly ended: Promise<void>;
-  release(): void;
 }
 
 export interface LogsRequest {
   readonly follow: boolean;
-  /** Bytes of each stream that are there already, or known to be missing; default none. */
+  /** Bytes of each stream that the caller has, or knows to be missing; default none. */
   readonly from?: Counts;
-  /** Only the last lines of what there is so far, of both streams together; null or left out: all. */
+  /** Only so many of the last lines so far, of both streams together; null or omitted: all. */
   readonly tail?: number | null;
   /** The logs that the agent itself keeps, instead of its output; default false. */
   readonly own?: boolean;
   readonly signal?: AbortSignal;
 }
 
-/** What a manager is asked for, from afar. */
-type Asked<K extends keyof Manager> = {
-  [P in K]: (...args: Parameters<Manager[P]>) => Promise<Awaited<ReturnType<Manager[P]>>>;
-};
-type Plain =
-  | 'status'
-  | 'plan'
-  | 'jobs'
-  | 'cancel'
-  | 'pruneJobs'
-  | 'devices'
-  | 'changeDevice'
-  | 'proofs'
-  | 'pause'
-  | 'resume'
-  | 'drain';
-
 /** All methods throw OnejobError: E_DAEMON_ABSENT, _SILENT, _CUT, _STOPPING, E_SOCKET_DENIED, _FOREIGN, or what the daemon said. */
-export interface Client extends Asked<Plain> {
-  readonly socket: string;
-  readonly images: ImageService;
-  readonly secrets: SecretPins;
-  doctor(): Promise<Schemas.FindingView[]>;
-  submit(request: z.input<typeof jobRequest>): Promise<Schemas.JobView>;
-  /** Throws what `submit` would, but for the workspace, which need not be sent yet. */
-  check(request: z.input<typeof jobRequest>): Promise<void>;
-  job(id: string): Promise<Schemas.JobView>;
-  /** Waits for the job's end, however long it takes. */
-  settled(id: string, signal?: AbortSignal): Promise<Schemas.JobView>;
-  putWorkspace(files: Readable, sent?: (bytes: number) => void): Promise<string>;
-  /** The tar of a done job's artifacts; null when it has none. */
-  artifacts(id: string): Promise<Readable | null>;
-  logs(source: LogSource, request: LogsRequest): AsyncGenerator<LogPiece>;
-  down(request: z.input<typeof Schemas.downRequest>): Promise<void>;
-  /** Waits until a daemon that was told to forget has done so, however long it takes. */
-  forgotten(): Promise<Schemas.ForgottenView[]>;
-  /** `signal` is about the asking only. */
-  hold(signal?: AbortSignal): Promise<Hold>;
-  /** Breaks off what is under way. */
-  close(): void;
-}
+export type Client = ReturnType<typeof createClient>;
 
 type Pick<T extends z.ZodType> = (schemas: typeof Schemas) => T;
 
@@ -95,23 +47,20 @@ interface Call {
   readonly method: 'GET' | 'POST' | 'PUT';
   readonly path: string;
   readonly body?: unknown;
-  /** null: an answer may take for ever. */
+  /** null: without limit. */
   readonly patience?: number | null;
   readonly signal?: AbortSignal | undefined;
 }
 
-const imageSchemas = () => import('./image-schema.ts');
-const secretSchemas = () => import('./secret-schema.ts');
-
-/** How long an Engine may take over removing images, in ms. */
+/** ms that an Engine may take to remove images. */
 const slow = 600_000;
 
 /** @throws OnejobError E_SOCKET_PATH */
-export function createClient(options: ClientOptions): Client {
+export function createClient(options: ClientOptions) {
   const { socket } = options;
   checkSocketPath(socket);
 
-  // A connection of its own for each request: a kept one may turn out to be dead only after the request was sent.
+  // A new connection for each request: a kept one may turn out to be dead only after the request was sent.
   const agent = new http.Agent({ keepAlive: false });
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
@@ -144,7 +93,7 @@ export function createClient(options: ClientOptions): Client {
       else files(request);
     });
 
-  /** Throws what the daemon answered when that is an error; else returns the answer, unread. */
+  /** The answer, unread. @throws the error that the daemon answered */
   const succeeded = async (response: http.IncomingMessage): Promise<http.IncomingMessage> => {
     if ((response.statusCode ?? 500) < 400) return response;
     const { errorView } = await import('./schema.ts');
@@ -154,14 +103,10 @@ export function createClient(options: ClientOptions): Client {
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
   };
 
-  /** `load`: the schema of the answer, as only some requests need most of them. */
-  const askFor = async <T extends z.ZodType>(load: () => Promise<T>, call: Call): Promise<z.output<T>> => {
-    const answer = open(call);
-    const [schema, response] = await Promise.all([load(), answer]);
-    const value = await read(await succeeded(response), socket);
-    return parse(schema, value, response, options);
+  const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
+    const [schemas, response] = await Promise.all([import('./schema.ts'), open(call)]);
+    return parse(pick(schemas), await read(await succeeded(response), socket), response, options);
   };
-  const ask = <T extends z.ZodType>(pick: Pick<T>, call: Call) => askFor(async () => pick(await import('./schema.ts')), call);
   const tell = async (call: Call): Promise<void> => {
     (await succeeded(await open(call))).resume();
   };
@@ -176,34 +121,40 @@ export function createClient(options: ClientOptions): Client {
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => ask((schemas) => schemas.planLine.array(), get('/v1/plan')),
     doctor: () => ask((schemas) => schemas.findingView.array(), { ...get('/v1/doctor'), patience: 180_000 }),
-    submit: (request) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
-    check: (request) => tell(post('/v1/jobs/check', request)),
-    jobs: ({ all, pool, limit }) => {
+    submit: (request: z.input<typeof jobRequest>) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
+    /** Throws what `submit` would, except for the workspace, which need not be sent yet. */
+    check: (request: z.input<typeof jobRequest>) => tell(post('/v1/jobs/check', request)),
+    jobs({ all, pool, limit }: Parameters<Manager['jobs']>[0]) {
       const query = new URLSearchParams({ all: String(all), ...(pool === null ? {} : { pool }) });
       if (limit !== undefined) query.set('limit', String(limit));
       return ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${query}`));
     },
-    job: (id) => ask((schemas) => schemas.jobView, get(jobPath(id))),
-    settled: (id, signal) => ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
-    pruneJobs: (request) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
-    cancel: (id) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
-    devices: () => askFor(async () => (await import('./device-schema.ts')).deviceList, get('/v1/devices')),
-    changeDevice(name, { act, ...body }) {
+    job: (id: string) => ask((schemas) => schemas.jobView, get(jobPath(id))),
+    /** Waits for the end of the job, however long it takes. */
+    settled: (id: string, signal?: AbortSignal) =>
+      ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
+    pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
+    cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
+    devices: () => ask((schemas) => schemas.deviceList, get('/v1/devices')),
+    changeDevice(name: string, { act, ...body }: DeviceChange) {
       const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
-      return askFor(async () => (await import('./device-schema.ts')).deviceAnswer, call);
+      return ask((schemas) => schemas.deviceAnswer, call);
     },
-    proofs({ device, limit }) {
+    proofs({ device, limit }: Parameters<Manager['proofs']>[0]) {
       const query = new URLSearchParams({ limit: String(limit), ...(device === null ? {} : { device }) });
-      return askFor(async () => (await import('./device-schema.ts')).proofList, get(`/v1/proofs?${query}`));
+      return ask((schemas) => schemas.proofList, get(`/v1/proofs?${query}`));
     },
-    pause: (pool, reason) => tell(post(`${poolPath(pool)}/pause`, { reason })),
-    resume: (pool, reason) => ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),
+    pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),
+    resume: (pool: string | null, reason: string) =>
+      ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),
+    /** Breaks off all requests. */
     close: () => agent.destroy(),
-    drain: (pool) => tell(post(`${poolPath(pool)}/drain`)),
-    down: (request) => tell(post('/v1/down', request)),
+    drain: (pool: string | null) => tell(post(`${poolPath(pool)}/drain`)),
+    down: (request: z.input<typeof Schemas.downRequest>) => tell(post('/v1/down', request)),
+    /** Waits until a daemon that ends with `forget` has done so, however long it takes. */
     forgotten: () => ask((schemas) => schemas.forgottenView.array(), { ...get('/v1/forgotten'), patience: null }),
 
-    async putWorkspace(files, sent = () => {}) {
+    async putWorkspace(files: Readable, sent: (bytes: number) => void = () => {}): Promise<string> {
       let bytes = 0;
       const counted = new Transform({
         transform(chunk: Uint8Array, _encoding, done) {
@@ -219,7 +170,7 @@ export function createClient(options: ClientOptions): Client {
       const answer = open(call, (request) => {
         request.setHeader('content-type', 'application/x-tar');
         packing = pipeline(files, counted, request, { signal: stop.signal });
-        // Files that cannot be read are the reason to give, not the request that this breaks off.
+        // If files cannot be read, that is the error to report.
         packing.catch(() => {
           if (files.errored) failed.reject(files.errored);
         });
@@ -229,21 +180,25 @@ export function createClient(options: ClientOptions): Client {
         const { workspaceView } = await import('./schema.ts');
         return parse(workspaceView, await read(await succeeded(response), socket), response, options).id;
       } finally {
-        // An early answer is a refusal: what is still to be sent has nowhere to go.
+        // An early answer is a refusal.
         stop.abort();
         files.destroy();
         await Promise.allSettled([packing, answer]);
       }
     },
 
-    async artifacts(id) {
+    /** The tar of a done job's artifacts; null when it has none. */
+    async artifacts(id: string): Promise<Readable | null> {
       const response = await succeeded(await open(get(`${jobPath(id)}/artifacts`)));
       if (response.statusCode !== 204) return response;
       response.resume();
       return null;
     },
 
-    async *logs(source, { follow, from = none, tail = null, own = false, signal }) {
+    async *logs(
+      source: LogSource,
+      { follow, from = none, tail = null, own = false, signal }: LogsRequest,
+    ): AsyncGenerator<LogPiece> {
       const query = new URLSearchParams({ follow: String(follow), stdout: String(from.stdout), stderr: String(from.stderr) });
       if (tail !== null) query.set('tail', String(tail));
       if (own) query.set('own', 'true');
@@ -264,7 +219,8 @@ export function createClient(options: ClientOptions): Client {
       }
     },
 
-    async hold(signal) {
+    /** Keeps a temporary daemon alive. `signal` aborts only the request. `ended` resolves with the daemon; it never rejects. */
+    async hold(signal?: AbortSignal) {
       const response = await succeeded(await open({ ...get('/v1/hold'), signal }));
       const ended = new Promise<void>((resolve) => response.once('close', resolve));
       response.on('error', () => {}).resume();
@@ -272,12 +228,12 @@ export function createClient(options: ClientOptions): Client {
     },
 
     images: {
-      list: (signal) => askFor(async () => (await imageSchemas()).imageList, { ...get('/v1/images'), signal }),
+      list: (signal) => ask((schemas) => schemas.imageList, { ...get('/v1/images'), signal }),
 
       async make(what, pools, progress, signal) {
         const call = { ...post(`/v1/images/${what}`, { pools }), patience: null, signal };
         const response = await succeeded(await open(call));
-        const { imageEvent } = await imageSchemas();
+        const { imageEvent } = await import('./schema.ts');
         const outcomes: ImageOutcome[] = [];
         try {
           for await (const line of createInterface({ input: response })) {
@@ -299,17 +255,16 @@ export function createClient(options: ClientOptions): Client {
 
       async prune(signal) {
         const call = { ...post('/v1/images/prune'), patience: slow, signal };
-        return (await askFor(async () => (await imageSchemas()).prunedView, call)).removed;
+        return (await ask((schemas) => schemas.removedView, call)).removed;
       },
-    },
+    } satisfies ImageService,
 
     secrets: {
-      pins: () => askFor(async () => (await secretSchemas()).pinnedList, get('/v1/secret-pins')),
+      pins: () => ask((schemas) => schemas.pinnedList, get('/v1/secret-pins')),
       allow: (fingerprint, pipelines) =>
-        askFor(async () => (await secretSchemas()).pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
-      forget: (fingerprint, pipeline) =>
-        askFor(async () => (await secretSchemas()).forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
-    },
+        ask((schemas) => schemas.pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
+      forget: (fingerprint, pipeline) => ask((schemas) => schemas.forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
+    } satisfies SecretPins,
   };
 }
 
@@ -341,20 +296,15 @@ function parse<T extends z.ZodType>(
   throw foreign(response, options, result.error.issues[0]);
 }
 
-/** An answer we cannot read: of another version, or a bug. */
+/** An answer that cannot be read: another version, or a bug. */
 function foreign(
   response: http.IncomingMessage,
   options: ClientOptions,
   issue?: { readonly path: PropertyKey[]; readonly message: string },
 ): OnejobError {
   const where = issue === undefined ? '' : ` (${issue.path.map(String).join('.')}: ${issue.message})`;
-  return (
-    otherVersion(response, options) ??
-    new OnejobError(
-      'E_API_ANSWER',
-      `Cannot read the answer of the daemon at ${options.socket}: status ${response.statusCode}${where}.`,
-    )
-  );
+  const message = `Cannot read the answer of the daemon at ${options.socket}: status ${response.statusCode}${where}.`;
+  return otherVersion(response, options) ?? new OnejobError('E_API_ANSWER', message);
 }
 
 function otherVersion(response: http.IncomingMessage, { version, socket }: ClientOptions): OnejobError | null {
@@ -369,7 +319,7 @@ function otherVersion(response: http.IncomingMessage, { version, socket }: Clien
   });
 }
 
-/** What broke a request off, as an error that says what to do. Ours stay as they are. */
+/** The error of a broken request; an OnejobError stays as it is. */
 function connectionError(error: unknown, socket: string): OnejobError {
   if (error instanceof OnejobError) return error;
   const code = error instanceof Error && 'code' in error ? error.code : null;
@@ -381,18 +331,14 @@ function connectionError(error: unknown, socket: string): OnejobError {
       cause: error,
     });
   }
-  const what = error instanceof Error ? error.message : String(error);
-  return new OnejobError('E_DAEMON_CUT', `The connection to the daemon at ${socket} was cut: ${what}.`, {
-    retry: true,
-    cause: error,
-  });
+  const message = `The connection to the daemon at ${socket} was cut: ${messageOf(error)}.`;
+  return new OnejobError('E_DAEMON_CUT', message, { retry: true, cause: error });
 }
 
 /** `patience`: ms that were waited. */
 function silent(socket: string, call: { readonly method: string; readonly path: string }, patience: number): OnejobError {
-  return new OnejobError(
-    'E_DAEMON_SILENT',
-    `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${Math.round(patience / 1000)} s.`,
-    { hint: 'It may be stopped or overloaded: check that its process runs, and what it last logged.', retry: true },
-  );
+  const seconds = Math.round(patience / 1000);
+  const message = `The daemon at ${socket} did not answer ${call.method} ${call.path} within ${seconds} s.`;
+  const hint = 'It may be stopped or overloaded: check that its process runs, and what it last logged.';
+  return new OnejobError('E_DAEMON_SILENT', message, { hint, retry: true });
 }

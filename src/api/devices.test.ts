@@ -7,7 +7,7 @@ import { createFakeManager, type FakeManager } from '../../test/support/fake-man
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { OnejobError } from '../errors.ts';
 import { type Client, createClient } from './client.ts';
-import type { DeviceView } from './device-schema.ts';
+import type { DeviceView } from './schema.ts';
 import { type ApiServer, startApi } from './server.ts';
 
 let dir: Scratch;

@@ -1,24 +1,23 @@
 /**
- * How output crosses the API: frames of one byte stream id, four bytes length (big endian), then that many bytes.
- * A stream that ended is told from one that was cut by its last frame, which is always `end` or `error`.
+ * Output in the API: frames of one byte stream id, four bytes length (big endian), then that many bytes. The last frame of a
+ * complete stream is `end` or `error`.
  */
-
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { gapPiece } from '../logs/gap.ts';
 import type { LogPiece } from './manager.ts';
 
-/** Each stands where its id says. */
+/** By id. */
 const kinds = ['end', 'stdout', 'stderr', 'note', 'error', 'gap', 'terminalStdout', 'terminalStderr'] as const;
 type Kind = (typeof kinds)[number];
-/** Output, and how that is framed which was written for a terminal. */
+/** Kinds for output that was written for a terminal. */
 const forTerminal = { stdout: 'terminalStdout', stderr: 'terminalStderr' } as const;
 
 const counts = z.object({ stdout: z.number(), stderr: z.number() });
-/** What a frame of kind `gap` says, as JSON. */
+/** Payload of a `gap` frame, as JSON. */
 const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().optional() });
 
-/** Longest payload written in one frame, so that a reader of notes and errors never has to hold more. */
+/** Bytes of the longest payload, which bounds the memory of a reader. */
 const maxPayload = 1 << 20;
 const headerLength = 5;
 
@@ -43,7 +42,7 @@ export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
   }
 }
 
-/** Nothing yet: sent first, so that the answer's head leaves before there is output. */
+/** Empty; sent first, so that the answer begins before there is output. */
 export function beginFrame(): Buffer {
   return header('stdout', 0);
 }
@@ -52,13 +51,13 @@ export function endFrame(): Buffer {
   return header('end', 0);
 }
 
-/** `view` is an `errorView` as JSON; the reader throws what it says. */
+/** `view` is an `errorView` as JSON, which the reader throws. */
 export function errorFrame(view: string): Buffer {
   const bytes = Buffer.from(view);
   return Buffer.concat([header('error', bytes.length), bytes]);
 }
 
-/** `error` carries the bytes of an `errorView` and is the last. */
+/** `error` is the last, with an `errorView` as JSON. */
 export type Framed = LogPiece | { readonly stream: 'error'; readonly bytes: Uint8Array };
 
 /**

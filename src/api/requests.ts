@@ -1,25 +1,25 @@
-/** One request of the API: how it finds its route, how it is read and checked, how it is answered. */
+/** One request of the API: finding its route, reading, checking and answering it. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
 import { finished, Readable } from 'node:stream';
 import type { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 
 export interface ApiRequest {
-  /** What stands in the path where its route has a `:name`. */
+  /** Parts of the path for each `:name` of the route. */
   readonly params: unknown;
   readonly query: unknown;
-  /** What a POST brought as JSON; undefined when that is nothing. */
+  /** JSON of a POST; undefined if it is empty. */
   readonly body: unknown;
-  /** Aborts when the client has gone or the server closes; the work for this answer then has nobody to go to. */
+  /** Aborts when the client has gone or the server closes. */
   readonly signal: AbortSignal;
-  /** Node's own, for what is neither JSON nor read before its route is asked. */
+  /** For bodies that are not JSON. */
   readonly request: IncomingMessage;
   readonly response: ServerResponse;
 }
 
 /**
- * By method and path, such as `GET /v1/jobs/:id`. What a route returns is sent as JSON, a stream as the bytes it gives, and
- * undefined as no content. It may set headers and another status before.
+ * By method and path, such as `GET /v1/jobs/:id`. The result of a route is sent as JSON, a stream as its bytes, and undefined as no
+ * content. A route may set headers and a status.
  */
 export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
 
@@ -31,7 +31,7 @@ export interface Route {
   readonly handle: Routes[string];
 }
 
-/** Answers the route of a method and a path, or null when there is none. @throws OnejobError E_API_REQUEST */
+/** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
 export function createRouter(routes: Routes): (method: string, path: string) => Route | null {
   const table = Object.entries(routes).map(([route, handle]) => {
     const [method, path = ''] = route.split(' ');
@@ -59,14 +59,12 @@ function match(template: readonly string[], parts: readonly string[]): Record<st
 }
 
 function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    throw unreadable(`'${part}' is not a valid url component`);
-  }
+  const text = attempt(() => decodeURIComponent(part));
+  if (text === null) throw unreadable(`'${part}' is not a valid url component`);
+  return text;
 }
 
-/** @throws OnejobError E_API_REQUEST for what is too large, or not JSON; the connection stays, so that the client is told. */
+/** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
 export async function readBody(request: IncomingMessage): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
   const chunks: Uint8Array[] = [];
@@ -86,7 +84,7 @@ export async function readBody(request: IncomingMessage): Promise<unknown> {
   }
 }
 
-/** Of such a key JSON makes an ordinary one, and an assignment the prototype of what it was assigned to. */
+/** An assignment of this key would set a prototype. */
 function refusePrototype(key: string, value: unknown): unknown {
   if (key === '__proto__') throw new SyntaxError('Object contains forbidden prototype property');
   return value;
@@ -107,7 +105,7 @@ export function checked<T extends z.ZodType>(schema: T, input: unknown, what: st
   throw new OnejobError('E_API_REQUEST', `Cannot read the ${what}: ${problems.join('; ')}.`);
 }
 
-/** `failed` is told when a stream breaks; headers are sent with its first bytes. */
+/** `failed` is called when a stream breaks. */
 export function send(response: ServerResponse, answer: unknown, failed: (error: unknown) => void): void {
   if (answer instanceof Readable) {
     response.once('close', () => answer.destroy());

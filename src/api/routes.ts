@@ -1,25 +1,22 @@
-/** All that may be asked for; see `docs/json.md` for the bodies. */
+/** All routes; see `docs/json.md` for the bodies. */
 import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
-import { proofsAtMost, proofsListed, quarantineRequest, reserveRequest } from './device-schema.ts';
 import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
-import { type ImageEvent, imageRequest } from './image-schema.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import { type ApiRequest, checked, type Routes } from './requests.ts';
-import { downRequest, type JobView, pauseRequest, pruneRequest, workspaceLimit } from './schema.ts';
-import { allowRequest, fingerprintText, forgetRequest } from './secret-schema.ts';
+import * as schemas from './schema.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 
-/** The daemon: what is there and what is wrong; what a person does to it; holding a temporary one open. */
+/** The daemon: status, plan, doctor, pauses, its end, and keeping a temporary one alive. */
 export function controlRoutes(manager: Manager): Routes {
   const poolOf = ({ params }: ApiRequest) => checked(byPool, params, 'path').pool;
-  const reasonOf = ({ body }: ApiRequest) => checked(pauseRequest, body, 'request').reason;
+  const reasonOf = ({ body }: ApiRequest) => checked(schemas.pauseRequest, body, 'request').reason;
   const pause = (request: ApiRequest) => manager.pause(poolOf(request), reasonOf(request));
   const resume = (request: ApiRequest) => manager.resume(poolOf(request), reasonOf(request));
   const drain = (request: ApiRequest) => manager.drain(poolOf(request));
@@ -36,12 +33,12 @@ export function controlRoutes(manager: Manager): Routes {
     'POST /v1/pools/:pool/drain': drain,
 
     'POST /v1/down'({ body, response }) {
-      manager.down(checked(downRequest, body, 'request'));
+      manager.down(checked(schemas.downRequest, body, 'request'));
       response.statusCode = 202;
     },
     'GET /v1/forgotten': ({ signal }) => manager.forgotten(signal),
 
-    // The answer begins at once and ends with the daemon or the client, whichever is first.
+    // The answer begins at once, and ends with the daemon or the client.
     'GET /v1/hold'({ signal }) {
       const release = manager.hold();
       const body = new PassThrough();
@@ -64,13 +61,13 @@ const listQuery = z.strictObject({
   limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
 });
 
-/** A list of thousands of jobs is megabytes, kept until it was read: so many are, each for so many ms. */
+/** A long list takes megabytes of memory until it is read: so many lists at a time, each for so many ms. */
 const listsAtOnce = 16;
 const listPatience = 60_000;
 
-/** Jobs: list and wait for those of every CI service; hand in, cancel and take the artifacts of those of the own queue. */
+/** Jobs of every CI service; those of the own queue can be submitted and cancelled, and have artifacts. */
 export function jobRoutes(manager: Manager): Routes {
-  const knownJob = (params: unknown): JobView => {
+  const knownJob = (params: unknown): schemas.JobView => {
     const { id } = checked(byId, params, 'path');
     const job = manager.job(id);
     if (job !== null) return job;
@@ -84,7 +81,7 @@ export function jobRoutes(manager: Manager): Routes {
       return job;
     },
 
-    // For whoever has a workspace to send first: what is refused should be so before gigabytes were sent.
+    // Finds mistakes before the client sends a workspace of gigabytes.
     'POST /v1/jobs/check': ({ body }) => manager.verify(checked(jobRequest, body, 'job')),
 
     'GET /v1/jobs'({ query, response, signal }) {
@@ -101,7 +98,7 @@ export function jobRoutes(manager: Manager): Routes {
       return manager.jobs({ all: all === 'true', pool, limit });
     },
 
-    'POST /v1/jobs/prune': ({ body }) => manager.pruneJobs(checked(pruneRequest, body, 'body')),
+    'POST /v1/jobs/prune': ({ body }) => manager.pruneJobs(checked(schemas.pruneRequest, body, 'body')),
     'GET /v1/jobs/:id': ({ params }) => knownJob(params),
     'GET /v1/jobs/:id/settled': ({ params, signal }) => manager.settled(knownJob(params).id, signal),
     'POST /v1/jobs/:id/cancel': ({ params }) => manager.cancel(knownJob(params).id),
@@ -122,11 +119,11 @@ function busy(): OnejobError {
   });
 }
 
-/** A job's files on their way in: a tar stream, counted while it passes. */
+/** Workspaces: a tar stream of limited size. */
 export function workspaceRoutes(manager: Manager): Routes {
   return {
     async 'PUT /v1/workspaces'({ request, signal }) {
-      const files = pipeline(request, limited(workspaceLimit), () => {});
+      const files = pipeline(request, limited(schemas.workspaceLimit), () => {});
       try {
         return { id: await manager.putWorkspace(files, signal) };
       } catch (error) {
@@ -136,7 +133,7 @@ export function workspaceRoutes(manager: Manager): Routes {
   };
 }
 
-/** Passes on at most `limit` bytes. @throws OnejobError E_WORKSPACE_TOO_LARGE as the stream's error. */
+/** Passes on at most `limit` bytes; the stream's error is E_WORKSPACE_TOO_LARGE. */
 export function limited(limit: number): Transform {
   let bytes = 0;
   return new Transform({
@@ -164,12 +161,10 @@ const logQuery = z
     slot: z.string().optional(),
     previous: flag,
     follow: flag,
-    /** The logs that the agent itself keeps, instead of its output. */
     own: flag,
-    /** Bytes of each stream that the client has already, or knows to be missing. */
+    /** Bytes of each stream that the client has, or knows to be missing. */
     stdout: z.coerce.number().int().min(0).default(0),
     stderr: z.coerce.number().int().min(0).default(0),
-    /** Only so many of the last lines of what there is so far. */
     tail: z.coerce.number().int().min(0).max(1_000_000).optional(),
   })
   .refine(
@@ -177,7 +172,7 @@ const logQuery = z
     'name one of job, agent and slot',
   );
 
-/** Output of a job, an agent, or whoever works in a slot, or what such an agent logs itself, as frames (see `frames.ts`). */
+/** Output of a job, an agent, or the agent in a slot, or the agent's own logs, as frames (see `frames.ts`). */
 export function logRoutes(manager: Manager): Routes {
   return {
     'GET /v1/logs'({ query, signal, response }) {
@@ -199,10 +194,10 @@ function sourceOf(asked: z.output<typeof logQuery>): LogSource {
 
 async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: AbortSignal): AsyncGenerator<Buffer> {
   try {
-    // Something, so that the answer begins at once: a job may wait for hours before its first output.
+    // The answer begins at once, even if the job waits for hours before its first output.
     yield beginFrame();
     for await (const piece of skip(pieces, from)) yield* pieceFrames(piece);
-    // An aborted source may end like a finished one; without an end frame the client knows better.
+    // An aborted source may end like a finished one, so it gets no end frame.
     if (!signal.aborted) yield endFrame();
   } catch (error) {
     if (!signal.aborted) yield errorFrame(JSON.stringify(toErrorView(error)));
@@ -213,10 +208,10 @@ async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: Ab
 const byName = z.object({ device: z.string().min(1) });
 const proofQuery = z.strictObject({
   device: z.string().min(1).nullable().default(null),
-  limit: z.coerce.number().int().min(1).max(proofsAtMost).default(proofsListed),
+  limit: z.coerce.number().int().min(1).max(schemas.proofsAtMost).default(schemas.proofsListed),
 });
 
-/** Devices of this host: what each is to jobs, what a person wants done with one, and the proofs there were. */
+/** Devices of this host, changes by people, and proofs. */
 export function deviceRoutes(manager: Manager): Routes {
   const nameOf = (params: unknown) => checked(byName, params, 'path').device;
   const change =
@@ -226,9 +221,9 @@ export function deviceRoutes(manager: Manager): Routes {
   return {
     'GET /v1/devices': () => manager.devices(),
     'POST /v1/devices/:device/reserve': ({ params, body }) =>
-      manager.changeDevice(nameOf(params), { act: 'reserve', ...checked(reserveRequest, body, 'request') }),
+      manager.changeDevice(nameOf(params), { act: 'reserve', ...checked(schemas.reserveRequest, body, 'request') }),
     'POST /v1/devices/:device/quarantine': ({ params, body }) =>
-      manager.changeDevice(nameOf(params), { act: 'quarantine', ...checked(quarantineRequest, body, 'request') }),
+      manager.changeDevice(nameOf(params), { act: 'quarantine', ...checked(schemas.quarantineRequest, body, 'request') }),
     'POST /v1/devices/:device/return': change('return'),
     'POST /v1/devices/:device/clear': change('clear'),
     'POST /v1/devices/:device/forget': change('forget'),
@@ -236,28 +231,28 @@ export function deviceRoutes(manager: Manager): Routes {
   };
 }
 
-const byFingerprint = z.object({ fingerprint: fingerprintText });
+const byFingerprint = z.object({ fingerprint: schemas.fingerprintText });
 
-/** Which pipelines may use encrypted values that are bound to none themselves. */
+/** Which pipelines may use encrypted values that do not contain their pipeline. */
 export function secretRoutes(secrets: SecretPins): Routes {
   const named = (params: unknown) => checked(byFingerprint, params, 'path').fingerprint;
   return {
     'GET /v1/secret-pins': () => secrets.pins(),
     'POST /v1/secret-pins/:fingerprint/allow': ({ params, body }) =>
-      secrets.allow(named(params), checked(allowRequest, body, 'request').pipelines),
+      secrets.allow(named(params), checked(schemas.allowRequest, body, 'request').pipelines),
     'POST /v1/secret-pins/:fingerprint/forget': ({ params, body }) =>
-      secrets.forget(named(params), checked(forgetRequest, body, 'request').pipeline),
+      secrets.forget(named(params), checked(schemas.forgetRequest, body, 'request').pipeline),
   };
 }
 
-/** Images that onejob builds: which there are, making them, removing what is not used. */
+/** Images that onejob builds. */
 export function imageRoutes(images: ImageService): Routes {
   const make =
     (what: 'build' | 'refresh') =>
     ({ body, signal, response }: ApiRequest): PassThrough => {
-      const { pools } = checked(imageRequest, body, 'request');
+      const { pools } = checked(schemas.imageRequest, body, 'request');
       const events = new PassThrough();
-      const send = (event: ImageEvent) => void events.write(`${JSON.stringify(event)}\n`);
+      const send = (event: schemas.ImageEvent) => void events.write(`${JSON.stringify(event)}\n`);
       images
         .make(what, pools, (pool, line) => send({ kind: 'progress', pool, line }), signal)
         .then(
@@ -266,7 +261,7 @@ export function imageRoutes(images: ImageService): Routes {
             send({ kind: 'end' });
           },
           (error: unknown) => {
-            // What ends because nobody waits for it, or because the daemon does, is no failure: the client knows better.
+            // An aborted build is not a failure.
             if (!signal.aborted) send({ kind: 'error', error: toErrorView(error) });
           },
         )

@@ -1,8 +1,8 @@
 /**
- * The API: HTTP `/v1` over a unix socket. Who may open the socket may do everything, so there is no further login.
+ * The API: HTTP `/v1` over a unix socket. Everyone who can open the socket may do everything.
  *
- * Every body is checked before a route sees it; every error leaves as an `errorView`. Requests that wait (a job's end, a
- * followed log, a held-open client) end when their client goes away, and when the server closes.
+ * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
+ * followed log, a held client) end with their client or with the server.
  */
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
@@ -16,35 +16,29 @@ import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions {
   readonly manager: Manager;
-  /** Left out where none are built. */
+  /** Omitted if no images are built. */
   readonly images?: ImageService;
-  /** Left out where no job has encrypted values. */
+  /** Omitted if no job has encrypted values. */
   readonly secrets?: SecretPins;
   readonly socket: SocketOptions;
   readonly version: string;
-  /** Told about each error that is ours. */
+  /** Called for each bug. */
   readonly onBug?: (error: Error, route: string) => void;
 }
 
-export interface ApiServer {
-  /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */
-  close(): Promise<void>;
-}
+export type ApiServer = Awaited<ReturnType<typeof startApi>>;
 
-/** ms a closing server gives clients to take the answers they still get. */
+/** ms for clients to read their last answers from a closing server. */
 const lastWords = 1_000;
 
-/**
- * ms. A workspace may take longer than the five minutes that Node gives a request; without that limit Node would wait for the head of one
- * for ever, too, so it has a limit of its own. An idle connection is kept for a while.
- */
+/** ms. A workspace may take longer than Node's five minutes for a request; the head of a request has a limit of its own. */
 const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 72_000 };
 
 /**
  * Starts to serve. The caller holds the lock of the state directory.
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
  */
-export async function startApi(options: ApiOptions): Promise<ApiServer> {
+export async function startApi(options: ApiOptions) {
   const { manager, images, secrets, version } = options;
   const findRoute = createRouter({
     ...controlRoutes(manager),
@@ -55,17 +49,17 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     ...(images === undefined ? {} : imageRoutes(images)),
     ...(secrets === undefined ? {} : secretRoutes(secrets)),
   });
-  /** Of requests that are not answered yet: ends what is done for one. */
+  /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
 
   const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse): void => {
-    // What was broken off because the server closes fails with whatever its part of onejob makes of an abort.
+    // Work that is aborted because the server closes may fail with any error.
     const known = closing && !(error instanceof OnejobError) ? stopping() : error;
     const view = toErrorView(known);
     if (view.code === 'E_BUG' && error instanceof Error && !(response.destroyed && isAbort(error)))
       options.onBug?.(error, `${request.method} ${request.url}`);
-    // Half an answer is best told from a whole one by its end.
+    // A client recognises half an answer by its broken end.
     if (response.headersSent) return void response.destroy();
     response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
     send(response, view, () => {});
@@ -77,10 +71,10 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     response.once('close', () => {
       open.delete(gone);
       gone.abort();
-      // A connection that became idle only after the closing began keeps the server open otherwise.
+      // Otherwise a connection that becomes idle now keeps the server open.
       if (closing) setImmediate(() => server.closeIdleConnections());
     });
-    // Whoever does not take the answer is heard of by 'close'.
+    // Errors of the client lead to 'close'.
     response.on('error', () => {});
     response.setHeader('onejob-version', version);
     const { method = '', url = '' } = request;
@@ -93,7 +87,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
           hint: 'Restart the daemon if onejob was updated after it started.',
         });
       }
-      // What is put instead of posted is a file, of any size: its route reads that.
+      // A PUT brings a file of any size, which its route reads.
       const body = method === 'POST' ? await readBody(request) : undefined;
       const { params, handle } = route;
       const answer = await handle({ params, query: parse(query), body, signal: gone.signal, request, response });
@@ -101,7 +95,7 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     } catch (error) {
       refuse(error, request, response);
     }
-    // What the client still sends is read and dropped, so that it gets to see the answer.
+    // Reads and drops what the client still sends, so that it reads the answer.
     request.resume();
   };
 
@@ -123,14 +117,15 @@ export async function startApi(options: ApiOptions): Promise<ApiServer> {
     clearTimeout(hurry);
   };
   return {
-    close() {
+    /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */
+    close(): Promise<void> {
       closed ??= close();
       return closed;
     },
   };
 }
 
-/** What work is broken off with whose client has gone. */
+/** Errors of work whose client has gone. */
 function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
   return name === 'AbortError' || code === 'ABORT_ERR' || code === 'ERR_STREAM_PREMATURE_CLOSE' || code === 'ECONNRESET';
 }

@@ -1,18 +1,17 @@
-/** Who may open a shared socket, and what is missing for who may not: the group `onejob`, membership, or a way to the socket. */
+/** Who may open a shared socket, and what others lack: the group `onejob`, membership, or access to the socket's folder. */
 import { accessSync, constants, statSync } from 'node:fs';
 import { userInfo } from 'node:os';
 import { dirname } from 'node:path';
 import { type Group, groupName, readGroup, sharedFolder } from '../config/paths.ts';
-import { OnejobError } from '../errors.ts';
-import type { FindingView } from './schema.ts';
+import { attempt, OnejobError } from '../errors.ts';
+import { type Finding, fine, warning } from '../finding.ts';
 
-/** How things stand for somebody who was refused. */
 export interface AccessFacts {
   readonly group: Group | null;
   readonly user: { readonly name: string; readonly gids: readonly number[] };
-  /** The first folder on the way that the user may not enter; null when none. */
+  /** The outermost folder of the path that the user may not enter; else null. */
   readonly blocked: { readonly path: string; readonly gid: number; readonly mode: number } | null;
-  /** Null where it cannot be looked at. */
+  /** null if it cannot be checked. */
   readonly socket: { readonly uid: number; readonly gid: number; readonly mode: number } | null;
 }
 
@@ -50,40 +49,33 @@ export function socketDenied(path: string): OnejobError {
   return new OnejobError('E_SOCKET_DENIED', `Cannot connect to the daemon at ${path}: ${why}.`, { hint });
 }
 
-/** Who may use a daemon of root that listens at `path`, for `doctor`; what is in the way of the group that was made for it. */
-export function socketFinding(path: string, group: Group | null = readGroup()): FindingView {
+/** For `doctor`: who may use root's daemon at `path`, and what keeps members of the group from it. */
+export function socketFinding(path: string, group: Group | null = readGroup()): Finding {
   const subject = 'socket';
   if (group === null) {
     const message = `Only root may use this daemon: this host has no group "${groupName}".`;
-    return { level: 'ok', subject, message, hint: `To share it type "sudo groupadd ${groupName}", then ${restart}.` };
+    return { ...fine(subject, message), hint: `To share it type "sudo groupadd ${groupName}", then ${restart}.` };
   }
   const socket = tryStat(path);
   if (socket?.gid !== group.gid) {
     const message = `The group "${groupName}" may not use ${path}: the daemon started before that group existed.`;
-    return { level: 'warning', subject, message, hint: `To share it, ${restart}.` };
+    return warning(subject, message, `To share it, ${restart}.`);
   }
   for (let dir = dirname(path); dir !== dirname(dir); dir = dirname(dir)) {
     const { gid, mode } = statSync(dir);
     if ((mode & 0o001) !== 0 || (gid === group.gid && (mode & 0o010) !== 0)) continue;
     const message = `The group "${groupName}" may use ${path}, but may not enter ${dir} (mode ${(mode & 0o7777).toString(8).padStart(4, '0')}).`;
-    return { level: 'warning', subject, message, hint: `Remove "socket" and --socket; the socket is then in ${sharedFolder}.` };
+    return warning(subject, message, `Remove "socket" and --socket; the socket is then in ${sharedFolder}.`);
   }
-  return { level: 'ok', subject, message: `Root and the group "${groupName}" may use this daemon, at ${path}.`, hint: null };
+  return fine(subject, `Root and the group "${groupName}" may use this daemon, at ${path}.`);
 }
 
 function currentUser(): AccessFacts['user'] {
   const gids = process.getgroups?.() ?? [];
   const gid = process.getegid?.();
-  return { name: nameOfUser(), gids: gid === undefined ? gids : [...gids, gid] };
-}
-
-function nameOfUser(): string {
-  try {
-    return userInfo().username;
-  } catch {
-    // A uid without an entry, as in a container.
-    return '"$USER"';
-  }
+  // A uid may have no name, as in a container.
+  const name = attempt(() => userInfo().username) ?? '"$USER"';
+  return { name, gids: gid === undefined ? gids : [...gids, gid] };
 }
 
 function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
@@ -92,7 +84,7 @@ function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
     try {
       accessSync(dir, constants.X_OK);
     } catch {
-      // One below a folder that cannot be entered cannot be looked at: the outermost remains.
+      // Folders below one that cannot be entered cannot be checked, so the outermost remains.
       const found = tryStat(dir);
       if (found !== null) blocked = { path: dir, gid: found.gid, mode: found.mode & 0o7777 };
     }
@@ -103,9 +95,5 @@ function lookAt(path: string): Pick<AccessFacts, 'blocked' | 'socket'> {
 }
 
 function tryStat(path: string): { readonly uid: number; readonly gid: number; readonly mode: number } | null {
-  try {
-    return statSync(path);
-  } catch {
-    return null;
-  }
+  return attempt(() => statSync(path));
 }

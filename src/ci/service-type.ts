@@ -1,6 +1,6 @@
 /** What onejob knows of a type of CI service without opening one: it is loaded by every command, so it brings no library. */
 import type { z } from 'zod';
-import type { InitFlags, OpenFrame } from '../cli/init-frame.ts';
+import type { InitFlags, OpenFrame } from '../cli/init-steps.ts';
 import type { Session } from '../cli/session.ts';
 import type { Checking } from '../config/check.ts';
 import type { PoolConfig, ServiceConfig } from '../config/config.ts';

@@ -2,7 +2,7 @@
 import { globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, it } from 'vitest';
-import { serviceSchemas } from '../config/schema.ts';
+import { serviceSchemas } from '../config/interpret.ts';
 import { ownQueue } from './own-queue/type.ts';
 import { serviceType, serviceTypes, tellingOrigin, titlesWith } from './types.ts';
 

@@ -1,4 +1,4 @@
-/** What jobs and their output were, from the store of a state directory that no daemon leads: read only, and nothing is started. */
+/** Jobs and their output from the store, while no daemon runs. Read-only. */
 import { join } from 'node:path';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
@@ -13,7 +13,7 @@ import { createServiceJobs, newestLast } from '../manager/services/service-jobs.
 import { openToRead, type ReadStore } from '../store/open-to-read.ts';
 import { waitingWords } from './connect.ts';
 
-/** What can be asked of a daemon and of an archive alike. */
+/** What a daemon and an archive can both answer. */
 export type JobReader = Pick<Client, 'jobs' | 'job' | 'logs'> & { status(): Promise<Pick<StatusView, 'pools'>> };
 
 export interface Archive extends Disposable {
@@ -53,7 +53,6 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
     logDir: join(stateDir, 'logs'),
     stateDir,
   });
-  const find = (id: string): JobView | null => ownJob(id) ?? elsewhere.job(id);
   return {
     waiting: waitingWords(store.jobs.open()),
     [Symbol.dispose]: () => store[Symbol.dispose](),
@@ -68,9 +67,9 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
         return limit === undefined ? jobs : jobs.slice(-limit);
       },
       async job(id) {
-        const job = find(id);
-        if (job !== null) return job;
-        throw unknownJob(id);
+        const job = ownJob(id) ?? elsewhere.job(id);
+        if (job === null) throw unknownJob(id);
+        return job;
       },
       logs: (source, { own = false, tail = null, signal = new AbortController().signal }) => {
         const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false }, signal));
@@ -80,7 +79,7 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
   };
 }
 
-/** Where nothing was ever kept. */
+/** For a state directory that does not exist yet. */
 const emptyArchive: Archive = {
   waiting: [],
   [Symbol.dispose]() {},

@@ -1,7 +1,6 @@
 /**
- * Completion scripts, written from the program itself so that they know every command and option. Names of pools, jobs and
- * slots they ask `onejob complete` for: of the daemon that is there. Whoever presses a key waits for it, so it is silent and
- * soon over, and starts no daemon.
+ * Completion scripts, generated from the program, so that they know every command and option. They get the names of pools, jobs and
+ * slots from `onejob complete`, which asks the running daemon, is silent, fast, and starts no daemon.
  */
 import type { Command } from 'commander';
 import { abortable } from '../abortable.ts';
@@ -10,10 +9,10 @@ import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 
-export const shells = ['bash', 'zsh', 'fish'] as const;
+const shells = ['bash', 'zsh', 'fish'] as const;
 export type Shell = (typeof shells)[number];
 
-/** What is offered behind a command beside its options. */
+/** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
   ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs' },
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
@@ -28,19 +27,15 @@ export function completionScript(shell: Shell, program: Command): string {
 }
 
 function entryOf(command: Command) {
-  // What one of its own commands takes is offered with what it takes itself.
+  // The options of its subcommands are offered too.
   const all = [command, ...command.commands].flatMap((each) => each.createHelp().visibleOptions(each));
   const options = [...new Map(all.map((each) => [each.flags, each])).values()].map((each) => ({
     flags: [each.short, each.long].filter((flag) => flag !== undefined && flag !== null),
     description: each.description,
   }));
-  const words = command.commands.map((each) => each.name());
-  return {
-    name: command.name(),
-    description: command.description(),
-    options,
-    words: command.name() === 'completion' ? [...shells] : words,
-  };
+  const name = command.name();
+  const words = name === 'completion' ? [...shells] : command.commands.map((each) => each.name());
+  return { name, description: command.description(), options, words };
 }
 
 function bash(entries: readonly Entry[]): string {
@@ -85,14 +80,13 @@ function fish(entries: readonly Entry[]): string {
   return `${lines.join('\n')}\n`;
 }
 
-export const completed = ['pools', 'slots', 'jobs', 'open-jobs'] as const;
-export type Completed = (typeof completed)[number];
+export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs';
 
-/** ms for all of it. */
+/** ms for the whole command. */
 const patience = 2_000;
 const jobsOffered = 100;
 
-/** Always 0: what cannot be said is not offered. */
+/** Always 0: names that are not known are not offered. */
 export async function complete(session: Session, what: readonly Completed[]): Promise<number> {
   const signal = AbortSignal.timeout(patience);
   try {
@@ -104,19 +98,13 @@ export async function complete(session: Session, what: readonly Completed[]): Pr
       connection.close();
     }
   } catch {
-    // No daemon, a config with problems, a socket that is not ours: no reason to write over somebody's command line.
+    // Whatever the reason, an error must not be written over somebody's command line.
   }
   return exitCodes.ok;
 }
 
 async function namesOf(client: Client, what: Completed): Promise<string[]> {
-  switch (what) {
-    case 'pools':
-      return (await client.status()).pools.map(({ name }) => name);
-    case 'slots':
-      return (await client.status()).pools.flatMap(({ slots }) => slots.map(({ key }) => key));
-    case 'jobs':
-    case 'open-jobs':
-      return (await client.jobs({ all: what === 'jobs', pool: null, limit: jobsOffered })).map(({ id }) => id).reverse();
-  }
+  if (what === 'pools') return (await client.status()).pools.map(({ name }) => name);
+  if (what === 'slots') return (await client.status()).pools.flatMap(({ slots }) => slots.map(({ key }) => key));
+  return (await client.jobs({ all: what === 'jobs', pool: null, limit: jobsOffered })).map(({ id }) => id).reverse();
 }

@@ -15,7 +15,7 @@ async function check(...args: string[]): Promise<{ code: number; said: string }>
 /** On a host that cannot have the network `internet`, for that reason. */
 async function checkOn(obstacle: string | null, ...args: string[]): Promise<{ code: number; said: string }> {
   using dir = scratch();
-  const more = { internetObstacle: async () => obstacle };
+  const more = { host: { startDaemon: async () => 1, internetObstacle: async () => obstacle } };
   const { context, stdout, stderr } = testContext(['config', 'check', ...args], dir.path, more);
   const code = await runCli(context);
   return { code, said: stdout() + stderr() };

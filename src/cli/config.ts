@@ -9,18 +9,17 @@ import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 
 export interface CheckFlags {
-  /** false: secrets need not be there, as for a config of another host. */
+  /** false: secrets need not exist, as for the config of another host. */
   readonly secrets: boolean;
 }
 
-/** 1 when something is wrong with the config. */
+/** 1 when the config has an error. */
 export async function checkConfigFile(session: Session, { secrets }: CheckFlags): Promise<number> {
   const { output } = session;
   const found = await look(session, secrets ? 'check' : 'skip');
   const checked = { ...found, errors: [...found.errors, ...(secrets ? await unguardedPools(session, found) : [])] };
   const { ok, text } = configCheck(checked);
-  if (output.json) await output.value({ ok, errors: checked.errors, warnings: checked.warnings });
-  else await output.print(text.trimEnd());
+  await output.result({ ok, errors: checked.errors, warnings: checked.warnings }, () => [text.trimEnd()]);
   const places = secretsOf(checked.config).map(([key]) => `${key}.`);
   const missing = checked.errors.some((problem) => places.some((place) => problem.key.startsWith(place)));
   if (missing) output.say('if this host does not have these secrets, use --no-secrets to check everything else');
@@ -28,14 +27,14 @@ export async function checkConfigFile(session: Session, { secrets }: CheckFlags)
   return ok ? exitCodes.ok : exitCodes.failed;
 }
 
-/** Pools whose untrusted jobs this host could not keep apart from itself; looked for on the host that the config is for. */
+/** Pools whose untrusted jobs this host could not keep away from itself. */
 async function unguardedPools({ context }: Session, { config, paths }: Checked): Promise<Problem[]> {
   const telling = tellingOrigin(config.services);
   const wanting = config.pools.filter(
     ({ service, runtime, trust }) =>
       telling.has(service) && runtime !== 'process' && trust.network === 'internet' && openDoors(trust).length > 0,
   );
-  const why = wanting.length === 0 ? null : await context.internetObstacle();
+  const why = wanting.length === 0 ? null : await context.host.internetObstacle();
   if (why === null) return [];
   const ways =
     'write trust: { forks: refuse, others: refuse }, or trust: { network: … } with a network that reaches nothing secret';
@@ -47,15 +46,14 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
   }));
 }
 
-/** 1 when something is wrong with the config. */
+/** 1 when the config has an error. */
 export async function showConfig(session: Session): Promise<number> {
   const { output } = session;
   const checked = await look(session, 'skip');
   const shown = configShow(checked);
-  if (output.json) await output.value(shown);
-  else await output.print(formatShown(shown).trimEnd());
+  await output.result(shown, () => [formatShown(shown).trimEnd()]);
   if (configCheck(checked).ok) return exitCodes.ok;
-  // What is shown of a config with problems is not what would be run: say so where it cannot be taken for the config.
+  // A daemon would not run what is shown, and standard output must contain only the config.
   output.say('the config is invalid, so no daemon can start with it; see "onejob config check"');
   return exitCodes.failed;
 }

@@ -1,42 +1,38 @@
 /**
- * Reaches the daemon, and starts a temporary one where a command asks for that and none is there. Of two that start one
- * at the same moment, the state directory's lock lets one live; both end up connected to it.
+ * Connects to the daemon, and starts a temporary one if a command asks for that and none is running. If two commands start one at
+ * the same moment, the lock of the state directory lets one live, and both connect to it.
  */
 import { spawn } from 'node:child_process';
-import {
-  chmodSync,
-  closeSync,
-  type FSWatcher,
-  fstatSync,
-  mkdirSync,
-  openSync,
-  readdirSync,
-  readFileSync,
-  watch as watchDir,
-} from 'node:fs';
+import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
+import { setTimeout as after } from 'node:timers/promises';
+import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { probeSocket, type SocketState } from '../api/sockets.ts';
-import { OnejobError } from '../errors.ts';
+import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
+import { jsonOf } from '../system/json.ts';
 import type { Connection, Place, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
-/** ms in which a temporary daemon must be reachable: beyond that it hangs. */
+/** ms in which a temporary daemon must be reachable. */
 const startPatience = 60_000;
-/** Above this size the log of earlier daemons is dropped, in bytes. */
+/** Bytes above which the log of earlier daemons is dropped. */
 const logLimit = 1 << 20;
-/** ms between attempts while another daemon that leads the state directory is on its way in or out. */
-const retryAfter = 100;
-/** ms in which a daemon that takes nothing more is usually gone; one that is not is drained, and may be so for hours. */
+/** ms between two looks for a daemon that this process has started. */
+const startPoll = 10;
+/** ms between two looks for any other daemon. */
+const poll = 100;
+/** ms in which a stopping daemon has usually ended; one that drains may take hours. */
 const closePatience = 10_000;
 
 /**
- * Connects to the daemon that leads here; with `start`, to a temporary one when there is none. Without, one that is about to
- * close is waited for up to `patience` ms, and then is not there.
- * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon said; the reason of `signal`.
+ * Connects to the daemon that leads here; with `start`, to a temporary one if there is none. Without `start` it waits up to
+ * `patience` ms for a stopping daemon to end, which is then absent.
+ * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon
+ * said; the reason of `signal`.
  */
 export async function connect(
   session: Session,
@@ -51,9 +47,9 @@ export async function connect(
     await startTemporary(session, place, signal);
     session.output.progress(null);
   };
-  if (there.state !== 'listening') await refuseUnreachable(place);
-  // One that we may not use is there all the same: a second one in its place is not what anybody wants. What the client needs is loaded
-  // while the daemon does the same on another core.
+  const elsewhere = there.state === 'listening' ? null : await unreachableLeader(place);
+  if (elsewhere !== null) throw elsewhere;
+  // A daemon that this user may not use must not get a second one next to it. The client is loaded while the daemon starts.
   const starting = mayStart && there.state !== 'listening' && there.state !== 'denied' ? begin() : null;
   const loading = import('../api/client.ts');
   if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
@@ -63,7 +59,7 @@ export async function connect(
     try {
       return await hold(createClient({ socket, version: session.version }), signal);
     } catch (error) {
-      // A daemon that hangs up at once is on its way out; its place will be free.
+      // A daemon that hangs up at once is stopping; its place will be free.
       if (!isGone(error)) throw error;
       if (!mayStart && !isFirst) throw isStopping(error) ? error : await nobodyHere(place, error);
       if (isStopping(error)) await untilClosed(socket, signal, mayStart ? Infinity : patience);
@@ -92,43 +88,37 @@ export async function reconnect(
   const place = await session.place();
   const deadline = performance.now() + patience;
   const { createClient } = await import('../api/client.ts');
-  using watch = socketWatch(lost.socket);
   for (;;) {
     try {
       return await hold(createClient({ socket: (await locate(place)).socket, version: session.version }), signal);
     } catch (error) {
       signal.throwIfAborted();
-      const left = deadline - performance.now();
       if (!isGone(error)) throw error;
-      if (left <= 0) throw gaveUp(lost.socket, patience, error);
-      await watch.change(Math.min(left, 1_000), signal);
+      if (performance.now() >= deadline)
+        throw absent(`Gave up after ${formatAge(patience)}: no daemon has come back on ${lost.socket}.`, error);
     }
+    await pause(poll, signal);
   }
 }
 
 /** Whether an error says that no daemon is there any more, or not yet. */
 export function isGone(error: unknown): boolean {
-  return (
-    error instanceof OnejobError &&
-    (error.code === 'E_DAEMON_ABSENT' || error.code === 'E_DAEMON_CUT' || error.code === 'E_DAEMON_STOPPING')
-  );
+  return hasCode(error, 'E_DAEMON_ABSENT', 'E_DAEMON_CUT', 'E_DAEMON_STOPPING');
 }
 
 /** Whether an error says that a daemon is there and will soon not be. */
 export function isStopping(error: unknown): boolean {
-  return error instanceof OnejobError && error.code === 'E_DAEMON_STOPPING';
+  return hasCode(error, 'E_DAEMON_STOPPING');
 }
 
-/** Waits until nobody listens any more, up to `patience` ms: what is started before that only finds its place taken. */
+/** Waits up to `patience` ms until nobody listens any more: a daemon that is started earlier finds its place taken. */
 async function untilClosed(socket: string, signal: AbortSignal, patience: number): Promise<void> {
   const deadline = performance.now() + patience;
-  using watch = socketWatch(socket);
-  while ((await probeSocket(socket)) === 'listening') {
-    signal.throwIfAborted();
-    const left = deadline - performance.now();
-    if (left <= 0) return;
-    await watch.change(Math.min(left, 1_000), signal);
-  }
+  while ((await probeSocket(socket)) === 'listening' && performance.now() < deadline) await pause(poll, signal);
+}
+
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return abortable(after(ms), signal);
 }
 
 async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
@@ -149,8 +139,8 @@ interface Found {
 }
 
 /**
- * Our own daemon when it is there, wherever it says that it listens: a service may have had another environment than a login. Else the
- * system's, also when we may not use it, because a second one beside it would compete for the same host; else our own place again.
+ * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's,
+ * also if this user may not use it, because a second daemon would compete for the same host. Else the user's own place.
  */
 async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place): Promise<Found> {
   const told = isSocketNamed ? null : (leaderOf(stateDir)?.socket ?? null);
@@ -164,31 +154,19 @@ async function locate({ stateDir, socket, isSocketNamed, systemSocket }: Place):
   return state === 'listening' || state === 'denied' ? { socket: systemSocket, state } : own;
 }
 
-/** @throws OnejobError E_DAEMON_ELSEWHERE when a daemon leads here that listens where we do not find it */
-async function refuseUnreachable(place: Place): Promise<void> {
-  const error = await unreachableLeader(place);
-  if (error !== null) throw error;
-}
-
-/** What a command hears that starts no daemon, with what waits for one. */
+/** The error of a command that starts no daemon; it also says what waits for one. */
 async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<OnejobError> {
   const { openToRead } = await import('../store/open-to-read.ts');
-  let waiting: string[] = [];
-  try {
+  // If the store belongs to another user or is of another version, the command itself reports that.
+  const waiting = attempt(() => {
     using store = openToRead(stateDir);
-    waiting = store === null ? [] : waitingWords(store.jobs.open());
-  } catch {
-    // Somebody else's, or of another version: what is asked for has its own words for that.
-  }
-  return new OnejobError(
-    'E_DAEMON_ABSENT',
-    `No daemon is running: nothing listens on ${socket}${waiting.map((each) => `; ${each}`).join('')}.`,
-    {
-      hint: 'Start it with "onejob up".',
-      retry: true,
-      cause,
-    },
-  );
+    return store === null ? [] : waitingWords(store.jobs.open());
+  });
+  return absent(`No daemon is running: nothing listens on ${socket}${(waiting ?? []).map((each) => `; ${each}`).join('')}.`, cause);
+}
+
+function absent(message: string, cause: unknown): OnejobError {
+  return new OnejobError('E_DAEMON_ABSENT', message, { hint: 'Start it with "onejob up".', retry: true, cause });
 }
 
 /** What waits for a daemon, in clauses. */
@@ -202,48 +180,33 @@ export function waitingWords(jobs: readonly { readonly progress: { readonly stat
   return words.flatMap(([count, text]) => (count === 0 ? [] : [text]));
 }
 
-function gaveUp(socket: string, patience: number, cause: unknown): OnejobError {
-  return new OnejobError('E_DAEMON_ABSENT', `Gave up after ${formatAge(patience)}: no daemon has come back on ${socket}.`, {
-    hint: 'Start it with "onejob up".',
-    retry: true,
-    cause,
-  });
-}
-
 /**
- * Starts a temporary daemon: a process of its own that outlives us, its words in `daemon.log` in the state directory. It
- * ends by itself when its last job and its last client are gone. Resolves once a daemon is reachable, whose it is does not matter.
+ * Starts a temporary daemon: a detached process that writes to `daemon.log` in the state directory and ends by itself after its
+ * last job and client. Resolves once a daemon is reachable, no matter who started it.
  * @throws OnejobError what the daemon said when it ended, or E_DAEMON_START; the signal's reason when it aborts.
  */
 async function startTemporary(session: Session, place: Place, signal: AbortSignal): Promise<void> {
   prepare(place);
   const reachable = async () => (await locate(place)).state === 'listening';
   const deadline = performance.now() + startPatience;
-  using watch = socketWatch(place.socket);
   for (;;) {
     const child = launch(session, place);
-    let over = false;
-    const ended = child.ended.then(() => {
-      over = true;
-    });
     for (;;) {
       signal.throwIfAborted();
       if (await reachable()) return;
-      if (over) break;
-      const left = deadline - performance.now();
-      if (left <= 0) {
+      if (child.hasEnded()) break;
+      if (performance.now() >= deadline) {
         const message = `The daemon that was started was not ready within ${startPatience / 1000} s.`;
         throw new OnejobError('E_DAEMON_START', message, { hint: `See ${child.log}.` });
       }
-      await Promise.race([watch.change(left, signal), ended]);
+      await pause(startPoll, signal);
     }
     const error = child.error();
-    // Somebody else leads: either just coming up, so that its socket will appear, or just ending, so that its place will
-    // be free. Neither can be waited for by the lock itself.
+    // Another daemon leads: it is either starting, so that its socket will appear, or ending, so that its place will be free.
     const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
     do {
       if (!taken || performance.now() > deadline) throw fromErrorView(error);
-      await watch.change(retryAfter, signal);
+      await pause(poll, signal);
       if (await reachable()) return;
       const elsewhere = await unreachableLeader(place);
       if (elsewhere !== null) throw elsewhere;
@@ -252,8 +215,8 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
 }
 
 /**
- * A daemon that leads the state directory and says that it listens, but not where it is looked for, or nobody answers there; null where
- * there is none, also for one that came or began to close while this looked.
+ * The error about a daemon that leads the state directory and says that it listens, but elsewhere, or does not answer there. Null
+ * if there is none, also for one that started or began to close meanwhile.
  */
 export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Place): Promise<OnejobError | null> {
   const leader = leaderOf(stateDir);
@@ -262,7 +225,7 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Pla
   const isOther = isSocketNamed && its !== socket;
   const state = isOther ? 'absent' : await probeSocket(its);
   if (state === 'listening' || state === 'denied') return null;
-  // A daemon takes back what it wrote before it closes its socket: only one that still says so is out of reach.
+  // A daemon withdraws its address before it closes its socket: only one that still says so is out of reach.
   const now = leaderOf(stateDir);
   if (now?.pid !== pid || now.socket !== its || !now.isAlive) return null;
   const hint = isOther
@@ -272,7 +235,7 @@ export async function unreachableLeader({ stateDir, socket, isSocketNamed }: Pla
   return new OnejobError('E_DAEMON_ELSEWHERE', message, { hint });
 }
 
-/** `error` says why it ended, as far as it said. */
+/** `error` says why it ended. */
 function launch({ context, flags }: Session, place: Place) {
   const log = join(place.stateDir, 'daemon.log');
   const file = openSync(log, 'a', 0o600);
@@ -288,18 +251,14 @@ function launch({ context, flags }: Session, place: Place) {
   });
   closeSync(file);
   child.unref();
-  let how = 'ended';
-  const ended = new Promise<void>((resolve) => {
-    child.once('error', (error) => {
-      how = `could not be started: ${error.message}`;
-      resolve();
-    });
-    child.once('exit', (code, signal) => {
-      how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`;
-      resolve();
-    });
+  let how: string | null = null;
+  child.once('error', (error) => {
+    how = `could not be started: ${error.message}`;
   });
-  return { log, ended, error: () => lastError(log, from, how) };
+  child.once('exit', (code, signal) => {
+    how = signal === null ? `ended with exit code ${code}` : `was ended by ${signal}`;
+  });
+  return { log, hasEnded: () => how !== null, error: () => lastError(log, from, how ?? 'ended') };
 }
 
 function lastError(log: string, from: number, how: string): ErrorView {
@@ -308,27 +267,23 @@ function lastError(log: string, from: number, how: string): ErrorView {
     const view = asError(line);
     if (view !== null) return view;
   }
-  // Of an uncaught exception the stack is for the log.
+  // The stack of an uncaught exception stays in the log.
   const last = said.findLast((line) => /^\w*Error\b/.test(line)) ?? said.slice(-5).join('\n').trim();
   const message = `The daemon that was started ${how}${last === '' ? '.' : `:\n${last}`}`;
   return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
 }
 
 function asError(line: string): ErrorView | null {
-  try {
-    const { code, message, hint, retry }: Partial<Record<string, unknown>> = JSON.parse(line);
-    if (typeof code !== 'string' || typeof message !== 'string') return null;
-    return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
-  } catch {
-    return null;
-  }
+  const { code, message, hint, retry }: Partial<Record<string, unknown>> = Object(jsonOf(line));
+  if (typeof code !== 'string' || typeof message !== 'string') return null;
+  return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
 }
 
 function prepare({ stateDir, socket }: Place): void {
   try {
     mkdirSync(dirname(stateDir), { recursive: true });
     mkdirSync(stateDir, { recursive: true, mode: 0o700 });
-    // An empty directory becomes ours here, since with a log in it the daemon would take it for somebody else's.
+    // The daemon would take a directory with a log in it for somebody else's.
     if (readdirSync(stateDir).length === 0) chmodSync(stateDir, 0o700);
     mkdirSync(dirname(socket), { recursive: true, mode: process.geteuid?.() === 0 ? 0o755 : 0o700 });
     const log = openSync(join(stateDir, 'daemon.log'), 'a', 0o600);
@@ -336,60 +291,9 @@ function prepare({ stateDir, socket }: Place): void {
     closeSync(log);
     if (large) closeSync(openSync(join(stateDir, 'daemon.log'), 'w', 0o600));
   } catch (error) {
-    const why = error instanceof Error ? error.message : String(error);
-    throw new OnejobError('E_DAEMON_START', `Cannot start a daemon with its state in ${stateDir}: ${why}.`, {
+    throw new OnejobError('E_DAEMON_START', `Cannot start a daemon with its state in ${stateDir}: ${messageOf(error)}.`, {
       hint: 'Choose another directory with --state-dir DIR.',
       cause: error,
     });
-  }
-}
-
-/** Waiting for a socket to appear, without asking again and again. */
-interface SocketWatch extends Disposable {
-  /** Resolves when something happened beside the socket since the last call, after `limit` ms, or when `signal` aborts. */
-  change(limit: number, signal: AbortSignal): Promise<void>;
-}
-
-/** Watches the directory of `path`, which must be there, or else only time passes. */
-function socketWatch(path: string): SocketWatch {
-  let pending = false;
-  // A caller may have lost interest in an earlier wait: each has a timer, and none may outlive the watch.
-  const waiting = new Set<() => void>();
-  const wakeAll = () => {
-    for (const wake of [...waiting]) wake();
-  };
-  const happened = () => {
-    pending = true;
-    wakeAll();
-  };
-  const watcher = tryWatch(dirname(path), happened);
-  return {
-    async change(limit, signal) {
-      if (!pending && !signal.aborted) {
-        const { promise, resolve } = Promise.withResolvers<void>();
-        // Without inotify (its watches are a limited resource) looking again now and then is what is left.
-        const timer = setTimeout(resolve, watcher === null ? Math.min(limit, 50) : limit);
-        waiting.add(resolve);
-        signal.addEventListener('abort', () => resolve(), { once: true });
-        await promise;
-        clearTimeout(timer);
-        waiting.delete(resolve);
-      }
-      pending = false;
-    },
-    [Symbol.dispose]() {
-      watcher?.close();
-      wakeAll();
-    },
-  };
-}
-
-function tryWatch(dir: string, happened: () => void): FSWatcher | null {
-  try {
-    const watcher = watchDir(dir, happened);
-    watcher.on('error', () => watcher.close());
-    return watcher;
-  } catch {
-    return null;
   }
 }

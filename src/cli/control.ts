@@ -1,7 +1,7 @@
-/** `onejob pause`, `resume`, `drain` and `down`: what a person does to the daemon, and what became of it. */
+/** `onejob pause`, `resume`, `drain` and `down`. */
 import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, PoolView, ResumeView } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { hasCode } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
 import { connect, withDaemon } from './connect.ts';
@@ -17,21 +17,18 @@ export async function pausePools(session: Session, what: 'pause' | 'drain', pool
     pause: `Paused ${who}: nothing new starts.`,
     drain: `Draining ${who}: running jobs finish, and nothing new starts.`,
   };
-  if (output.json) await output.value({ done: what, pool, reason: what === 'drain' ? null : reason });
-  else await output.print(said[what]);
+  await output.result({ done: what, pool, reason: what === 'drain' ? null : reason }, () => [said[what]]);
   return exitCodes.ok;
 }
 
-/** 1 when somebody else still holds one of the pools. */
+/** 1 when another pause remains. */
 export async function resumePools(session: Session, pool: string | null, reason: string): Promise<number> {
   const { held } = await withDaemon(session, (client) => client.resume(pool, reason));
   const { output } = session;
   const isHeld = held.some(({ by }) => by.length > 0);
-  if (output.json) await output.value({ done: 'resume', pool, reason, held });
-  else {
-    if (!isHeld) await output.print(pool === null ? 'Resumed all pools.' : `Resumed pool ${pool}.`);
-    await output.print(...held.flatMap(heldLines));
-  }
+  const resumed = pool === null ? 'Resumed all pools.' : `Resumed pool ${pool}.`;
+  const lines = () => [...(isHeld ? [] : [resumed]), ...held.flatMap(heldLines)];
+  await output.result({ done: 'resume', pool, reason, held }, lines);
   return isHeld ? exitCodes.failed : exitCodes.ok;
 }
 
@@ -44,20 +41,17 @@ function heldLines({ pool, by, because }: ResumeView['held'][number]): string[] 
   return [...people, ...others];
 }
 
-/**
- * Returns when the daemon has ended, or at once after an INT: the daemon continues to stop. 1 when there was none, or something could not
- * be forgotten.
- */
+/** Returns when the daemon has ended, or at once after an INT. 1 without a daemon, or when something could not be forgotten. */
 export async function down(session: Session, request: DownRequest): Promise<number> {
   const { output } = session;
   const connection = await connect(session, { start: false }).catch((error) => {
-    if (error instanceof OnejobError && error.code === 'E_DAEMON_ABSENT') return null;
+    if (hasCode(error, 'E_DAEMON_ABSENT')) return null;
     throw error;
   });
   if (connection !== null) return await end(session, connection, request);
   const left = request.forget ? await leftBehind(session) : null;
-  if (output.json) await output.value({ stopped: false, ...(left === null ? {} : { forgotten: left }) });
-  else await output.print('No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines));
+  const lines = () => ['No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines)];
+  await output.result({ stopped: false, ...(left === null ? {} : { forgotten: left }) }, lines);
   if (left === null || left.length === 0) return exitCodes.failed;
   output.say(
     'only a daemon can remove them: start one the same way as before (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',
@@ -69,11 +63,11 @@ async function end(session: Session, connection: Connection, request: DownReques
   const { output, context } = session;
   const { client } = connection;
   const interrupted = Promise.withResolvers<'interrupted'>();
-  const release = context.onSignal(() => interrupted.resolve('interrupted'));
+  const release = context.process.onSignal(() => interrupted.resolve('interrupted'));
   try {
     const { pid, pools } = await client.status();
     const jobs = runningIn(pools);
-    // Asked for before it is told to end: then it may be gone at once.
+    // Requested first: once told to end, the daemon may be gone at once.
     const forgotten = request.forget ? client.forgotten().catch(() => null) : [];
     await client.down(request);
     if (jobs > 0 && request.how === 'end' && request.grace === null)
@@ -88,8 +82,8 @@ async function end(session: Session, connection: Connection, request: DownReques
     output.progress(null);
     const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
     const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];
-    if (output.json) await output.value({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) });
-    else await output.print('The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines));
+    const lines = () => ['The daemon has ended.', ...ended, ...(told ?? []).flatMap(forgottenLines)];
+    await output.result({ stopped: true, jobs, ...(request.forget ? { forgotten: told } : {}) }, lines);
     if (told === null) output.say('the daemon did not report what it removed; "onejob down --forget" lists what is left');
     return told === null || told.some(({ problem }) => problem !== null) ? exitCodes.failed : exitCodes.ok;
   } finally {
@@ -98,7 +92,7 @@ async function end(session: Session, connection: Connection, request: DownReques
   }
 }
 
-/** Slots in which a job is, when it is told to end. */
+/** Number of slots with a job. */
 function runningIn(pools: readonly PoolView[]): number {
   return pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
 }
@@ -107,7 +101,7 @@ function count(jobs: number): string {
   return jobs === 1 ? 'one running job' : `${jobs} running jobs`;
 }
 
-/** What the store still has, when nobody is there who could remove it. */
+/** Registrations in the store that no daemon can remove now. */
 async function leftBehind(session: Session): Promise<ForgottenView[]> {
   const { stateDir } = await session.place();
   const { registrationsLeft } = await import('../store/open-to-read.ts');
@@ -129,12 +123,12 @@ function forgottenLines({ service, removed, left, problem }: ForgottenView): str
   return lines.map(printable);
 }
 
-/** ms the rest of a daemon may take once it has closed its socket. */
+/** ms that a daemon may take to end after it has closed its socket. */
 const lastSteps = 10_000;
 
 /**
- * A daemon closes its socket before it lets go of its state, and whoever types `onejob down && onejob up` must not find it
- * still there. Nothing tells of the end of a process that is not our child, so this looks again and again.
+ * A daemon closes its socket before it releases its state, and must be gone for `onejob down && onejob up`. It is not a child of
+ * this process, so this has to poll.
  */
 async function untilEnded(pid: number): Promise<void> {
   for (const until = performance.now() + lastSteps; startOf(pid) !== null && performance.now() < until; ) await after(10);

@@ -1,31 +1,26 @@
-/** `onejob gpus reserve`, `return`, `quarantine`, `clear` and `forget`, and `onejob proofs`: devices, and a person's will with them. */
+/** `onejob gpus reserve`, `return`, `quarantine`, `clear` and `forget`, and `onejob proofs`. */
 import { userInfo } from 'node:os';
 import { z } from 'zod';
-import type { DeviceAnswer, DeviceChange, ProofView } from '../api/device-schema.ts';
+import type { DeviceAnswer, DeviceChange, ProofView } from '../api/schema.ts';
+import { attempt } from '../errors.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { CliContext, Session } from './session.ts';
-import { type Colors, formatAge, hang, plural, printable, table } from './text.ts';
+import { type Colors, formatAge, hang, plural, printable, titledTable } from './text.ts';
 
 /** `name`: a UUID or its beginning, or the index or PCI address of a GPU. */
 export async function changeDevice(session: Session, name: string, change: DeviceChange): Promise<number> {
   const { output } = session;
   const answer = await withDaemon(session, (client) => client.changeDevice(name, change));
-  if (output.json) await output.value(answer);
-  else await output.print(...changeLines(change, answer, Date.now()).map(printable));
+  await output.result(answer, () => changeLines(change, answer, Date.now()).map(printable));
   return exitCodes.ok;
 }
 
-/** Login name of the person at the prompt, also behind `sudo`; null where it has none. */
+/** Login name of the person at the prompt, also behind `sudo`; null if there is none. */
 export function personOf({ variables }: CliContext): string | null {
-  try {
-    const { uid, username } = userInfo();
-    return (uid === 0 ? variables.SUDO_USER : undefined) || username || null;
-  } catch {
-    // Of a number that is in no user database there is no name.
-    return null;
-  }
+  const user = attempt(() => userInfo());
+  return user && ((user.uid === 0 ? variables.SUDO_USER : undefined) || user.username || null);
 }
 
 /** What was done, for a person. `now`: wall clock, ms. */
@@ -52,7 +47,7 @@ export function changeLines({ act }: DeviceChange, { uuid, changed, device }: De
   }
 }
 
-/** `device`: a UUID or its beginning, or the index or PCI address of a GPU; null: all. `limit`: the newest ones. */
+/** `device`: a UUID or its beginning, or the index or PCI address of a GPU; null: all. `limit`: only the newest. */
 export async function listProofs(session: Session, device: string | null, limit: number): Promise<number> {
   const { output } = session;
   const newest = await withDaemon(session, (client) => client.proofs({ device, limit }));
@@ -63,7 +58,7 @@ export async function listProofs(session: Session, device: string | null, limit:
   return exitCodes.ok;
 }
 
-/** The newest last. In a pipe each line says all; at a terminal what was found stands below, whole. `now`: wall clock, ms. */
+/** The newest last. In a pipe each line says all; at a terminal the findings are below their line. `now`: wall clock, ms. */
 export function proofTable(proofs: readonly ProofView[], colors: Colors, width: number | null, now: number): string[] {
   const rows = proofs.map((proof) => [
     `${formatAge(now - proof.at)} ago`,
@@ -75,19 +70,19 @@ export function proofTable(proofs: readonly ProofView[], colors: Colors, width: 
     ...(width === null ? [found(proof)] : []),
   ]);
   const titles = ['WHEN', 'DEVICE', 'VERDICT', 'TOOK', 'SLOT', 'AFTER', ...(width === null ? ['FOUND'] : [])];
-  const [head = '', ...lines] = table([titles, ...rows], width);
+  const [head = '', ...lines] = titledTable(titles, rows, { colors, width });
   const below = (proof: ProofView | undefined) =>
     width === null || proof === undefined || proof.verdict === 'clean' ? [] : hang('    ', found(proof), width);
-  return [colors.dim(head), ...lines.flatMap((line, at) => [line, ...below(proofs[at])])];
+  return [head, ...lines.flatMap((line, at) => [line, ...below(proofs[at])])];
 }
 
-/** Of all that the evidence says, what tells the rest apart. */
+/** The parts of the evidence that are shown. */
 const evidence = z.object({
   message: z.string().nullable().catch(null),
   checks: z.array(z.object({ check: z.string(), result: z.string() })).catch([]),
 });
 
-/** Why the verdict was so, else how many checks there were and what the device or the host did not tell. */
+/** The reason for the verdict, or how many checks passed and what the device or host did not report. */
 function found(proof: ProofView): string {
   const said = evidence.safeParse(proof.evidence);
   if (!said.success) return '';

@@ -1,5 +1,4 @@
-/** What `onejob doctor` can say without a daemon: what keeps one from starting, and what it would run in. Starts nothing of a job. */
-
+/** `onejob doctor` without a daemon: what keeps a daemon from starting, and what it would run jobs in. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -15,7 +14,7 @@ import { configSource, type Session } from './session.ts';
 /** ms for all runtimes to answer. */
 const patience = 60_000;
 
-/** `absent`: the error that says that there is no daemon. */
+/** `absent`: the error about the missing daemon. */
 export async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
   const source = configSource(session);
   const { config, errors, warnings } = await checkConfig(source);
@@ -36,7 +35,7 @@ export async function doctorAlone(session: Session, absent: OnejobError): Promis
   ];
 
   async function runtimeFindings(): Promise<FindingView[]> {
-    // The process runtime makes its folders where it is told to; the state directory stays as it is.
+    // The process runtime makes folders, which must not be in the state directory.
     const stateDir = await mkdtemp(join(tmpdir(), 'onejob-doctor-'));
     try {
       const runtimes = await chooseRuntimes({ config, clock: systemClock, env: source.env, owner: 'doctor', stateDir, stored: [] });

@@ -1,7 +1,8 @@
-/** What became of a job, as an exit code and a sentence. */
+/** Exit codes of commands, and the end of a job as an exit code and a sentence. */
 import { constants } from 'node:os';
 import type { JobView } from '../api/schema.ts';
 import { formatDuration } from '../config/units.ts';
+import { OnejobError } from '../errors.ts';
 
 export const exitCodes = {
   ok: 0,
@@ -9,7 +10,7 @@ export const exitCodes = {
   usage: 2,
   /** The job ran past its time limit, as `timeout(1)` says it. */
   timeout: 124,
-  /** The job could not be run, or was lost: nothing is known of the command itself. */
+  /** The job could not run, or was lost: nothing is known of the command itself. */
   notRun: 125,
   /** A shell, or onejob's gate, did not find the job's command. */
   notFound: 127,
@@ -22,17 +23,21 @@ export const exitCodes = {
   outputClosed: 141,
 } as const;
 
-/** `line`: why, when the code alone does not say; null when it does. `limit`: the time limit that was asked for with the job, ms; null: its pool's holds. */
+/** The error for a command that was typed in a wrong way. */
+export function wrongUsage(message: string, hint?: string): OnejobError {
+  return new OnejobError('E_USAGE', message, { hint });
+}
+
+/** `line`: why, if the code alone does not say; else null. `limit`: ms, as given with the job; null: the limit of its pool. */
 export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { result, id } = job;
   switch (result?.kind) {
     case 'code':
       return { code: result.code, line: signalLine(result.code) };
     case 'signal': {
-      const number = Object.entries(constants.signals).find(
-        ([name]) => name === result.signal || name === `SIG${result.signal}`,
-      )?.[1];
-      return { code: 128 + (number ?? 0), line: `job ${id} was ended by ${result.signal}` };
+      const numbers: Readonly<Record<string, number>> = constants.signals;
+      const number = numbers[result.signal] ?? numbers[`SIG${result.signal}`] ?? 0;
+      return { code: 128 + number, line: `job ${id} was ended by ${result.signal}` };
     }
     case 'oom':
       return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent is allowed to` };
@@ -57,12 +62,11 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
 }
 
 function limitText(limit: number | null): string {
-  return limit === null
-    ? "its pool's time limit (timeout in the config)"
-    : `its time limit of ${formatDuration(limit)} (--timeout)`;
+  if (limit === null) return "its pool's time limit (timeout in the config)";
+  return `its time limit of ${formatDuration(limit)} (--timeout)`;
 }
 
-/** The signal that a shell tells of in an exit code of 128 and more, such as `SEGV`; null for any other code. */
+/** The signal that an exit code of a shell stands for (128 and more), such as `SEGV`; null for any other code. */
 function signalOf(code: number): string | null {
   const name = Object.entries(constants.signals).find(([, number]) => number === code - 128)?.[0];
   return name?.slice('SIG'.length) ?? null;
@@ -73,33 +77,28 @@ function signalLine(code: number): string | null {
   return signal === null ? null : `exit code ${code} means that signal ${code - 128} (${signal}) ended a command of the job`;
 }
 
-/** What a job has said so far, as far as it matters for what is said of its end. */
+/** How much a job has printed: bytes on standard output, lines on standard error. */
 export interface Said {
-  /** Bytes on standard output. */
   stdout: number;
-  /** Lines on standard error. */
   stderr: number;
 }
 
 /**
- * What to try when a job ended with 127 before it said anything but a shell's own complaint of one line; else null.
- * `image`: of its agent; null where that is not known, or there is none.
+ * What to try when a job ended with 127 and printed at most one line, a shell's own complaint; else null. `image`: of its agent;
+ * null if it is unknown or there is none.
  */
 export function missingCommand(
-  { result, command }: JobView,
+  { result, command: [first = ''] }: JobView,
   said: Said,
   { workspace, image }: { readonly workspace: boolean; readonly image: string | null },
 ): string | null {
   if (result?.kind !== 'code' || result.code !== 127 || said.stdout > 0 || said.stderr > 1) return null;
-  const [first = ''] = command;
-  const isOwn = first.includes('/') && !first.startsWith('/');
-  const where = isOwn
-    ? workspace
+  let where = 'check that it is installed where the job ran';
+  if (first.includes('/') && !first.startsWith('/')) {
+    where = workspace
       ? `check that ${first} is among the files that were sent (files that git ignores are not), and that the interpreter in its first line exists`
-      : `with --no-workspace the job starts in an empty folder, so there is no ${first}`
-    : image === null
-      ? 'check that it is installed where the job ran'
-      : `it may be missing from the image ${image}; --image chooses another`;
+      : `with --no-workspace the job starts in an empty folder, so there is no ${first}`;
+  } else if (image !== null) where = `it may be missing from the image ${image}; --image chooses another`;
   return `exit code 127 means that a command was not found: ${where}`;
 }
 

@@ -1,29 +1,26 @@
 /**
- * `onejob filter`: what carries calls of untrusted jobs to their service, started by the daemon and by nobody else. It ends when nobody
- * needs it any more, not with the terminal or the daemon that began it.
+ * `onejob filter`: passes calls of untrusted jobs to their service. Only the daemon starts it. It ends when nobody needs it any
+ * more, not with the terminal or the daemon that started it.
  */
 import { keepDoors } from '../ci/filter/filter.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
 import { serviceTypes } from '../ci/types.ts';
 import { systemClock } from '../clock.ts';
-import { OnejobError } from '../errors.ts';
 import { createLog } from '../log.ts';
 import { subdirectory } from '../store/directory.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 
 /** Resolves once it has ended. */
 export async function runFilter({ context, flags, version }: Session): Promise<number> {
-  if (flags.stateDir === undefined) {
-    throw new OnejobError('E_USAGE', 'The filter needs --state-dir.', { hint: '"onejob up" starts the filter itself.' });
-  }
+  if (flags.stateDir === undefined) throw wrongUsage('The filter needs --state-dir.', '"onejob up" starts the filter itself.');
   const dir = subdirectory(flags.stateDir, 'filter');
   const log = createLog({ json: context.stderr.isTTY !== true, stream: context.stderr });
   const asked = new AbortController();
-  // Ctrl-C at the daemon's terminal, and the terminal's end, are not meant for it.
+  // Ctrl-C at the daemon's terminal, and its end, must not end the filter.
   process.on('SIGHUP', () => {});
-  const offSignal = context.onSignal((signal) => {
+  const offSignal = context.process.onSignal((signal) => {
     if (signal === 'SIGTERM') asked.abort();
   });
   const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);

@@ -7,7 +7,7 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { gpu } from '../../test/support/devices.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { DeviceView } from '../api/device-schema.ts';
+import type { DeviceView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { OnejobError } from '../errors.ts';
 import { noGpus } from '../gpu/inventory.ts';

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { gpu as card } from '../../test/support/devices.ts';
-import type { DeviceView } from '../api/device-schema.ts';
+import type { DeviceView } from '../api/schema.ts';
 import type { Device, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import type { ProcessOwner } from '../gpu/processes.ts';
 import { gpuLines } from './gpu-table.ts';

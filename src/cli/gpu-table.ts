@@ -1,21 +1,21 @@
 /**
- * What `onejob gpus` draws: one line per GPU with its MIG instances below it where the terminal is wide enough, else several.
- * From 60 columns on no UUID is cut, for it is what is copied from here into a config or a command.
+ * The table of `onejob gpus`: one line per GPU with its MIG instances below it if the terminal is wide enough, else several. From
+ * 60 columns on no UUID is cut, so that it can be copied into a config or a command.
  */
-import type { DeviceView } from '../api/device-schema.ts';
+import type { DeviceView } from '../api/schema.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 
-/** Who owns a process, where that is known: on this host, not in a recording. */
+/** Owners of processes, by pid; not known for a recording. */
 export type Owners = ReadonlyMap<number, ProcessOwner>;
 
-/** By UUID; none where no daemon answers, or none of its pools has devices. */
+/** By UUID; empty if no daemon answers or none of its pools has devices. */
 export type Leases = ReadonlyMap<string, DeviceView>;
 
 interface Page {
   readonly colors: Colors;
-  /** null for a pipe, where nothing is cut. */
+  /** null for a pipe. */
   readonly width: number | null;
   readonly owners: Owners;
   readonly leases: Leases;
@@ -25,7 +25,7 @@ interface Page {
 export function gpuLines(inventory: Inventory, nothing: string, page: Page): string[] {
   const { devices, findings, complete } = inventory;
   const { colors, width } = page;
-  const lines = [...headLines(inventory)];
+  const lines = headLines(inventory);
   if (!complete)
     lines.push(
       ...hang('! ', 'Not all GPUs could be read: the state of GPUs that are not listed is unknown.', width).map(colors.yellow),
@@ -45,26 +45,26 @@ function headLines({ driver, cuda, cudaFrom }: Inventory): string[] {
   return said.length === 0 ? [] : [printable(said.join(', '))];
 }
 
-/** The first of three forms that fits: all in one line, who holds it below, or only what tells devices apart in a line. */
+/** The first of three forms that fits: everything in one line, holders below, or only what tells devices apart in the line. */
 function deviceLines(devices: readonly Device[], page: Page): string[] {
   const { colors, width } = page;
   const rows = devices.map((device) => rowOf(device, page));
-  const columns = [
-    { title: 'UUID', cells: rows.map(({ uuid }) => uuid) },
-    { title: '#', cells: rows.map(({ index }) => index) },
-    { title: 'PCI', cells: rows.map(({ pci }) => pci) },
-    { title: 'MODEL', cells: rows.map(({ model }) => model) },
-    { title: 'MEMORY', cells: rows.map(({ memory }) => memory) },
-    { title: 'CC', cells: rows.map(({ compute }) => compute) },
-    { title: 'MIG', cells: rows.map(({ mig }) => mig) },
-    { title: 'STATE', cells: rows.map(({ state }) => state) },
-    { title: 'FOR JOBS', cells: rows.map(({ lease }) => lease) },
-    { title: 'HELD BY', cells: rows.map(({ held }) => held) },
+  type Column = readonly [title: string, cell: (row: (typeof rows)[number]) => string];
+  const columns: readonly Column[] = [
+    ['UUID', ({ uuid }) => uuid],
+    ['#', ({ index }) => index],
+    ['PCI', ({ pci }) => pci],
+    ['MODEL', ({ model }) => model],
+    ['MEMORY', ({ memory }) => memory],
+    ['CC', ({ compute }) => compute],
+    ['MIG', ({ mig }) => mig],
+    ['STATE', ({ state }) => state],
+    ['FOR JOBS', ({ lease }) => lease],
+    ['HELD BY', ({ held }) => held],
   ];
-  // What no device has is no column.
-  const shown = columns.filter(({ cells }) => cells.some((cell) => cell !== ''));
-  const drawn = (which: typeof columns) =>
-    table([which.map(({ title }) => title), ...rows.map((_, at) => which.map(({ cells }) => cells[at] ?? ''))], null);
+  const shown = columns.filter(([, cell]) => rows.some((row) => cell(row) !== ''));
+  const drawn = (which: readonly Column[]) =>
+    table([which.map(([title]) => title), ...rows.map((row) => which.map(([, cell]) => cell(row)))], null);
   const fits = (lines: readonly string[]) => width === null || lines.every((line) => widthOf(line) <= width);
   const below = (lines: readonly string[], more: (at: number) => readonly string[]) => {
     const [titles = '', ...rest] = lines;
@@ -74,13 +74,11 @@ function deviceLines(devices: readonly Device[], page: Page): string[] {
 
   const whole = drawn(shown);
   if (fits(whole)) return below(whole, () => []);
-  const shorter = drawn(shown.filter(({ title }) => title !== 'HELD BY'));
+  const shorter = drawn(shown.filter(([title]) => title !== 'HELD BY'));
   if (fits(shorter)) return below(shorter, holders);
   const narrow = drawn([
-    { title: 'UUID', cells: rows.map(({ uuid }) => uuid) },
-    { title: '#', cells: rows.map(({ index }) => index) },
-    { title: 'STATE', cells: rows.map(({ state }) => state) },
-    { title: 'MEMORY', cells: rows.map(({ memory, instance, mig }) => (instance ? `${mig} ${memory}`.trim() : memory)) },
+    ...columns.filter(([title]) => title === 'UUID' || title === '#' || title === 'STATE'),
+    ['MEMORY', ({ memory, instance, mig }) => (instance ? `${mig} ${memory}`.trim() : memory)],
   ]);
   return below(narrow, (at) => {
     const row = rows[at];
@@ -94,7 +92,7 @@ function deviceLines(devices: readonly Device[], page: Page): string[] {
 
 function rowOf(device: Device, { colors, owners, leases }: Page) {
   const { kind, uuid, index, pciId, model, memoryMiB, memoryUsedMiB, computeCapability, health } = device;
-  // What an instance has of its GPU stands in the line above.
+  // An instance's line does not repeat what its GPU's line says.
   const instance = kind === 'mig';
   const own = (text: string | null) => (instance || text === null ? '' : printable(text));
   const processes = ownProcesses(device);
@@ -109,20 +107,20 @@ function rowOf(device: Device, { colors, owners, leases }: Page) {
     compute: own(computeCapability),
     mig: migText(device),
     state: paint(health.state),
-    // What it is to jobs; empty where no daemon says so.
+    // Empty if no daemon says what jobs use it for.
     lease: printable(isSplit(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
     held: processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
     holding: processes !== null && processes.length > 0,
   };
 }
 
-/** Of a card that is split, those that stand beside none of its instances. */
+/** Processes of a device; for a split card those that use none of its instances. */
 function ownProcesses({ mig, processes }: Device): readonly GpuProcess[] | null {
   if (mig === null || 'profile' in mig || mig.mode === 'disabled') return processes;
   return processes?.filter(({ gpuInstance }) => gpuInstance === null) ?? null;
 }
 
-/** Whether its instances are what jobs get. */
+/** Whether jobs get its instances. */
 function isSplit({ kind, mig }: Device): boolean {
   return kind === 'gpu' && mig !== null && 'mode' in mig && mig.mode === 'enabled';
 }
@@ -134,17 +132,17 @@ function migText({ mig }: Device): string {
   return mig.pending === null ? words[mig.mode] : `${words[mig.mode]}, ${words[mig.pending]} after a reset`;
 }
 
-/** `0.6/79.6 GiB`; without what is not known. */
+/** `0.6/79.6 GiB`, without unknown parts. */
 function memoryText(used: number | null, total: number | null): string {
   const gib = (mib: number) => (mib / 1024).toFixed(1);
   if (total === null) return used === null ? '?' : `${gib(used)} GiB used`;
   return used === null ? `${gib(total)} GiB` : `${gib(used)}/${gib(total)} GiB`;
 }
 
-/** How many holders of a device are named; more are counted. */
+/** If a device has more holders, the rest are counted. */
 const namedAtMost = 2;
 
-/** What computes comes before what draws. */
+/** Computing processes come before those that draw. */
 function heldBy(processes: readonly GpuProcess[], owners: Owners): string {
   const sorted = processes.toSorted((a, b) => Number(a.type === 'G') - Number(b.type === 'G'));
   const named = sorted.slice(0, namedAtMost).map((process) => holder(process, owners.get(process.pid)));
@@ -160,7 +158,7 @@ function holder({ pid, name, type, memoryMiB }: GpuProcess, owner: ProcessOwner 
   return `${who}${program} (pid ${pid}${type === 'G' ? ', display' : ''})${memory}${since}`;
 }
 
-/** What is wrong with a device, unless a finding says the same with a hint. */
+/** Problems of a device, except those that are findings too. */
 function healthFindings({ uuid, pciId, health }: Device, findings: readonly GpuFinding[]): GpuFinding[] {
   const own = findings.filter(({ subject }) => subject === uuid || subject === pciId);
   return health.reasons
@@ -175,7 +173,7 @@ function findingLines({ level, subject, message, hint }: GpuFinding, { colors, w
   return [...hang('! ', printable(about), width).map(paint), ...advice];
 }
 
-/** What a job's view of a device is in a word or two; empty where no daemon says anything. */
+/** What jobs use a device for, in a word or two; empty if no daemon says so. */
 function leaseText(view: DeviceView | undefined): string {
   if (view === undefined) return '';
   const { state, slot } = view;
@@ -183,7 +181,7 @@ function leaseText(view: DeviceView | undefined): string {
   return slot === null ? state : `${slot}, ${state}`;
 }
 
-/** Devices that no job gets and why, also those that are not there any more. A person's process stands in the table. */
+/** Why no job gets a device, also for missing devices. Processes of people are in the table. */
 function leaseFindings(leases: Leases): GpuFinding[] {
   return [...leases.values()].flatMap(({ uuid, parent, state, why, hint }): GpuFinding[] => {
     const isOwn = parent === null || leases.get(parent)?.why !== why;

@@ -1,11 +1,8 @@
-/**
- * `onejob gpus`: the GPUs of this host or of a recording, and what is odd about them. It asks by itself; a daemon, where there is
- * one, adds what each is to jobs.
- */
+/** `onejob gpus`: the GPUs of this host or of a recording, and their problems. A running daemon adds what jobs use each GPU for. */
 import { resolve } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { type ClientOptions, createClient } from '../api/client.ts';
-import type { DeviceView } from '../api/device-schema.ts';
+import type { DeviceView } from '../api/schema.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe, type Probe } from '../gpu/probe.ts';
 import { ownersOf } from '../gpu/processes.ts';
@@ -15,16 +12,15 @@ import type { Session } from './session.ts';
 import { redrawn } from './text.ts';
 
 export interface GpusFlags {
-  /** File or folder of recordings, instead of this host. */
   readonly from?: string;
   readonly watch?: boolean;
-  /** ms between two looks of `watch`; default 5 s. */
+  /** ms; default 5 s. */
   readonly every?: number;
-  /** Ends `watch`; a process just ends. */
+  /** Ends `watch`, for tests. */
   readonly signal?: AbortSignal;
 }
 
-/** 1 when a finding is an error, a device has failed, or the set of devices is not complete. */
+/** 1 when a finding is an error, a device has failed, or not all devices could be read. */
 export async function showGpus(session: Session, flags: GpusFlags, probe?: Probe): Promise<number> {
   const path = session.context.variables.PATH ?? '/usr/local/bin:/usr/bin:/bin';
   using own = flags.from === undefined && probe === undefined ? createProbe({ path, maxAge: 0 }) : null;
@@ -52,7 +48,7 @@ interface Seen {
   readonly leases: Leases;
 }
 
-/** Whether to go on. */
+/** Whether to continue. */
 async function pause({ every = 5_000, signal }: GpusFlags): Promise<boolean> {
   if (signal === undefined) await after(every);
   else await after(every, undefined, { signal }).catch(() => {});
@@ -64,7 +60,7 @@ function isWell({ complete, findings, devices }: Inventory): boolean {
 }
 
 async function show({ output }: Session, { from, watch }: GpusFlags, { inventory, leases }: Seen): Promise<void> {
-  // Lines that are redrawn are for eyes; a program that reads changes wants each whole.
+  // A program that reads changes gets each as one JSON value.
   if (output.json || (watch && output.width === null)) {
     const devices = inventory.devices.map((device) => ({ ...device, ...leaseValue(leases.get(device.uuid)) }));
     return output.value({ ...inventory, devices });
@@ -80,7 +76,7 @@ function nothingIn(from: string | undefined): string {
   return 'No GPUs: the PCI bus (/sys/bus/pci/devices) has no NVIDIA, AMD or Intel card, and no nvidia-smi on the PATH lists one.';
 }
 
-/** What the daemon that leads here makes of each GPU. `patience`: ms a daemon may take; short, for whoever asks for GPUs may do so because nothing else answers. */
+/** The daemon's view of each GPU. `patience`: ms that a daemon may take; short, since GPUs must be shown if the daemon hangs. */
 export async function askLeases({ place, version }: Session, patience = 2_000): Promise<Leases> {
   const { socket, systemSocket } = await place().catch(() => ({ socket: null, systemSocket: null }));
   for (const path of [socket, systemSocket]) {
@@ -96,7 +92,7 @@ async function devicesAt(options: ClientOptions): Promise<DeviceView[] | null> {
     const client = createClient(options);
     return await client.devices().finally(() => client.close());
   } catch {
-    // Nobody there, not for us, of another version, or without devices: the host's own answer does not depend on it.
+    // Without a usable daemon the host's own answer is complete.
     return null;
   }
 }

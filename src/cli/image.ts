@@ -1,52 +1,41 @@
-/** `onejob image choose`: which image fits the GPUs of this host or of a recorded one, and why. Needs no daemon. */
+/** `onejob image choose`: the image that fits the GPUs of this host or of a recorded one, and why. Needs no daemon. */
 import { resolve } from 'node:path';
-import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { chooseImage, type Step } from '../images/choose.ts';
 import { type Arch, archOf, defaultTemplate, type Flavour, type Platform, readPlatform, recordedHost } from '../images/request.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
 import type { Session } from './session.ts';
 import { type Colors, createColors, hang, printable, widthOf } from './text.ts';
 
 export interface ImageFlags {
   readonly explain?: boolean;
-  /** A recording instead of this host. */
   readonly from?: string;
   readonly device?: readonly string[];
   readonly flavour: Flavour;
   readonly distribution?: string;
   readonly arch?: Arch;
-  /** Newer tables than the built-in ones. */
   readonly tables?: string;
 }
 
-/** The image alone goes to standard output, so that a script can take it; 1 when none fits. */
+/** Prints only the image on standard output, for scripts; 1 when no image fits. */
 export async function showImage(session: Session, flags: ImageFlags): Promise<number> {
   const { output, context } = session;
   const tables = flags.tables === undefined ? builtInTables : await readTables(resolve(context.cwd, flags.tables));
   const { inventory, ...where } = await (flags.from === undefined
     ? thisHost(session, flags)
     : recorded(session, flags.from, flags));
-  const { image, steps, problem } = chooseImage(
-    {
-      ...where,
-      inventory,
-      ...(flags.device === undefined ? {} : { devices: flags.device }),
-      flavour: flags.flavour,
-      distribution: flags.distribution ?? null,
-      template: defaultTemplate,
-    },
-    tables,
-  );
+  const { flavour, distribution = null, device } = flags;
+  const request = { ...where, inventory, flavour, distribution, template: defaultTemplate };
+  const { image, steps, problem } = chooseImage(device === undefined ? request : { ...request, devices: device }, tables);
   const code = image === null ? exitCodes.failed : exitCodes.ok;
   if (output.json) {
     await output.value({ image, problem, steps });
     return code;
   }
   if (flags.explain === true) await explain(session, steps);
-  else if (image !== null && !inventory.complete && flags.device === undefined) {
+  else if (image !== null && !inventory.complete && device === undefined) {
     output.say('not all devices could be read; the image suits those that were; see --explain');
   }
   if (image !== null) await output.print(printable(image));
@@ -64,9 +53,8 @@ interface Where {
 async function thisHost({ context }: Session, { arch: asked }: ImageFlags): Promise<Where> {
   const arch = asked ?? archOf(process.arch);
   if (arch === null) {
-    throw new OnejobError('E_USAGE', `No image is published for the architecture of this host, ${process.arch}.`, {
-      hint: 'Choose an image for another architecture with --arch.',
-    });
+    const hint = 'Choose an image for another architecture with --arch.';
+    throw wrongUsage(`No image is published for the architecture of this host, ${process.arch}.`, hint);
   }
   const { createProbe } = await import('../gpu/probe.ts');
   using probe = createProbe({ path: context.variables.PATH ?? '' });
@@ -88,7 +76,7 @@ async function explain({ context, output }: Session, steps: readonly Step[]): Pr
   await output.write('stderr', Buffer.from(`${lines.join('\n')}\n`));
 }
 
-/** `width`: null for a pipe, where nothing is broken. */
+/** `width`: null for a pipe, where lines are not wrapped. */
 export function explainLines(steps: readonly Step[], colors: Colors, width: number | null): string[] {
   const names = Math.max(...steps.map((each) => widthOf(each.about)));
   const numbers = `${steps.length}`.length;

@@ -1,17 +1,18 @@
 /**
- * `onejob image build`, `list`, `prune` and `refresh`: the images that onejob builds. A daemon does it where there is one, so that
- * nothing is built twice at a time; otherwise this process does, and starts no agent for it.
+ * `onejob image build`, `list`, `prune` and `refresh`. If a daemon runs, it does the work, so that nothing is built twice at a
+ * time; otherwise this process does.
  */
-import type { ImageOutcome, ImageView } from '../api/image-schema.ts';
+
 import type { ImageService } from '../api/manager.ts';
+import type { ImageOutcome, ImageView } from '../api/schema.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
-import { OnejobError } from '../errors.ts';
+import { hasCode, OnejobError } from '../errors.ts';
 import { buildPlan, readDockerfile, readTemplates } from '../images/plan.ts';
-import { isGone, withDaemon } from './connect.ts';
-import { exitCodes } from './exit.ts';
+import { withDaemon } from './connect.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { printable, table } from './text.ts';
+import { printable, titledTable } from './text.ts';
 
 /** 1 when an image could not be made. */
 export async function makeImages(session: Session, what: 'build' | 'refresh', pools: readonly string[]): Promise<number> {
@@ -21,7 +22,7 @@ export async function makeImages(session: Session, what: 'build' | 'refresh', po
     const text = `${pool}: ${line}`;
     if (text === last || output.json) return;
     last = text;
-    // At a terminal in one line, elsewhere one after the other: a build may take minutes.
+    // A build may take minutes, so without a terminal each line is shown.
     if (output.showsProgress) output.progress(text);
     else output.say(text);
   };
@@ -38,7 +39,7 @@ export async function makeImages(session: Session, what: 'build' | 'refresh', po
 async function show({ output }: Session, { pool, image, agent, what, problem }: ImageOutcome): Promise<void> {
   if (problem !== null) {
     output.say(`pool ${pool}: no image could be made`);
-    output.fail(new OnejobError('E_IMAGE_BUILD', problem.message, problem.hint === null ? {} : { hint: problem.hint }));
+    output.fail(new OnejobError('E_IMAGE_BUILD', problem.message, { hint: problem.hint }));
     return;
   }
   const said = { there: 'exists', built: 'was built', newer: 'is new: idle agents are replaced, running ones go on', failed: '' };
@@ -52,10 +53,14 @@ export async function listImages(session: Session, now = Date.now()): Promise<nu
   const images = await withDesk(session, (desk, signal) => desk.list(signal));
   if (output.json) for (const image of images) await output.value(image);
   else if (images.length === 0) await output.print('The Engine has no image that onejob built.');
-  else {
-    const [head = '', ...rest] = table([headings, ...images.map((image) => row(image, now))], output.width);
-    await output.print(output.colors.dim(head), ...rest);
-  }
+  else
+    await output.print(
+      ...titledTable(
+        headings,
+        images.map((image) => row(image, now)),
+        output,
+      ),
+    );
   return exitCodes.ok;
 }
 
@@ -71,35 +76,30 @@ function row({ reference, agent, size, createdAt, containers, pools, base }: Ima
 export async function pruneImages(session: Session): Promise<number> {
   const { output } = session;
   const removed = await withDesk(session, (desk, signal) => desk.prune(signal));
-  if (output.json) await output.value({ removed });
-  else if (removed.length === 0) await output.print('Nothing to remove: every image that onejob built is in use.');
-  else await output.print(...removed.map((name) => `removed ${name}`));
+  const nothing = 'Nothing to remove: every image that onejob built is in use.';
+  await output.result({ removed }, () => (removed.length === 0 ? [nothing] : removed.map((name) => `removed ${name}`)));
   return exitCodes.ok;
 }
 
-/** What is built for each pool, as Dockerfiles: needs neither Engine nor CI service. */
+/** Prints what is built for each pool as Dockerfiles. Needs neither Engine nor CI service. */
 export async function printImages(session: Session, pools: readonly string[]): Promise<number> {
   const { loadConfig } = await import('../config/load.ts');
   const { config } = await loadConfig(configSource(session));
   const { output } = session;
-  for (const found of await recipeText(config, pools)) {
-    if (output.json) await output.value(found);
-    else await output.print(found.text.trimEnd(), '');
-  }
+  for (const found of await recipeText(config, pools)) await output.result(found, () => [found.text.trimEnd(), '']);
   return exitCodes.ok;
 }
 
-/** Whoever can do it: the daemon that leads here, or nobody, and then we. */
+/** Lets the daemon do the work, or this process if no daemon runs. */
 async function withDesk<T>(session: Session, work: (desk: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
-  const release = session.context.onSignal(() => stop.abort(new OnejobError('E_USAGE', 'Interrupted; what was built is kept.')));
+  const release = session.context.process.onSignal(() => stop.abort(wrongUsage('Interrupted; what was built is kept.')));
   try {
-    return await withDaemon(session, (client) => work(client.images, stop.signal)).catch((error: unknown) => {
-      // Not one that went away in the middle: it may still be at it.
-      if (isGone(error) && error instanceof OnejobError && error.code === 'E_DAEMON_ABSENT')
-        return here(session, work, stop.signal);
-      throw error;
-    });
+    return await withDaemon(session, (client) => work(client.images, stop.signal));
+  } catch (error) {
+    // A daemon that was lost meanwhile may still be building.
+    if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+    return await here(session, work, stop.signal);
   } finally {
     release();
   }
@@ -156,8 +156,8 @@ function ageOf(ms: number): string {
 }
 
 /**
- * What is built for the pools of a config, as a person could build it by hand: Dockerfiles, each after the command that builds it, and
- * `pools` that have this image. `asked`: none for all pools.
+ * What is built for the pools of a config, so that a person can build it by hand: Dockerfiles, each after its command, and the
+ * `pools` with this image. `asked`: none for all pools.
  * @throws OnejobError E_POOL_UNKNOWN, E_IMAGE_BUILD for a Dockerfile that cannot be read
  */
 async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'>, asked: readonly string[]) {

@@ -1,22 +1,21 @@
 /** `onejob import compose`: reads a folder of Compose files, and writes or prints one config per host. Needs no daemon. */
 import { existsSync, mkdirSync, statSync, writeFileSync } from 'node:fs';
 import { join, resolve } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import type { Remark } from '../import/agent.ts';
 import type { HostRule } from '../import/hosts.ts';
 import { importCompose } from '../import/import.ts';
 import { exitCodes } from './exit.ts';
-import type { GlobalFlags, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { printable } from './text.ts';
 
-export interface ImportFlags extends GlobalFlags {
+export interface ImportFlags {
   readonly host?: readonly HostRule[];
-  /** Without it configs are printed. */
   readonly out?: string;
   readonly force?: boolean;
 }
 
-/** @throws OnejobError E_IMPORT when there is nothing to read, or a file must not be written */
+/** @throws OnejobError E_IMPORT when there is nothing to read, or a file would be overwritten */
 export async function importComposeFolder(session: Session, dir: string, flags: ImportFlags): Promise<number> {
   const { host: rules = [], out, force = false } = flags;
   const { context, output } = session;
@@ -41,7 +40,7 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
       const shown = names.length > 4 ? `${names.slice(0, 2).join(', ')} … ${names.at(-1)}` : names.join(', ');
       output.say(`host ${name}: ${agents.length} ${agents.length === 1 ? 'agent' : 'agents'} (${because}): ${shown}`);
     }
-    // Several configs one after the other are several YAML documents; one alone can go into a file as it is.
+    // Several configs are printed as several YAML documents.
     const texts = hosts.map(({ name, config }) => (hosts.length === 1 ? config : `--- # ${name}.yml\n${config}`));
     await output.print(...(target === null ? [texts.join('').trimEnd()] : written.map(({ path }) => path)));
     if (written.length > 0)
@@ -55,25 +54,21 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
   });
 }
 
-/** All or none: a file that is there stops them all. */
+/** Writes all files or, if one exists, none. */
 function write(files: readonly { readonly path: string; readonly config: string }[], force: boolean): void {
   const there = files.map(({ path }) => path).filter((path) => existsSync(path));
   if (there.length > 0 && !force) {
-    throw new OnejobError(
-      'E_IMPORT',
-      `Refusing to overwrite ${there.length === 1 ? 'the existing file' : 'existing files'}: ${there.join(', ')}.`,
-      {
-        hint: 'Write to another folder with --out DIR, or overwrite with --force.',
-      },
-    );
+    const what = there.length === 1 ? 'the existing file' : 'existing files';
+    throw new OnejobError('E_IMPORT', `Refusing to overwrite ${what}: ${there.join(', ')}.`, {
+      hint: 'Write to another folder with --out DIR, or overwrite with --force.',
+    });
   }
   for (const { path, config } of files) {
     try {
       mkdirSync(join(path, '..'), { recursive: true });
       writeFileSync(path, config, { flag: force ? 'w' : 'wx' });
     } catch (error) {
-      const why = error instanceof Error ? error.message : String(error);
-      throw new OnejobError('E_IMPORT', `Cannot write ${path}: ${why}.`, {
+      throw new OnejobError('E_IMPORT', `Cannot write ${path}: ${messageOf(error)}.`, {
         hint: 'Choose a folder that you can write to with --out DIR.',
         cause: error,
       });
@@ -81,7 +76,7 @@ function write(files: readonly { readonly path: string; readonly config: string 
   }
 }
 
-/** The same said of many lines is said once, with all of them. Warnings come last, where they are seen. */
+/** A message about several lines is shown once, with all of them. Warnings come last, where they are seen. */
 function remarkLines(remarks: readonly Remark[]): string[] {
   const lines = (level: Remark['level']) => {
     const alike = Map.groupBy(remarks, (remark) => (remark.level === level ? remark.message : null));

@@ -1,17 +1,16 @@
-/** Questions to a person at a terminal. What they type for a secret is not shown. */
+/** Questions to a person at a terminal. A secret is not shown while it is typed. */
 import { createInterface, type Interface } from 'node:readline';
 import { type Readable, Writable } from 'node:stream';
-import { OnejobError } from '../errors.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import type { Output } from './output.ts';
 import { harmless, printable } from './text.ts';
 
-/** What comes of one answer: a value, or why it cannot be taken. */
+/** The value of an answer, or why the answer is invalid. */
 export type Answer<T> = { readonly value: T } | { readonly again: string };
 
 export interface Question<T> {
   readonly text: string;
-  /** What an empty answer means; null: there must be one. */
+  /** The meaning of an empty answer; null: an answer is required. */
   readonly usual: string | null;
   readonly hidden?: boolean;
   readonly read: (typed: string) => Answer<T> | Promise<Answer<T>>;
@@ -20,7 +19,7 @@ export interface Question<T> {
 /** Somebody pressed Ctrl-C at a question. */
 export class Interrupted extends Error {}
 
-/** What a command ends with whose questions may be broken off: 130 after Ctrl-C, and a word that nothing came of it. */
+/** Exit code 130 and a message after Ctrl-C at a question. */
 export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () => Promise<number>): Promise<number> {
   try {
     return await work();
@@ -31,15 +30,14 @@ export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () =>
   }
 }
 
-/** A person, until disposed of. */
 export interface Person extends Disposable {
   /** Aborted when they leave. */
   readonly left: AbortSignal;
-  /** Asks until the answer can be taken. @throws Interrupted; OnejobError E_USAGE when they leave otherwise */
+  /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when they leave otherwise */
   ask<T>(question: Question<T>): Promise<T>;
 }
 
-/** Reads lines at a terminal. While `hidden` answers true nothing is shown: of what is typed for a secret readline would show each letter. */
+/** Reads lines at a terminal. Shows nothing while `hidden` returns true. */
 export function openReader(input: Readable, output: Writable, hidden: () => boolean): Interface {
   const shown = new Writable({
     write(bytes: Buffer, _, done) {
@@ -60,7 +58,10 @@ export function openPerson(input: Readable, output: Writable): Person {
     lines.push(line);
     wake();
   });
-  let why: Error = gone();
+  let why: Error = wrongUsage(
+    'The answers ended before the last question; nothing was written.',
+    'Start again, or give the answers as options: see "onejob init SERVICE --help".',
+  );
   reader.on('SIGINT', () => {
     why = new Interrupted();
     output.write('\n');
@@ -91,7 +92,7 @@ export function openPerson(input: Readable, output: Writable): Person {
         const said = typed.trim() === '' && usual !== null ? usual : typed.trim();
         const answer = said === '' && usual === null ? { again: 'An answer is required.' } : await read(said);
         if ('value' in answer) return answer.value;
-        // It may hold names that came from a service.
+        // It may contain names from a service.
         output.write(`  ${harmless(answer.again)}\n`);
       }
     },
@@ -99,10 +100,4 @@ export function openPerson(input: Readable, output: Writable): Person {
       reader.close();
     },
   };
-}
-
-function gone(): OnejobError {
-  return new OnejobError('E_USAGE', 'The answers ended before the last question; nothing was written.', {
-    hint: 'Start again, or give the answers as options: see "onejob init SERVICE --help".',
-  });
 }

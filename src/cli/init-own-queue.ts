@@ -1,4 +1,4 @@
-/** `onejob init own-queue`: a config for jobs that are handed in with `onejob run`, made from a look at this host. */
+/** `onejob init own-queue`: a config for jobs of `onejob run` that suits this host. */
 import { availableParallelism } from 'node:os';
 import { stringify } from 'yaml';
 import type { Inventory } from '../gpu/inventory.ts';
@@ -8,7 +8,7 @@ import { countCards, lookAtCards } from './share-cards.ts';
 
 const mostAgents = 8;
 
-/** The whole file: a pool for jobs without devices, and one with an agent for each card, or MIG instance, where there are some. */
+/** The whole file: a pool for jobs without devices and, if there are cards, one with an agent for each card or MIG instance. */
 export function ownQueueFile(inventory: Pick<Inventory, 'devices'>, cores: number): { text: string; cards: number } {
   const { cards, areSlices } = countCards(inventory, null);
   const pools = {

@@ -1,35 +1,169 @@
-/** What every `init SERVICE` does with its questions, its files and its end. */
+/** The steps that every `init SERVICE` shares: its files, the token, questions, agents, consent, and the final message. */
 import { existsSync, readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
+import { stringify } from 'yaml';
+import type { InitSteps, ServiceType } from '../ci/service-type.ts';
 import type { Environment } from '../config/environment.ts';
 import { checkConfig } from '../config/load.ts';
 import type { Flags } from '../config/paths.ts';
 import { formatProblem } from '../config/problem.ts';
-import { OnejobError } from '../errors.ts';
+import { type ErrorCode, OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { checkSecret } from '../secrets/reference.ts';
-import { exitCodes } from './exit.ts';
-import type { Answer, Person, Question } from './init-ask.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
+import { type Answer, openPerson, type Person, type Question } from './init-ask.ts';
 import { writePrivate } from './private-file.ts';
 import { configSource, type Session } from './session.ts';
-import { countCards, shareCards } from './share-cards.ts';
+import { countCards, lookAtCards, shareCards } from './share-cards.ts';
 
-/** @throws OnejobError E_USAGE where an option's value cannot be used */
-export function taken<T>(service: string, option: string, answer: Answer<T>): T {
-  if ('value' in answer) return answer.value;
-  throw new OnejobError('E_USAGE', `Invalid value for ${option}. ${answer.again}`, {
-    hint: `See "onejob init ${service} --help".`,
-  });
+/** Options; null if not given. */
+export interface InitFlags {
+  /** Options that only this service has. */
+  readonly own: Readonly<Partial<Record<string, string>>>;
+  readonly tokenFile: string | null;
+  readonly agents: string | null;
+  readonly expires: string | null;
+  /** Uses defaults, and asks for no consent. */
+  readonly yes: boolean;
+  readonly force: boolean;
+  /** false: the answers are not checked with the service. */
+  readonly check: boolean;
 }
 
-/** `person`: null where there is nobody to ask. `yes`: what is usual is taken where nothing was said. */
+export interface Frame extends Disposable {
+  readonly settling: Settling;
+  /** Aborted when the person leaves. */
+  readonly signal: AbortSignal;
+  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
+  signIn<T>(how: SignIn<T>): Promise<{ readonly token: string; readonly seen: T }>;
+  /** Asks for the rest, and writes. `inPipeline`: lines of a pipeline that uses it. */
+  finish(end: FrameEnd): Promise<number>;
+}
+
+export interface SignIn<T> {
+  readonly text: string;
+  readonly read: (typed: string) => Answer<string>;
+  /** Asks the service about it. `from` tells people which token it is. */
+  readonly see: (token: string, from: string) => Promise<T>;
+  /** Errors after which another token may be typed. */
+  readonly refusals: readonly ErrorCode[];
+}
+
+export interface FrameEnd {
+  readonly token: string;
+  /** Name of the service and its pool. */
+  readonly name: string;
+  readonly queue: string;
+  /** Keys of the service, given the reference to its token. */
+  readonly keys: (token: object) => object;
+  /** Keys of the pool in addition to those of any pool. */
+  readonly poolKeys?: object;
+  readonly inPipeline: readonly string[];
+}
+
+/** How often a token may be typed. */
+const mostTokens = 3;
+
+/** `missing`: options of this service that are required without a terminal, and were not given. */
+export type OpenFrame = (missing: readonly string[]) => Frame;
+
+/** @throws OnejobError E_USAGE, E_SECRET, before a token is typed */
+export function openFrame(
+  session: Session,
+  flags: InitFlags,
+  { type, title }: Pick<ServiceType, 'type' | 'title'>,
+  { what, file: tokenName }: InitSteps['token'],
+  missing: readonly string[],
+): Frame {
+  const { context, output } = session;
+  const stdin = context.stdin();
+  const isThere = stdin.isTTY === true && !output.json;
+  const config = configPlace(session.flags, context.environment);
+  if (!flags.force) refuseToOverwrite(config, '--config');
+  const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
+  const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
+  if (!isThere) refuseWithout([...missing, ...missingOf(flags, hasToken)], hasToken, tokenFile, what);
+  if (flags.agents !== null) taken(type, '--agents', readAgents(flags.agents.trim()));
+  if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
+  const person = isThere ? openPerson(stdin, context.stderr) : null;
+  const settling: Settling = { service: type, person, yes: flags.yes };
+
+  async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
+    if (hasToken) output.say(`using the token in ${tokenFile}`);
+    if (hasToken || person === null) {
+      const token = await tokenIn(tokenFile, read, what);
+      return { token, seen: await see(token, `file ${tokenFile}`) };
+    }
+    for (let tries = 1; ; tries++) {
+      const token = await person.ask({ text: `${text} (input is hidden)`, usual: null, hidden: true, read });
+      try {
+        return { token, seen: await see(token, 'as it was typed') };
+      } catch (error) {
+        if (!(error instanceof OnejobError) || !refusals.includes(error.code) || tries === mostTokens) throw error;
+        output.say(error.message);
+      }
+    }
+  }
+
+  async function finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
+    const inventory = await lookAtCards(session);
+    const count = countCards(inventory).cards;
+    const agents = await settle(settling, flags.agents, '--agents', {
+      text: count === 0 ? 'Number of agents' : `Number of agents, or per-device (this host has ${count} for jobs)`,
+      usual: count === 0 ? '2' : 'per-device',
+      read: readAgents,
+    });
+    if (agents === 'per-device' && count === 0) output.say('this host has no card for jobs now: no agent starts until it has one');
+    const expires = await settle(settling, flags.expires, '--expires', {
+      text: 'Last day of the token, such as 2027-05-01, to get a warning in time (empty: none, or unknown)',
+      usual: '',
+      read: readDay,
+    });
+    if (!(await isWanted(settling, hasToken ? config : `${config} and ${tokenFile}`))) {
+      output.say('nothing was written');
+      return exitCodes.failed;
+    }
+    const secret = { file: tokenFile, ...(expires !== null && { expires }) };
+    const file = {
+      services: { [name]: { type, ...keys(secret) } },
+      pools: { [name]: { service: name, queue, agents, devices: devicesFor(agents, inventory), ...poolKeys } },
+    };
+    const head = `# Agents for ${title}. Every key: docs/configuration.md; "onejob config show" prints the values in use.\n`;
+    if (!hasToken) writeFile(tokenFile, `${token}\n`);
+    writeFile(config, head + stringify(file, { lineWidth: 0 }));
+    const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
+    const up = 'run the daemon; the first time it builds the image of the agents';
+    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);
+  }
+
+  return {
+    ...{ settling, signIn, finish },
+    signal: person?.left ?? new AbortController().signal,
+    [Symbol.dispose]: () => person?.[Symbol.dispose](),
+  };
+}
+
+function missingOf({ agents, yes, tokenFile }: InitFlags, hasToken: boolean): string[] {
+  return [
+    ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
+    ...(agents === null && !yes ? ['--agents N (or --yes for the defaults)'] : []),
+  ];
+}
+
+/** @throws OnejobError E_USAGE for an invalid option value */
+export function taken<T>(service: string, option: string, answer: Answer<T>): T {
+  if ('value' in answer) return answer.value;
+  throw wrongUsage(`Invalid value for ${option}. ${answer.again}`, `See "onejob init ${service} --help".`);
+}
+
+/** `person`: null without a terminal. `yes`: defaults are used for what was not given. */
 export interface Settling {
   readonly service: string;
   readonly person: Person | null;
   readonly yes: boolean;
 }
 
-/** A value that was given is read as one that is typed; what nobody said is asked, or as usual. */
+/** The value of an option, else the answer to a question, else the default. */
 export async function settle<T>(
   { service, person, yes }: Settling,
   given: string | null,
@@ -40,8 +174,8 @@ export async function settle<T>(
   return taken(service, option, await question.read((given ?? question.usual ?? '').trim()));
 }
 
-/** A token file as it is there. `what`: what it is to hold. @throws OnejobError E_SECRET */
-export async function tokenIn(path: string, read: (typed: string) => Answer<string>, what: string): Promise<string> {
+/** The token of an existing file. `what`: what the file must contain. @throws OnejobError E_SECRET */
+async function tokenIn(path: string, read: (typed: string) => Answer<string>, what: string): Promise<string> {
   const { problem } = await checkSecret({ kind: 'file', path, expires: null }, 0);
   const found = problem === null ? read(readFileSync(path, 'utf8').trim()) : { again: `${problem}.` };
   if ('value' in found) return found.value;
@@ -50,12 +184,11 @@ export async function tokenIn(path: string, read: (typed: string) => Answer<stri
   });
 }
 
-/** There is no terminal to ask on. `missing`: options that are needed then. @throws OnejobError E_USAGE, E_SECRET */
-export function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile: string, what: string): void {
+/** Checks what is required without a terminal. `missing`: options that were not given. @throws OnejobError E_USAGE, E_SECRET */
+function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile: string, what: string): void {
   if (missing.length > 0) {
-    throw new OnejobError('E_USAGE', `There is no terminal to ask on, and these are missing: ${missing.join(', ')}.`, {
-      hint: 'Give them as options, or start onejob on a terminal.',
-    });
+    const message = `There is no terminal to ask on, and these are missing: ${missing.join(', ')}.`;
+    throw wrongUsage(message, 'Give them as options, or start onejob on a terminal.');
   }
   if (hasToken) return;
   throw new OnejobError('E_SECRET', `The token file ${tokenFile} does not exist.`, {
@@ -63,12 +196,12 @@ export function refuseWithout(missing: readonly string[], hasToken: boolean, tok
   });
 }
 
-/** Where a daemon would look for its config first, by what it is started with. */
+/** Where a daemon looks for its config first. */
 export function configPlace(flags: Flags, { config, configHome, uid }: Environment): string {
   return flags.config ?? config ?? (uid === 0 ? '/etc/onejob/config.yml' : join(configHome, 'onejob', 'config.yml'));
 }
 
-/** @throws OnejobError E_INIT_FILE when there is a file already */
+/** @throws OnejobError E_INIT_FILE when the file exists */
 export function refuseToOverwrite(path: string, option: string): void {
   if (!existsSync(path)) return;
   throw new OnejobError('E_INIT_FILE', `Refusing to overwrite the existing file ${path}.`, {
@@ -82,8 +215,8 @@ export function writeFile(path: string, text: string): void {
   writePrivate(path, text, { over: true, folders: true, refusal: { code: 'E_INIT_FILE', hint } });
 }
 
-/** Whether all is to be written. */
-export async function isWanted({ person, yes }: Settling, files: string): Promise<boolean> {
+/** Whether the files shall be written. */
+async function isWanted({ person, yes }: Settling, files: string): Promise<boolean> {
   if (person === null || yes) return true;
   return person.ask<boolean>({
     text: `Write ${files}?`,
@@ -92,37 +225,23 @@ export async function isWanted({ person, yes }: Settling, files: string): Promis
   });
 }
 
-/** Says what is wrong with a config that was written; false when there is an error. */
-async function sayProblems(session: Session, config: string): Promise<boolean> {
-  const { errors, warnings } = await checkConfig({ ...configSource(session), flags: { config } });
-  for (const problem of [...errors, ...warnings]) session.output.say(formatProblem(problem));
-  return errors.length === 0;
-}
-
-/** How a command names the config, where it does not find it by itself. */
+/** The option with which other commands find this config. */
 export function configFlag({ flags }: Session): string {
   return flags.config === undefined ? '' : ` --config ${flags.config}`;
 }
 
-/** What was written, the config first, what is wrong with it, and what to type next. `up`: what that does. 1 when it has problems. */
+/** Prints what was written, the config first, its problems, and what to type next. `up`: what "onejob up" does. 1 on errors. */
 export async function tellWritten(session: Session, written: readonly [string, ...string[]], up: string, next: readonly string[]) {
   const { output } = session;
-  const isSound = await sayProblems(session, written[0]);
+  const { errors, warnings } = await checkConfig({ ...configSource(session), flags: { config: written[0] } });
+  for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
   const named = configFlag(session);
-  if (output.json) await output.value({ written });
-  else
-    await output.print(
-      `Written: ${written.join(', ')}.`,
-      '',
-      'Next:',
-      `  onejob up${named}        ${up}`,
-      `  onejob doctor${named}    check whether anything is missing`,
-      ...next,
-    );
-  return isSound ? exitCodes.ok : exitCodes.failed;
+  const commands = [`  onejob up${named}        ${up}`, `  onejob doctor${named}    check whether anything is missing`];
+  await output.result({ written }, () => [`Written: ${written.join(', ')}.`, '', 'Next:', ...commands, ...next]);
+  return errors.length === 0 ? exitCodes.ok : exitCodes.failed;
 }
 
-/** A text as YAML would have it: quoted unless it is plain. */
+/** A text in YAML, quoted if necessary. */
 export function inYaml(text: string): string {
   return /^[A-Za-z][A-Za-z0-9 ._-]*$/.test(text) ? text : JSON.stringify(text);
 }
@@ -130,23 +249,23 @@ export function inYaml(text: string): string {
 /** Most agents of a pool. */
 const mostAgents = 512;
 
-export function readAgents(typed: string): Answer<number | 'per-device'> {
+function readAgents(typed: string): Answer<number | 'per-device'> {
   if (typed === 'per-device') return { value: typed };
   const number = /^\d+$/.test(typed) ? Number(typed) : Number.NaN;
   if (number >= 1 && number <= mostAgents) return { value: number };
   return { again: `Write a number from 1 to ${mostAgents}, or "per-device" for one agent per card.` };
 }
 
-/** The last day of a token, `YYYY-MM-DD`; null when nobody knows. */
-export function readDay(typed: string): Answer<string | null> {
+/** The last day of a token, `YYYY-MM-DD`; null if unknown. */
+function readDay(typed: string): Answer<string | null> {
   if (typed === '') return { value: null };
   const at = /^\d{4}-\d\d-\d\d$/.test(typed) ? Date.parse(`${typed}T00:00:00Z`) : Number.NaN;
   const isDay = !Number.isNaN(at) && new Date(at).toISOString().startsWith(typed);
   return isDay ? { value: typed } : { again: 'Write a day such as 2027-05-01, or nothing.' };
 }
 
-/** What each agent has of this host's cards. */
-export function devicesFor(agents: number | 'per-device', inventory: Inventory): object | number {
+/** The key `devices` of the pool, so that the agents share this host's cards. */
+function devicesFor(agents: number | 'per-device', inventory: Inventory): object | number {
   if (agents !== 'per-device') return shareCards(agents, inventory).devices;
   return { count: 1, vendor: 'nvidia', ...(countCards(inventory).areSlices && { mig: true }) };
 }

@@ -3,34 +3,30 @@ import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { parseDuration } from '../config/units.ts';
-import { OnejobError } from '../errors.ts';
+import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { connect, withDaemon } from './connect.ts';
-import { exitCodes, resultWord, verdict } from './exit.ts';
-import { followLogs, type Lasting } from './follow.ts';
+import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
+import { Lasting } from './follow.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
-import { type Colors, cut, formatAge, formatBytes, plural, printable, table, wrap } from './text.ts';
+import { type Colors, cut, formatAge, formatBytes, plural, printable, titledTable, wrap } from './text.ts';
 
 export interface ListFlags {
-  /** Also jobs that ended. */
   readonly all?: boolean;
-  /** Left out: with `all` the newest 1,000, else every one. */
   readonly limit?: number;
   readonly pool?: string;
   readonly user?: string;
-  /** As the column says it, or of a job that ended how. */
   readonly state?: string;
-  /** Also in which slot a job is, with which devices. */
   readonly wide?: boolean;
 }
 
-/** How many `jobs --all` shows when nobody says otherwise. */
+/** How many jobs `jobs --all` shows without `--limit`. */
 const shownAtMost = 1_000;
 
 /**
- * `only`: a job's id, or at least the first four letters of it: only these, over or not; null: all.
- * @throws OnejobError E_JOB_UNKNOWN when only one is asked for that is not there
+ * `only`: a job's id, or at least its first four letters; null: all jobs.
+ * @throws OnejobError E_JOB_UNKNOWN when there is no job of that id
  */
 export async function listJobs(session: Session, only: string | null, flags: ListFlags): Promise<number> {
   const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
@@ -38,50 +34,47 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   if (only !== null) return listOnly(session, only);
   const all = flags.all === true || (state !== null && !statesBefore.has(state));
   const most = limit ?? (all ? shownAtMost : null);
-  // One more than is shown tells whether there are more; what is left out here must be read first.
-  const some = user !== null || state !== null ? (all ? { limit: 999_999 } : {}) : most === null ? {} : { limit: most + 1 };
+  // One more than is shown tells whether there are more; to filter by user or state, all jobs are read.
+  const isFiltered = user !== null || state !== null;
+  const atMost = isFiltered ? (all ? 999_999 : undefined) : most === null ? undefined : most + 1;
   const [unsorted, places] = await withReader(session, async (reader) => [
-    await reader.jobs({ all, pool, ...some }),
+    await reader.jobs({ all, pool, limit: atMost }),
     wide ? placesIn(await reader.status()) : null,
   ]);
   const found = unsorted.filter(
     (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
   );
   if (found.length === 0 && state !== null && !isState(state)) {
-    throw new OnejobError('E_USAGE', `Invalid --state "${state}": there is no such state.`, {
-      hint: `States are ${[...statesBefore, ...endings].join(', ')}.`,
-    });
+    const states = [...statesBefore, ...endings].join(', ');
+    throw wrongUsage(`Invalid --state "${state}": there is no such state.`, `States are ${states}.`);
   }
   const jobs = most === null ? found : found.slice(-most);
-  if (output.json) await output.value(jobs);
-  else if (jobs.length === 0)
-    await output.print(
-      all || pool !== null || user !== null || state !== null
-        ? 'No jobs.'
-        : 'No jobs wait or run; "onejob jobs --all" shows those that ended.',
-    );
-  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now(), places));
+  const isNarrow = all || pool !== null || isFiltered;
+  const nothing = isNarrow ? 'No jobs.' : 'No jobs wait or run; "onejob jobs --all" shows those that ended.';
+  await output.result(jobs, () =>
+    jobs.length === 0 ? [nothing] : jobTable(jobs, output.colors, output.width, Date.now(), places),
+  );
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
 }
 
-/** What a job is before it ends; what else may be asked for is how it ended. */
+/** States of a job before it ends. */
 const statesBefore: ReadonlySet<string> = new Set(['waiting', 'queued', 'reserved', 'assigned', 'running', 'settling']);
 
-/** How one may have ended. A CI service has words of its own for its jobs. */
+/** How a job may have ended. A CI service has words of its own for its jobs. */
 const endings = ['ok', 'failed', 'cancelled', 'timeout', 'oom', 'disk', 'lost', 'unstartable'] as const;
 
 function isState(word: string): boolean {
   return statesBefore.has(word) || endings.some((each) => each === word) || /^(exit \d.*|[A-Z0-9]+)$/.test(word);
 }
 
-/** How a job ended: `ok`, `failed`, or what the column says of it. */
+/** How a job ended: `ok`, `failed`, or as the column STATE says; null while it has not ended. */
 function wordOf(job: JobView): string | null {
   if (job.state !== 'done') return null;
   return job.result?.kind === 'code' && job.result.code !== 0 ? 'failed' : resultWord(job);
 }
 
-/** By agent: its slot, and what that has. */
+/** By agent: its slot and devices. */
 type Places = ReadonlyMap<string, { readonly slot: string; readonly devices: readonly string[] }>;
 
 function placesIn({ pools }: Pick<StatusView, 'pools'>): Places {
@@ -102,12 +95,11 @@ async function listOnly(session: Session, only: string): Promise<number> {
       hint: `See "onejob jobs --all"; a short id needs at least ${leastOfId} letters.`,
     });
   }
-  if (output.json) await output.value(jobs);
-  else await output.print(...jobTable(jobs, output.colors, output.width, Date.now()));
+  await output.result(jobs, () => jobTable(jobs, output.colors, output.width, Date.now()));
   return exitCodes.ok;
 }
 
-/** Asks the daemon, and where there is none what it has kept: to look at jobs starts nothing. */
+/** Asks the daemon, or reads the store if none runs: looking at jobs starts nothing. */
 async function withReader<T>(session: Session, work: (reader: JobReader) => Promise<T>): Promise<T> {
   try {
     return await withDaemon(session, work);
@@ -119,14 +111,14 @@ async function withReader<T>(session: Session, work: (reader: JobReader) => Prom
   }
 }
 
-/** What is kept where no daemon runs. @throws `error` when that is not the reason */
+/** The store, if no daemon runs. @throws `error` if it has another reason */
 async function archiveInstead(session: Session, error: unknown): Promise<Archive> {
-  if (!(error instanceof OnejobError) || error.code !== 'E_DAEMON_ABSENT') throw error;
+  if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
   const { stateDir } = await session.place();
   return (await import('./archive.ts')).openArchive(stateDir);
 }
 
-/** In a pipe each line says why its job waits. At a terminal that stands below, once for all jobs that wait for the same. */
+/** In a pipe each line says why its job waits. At a terminal each reason is below the table, once for all jobs. */
 export function jobTable(
   jobs: readonly JobView[],
   colors: Colors,
@@ -140,7 +132,7 @@ export function jobTable(
   const haveEnded = jobs.some(({ startedAt, endedAt }) => startedAt !== null && endedAt !== null);
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
-    // What a word of another service means is not known here.
+    // The meaning of a CI service's word is unknown here.
     const bad = job.state === 'done' && job.about === null && !(job.result?.kind === 'code' && job.result.code === 0);
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
@@ -169,34 +161,32 @@ export function jobTable(
     ...['JOB', 'POOL', ...(hasUsers ? ['USER'] : []), 'STATE', 'SINCE', ...(haveEnded ? ['TOOK'] : [])],
     ...[...(places === null ? [] : ['SLOT', 'DEVICES']), ...(hasBranches ? ['BRANCH'] : []), 'COMMAND'],
   ];
-  const [head = '', ...lines] = table([names, ...rows], width);
-  const reasons =
-    width === null
-      ? []
-      : [...Map.groupBy(jobs, reasonOf)].flatMap(([reason, held]) => {
-          if (reason === null) return [];
-          const who = held.length > namedAtMost ? `${held.length} jobs` : held.map(nameOf).join(', ');
-          const [first = '', ...more] = wrap(`${who}: ${reason}`, Math.max(1, width - 2));
-          return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
-        });
-  return [colors.dim(head), ...lines, ...(reasons.length === 0 ? [] : ['', ...reasons])];
+  const lines = titledTable(names, rows, { colors, width });
+  if (width === null) return lines;
+  const reasons = [...Map.groupBy(jobs, reasonOf)].flatMap(([reason, held]) => {
+    if (reason === null) return [];
+    const who = held.length > namedAtMost ? `${held.length} jobs` : held.map(nameOf).join(', ');
+    const [first = '', ...more] = wrap(`${who}: ${reason}`, Math.max(1, width - 2));
+    return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
+  });
+  return reasons.length === 0 ? lines : [...lines, '', ...reasons];
 }
 
-/** Columns of a branch at a terminal: what the job is comes behind it. */
+/** Columns of a branch at a terminal. */
 const widestBranch = 24;
 const uuid = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$/;
 
-/** At a terminal the first letters have to do for a UUID, where they are one job's alone: every command takes them. */
+/** At a terminal a UUID is shortened to its first letters if they are unique: every command takes them. */
 function shortNames(jobs: readonly JobView[], width: number | null): (job: JobView) => string {
   const short = (id: string): string => (width !== null && uuid.test(id) ? id.slice(0, 8) : id);
   const many = new Set(jobs.map(({ id }) => short(id)).filter((name, at, all) => all.indexOf(name) !== at));
   return ({ id }) => (many.has(short(id)) ? id : short(id));
 }
 
-/** How many jobs are named that wait for the same reason; more are counted. */
+/** If more jobs wait for the same reason, they are counted instead of named. */
 const namedAtMost = 3;
 
-/** Why a job waits, what was made of it, or why nothing is known of it. What else is said of one of our own that has ended is for `run`. */
+/** Why a job waits, or was lost or could not start; what else is known about an ended job is for `run`. */
 function reasonOf(job: JobView): string | null {
   const isOver = job.about === null && job.result !== null;
   const reason = isOver ? lostBecause(job) : job.reason;
@@ -210,11 +200,8 @@ function lostBecause({ result }: JobView): string | null {
 export interface LogsFlags {
   readonly follow?: boolean;
   readonly previous?: boolean;
-  /** The logs that the agent itself keeps, instead of its output. */
   readonly agent?: boolean;
-  /** Every byte as it is, also on a terminal. */
   readonly raw?: boolean;
-  /** Only so many of the last lines of what there is so far. */
   readonly tail?: number;
 }
 
@@ -229,7 +216,7 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
   const printer = printerFor(session, flags);
   const { client } = connection;
   const { signal } = new AbortController();
-  const lasting: Lasting = { connection, temporary: false, mayStart: false, mending: null, signal };
+  const lasting = new Lasting(session, connection, { temporary: false, mayStart: false, signal });
   let isEmpty = true;
   const show: typeof printer.show = (piece) => {
     isEmpty = false;
@@ -239,10 +226,10 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     const { follow = false, previous = false, agent = false, tail = null } = flags;
     const source = await findSource(client, target, previous);
     await orUnknown(source, target, async () => {
-      // Who works in a slot after a restart may be somebody else, so only what has an id is followed across one.
+      // After a restart another agent may work in a slot, so only a job or an agent is followed across one.
       if (follow && !('slot' in source)) {
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
-        await followLogs(session, lasting, { what, source, tail }, show);
+        await lasting.followLogs({ what, source, tail }, show);
       } else {
         for await (const piece of client.logs(source, { follow, own: agent, tail })) await show(piece);
       }
@@ -260,7 +247,7 @@ function printerFor({ output }: Session, { agent, raw }: LogsFlags): JobPrinter 
   return plainPrinter(output, raw ? jobPrinter(output) : foreignPrinter(output));
 }
 
-/** 1 when more is to come, and was asked for. */
+/** 1 when `--follow` was given and the job has not ended. */
 async function showKept(session: Session, target: string, flags: LogsFlags, reader: JobReader): Promise<number> {
   const { output } = session;
   const { follow = false, previous = false, agent: own = false, tail = null } = flags;
@@ -281,12 +268,12 @@ async function showKept(session: Session, target: string, flags: LogsFlags, read
   return follow ? exitCodes.failed : exitCodes.ok;
 }
 
-/** What was typed was looked for among jobs first. */
+/** An unknown agent may have been meant as a job, so the error names both. */
 async function orUnknown(source: LogSource, target: string, work: () => Promise<void>): Promise<void> {
   try {
     await work();
   } catch (error) {
-    if (!('agent' in source) || !(error instanceof OnejobError) || error.code !== 'E_AGENT_UNKNOWN') throw error;
+    if (!('agent' in source) || !hasCode(error, 'E_AGENT_UNKNOWN')) throw error;
     throw new OnejobError('E_AGENT_UNKNOWN', `There is no job or agent ${target}.`, {
       hint: error.hint ?? 'See "onejob status" and "onejob jobs --all".',
       cause: error,
@@ -294,12 +281,9 @@ async function orUnknown(source: LogSource, target: string, work: () => Promise<
   }
 }
 
-/**
- * What the output of a job cannot say: why it was lost, and what of its artifacts was left out. What never had an agent, such as a job that was refused, has no output,
- * and a reason that its service has for a log.
- */
+/** Says what the output does not: why the job was lost, which artifacts are missing, or why a refused job has no output at all. */
 async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: string, isEmpty: boolean): Promise<void> {
-  // The end of what was followed may have been that of the daemon.
+  // The daemon may have ended too.
   const job = await client.job(id).catch(() => null);
   const line = job === null || lostBecause(job) === null ? null : verdict(job, null).line;
   if (line !== null) output.say(printable(line));
@@ -309,33 +293,26 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
 }
 
 export interface CancelFlags {
-  /** All jobs of the own queue that wait. */
   readonly waiting?: boolean;
-  /** All jobs of the own queue that are not over. */
   readonly all?: boolean;
-  /** With one of these: only those of this pool. */
   readonly pool?: string;
 }
 
-/**
- * 1 when one of them could not be told to end; the others are all the same. `ids`: or beginnings of them; none with a flag that says
- * which. @throws OnejobError E_USAGE
- */
+/** 1 when one could not be cancelled. `ids`: or beginnings of ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
   const { output } = session;
   const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
   const { pool = null } = flags;
   if (ids.length > 0 === (which !== null) || (pool !== null && which === null)) {
-    throw new OnejobError('E_USAGE', 'Missing jobs to cancel: give their ids, or --waiting or --all, with or without --pool.', {
-      hint: 'See "onejob cancel --help".',
-    });
+    const message = 'Missing jobs to cancel: give their ids, or --waiting or --all, with or without --pool.';
+    throw wrongUsage(message, 'See "onejob cancel --help".');
   }
   const failures: unknown[] = [];
   const cancelled = await withDaemon(session, async (client) => {
     const done: JobView[] = [];
     for (const id of which === null ? ids : await chosen(client, which, pool)) {
       try {
-        // What is no job is refused in the daemon's own words.
+        // The daemon's own error is shown for an id that does not exist.
         done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
       } catch (error) {
         if (ids.length === 1 || !(error instanceof OnejobError) || error.retry) throw error;
@@ -359,7 +336,7 @@ async function chosen(client: Client, which: 'waiting' | 'all', pool: string | n
 function toldToEnd(job: JobView): string {
   const { id, state } = job;
   if (state === 'done') return `Job ${id} has ended (${resultWord(job)}).`;
-  // It has its result, and what may still come of it are artifacts.
+  // It has its result; only artifacts may still come.
   return state === 'settling'
     ? `Job ${id} has ended (${resultWord(job)}), and nothing waits for its artifacts any more.`
     : `Job ${id} was told to end.`;
@@ -381,7 +358,6 @@ function counted(jobs: number): string {
 }
 
 export interface PruneFlags {
-  /** As typed, such as `2h`. */
   readonly olderThan: string;
   readonly dryRun?: boolean;
 }
@@ -390,46 +366,38 @@ export interface PruneFlags {
 export async function pruneJobs(session: Session, { olderThan, dryRun = false }: PruneFlags): Promise<number> {
   const { output } = session;
   const parsed = parseDuration(/^0+$/.test(olderThan) ? '0s' : olderThan);
-  if (!parsed.ok) throw new OnejobError('E_USAGE', `--older-than: ${parsed.why}.`, { hint: 'Write for example 0, 30m, 2h or 7d.' });
+  if (!parsed.ok) throw wrongUsage(`--older-than: ${parsed.why}.`, 'Write for example 0, 30m, 2h or 7d.');
   const found = await withDaemon(session, (client) => client.pruneJobs({ olderThan: parsed.value, dryRun }));
-  if (output.json) await output.value(found);
-  else {
-    const { jobs, agents, bytes } = found;
-    const what = `${plural(jobs, 'job')} and the logs of ${plural(agents, 'agent')}, ${formatBytes(bytes)}`;
-    await output.print(dryRun ? `That would remove ${what}.` : `Removed ${what}.`);
-  }
+  const { jobs, agents, bytes } = found;
+  const what = `${plural(jobs, 'job')} and the logs of ${plural(agents, 'agent')}, ${formatBytes(bytes)}`;
+  await output.result(found, () => [dryRun ? `That would remove ${what}.` : `Removed ${what}.`]);
   return exitCodes.ok;
 }
 
-/** An agent's name at a CI service that is told one of its own: its name in the config, eight digits of the installation, its id. */
+/** An agent's name at a CI service: its name in the config, eight digits of the installation, its id. */
 const nameElsewhere = /-[0-9a-f]{8}-([0-9a-z]+)$/;
 /** Letters that the beginning of a job's id needs. */
 const leastOfId = 4;
-/** How many ids are named where a beginning is of several. */
+/** Ids that the error names when several jobs begin with what was typed. */
 const idsNamed = 5;
 
-/** Slots have a slash in them; what is no job is taken for an agent. @throws OnejobError E_USAGE */
+/** A slot has a slash in its name; what is not a job is taken for an agent. @throws OnejobError E_USAGE */
 async function findSource(client: JobReader, target: string, previous: boolean): Promise<LogSource> {
   if (target.includes('/')) return { slot: target, previous };
   if (previous) {
-    throw new OnejobError(
-      'E_USAGE',
-      `--previous shows the agent before the current one, so it needs a slot, and ${target} is not a slot.`,
-      {
-        hint: 'Slots are named like default/1; "onejob status" lists them.',
-      },
-    );
+    const message = `--previous shows the agent before the current one, so it needs a slot, and ${target} is not a slot.`;
+    throw wrongUsage(message, 'Slots are named like default/1; "onejob status" lists them.');
   }
   const job = await tryJob(client, target);
   if (job !== null) return { job: job.id };
-  // Before jobs are gone through: a name is whole, and a beginning could be of anything.
+  // Before beginnings of ids are tried: the name of a slot is given whole.
   const slot = await slotNamed(client, target);
   if (slot !== null) return { slot, previous: false };
   const begun = onlyOne(target, await jobsBegun(client, target));
   return begun === null ? { agent: nameElsewhere.exec(target)?.[1] ?? target } : { job: begun.id };
 }
 
-/** Jobs whose id begins so, over or not, as far as they are remembered; none for fewer than four letters that are no whole id. */
+/** Jobs, ended or not, whose id begins with at least four letters. */
 async function jobsBegun(client: JobReader, start: string): Promise<JobView[]> {
   if (start.length < leastOfId) return [];
   return (await client.jobs({ all: true, pool: null })).filter(({ id }) => id.startsWith(start.toLowerCase()));
@@ -439,12 +407,12 @@ async function tryJob(client: JobReader, id: string): Promise<JobView | null> {
   try {
     return await client.job(id);
   } catch (error) {
-    if (error instanceof OnejobError && error.code === 'E_JOB_UNKNOWN') return null;
+    if (hasCode(error, 'E_JOB_UNKNOWN')) return null;
     throw error;
   }
 }
 
-/** The job with this id, or the only one whose id begins so. @throws OnejobError E_USAGE when there are several */
+/** The job with this id, or the only one whose id begins with it. @throws OnejobError E_USAGE when there are several */
 async function findJob(client: JobReader, id: string): Promise<JobView | null> {
   return (await tryJob(client, id)) ?? onlyOne(id, await jobsBegun(client, id));
 }
@@ -453,9 +421,7 @@ function onlyOne(start: string, found: readonly JobView[]): JobView | null {
   if (found.length < 2) return found[0] ?? null;
   const ids = found.slice(-idsNamed).map(({ id }) => id);
   const more = found.length > ids.length ? ` and ${found.length - ids.length} more` : '';
-  throw new OnejobError('E_USAGE', `${found.length} jobs begin with ${start}: ${ids.join(', ')}${more}.`, {
-    hint: 'Type more of the id.',
-  });
+  throw wrongUsage(`${found.length} jobs begin with ${start}: ${ids.join(', ')}${more}.`, 'Type more of the id.');
 }
 
 async function slotNamed(client: JobReader, name: string): Promise<string | null> {

@@ -1,56 +1,33 @@
 /**
- * How commands speak. Results go to standard output, everything onejob says beside them to standard error, each line
- * beginning with `onejob: `; with `--json` both are JSON, one value per line.
+ * Output of commands. Results go to standard output, and onejob's own messages to standard error, each beginning with `onejob: `.
+ * With `--json` both are JSON, one value per line.
  */
 import type { Writable } from 'node:stream';
 import type { Environment } from '../config/environment.ts';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
-import { type Colors, createColors, cut, flow, harmless, printable } from './text.ts';
+import { createColors, cut, flow, harmless, printable } from './text.ts';
 
-/** Whoever read our output has gone: no reason to complain, and nobody to complain to. */
+/** The reader of the output has gone, so nothing is reported. */
 export class OutputClosed extends Error {}
 
-export interface Output {
-  readonly json: boolean;
-  /** For standard output. */
-  readonly colors: Colors;
-  /** Columns of standard output when it is a terminal, else null. */
-  readonly width: number | null;
-  isTerminal(stream: 'stdout' | 'stderr'): boolean;
-  /** Whether what is written should have nothing that only a terminal understands. */
-  readonly plain: boolean;
-  /** Lines of a result, for people. */
-  print(...lines: string[]): Promise<void>;
-  /** A result, for programs: one line of JSON. */
-  value(value: unknown): Promise<void>;
-  /** A line of onejob's own. */
-  say(text: string): void;
-  /** A line that the next one replaces; shown on terminals only. null takes it away. */
-  progress(text: string | null): void;
-  /** Whether progress can be seen, so whether it is worth asking for. */
-  readonly showsProgress: boolean;
-  /** @throws OutputClosed */
-  write(stream: 'stdout' | 'stderr', bytes: Uint8Array): Promise<void>;
-  fail(error: unknown): void;
-  /** Resolves when our own lines are out, or nobody takes them. */
-  flush(): Promise<void>;
-}
+export type Output = ReturnType<typeof createOutput>;
 
-/** ms for a last line to get out before the process ends. */
+/** ms to write the last line before the process ends. */
 const lastWords = 500;
 
-export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean): Output {
+export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean) {
   const { stdout, stderr } = context;
   const asked = colorWanted(context.environment);
   const colorsFor = (stream: { readonly isTTY?: boolean }) => createColors(!json && (asked ?? stream.isTTY === true));
   const errorColors = colorsFor(stderr);
   const closed = { stdout: watchClosed(stdout), stderr: watchClosed(stderr) };
   const showsProgress = !json && stderr.isTTY === true;
-  /** Where words have to end at a terminal, which breaks lines in the middle of them. */
+  /** Columns of standard error when it is a terminal. */
   const columns = () => (!json && stderr.isTTY === true ? (stderr.columns ?? 80) : null);
   let shown = false;
 
+  /** @throws OutputClosed */
   const write = async (name: 'stdout' | 'stderr', bytes: Uint8Array | string): Promise<void> => {
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
@@ -58,6 +35,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     if (!stream.write(bytes)) await Promise.race([drained(stream), closed[name].promise]);
     if (closed[name].is()) throw new OutputClosed();
   };
+  /** Shows a line that the next one replaces, on terminals only; null removes it. */
   const progress = (text: string | null): void => {
     if (!showsProgress || (text === null && !shown)) return;
     shown = text !== null;
@@ -68,18 +46,24 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     if (!closed.stderr.is()) stderr.write(`${text}\n`);
   };
 
+  const colors = colorsFor(stdout);
+  /** Columns of standard output when it is a terminal, else null. */
+  const width = stdout.isTTY === true ? (stdout.columns ?? 80) : null;
+  /** Lines of a result, for people. */
+  const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${each}\n`).join(''));
+  /** A result, for programs: one line of JSON. */
+  const value = (result: unknown) => write('stdout', `${JSON.stringify(result)}\n`);
+
   return {
-    json,
-    colors: colorsFor(stdout),
-    width: stdout.isTTY === true ? (stdout.columns ?? 80) : null,
+    ...{ json, colors, width, print, value, progress, showsProgress, write },
+    /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. */
+    result: (result: unknown, lines: () => readonly string[]) => (json ? value(result) : print(...lines())),
+    /** Whether output must not contain escape sequences. */
     plain: !json && !(asked ?? stdout.isTTY === true),
-    isTerminal: (stream) => (stream === 'stdout' ? stdout : stderr).isTTY === true,
-    showsProgress,
-    print: (...lines) => write('stdout', lines.map((each) => `${each}\n`).join('')),
-    value: (value) => write('stdout', `${JSON.stringify(value)}\n`),
-    say: (text) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
-    progress,
-    write,
+    isTerminal: (stream: 'stdout' | 'stderr') => (stream === 'stdout' ? stdout : stderr).isTTY === true,
+    /** One line of onejob's own. */
+    say: (text: string) => line(json ? JSON.stringify({ message: text }) : flow('onejob: ', printable(text), columns())),
+    /** Resolves when onejob's own lines are written, or nobody reads them. */
     async flush() {
       const { promise, resolve } = Promise.withResolvers<void>();
       const timer = setTimeout(resolve, lastWords);
@@ -87,14 +71,14 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
       await Promise.race([promise, closed.stderr.promise]);
       clearTimeout(timer);
     },
-    fail(error) {
+    fail(error: unknown) {
       if (error instanceof OutputClosed) return;
       const known = error instanceof OnejobError ? error : null;
-      const message = error instanceof Error ? error.message : String(error);
+      const message = messageOf(error);
       const hint = known === null ? 'This is a bug in onejob; please report it with the lines above.' : known.hint;
       if (json) return line(JSON.stringify({ code: known?.code ?? 'E_BUG', message, hint, retry: known?.retry ?? false }));
       if (known === null && error instanceof Error && error.stack !== undefined) line(harmless(error.stack));
-      // A service's names and links are in messages and hints; their lines are ours.
+      // Messages and hints may contain names and links of a service.
       for (const [at, each] of harmless(message).split('\n').entries())
         line(at === 0 ? errorColors.red(flow('onejob: ', each, columns())) : flow('  ', each, columns()));
       if (hint !== null) line(flow('  ', harmless(hint), columns()));
@@ -104,8 +88,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
 
 /** What the environment says about colours; null leaves it to the stream. */
 export function colorWanted({ noColor, forceColor }: Environment): boolean | null {
-  if (noColor) return false;
-  return forceColor ? true : null;
+  return noColor ? false : forceColor || null;
 }
 
 function drained(stream: Writable): Promise<void> {

@@ -1,4 +1,4 @@
-/** Output and logs on our own streams: a job's bytes as they are, notes as lines of onejob's, or all of it as JSON. */
+/** Printers of output and logs: a job's bytes unchanged and notes as lines of onejob, or everything as JSON. */
 import { isUtf8 } from 'node:buffer';
 import type { LogPiece } from '../api/manager.ts';
 import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
@@ -8,13 +8,13 @@ import { harmless } from './text.ts';
 export interface JobPrinter {
   /** Resolves when the stream takes more. @throws OutputClosed */
   show(piece: LogPiece): Promise<void>;
-  /** Shows what was held back for the next piece, of which there is none. */
+  /** Shows what was held back for a next piece. */
   end?(): Promise<void>;
 }
 
 /**
- * As `jobPrinter`, for a job that may be somebody else's: on a terminal only its text and colours, anywhere else every byte. `run`
- * shows one's own job as it is, as a shell would.
+ * As `jobPrinter`, for a job that may belong to another user: on a terminal only its text and colours, elsewhere every byte. `run`
+ * shows the user's own job unchanged, as a shell would.
  */
 export function foreignPrinter(output: Output): JobPrinter {
   const printer = jobPrinter(output);
@@ -32,7 +32,7 @@ export function foreignPrinter(output: Output): JobPrinter {
   };
 }
 
-/** As `printer`, without what only a terminal understands in what was written for one, where no such output is wanted. */
+/** As `printer`, but if the output must be plain, it removes escape sequences from what was written for a terminal. */
 export function plainPrinter(output: Output, printer: JobPrinter): JobPrinter {
   if (!output.plain) return printer;
   const filters = { stdout: createPlain(), stderr: createPlain() };
@@ -63,11 +63,11 @@ export function jobPrinter(output: Output): JobPrinter {
   };
 }
 
-/** As `jobPrinter`, for text that was not written for a terminal: nothing in it can move the cursor, or lie. */
+/** As `jobPrinter`, for text that was not written for a terminal: without control characters. */
 export function agentLogPrinter(output: Output): JobPrinter {
   if (output.json) return jobPrinter(output);
   const printer = jobPrinter(output);
-  // Letters may be cut in two between pieces.
+  // A letter may be split between two pieces.
   const decoder = new TextDecoder();
   return {
     async show(piece) {

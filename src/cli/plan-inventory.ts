@@ -1,7 +1,4 @@
-/**
- * `onejob plan --inventory`: which agents a config would have on a host that was only recorded, and which devices each would get. It
- * needs neither a daemon nor that host, changes nothing and asks no CI service.
- */
+/** `onejob plan --inventory`: the agents and devices of a config on a recorded host. Needs neither a daemon nor that host. */
 import { resolve } from 'node:path';
 import type { PoolConfig } from '../config/config.ts';
 import { deviceFindings } from '../config/device-findings.ts';
@@ -12,7 +9,7 @@ import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../manager/devices/partition.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { printable, table, wrap } from './text.ts';
+import { printable, titledTable, wrap } from './text.ts';
 
 export interface PlannedAgent {
   /** `<pool>/<n>` */
@@ -22,13 +19,13 @@ export interface PlannedAgent {
   readonly queue: string;
   readonly priority: number;
   readonly tags: readonly string[];
-  /** In the order in which the agent gets them. */
+  /** In the order of the agent. */
   readonly devices: readonly { readonly uuid: string; readonly model: string }[];
-  /** It asks for devices and there are none for it. */
+  /** Whether it asks for devices and gets none. */
   readonly lacks: boolean;
 }
 
-/** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a recording that is not there */
+/** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a missing recording */
 export async function planInventory(session: Session, recording: string): Promise<number> {
   const { context, output } = session;
   const { config } = await loadConfig({ ...configSource(session), secrets: 'skip' });
@@ -46,30 +43,23 @@ export async function planInventory(session: Session, recording: string): Promis
     const shown = first ?? (lacks ? 'none: see below' : '-');
     return [[slot, agent, queue, shown], ...more.map((device) => ['', '', '', device])];
   });
-  const [head = '', ...rest] = table(
-    [['SLOT', 'AGENT', 'QUEUE', 'DEVICES'], ...rows.map((row) => row.map(printable))],
-    output.width,
-  );
-  await output.print(output.colors.dim(head), ...rest);
+  const shown = rows.map((row) => row.map(printable));
+  await output.print(...titledTable(['SLOT', 'AGENT', 'QUEUE', 'DEVICES'], shown, output));
   if (!inventory.complete)
     output.say('the recording may not contain all devices of its host, so devices that are missing here may exist there');
   for (const { level, subject, message, hint } of [...inventory.findings, ...findings]) {
-    const [first = '', ...more] = wrap(
-      `${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`,
-      output.width ?? 200,
-    );
-    output.say([first, ...more].join(' '));
+    output.say(wrap(`${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`, output.width ?? 200).join(' '));
   }
   return code;
 }
 
-/** All agents that a config asks for, with the devices that they would get on a host where nothing is leased yet. */
+/** All agents of a config, with the devices that they would get on a host where nothing is leased yet. */
 export function plannedAgents(
   config: { readonly pools: readonly PoolConfig[]; readonly host: string },
   devices: readonly Device[],
 ): PlannedAgent[] {
   const asking = config.pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
-  // A pool that leases for each job has its devices for no longer than that; here it shows what it could have.
+  // A pool without standbys leases devices only for a job: here it shows what it could have.
   const { slots } = partition({
     pools: asking.map((pool) => ({ ...pool, standby: true })),
     devices,
@@ -90,16 +80,8 @@ export function plannedAgents(
       const held = mine.find((slot) => slot.key === key)?.devices ?? [];
       const { service, queue, priority, tags } = pool;
       const shown = held.map(({ uuid }) => ({ uuid, model: models.get(uuid) ?? '' }));
-      return {
-        slot: key,
-        agent: nameOf(key),
-        service,
-        queue,
-        priority,
-        tags,
-        devices: shown,
-        lacks: pool.devices.count !== 0 && held.length === 0,
-      };
+      const lacks = pool.devices.count !== 0 && held.length === 0;
+      return { slot: key, agent: nameOf(key), service, queue, priority, tags, devices: shown, lacks };
     });
   });
 }

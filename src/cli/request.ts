@@ -4,12 +4,13 @@ import { resolve } from 'node:path';
 import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
-import { OnejobError } from '../errors.ts';
+import { attempt } from '../errors.ts';
 import type { JobRequest } from '../job.ts';
+import { wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
-import type { CliContext, GlobalFlags } from './session.ts';
+import type { CliContext } from './session.ts';
 
-export interface RunFlags extends GlobalFlags {
+export interface RunFlags {
   readonly pool?: string;
   readonly name?: string;
   readonly image?: string;
@@ -22,12 +23,12 @@ export interface RunFlags extends GlobalFlags {
   readonly timeout?: string;
   readonly retries?: number;
   readonly artifact?: readonly string[];
-  /** A folder, false for `--no-workspace`; commander makes it true when nothing was said. */
+  /** A folder; false for `--no-workspace`; true without either, by commander. */
   readonly workspace?: string | boolean;
   readonly detach?: boolean;
 }
 
-/** What runtimes take. */
+/** Bytes; runtimes refuse less. */
 const leastMemory = 6 * 2 ** 20;
 
 /** @throws OnejobError E_USAGE */
@@ -40,7 +41,8 @@ export async function runOptions(context: CliContext, command: readonly string[]
       command: [...command],
       pool: flags.pool ?? null,
       name: flags.name ?? null,
-      user: whoAmI(),
+      // null for a user without a name, as in many containers.
+      user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
       cpus: flags.cpus ?? null,
       env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
@@ -60,30 +62,18 @@ function variable(text: string, own: CliContext['variables']): [string, string] 
   if (name === undefined)
     throw usage(`--env ${text}: it does not begin with a valid variable name.`, 'Write NAME=VALUE, or NAME to pass on your own.');
   const found = value ?? own[name];
-  if (found === undefined)
-    throw usage(
-      `--env ${name}: it is not set in this environment, so there is nothing to pass on.`,
-      `Set it, or write ${name}=VALUE.`,
-    );
-  return [name, found];
+  if (found !== undefined) return [name, found];
+  const message = `--env ${name}: it is not set in this environment, so there is nothing to pass on.`;
+  throw usage(message, `Set it, or write ${name}=VALUE.`);
 }
 
 function volume(text: string, cwd: string): JobRequest['volumes'][number] {
   const [host = '', ...rest] = text.split(':');
-  // A path typed at a prompt may be relative to where it was typed.
+  // A path typed at a prompt may be relative.
   const absolute = host.startsWith('.') ? [resolve(cwd, host), ...rest].join(':') : text;
   const parsed = parseVolume(absolute);
   if (!parsed.ok) throw usage(`--volume ${parsed.why}.`);
   return { ...parsed.value };
-}
-
-/** Null for a user that has no name here, as in many containers. */
-function whoAmI(): string | null {
-  try {
-    return userInfo().username.slice(0, 64);
-  } catch {
-    return null;
-  }
 }
 
 function size(text: string): number {
@@ -112,6 +102,6 @@ function duration(text: string): number {
   return parsed.value;
 }
 
-function usage(message: string, hint?: string): OnejobError {
-  return new OnejobError('E_USAGE', message, { hint: hint ?? 'See "onejob run --help".' });
+function usage(message: string, hint = 'See "onejob run --help".') {
+  return wrongUsage(message, hint);
 }

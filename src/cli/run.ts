@@ -1,51 +1,50 @@
 /**
- * `onejob run`: hands one command in, shows its output as it comes, brings its files back, and ends as it ended.
+ * `onejob run`: submits one command, shows its output, fetches its artifacts, and exits as it did.
  *
- * The job belongs to the daemon from the moment it is accepted. What happens here afterwards (a closed terminal, a second
- * Ctrl-C, kill -9) never ends it; only the first INT or TERM, or nobody reading the output any more, asks it to end.
+ * An accepted job belongs to the daemon. A closed terminal, a second Ctrl-C or kill -9 here never ends it: only the first INT or
+ * TERM does, or an output that nobody reads any more.
  */
 import { randomBytes } from 'node:crypto';
 import { resolve } from 'node:path';
 import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
-import { type ErrorCode, OnejobError } from '../errors.ts';
+import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
 import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
-import { followJob, type Lasting, persist } from './follow.ts';
+import { Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
-import { formatBytes } from './text.ts';
+import { formatBytes, plural } from './text.ts';
 
 export interface RunOptions {
   readonly request: Omit<JobRequest, 'id' | 'workspace'>;
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
-  /** ms that a lost daemon is waited for; a test has less than 10 min. */
+  /** ms to wait for a lost daemon, for tests; default 10 min. */
   readonly patience?: number;
 }
 
-/** The exit code. Throws when the job could not even be handed in. */
+/** The exit code. @throws OnejobError when the job could not be submitted */
 export async function run(session: Session, options: RunOptions): Promise<number> {
   const { context, output } = session;
   const interrupts = new Interrupts();
   const { signal } = interrupts;
-  const release = context.onSignal((signal) => interrupts.notice(signal));
-  // Files are listed while the daemon is found or started.
+  const release = context.process.onSignal((signal) => interrupts.notice(signal));
+  // It lists files while the daemon is found or started.
   const packing = options.workspace === null ? null : pack(session, options.workspace);
   packing?.catch(() => {});
   let lasting: Lasting | null = null;
   try {
-    const { patience } = options;
     const connection = await connect(session, { start: true, signal });
-    // The daemon says it, too, unless it is gone before.
+    // The status says it too, unless the daemon is gone before.
     const temporary = leaderOf((await session.place()).stateDir)?.temporary ?? false;
-    lasting = { connection, temporary, mayStart: true, mending: null, signal, ...(patience === undefined ? {} : { patience }) };
+    lasting = new Lasting(session, connection, { temporary, mayStart: true, signal, patience: options.patience });
     const job = await interrupts.orStop(submit(session, lasting, options, packing));
     if (options.detach) {
       await (output.json ? output.value(job) : output.print(job.id));
@@ -56,7 +55,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
   } catch (error) {
     if (!signal.aborted) throw error;
     await output.flush();
-    return context.exit(signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled);
+    return context.process.exit(signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled);
   } finally {
     release();
     output.progress(null);
@@ -73,23 +72,23 @@ async function pack({ context, output }: Session, dir: string): Promise<PackedWo
   return packWorkspace(resolve(context.cwd, dir), { warn: (text) => output.say(text) });
 }
 
-/** Hands the job in, also to a daemon that is started again meanwhile: all of it may be done twice. */
+/** Submits the job, also to a daemon that is started again meanwhile: all of it may be done twice. */
 async function submit(
   session: Session,
   lasting: Lasting,
   options: RunOptions,
   packing: Promise<PackedWorkspace> | null,
 ): Promise<JobView> {
-  // Under an id of our own, a job that was accepted by a daemon that then went away is not accepted twice.
+  // With an id from here, a job is not accepted twice if the daemon went away after it had accepted the job.
   const id = randomBytes(6).toString('hex');
   let packed = packing;
   let workspace: string | null = null;
   let isFirst = true;
   let isUnsure = false;
   try {
-    return await persist(session, lasting, `job ${id} is submitted again`, async ({ client }) => {
+    return await lasting.persist(`job ${id} is submitted again`, async ({ client }) => {
       const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
-      // What was begun to be sent is not sent on.
+      // A stream that was partly sent cannot be used again.
       packed = null;
       const [status, sent] = await Promise.all([
         client.status(),
@@ -102,7 +101,7 @@ async function submit(
       try {
         return await client.submit({ ...options.request, id, workspace });
       } catch (error) {
-        isUnsure ||= error instanceof OnejobError && error.code === 'E_DAEMON_CUT';
+        isUnsure ||= hasCode(error, 'E_DAEMON_CUT');
         throw error;
       }
     });
@@ -111,8 +110,7 @@ async function submit(
     const known = isUnsure
       ? `It is unknown whether job ${id} was submitted; type "onejob jobs ${id}" once a daemon runs.`
       : `Job ${id} was not submitted.`;
-    const hint = error.hint === null ? {} : { hint: error.hint };
-    throw new OnejobError(error.code, `${error.message} ${known}`, { ...hint, retry: true, cause: error });
+    throw new OnejobError(error.code, `${error.message} ${known}`, { hint: error.hint, retry: true, cause: error });
   }
 }
 
@@ -122,18 +120,15 @@ function sayOf({ output }: Session, status: StatusView, { detach }: RunOptions):
   for (const problem of status.problems) output.say(problem);
 }
 
-/** Nobody should wait for gigabytes to be sent to hear that there is no such pool. */
+/** Checks the request first, so that a mistake in it is reported before gigabytes are sent. */
 async function sendWhenSound(
-  session: Session,
+  { output }: Session,
   client: Client,
   request: RunOptions['request'],
   packing: Promise<PackedWorkspace>,
 ): Promise<string> {
   await client.check({ ...request, id: null, workspace: null });
-  return send(session, client, await packing);
-}
-
-async function send({ output }: Session, client: Client, packed: PackedWorkspace): Promise<string> {
+  const packed = await packing;
   const id = await client.putWorkspace(packed.stream, (bytes) => {
     output.progress(`sending the workspace: ${formatBytes(bytes)} of ${formatBytes(packed.bytes)}`);
   });
@@ -141,7 +136,7 @@ async function send({ output }: Session, client: Client, packed: PackedWorkspace
   return id;
 }
 
-/** Stays with an accepted job until it is done. */
+/** Follows an accepted job until it is done. */
 async function attend(
   session: Session,
   lasting: Lasting,
@@ -153,8 +148,8 @@ async function attend(
   const printer = jobPrinter(output);
   const cancel = (why: string) => {
     output.say(why);
-    // Whatever comes of it, the job's end is what is waited for.
-    persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.cancel(job.id)).catch(() => {});
+    // Even if this fails, the command waits for the end of the job.
+    lasting.persist(`job ${job.id} goes on without it`, ({ client }) => client.cancel(job.id)).catch(() => {});
   };
   interrupts.on(
     () => cancel(`cancelling job ${job.id}; press Ctrl-C again to leave it to the daemon`),
@@ -164,7 +159,7 @@ async function attend(
   let closed = false;
   const said: Said = { stdout: 0, stderr: 0 };
   try {
-    const done = await followJob(session, lasting, job.id, async (piece) => {
+    const done = await lasting.followJob(job.id, async (piece) => {
       stopWatching();
       if (piece.stream === 'stdout') said.stdout += piece.bytes.length;
       if (piece.stream === 'stderr') said.stderr += Buffer.from(piece.bytes).filter((byte) => byte === newline).length;
@@ -180,7 +175,7 @@ async function attend(
     stopWatching();
     const { code, line } = verdict(done, request.timeout);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
-    // What happened beside the result: artifacts that were not there, an agent that was lost before.
+    // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
     if (code === exitCodes.notFound) {
@@ -191,12 +186,10 @@ async function attend(
     if (output.json && !closed) await output.value({ event: 'ended', job: done, exit: code });
     return closed ? exitCodes.outputClosed : code;
   } catch (error) {
-    if (isGone(error)) {
-      output.fail(error);
-      leave(session, job.id);
-      return exitCodes.notRun;
-    }
-    throw error;
+    if (!isGone(error)) throw error;
+    output.fail(error);
+    leave(session, job.id);
+    return exitCodes.notRun;
   } finally {
     stopWatching();
   }
@@ -204,7 +197,7 @@ async function attend(
 
 const newline = 10;
 
-/** The image of a pool's agents; null where nobody can say. */
+/** The image of a pool's agents; null if it is unknown. */
 async function imageOf({ connection }: Lasting, pool: string): Promise<string | null> {
   const status = await connection.client.status().catch(() => null);
   return status?.pools.find(({ name }) => name === pool)?.image ?? null;
@@ -214,10 +207,10 @@ const unsafe: ErrorCode = 'E_ARTIFACT_UNSAFE';
 
 async function fetchArtifacts(session: Session, lasting: Lasting, job: JobView): Promise<void> {
   const { unpackArtifacts } = await import('../workspace/unpack.ts');
-  const files = await persist(session, lasting, `job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
+  const files = await lasting.persist(`job ${job.id} goes on without it`, ({ client }) => client.artifacts(job.id));
   if (files === null) return;
   const report = await unpackArtifacts(files, session.context.cwd);
-  session.output.say(`brought back ${report.written.length} file${report.written.length === 1 ? '' : 's'}`);
+  session.output.say(`brought back ${plural(report.written.length, 'file')}`);
   for (const refused of report.refused) session.output.say(`did not bring back ${refused.path}: ${refused.why} (${unsafe})`);
 }
 
@@ -225,7 +218,7 @@ function leave({ output }: Session, id: string): void {
   output.say(`job ${id} is left to the daemon; follow it with "onejob logs -f ${id}", end it with "onejob cancel ${id}"`);
 }
 
-/** Nothing more is to be done here, whatever is still under way. */
+/** The command ends now, whatever is still pending. */
 class Stopped extends Error {
   readonly code: number;
 
@@ -235,46 +228,41 @@ class Stopped extends Error {
   }
 }
 
-/** Counts INT and TERM: before there is a job the first ends everything, afterwards the first cancels and the second leaves. */
+/** Handles INT and TERM: before there is a job the first ends everything; afterwards the first cancels, and the second leaves. */
 class Interrupts {
-  #first: (() => void) | null = null;
-  #second: (() => void) | null = null;
+  #handlers: { first(): void; second(): void } | null = null;
   #count = 0;
   readonly #stop = new AbortController();
-
-  /** Aborts as soon as nothing should be waited for any more. */
-  get signal(): AbortSignal {
-    return this.#stop.signal;
-  }
+  /** Aborts when the command should wait for nothing any more. */
+  readonly signal = this.#stop.signal;
 
   on(first: () => void, second: () => void): void {
-    this.#first = first;
-    this.#second = second;
+    this.#handlers = { first, second };
   }
 
   notice(signal: 'SIGINT' | 'SIGTERM'): void {
     this.#count += 1;
-    if (this.#first !== null && this.#count === 1) {
-      this.#first();
+    if (this.#count === 1 && this.#handlers !== null) {
+      this.#handlers.first();
       return;
     }
-    this.#second?.();
+    this.#handlers?.second();
     this.#stop.abort(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
   }
 
-  /** For work that cannot be broken off. @throws Stopped */
+  /** For work that cannot be cancelled. @throws Stopped */
   orStop<T>(work: Promise<T>): Promise<T> {
     return abortable(work, this.signal);
   }
 }
 
-/** ms between two looks: at first often, for a job that soon begins; then seldom, as hundreds may wait. */
+/** ms between two looks: often at first, for a job that soon begins; then rarely, since hundreds of jobs may wait. */
 const firstLook = 1_000;
 const longestWait = 5_000;
 
 /**
- * Shows the job's place in its queue until the answer is called. Where a line that changes cannot be seen, such as in the
- * log of another CI system, each reason to wait is said once: nobody should look at a silent command for an hour.
+ * Shows the job's place in its queue until the returned function is called. Without a terminal, as in the log of another CI system,
+ * it reports each reason to wait once.
  */
 export function watchQueue({ output }: Session, client: () => Client, id: string): () => void {
   let stopped = false;
@@ -282,7 +270,7 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
   const look = async () => {
     try {
       const job = await client().job(id);
-      // What a sandbox in the making does, such as a pull, stands with its slot.
+      // The slot knows what its sandbox is doing, such as a pull.
       const note = job.state === 'reserved' ? await noteOf(client(), job.pool) : null;
       if (stopped) return;
       const line = waitingLine(job, note);
@@ -293,10 +281,10 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
       }
       if (job.state === 'running') stop();
     } catch {
-      // Whoever follows the job notices a lost daemon, and says so.
+      // The code that follows the job reports a lost daemon.
     }
   };
-  let timer: NodeJS.Timeout | null = null;
+  let timer: NodeJS.Timeout;
   const lookIn = (ms: number): void => {
     timer = setTimeout(async () => {
       await look();
@@ -307,7 +295,7 @@ export function watchQueue({ output }: Session, client: () => Client, id: string
   const stop = () => {
     if (stopped) return;
     stopped = true;
-    if (timer !== null) clearTimeout(timer);
+    clearTimeout(timer);
     output.progress(null);
   };
   return stop;

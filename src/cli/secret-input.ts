@@ -1,4 +1,4 @@
-/** What the commands about secrets are given: values on standard input or typed unseen, keys, names and pipelines. */
+/** Input of the commands about secrets: values, keys, names and pipelines. */
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
@@ -9,6 +9,7 @@ import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
 import { readSecret } from '../secrets/reference.ts';
 import { secretsInText } from '../secrets/rotate.ts';
 import { longestName, looksSealed, variableName } from '../secrets/sealed-format.ts';
+import { wrongUsage } from './exit.ts';
 import { openReader } from './init-ask.ts';
 import type { Session } from './session.ts';
 
@@ -21,7 +22,7 @@ export interface PipelineFlags {
 /** bytes */
 const mostInput = 4 << 20;
 
-/** Whether a person sits at standard input. */
+/** Whether standard input is a terminal. */
 export function isTyped({ context }: Session): boolean {
   return context.stdin().isTTY === true;
 }
@@ -34,28 +35,21 @@ export async function readInput({ context }: Session): Promise<Buffer> {
     const bytes = Buffer.from(chunk);
     chunks.push(bytes);
     length += bytes.length;
-    if (length > mostInput) throw new OnejobError('E_USAGE', 'Standard input has more than 4 MiB.');
+    if (length > mostInput) throw wrongUsage('Standard input has more than 4 MiB.');
   }
   return Buffer.concat(chunks);
 }
 
-/**
- * The encrypted value in what was given: alone, in quotes, or as a line of a pipeline; all of it when there is none.
- * @throws OnejobError E_USAGE when there are several
- */
+/** The encrypted value in a text: alone, quoted, or in a line of a pipeline; else the whole text. @throws OnejobError E_USAGE */
 export function encryptedIn(given: string): string {
   const text = given.trim().replace(/^(["'])(.*)\1$/s, '$2');
   if (formatOf(text) !== null || looksSealed(text)) return text;
   const found = secretsInText(text);
-  if (found.length > 1) {
-    throw new OnejobError('E_USAGE', `There are ${found.length} encrypted values on standard input.`, {
-      hint: 'Give exactly one.',
-    });
-  }
+  if (found.length > 1) throw wrongUsage(`There are ${found.length} encrypted values on standard input.`, 'Give exactly one.');
   return found[0]?.text ?? text;
 }
 
-/** One line from a terminal. @throws OnejobError E_USAGE when nobody answers, or more than one line comes at once */
+/** One line from a terminal. @throws OnejobError E_USAGE without an answer, or when several lines were pasted */
 export async function ask(
   input: Readable,
   output: Writable,
@@ -72,7 +66,7 @@ export async function ask(
     await new Promise<void>((resolve) => {
       reader.on('line', (line) => {
         lines.push(line);
-        // What was pasted comes in one piece: its other lines are there by then.
+        // Other lines of a pasted text arrive in the same turn.
         setImmediate(resolve);
       });
       reader.on('SIGINT', () => reader.close());
@@ -80,11 +74,10 @@ export async function ask(
     });
     if (options.hidden) output.write('\n');
     const [line] = lines;
-    if (line === undefined || line === '') throw new OnejobError('E_USAGE', 'Nothing was typed, so nothing was done.');
+    if (line === undefined || line === '') throw wrongUsage('Nothing was typed, so nothing was done.');
     if (lines.length > 1 || reader.line !== '') {
-      throw new OnejobError('E_USAGE', 'Only one line can be typed here, but there were more.', {
-        hint: 'Put the value into a file and give it on standard input: "onejob secret encrypt … <FILE".',
-      });
+      const hint = 'Put the value into a file and give it on standard input: "onejob secret encrypt … <FILE".';
+      throw wrongUsage('Only one line can be typed here, but there were more.', hint);
     }
     return line;
   } finally {
@@ -92,15 +85,11 @@ export async function ask(
   }
 }
 
-/**
- * Public keys by what was given for an option: an `age1…` key, a PEM block, or a file of either or of private keys.
- * @throws OnejobError E_USAGE, E_SECRET_KEY
- */
+/** Public keys from an option: `age1…`, a PEM block, or a file of either or of private keys. @throws E_USAGE, E_SECRET_KEY */
 export async function publicKeys({ context }: Session, given: string, option: string): Promise<PublicKey[]> {
   if (/^AGE-SECRET-KEY-|^-----BEGIN (?!(RSA )?PUBLIC)/.test(given.trim())) {
-    throw new OnejobError('E_USAGE', `A private key was given for ${option}, where every user of this host could see it.`, {
-      hint: "Give the public key or a file, and remove the private key from your shell's history.",
-    });
+    const hint = "Give the public key or a file, and remove the private key from your shell's history.";
+    throw wrongUsage(`A private key was given for ${option}, where every user of this host could see it.`, hint);
   }
   if (/^age1|^-----BEGIN /.test(given.trim())) return parsePublicKeys(given, `The key of ${option}`);
   const path = resolve(context.cwd, given);
@@ -117,46 +106,39 @@ export async function privateKeys({ context }: Session, given: string): Promise<
 export function keyFor(keys: readonly PublicKey[], isOldFormat: boolean): PublicKey {
   const found = keys.find((key) => key.kind === (isOldFormat ? 'rsa' : 'x25519'));
   if (found !== undefined) return found;
-  throw isOldFormat
-    ? new OnejobError('E_SECRET_KEY', 'The key is not an RSA key, but the old format needs one.', {
-        hint: 'Leave --seed-format out.',
-      })
-    : new OnejobError('E_SECRET_KEY', 'The key is an RSA key, which only the old format supports.', {
-        hint: 'Make a new one with "onejob secret keygen", or write the old format with --seed-format.',
-      });
+  const [message, hint] = isOldFormat
+    ? ['The key is not an RSA key, but the old format needs one.', 'Leave --seed-format out.']
+    : [
+        'The key is an RSA key, which only the old format supports.',
+        'Make a new one with "onejob secret keygen", or write the old format with --seed-format.',
+      ];
+  throw new OnejobError('E_SECRET_KEY', message, { hint });
 }
 
 /** @throws OnejobError E_USAGE */
 export function checkName(name: string): string {
-  if (name.startsWith('SECRET_')) {
-    throw new OnejobError('E_USAGE', '--name begins with SECRET_, but onejob adds that prefix itself.', {
-      hint: 'Give the name that the job sees.',
-    });
-  }
+  if (name.startsWith('SECRET_'))
+    throw wrongUsage('--name begins with SECRET_, but onejob adds that prefix itself.', 'Give the name that the job sees.');
   if (variableName.test(name) && name.length <= longestName) return name;
-  throw new OnejobError('E_USAGE', '--name is not a valid variable name.', {
-    hint: 'Use letters, digits and _, such as CODECOV_TOKEN.',
-  });
+  throw wrongUsage('--name is not a valid variable name.', 'Use letters, digits and _, such as CODECOV_TOKEN.');
 }
 
-/** What a value is for; empty when nothing was said. @throws OnejobError E_USAGE */
+/** The pipelines of a value; empty without options. @throws OnejobError E_USAGE */
 export function pipelinesOf({ organization = [], organisation = [], pipeline = [] }: PipelineFlags): PipelinePattern[] {
   const organizations = [...organization, ...organisation];
   const hint =
     "Give them as in the address of the pipeline's page: --organization acme --pipeline solver, or --pipeline acme/solver.";
   if (pipeline.length === 0 && organizations.length > 0) {
-    throw new OnejobError('E_USAGE', '--pipeline is missing: the organisation alone does not say which pipelines.', {
-      hint: "Name them with --pipeline; use --pipeline '*' for all of them.",
-    });
+    const message = '--pipeline is missing: the organisation alone does not say which pipelines.';
+    throw wrongUsage(message, "Name them with --pipeline; use --pipeline '*' for all of them.");
   }
   const all = pipeline.flatMap((each) => {
     if (each.includes('/')) return [each];
-    if (organizations.length === 0) throw new OnejobError('E_USAGE', '--pipeline has no organisation.', { hint });
+    if (organizations.length === 0) throw wrongUsage('--pipeline has no organisation.', hint);
     return organizations.map((one) => `${one}/${each}`);
   });
   const bad = all.find((each) => parsePipeline(each) === null);
-  if (bad !== undefined)
-    throw new OnejobError('E_USAGE', `"${bad}" is not a valid pipeline: slugs are in lower case and have no blanks.`, { hint });
+  if (bad !== undefined) throw wrongUsage(`"${bad}" is not a valid pipeline: slugs are in lower case and have no blanks.`, hint);
   return [...new Set(all)];
 }
 

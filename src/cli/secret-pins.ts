@@ -1,11 +1,10 @@
-/** `onejob secret pins`, `allow` and `forget`: which pipelines may use a value of the old format, on the daemon of this host. */
-import type { PinnedView } from '../api/secret-schema.ts';
-import { OnejobError } from '../errors.ts';
+/** `onejob secret pins`, `allow` and `forget`: which pipelines may use a value in the old format, for the daemon of this host. */
+import type { PinnedView } from '../api/schema.ts';
 import { formatTime } from '../gpu/processes.ts';
 import { fingerprintOf, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
 import { withDaemon } from './connect.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
 import { encryptedIn, type PipelineFlags, pipelinesOf, readInput } from './secret-input.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
@@ -26,15 +25,14 @@ export async function listPins(session: Session): Promise<number> {
 export async function allow(session: Session, fingerprint: string | null, flags: PinFlags): Promise<number> {
   const pipelines = pipelinesOf(flags);
   if (pipelines.length === 0) {
-    throw new OnejobError('E_USAGE', '--pipeline is missing: it says which pipeline may use the value.', {
-      hint: 'Name it, such as --pipeline acme/solver.',
-    });
+    const message = '--pipeline is missing: it says which pipeline may use the value.';
+    throw wrongUsage(message, 'Name it, such as --pipeline acme/solver.');
   }
   const { output } = session;
   const asked = await chosen(session, fingerprint, flags);
   const pin = await withDaemon(session, async ({ secrets }) => secrets.allow(asked, pipelines));
-  if (output.json) await output.value(pin);
-  else await output.print(`${pin.fingerprint} may be used by ${listPipelines(pin.pipelines.map((each) => each.pipeline))}.`);
+  const names = listPipelines(pin.pipelines.map((each) => each.pipeline));
+  await output.result(pin, () => [`${pin.fingerprint} may be used by ${names}.`]);
   return exitCodes.ok;
 }
 
@@ -47,41 +45,39 @@ export async function forget(session: Session, fingerprint: string | null, flags
     for (const each of pipelines.length === 0 ? [null] : pipelines) count += (await secrets.forget(asked, each)).forgotten;
     return count;
   });
-  if (output.json) await output.value({ fingerprint: asked, forgotten });
-  else if (forgotten === 0)
-    await output.print(`${asked} is not pinned to ${pipelines.length === 0 ? 'anything' : listPipelines(pipelines)}.`);
-  else if (pipelines.length === 0) await output.print(`${asked} is forgotten: the next pipeline that uses it becomes its owner.`);
-  else await output.print(`${asked} is no longer for ${listPipelines(pipelines)}.`);
+  await output.result({ fingerprint: asked, forgotten }, () => {
+    if (forgotten === 0) return [`${asked} is not pinned to ${pipelines.length === 0 ? 'anything' : listPipelines(pipelines)}.`];
+    if (pipelines.length === 0) return [`${asked} is forgotten: the next pipeline that uses it becomes its owner.`];
+    return [`${asked} is no longer for ${listPipelines(pipelines)}.`];
+  });
   return exitCodes.ok;
 }
 
 async function chosen(session: Session, fingerprint: string | null, flags: PinFlags): Promise<string> {
   if (flags.valueFromStdin === true && fingerprint !== null) {
-    throw new OnejobError('E_USAGE', 'A fingerprint and --value-from-stdin exclude each other.');
+    throw wrongUsage('A fingerprint and --value-from-stdin exclude each other.');
   }
   if (flags.valueFromStdin !== true) {
     if (fingerprint !== null && /^[0-9a-f]{8,32}$/.test(fingerprint)) return fingerprint;
-    throw new OnejobError('E_USAGE', fingerprint === null ? 'The value is missing.' : whyNone(fingerprint), {
-      hint: 'Give its fingerprint from "onejob secret pins", or the encrypted value with --value-from-stdin.',
-    });
+    const hint = 'Give its fingerprint from "onejob secret pins", or the encrypted value with --value-from-stdin.';
+    throw wrongUsage(fingerprint === null ? 'The value is missing.' : whyInvalid(fingerprint), hint);
   }
   const text = encryptedIn((await readInput(session)).toString('latin1'));
   const format = formatOf(text);
   if (format === 'sealed') {
-    throw new OnejobError('E_USAGE', 'The value itself says which pipelines it is for, so no other pipeline can be allowed.', {
-      hint: 'Encrypt it again with another --pipeline.',
-    });
+    const message = 'The value itself says which pipelines it is for, so no other pipeline can be allowed.';
+    throw wrongUsage(message, 'Encrypt it again with another --pipeline.');
   }
   if (format !== null) return fingerprintOf(text);
-  throw new OnejobError('E_USAGE', 'There is no encrypted value on standard input, or it is damaged.');
+  throw wrongUsage('There is no encrypted value on standard input, or it is damaged.');
 }
 
-function whyNone(typed: string): string {
+function whyInvalid(typed: string): string {
   if (/^[0-9a-f]{1,7}$/.test(typed)) return `A fingerprint needs at least 8 digits; got ${typed.length}.`;
   return 'Invalid fingerprint: it must have 8 to 32 digits, 0 to 9 and a to f.';
 }
 
-/** A value and, below, who may use it. `now`: wall clock, ms. */
+/** A value, and below it who may use it. `now`: wall clock, ms. */
 function pinLines({ fingerprint, name, pipelines }: PinnedView, now: number): string[] {
   return [
     `${fingerprint}${name === null ? '' : `  SECRET_${name}`}`,

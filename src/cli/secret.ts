@@ -1,12 +1,17 @@
-/** `onejob secret encrypt`, `decrypt` and `rotate`. Values come on standard input or are typed unseen; none is ever an argument. */
+/** `onejob secret keygen`, `encrypt`, `decrypt` and `rotate`. Values come from standard input or a hidden prompt. */
+import { existsSync, realpathSync, statSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { toText } from '../secrets/encoding.ts';
+import { makeKey, parseKeys, publicOf, type SecretKey } from '../secrets/keys.ts';
 import { decryptSecret, formatOf } from '../secrets/open.ts';
 import { listPipelines } from '../secrets/pipelines.ts';
+import { readSecret } from '../secrets/reference.ts';
 import { alreadyThere, type Rotation, replaceSecrets, rotateSecret } from '../secrets/rotate.ts';
 import { looksSealed, seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
-import { exitCodes } from './exit.ts';
+import { exitCodes, wrongUsage } from './exit.ts';
+import { writePrivate } from './private-file.ts';
 import {
   ask,
   checkName,
@@ -29,21 +34,21 @@ export interface EncryptFlags extends PipelineFlags {
   readonly yaml?: boolean;
 }
 
-/** The encrypted value alone when it goes into a pipe, else the lines for the pipeline. */
+/** Prints only the encrypted value into a pipe, and the lines for the pipeline otherwise. */
 export async function encrypt(session: Session, flags: EncryptFlags): Promise<number> {
   const { output } = session;
   const name = checkName(flags.name);
   const pipelines = pipelinesOf(flags);
   const isOld = flags.seedFormat === true;
   if (isOld && pipelines.length > 0) {
-    throw new OnejobError('E_USAGE', 'The old format cannot say which pipeline a value is for.', {
-      hint: 'Leave --seed-format out, or --organization and --pipeline.',
-    });
+    const hint = 'Leave --seed-format out, or --organization and --pipeline.';
+    throw wrongUsage('The old format cannot say which pipeline a value is for.', hint);
   }
   if (!isOld && pipelines.length === 0) {
-    throw new OnejobError('E_USAGE', '--pipeline is missing: it says which pipeline the value is for.', {
-      hint: "Name it: --organization acme --pipeline solver. You can name several; use --pipeline '*' for all of an organisation.",
-    });
+    throw wrongUsage(
+      '--pipeline is missing: it says which pipeline the value is for.',
+      "Name it: --organization acme --pipeline solver. You can name several; use --pipeline '*' for all of an organisation.",
+    );
   }
   const key = keyFor(await publicKeys(session, flags.key, '--key'), isOld);
   const value = await readValue(session, name, flags.keepNewline === true);
@@ -69,12 +74,10 @@ async function readValue(session: Session, name: string, isExact: boolean): Prom
   }
   const value = isExact ? text : text.replace(/\r?\n$/, '');
   if (value !== '') return value;
-  throw new OnejobError('E_USAGE', 'Standard input has no value.', {
-    hint: 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".',
-  });
+  throw wrongUsage('Standard input has no value.', 'Type it at a terminal, or pipe it: "… | onejob secret encrypt …".');
 }
 
-/** The value exactly, without anything around it; a newline after it on a terminal only. */
+/** Prints exactly the value, with a newline after it only on a terminal. */
 export async function decrypt(session: Session, flags: { readonly key: string }): Promise<number> {
   const { output, context } = session;
   const keys = await privateKeys(session, flags.key);
@@ -88,12 +91,11 @@ export async function decrypt(session: Session, flags: { readonly key: string })
     });
   }
   const { value, format, sealed } = opened;
-  if (output.json) {
-    await output.value({ value, format, name: sealed?.name ?? null, pipelines: sealed?.pipelines ?? null });
-    return exitCodes.ok;
+  if (output.json) await output.value({ value, format, name: sealed?.name ?? null, pipelines: sealed?.pipelines ?? null });
+  else {
+    if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
+    await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
   }
-  if (sealed !== null) output.say(`this is ${sealed.name} for ${listPipelines(sealed.pipelines)}`);
-  await output.write('stdout', Buffer.from(output.width === null ? value : `${value}\n`));
   return exitCodes.ok;
 }
 
@@ -104,9 +106,7 @@ export interface RotateFlags extends PipelineFlags {
   readonly seedFormat?: boolean;
 }
 
-/**
- * The same text with each encrypted value made anew for another key. 1 when a value stayed that should not have; the text is printed all the same.
- */
+/** Prints the text with each encrypted value re-encrypted for another key. 1 when a value could not be re-encrypted. */
 export async function rotate(session: Session, flags: RotateFlags): Promise<number> {
   const { output } = session;
   const pipelines = pipelinesOf(flags);
@@ -114,11 +114,9 @@ export async function rotate(session: Session, flags: RotateFlags): Promise<numb
   const to = keyFor(await publicKeys(session, flags.to, '--to'), flags.seedFormat === true);
   const from = await privateKeys(session, flags.key);
   if (isTyped(session)) {
-    throw new OnejobError('E_USAGE', 'Standard input is empty.', {
-      hint: 'Give the text there: "onejob secret rotate … <pipeline.yml >new.yml".',
-    });
+    throw wrongUsage('Standard input is empty.', 'Give the text there: "onejob secret rotate … <pipeline.yml >new.yml".');
   }
-  // Every byte is a character of its own here, so that all come out as they went in.
+  // As latin1, so that all other bytes stay the same.
   const given = (await readInput(session)).toString('latin1');
   const { text, replaced, already, left } = await rotated(given, { from, to, pipelines }, name);
   if (output.json) await output.value({ text: Buffer.from(text, 'latin1').toString('utf8'), replaced, already, left });
@@ -137,16 +135,72 @@ async function rotated(given: string, rotation: Rotation, name: string | null) {
     const found = await rotateSecret(rotation, { name, text: alone });
     if ('text' in found) return { text: given.replace(alone, () => found.text), replaced: 1, already: 0, left: [] };
     const isThere = found.stays === alreadyThere;
-    return {
-      text: given,
-      replaced: 0,
-      already: isThere ? 1 : 0,
-      left: isThere ? [] : [{ line: 1, variable: null, why: found.stays }],
-    };
+    const left = isThere ? [] : [{ line: 1, variable: null, why: found.stays }];
+    return { text: given, replaced: 0, already: isThere ? 1 : 0, left };
   }
   const { text, replaced, stayed } = await replaceSecrets(given, (secret) => rotateSecret(rotation, secret));
   const left = stayed
     .filter(({ why }) => why !== alreadyThere)
     .map((each) => ({ line: each.line, variable: `SECRET_${each.name}`, why: each.why }));
   return { text, replaced: replaced.length, already: stayed.length - left.length, left };
+}
+
+export interface KeygenFlags {
+  readonly rsa?: boolean;
+  readonly add?: boolean;
+  readonly force?: boolean;
+}
+
+/** @throws OnejobError E_SECRET_KEY when the file exists, without `--add` or `--force` */
+export async function keygen(
+  session: Session,
+  file: string,
+  { rsa = false, add = false, force = false }: KeygenFlags,
+): Promise<number> {
+  const { output, context } = session;
+  const named = resolve(context.cwd, file);
+  // A link is kept: its target is written.
+  const path = existsSync(named) ? realpathSync(named) : named;
+  if (add && force) throw wrongUsage('--add and --force exclude each other: --add keeps the keys, --force overwrites them.');
+  const exists = existsSync(path);
+  if (exists && !add && !force) {
+    const message = `Refusing to overwrite the existing file ${path}: only its keys can decrypt what was encrypted for them.`;
+    const hint = 'Add a new key to it with --add, name another file, or overwrite it with --force.';
+    throw new OnejobError('E_SECRET_KEY', message, { hint });
+  }
+  const day = new Date().toISOString().slice(0, 10);
+  const made = await makeKey(rsa ? 'rsa' : 'x25519', `onejob secret key, made ${day}`);
+  const before = exists && add ? await keysIn(path) : '';
+  const [key] = (await parseKeys(made)).keys as readonly [SecretKey];
+  writePrivate(path, `${made}${before}`, {
+    like: exists && add ? statSync(path) : null,
+    over: exists,
+    refusal: { code: 'E_SECRET_KEY', hint: 'Name a file in a folder that you can write to.' },
+  });
+  const publicKey = publicOf(key);
+  const repository = repositoryOf(path);
+  if (repository !== null)
+    output.say(`${path} is in the git repository ${repository}: move it out of there, or it may be committed`);
+  if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
+  else {
+    const how = before === '' ? `wrote private key ${key.id} to` : `added private key ${key.id} in front of those in`;
+    output.say(`${how} ${path}; its public key is:`);
+    await output.write('stdout', Buffer.from(publicKey));
+  }
+  return exitCodes.ok;
+}
+
+/** The git repository that contains a file; null if none does. */
+function repositoryOf(path: string): string | null {
+  for (let folder = dirname(path); ; folder = dirname(folder)) {
+    if (existsSync(join(folder, '.git'))) return folder;
+    if (folder === dirname(folder)) return null;
+  }
+}
+
+/** The text of a key file that a key can be added to. */
+async function keysIn(path: string): Promise<string> {
+  const text = await readSecret({ kind: 'file', path, expires: null }, undefined, 'private key');
+  await parseKeys(text, path);
+  return `${text}\n`;
 }

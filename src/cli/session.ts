@@ -1,7 +1,4 @@
-/**
- * What the commands are given instead of reaching for the process: so that they can be driven in tests, and so that only
- * `main.ts` knows how a daemon is made. And what every command starts from: its streams, where the daemon is, a daemon once it is reached.
- */
+/** What every command gets: the process as an interface, so that tests can drive commands, its streams, and where the daemon is. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
@@ -15,7 +12,7 @@ import type { Output } from './output.ts';
 /** A stream that may be a terminal. */
 export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number };
 
-/** What `onejob up` was asked for; where nothing was said file and defaults decide. */
+/** Options of `onejob up`. File and defaults decide about what is not set. */
 export interface DaemonOptions extends Flags {
   /** No standbys; ends by itself when its last job and client are gone. */
   readonly temporary: boolean;
@@ -23,7 +20,7 @@ export interface DaemonOptions extends Flags {
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
   readonly log: Log;
-  /** A config in the place of the file. */
+  /** A config instead of the file. */
   readonly instead?: Instead | undefined;
 }
 
@@ -32,35 +29,45 @@ export interface Place {
   readonly stateDir: string;
   /** Own socket of `stateDir`. */
   readonly socket: string;
-  /** Whether `socket` was asked for on the command line or in the environment, so that no other one will do. */
+  /** Whether the command line or the environment names `socket`: then no other socket is tried. */
   readonly isSocketNamed: boolean;
-  /** The system daemon's socket, to be tried after our own; null for root, and where a socket was asked for by name. */
+  /** Socket of the system's daemon, tried after `socket`; null for root, and if a socket is named. */
   readonly systemSocket: string | null;
+}
+
+/** What happens to the process, and its end. */
+export interface ProcessControl {
+  /** Calls `handler` for each INT and TERM until the returned function is called. */
+  onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
+  /** The same for each HUP, which ends the process if nothing handles it. */
+  onHangup(handler: () => void): () => void;
+  /** Ends the process at once, even if nobody reads its remaining output. */
+  exit(code: number): never;
+}
+
+/** What only `main.ts` can do. */
+export interface HostActions {
+  /** Runs a daemon until it has stopped; the exit code. */
+  startDaemon(options: DaemonOptions): Promise<number>;
+  /** Why sandboxes of this host cannot have the network `internet`, as the end of a sentence; null when they can. Never throws. */
+  internetObstacle(): Promise<string | null>;
 }
 
 export interface CliContext {
   /** Without program and script. */
   readonly args: readonly string[];
-  /** The variables `--env NAME` takes values from, and a detached daemon inherits. */
+  /** Variables that `--env NAME` passes on, and that a detached daemon inherits. */
   readonly variables: Readonly<Record<string, string | undefined>>;
   readonly environment: Environment;
   readonly cwd: string;
-  /** Only to be touched by who reads it: a process that looks at its standard input may never end. */
+  /** Call it only to read: a process that touches its standard input may never end. */
   stdin(): Readable & { readonly isTTY?: boolean };
   readonly stdout: Terminal;
   readonly stderr: Terminal;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];
-  /** Calls `handler` for each INT and TERM until the answer is called. */
-  onSignal(handler: (signal: 'SIGINT' | 'SIGTERM') => void): () => void;
-  /** Likewise for each HUP, which ends the process where nobody asks for it. */
-  onHangup(handler: () => void): () => void;
-  /** Ends the process at once, also when output is still on its way to somebody who does not read it. */
-  exit(code: number): never;
-  /** Runs a daemon until it has stopped; the exit code. */
-  startDaemon(options: DaemonOptions): Promise<number>;
-  /** Why sandboxes of this host cannot have the network `internet`, as the end of a sentence; null when they can. Never throws. */
-  internetObstacle(): Promise<string | null>;
+  readonly process: ProcessControl;
+  readonly host: HostActions;
 }
 
 /** Flags that every command takes. */
@@ -77,12 +84,12 @@ export interface Session {
   place(): Promise<Place>;
 }
 
-/** What a config is read by, as a daemon would read it. */
+/** What decides which config a daemon would read. */
 export function configSource({ context, flags }: Session): { flags: Flags; env: Environment; cwd: string } {
   return { flags, env: context.environment, cwd: context.cwd };
 }
 
-/** A daemon that is there; it stays while we are connected, also when it is a temporary one. */
+/** A connection to a daemon, which keeps a temporary daemon alive. */
 export interface Connection {
   readonly client: Client;
   /** Settles when the daemon has gone. */
@@ -91,7 +98,7 @@ export interface Connection {
 }
 
 /**
- * Where the daemon is, for those who only want to speak to it. The config is loaded only where there is a file.
+ * Where the daemon is, for its clients. Loads the config only if there is a file.
  * @throws OnejobError E_CONFIG when there is a config file that cannot be read at all.
  */
 export async function findPlace(flags: Flags, env: Environment, cwd: string): Promise<Place> {
@@ -112,6 +119,5 @@ export async function findPlace(flags: Flags, env: Environment, cwd: string): Pr
 /** Version of this onejob, as in package.json. */
 export function readVersion(): string {
   const text = readFileSync(new URL('../../package.json', import.meta.url), 'utf8');
-  const found = /"version":\s*"([^"]+)"/.exec(text);
-  return found?.[1] ?? 'unknown';
+  return /"version":\s*"([^"]+)"/.exec(text)?.[1] ?? 'unknown';
 }

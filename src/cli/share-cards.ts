@@ -5,6 +5,7 @@ import type { DeviceRequest } from '../config/config.ts';
 import { OnejobError } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
 import { createProbe } from '../gpu/probe.ts';
+import { wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
@@ -15,25 +16,18 @@ export interface CardShare {
   readonly line: string;
 }
 
-/** Most agents on one device that a pool may ask for. */
+/** Most agents that a pool may put on one device. */
 const mostShares = 64;
 
-/** NVIDIA's only, as the Python manager knew no others: an integrated GPU beside them is for the display. */
+/** NVIDIA only, as the Python manager knew no others: an integrated GPU is for the display. */
 const card: DeviceRequest = {
-  count: 1,
-  mig: null,
-  model: null,
-  uuids: [],
-  vendor: 'nvidia',
-  memory: null,
-  compute: null,
-  share: 1,
-  display: 'allow',
+  ...{ count: 1, share: 1, vendor: 'nvidia', uuids: [], display: 'allow' },
+  ...{ mig: null, model: null, memory: null, compute: null },
 };
 
 /**
- * More agents than cards: each card is shared by as few agents as possible. No more: each agent has as many cards of its own
- * as there are for all. MIG instances count where there is no whole card.
+ * With more agents than cards, as few agents as possible share each card. Otherwise each agent has its own cards, the same number
+ * for all. MIG instances count if there is no whole card.
  * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
  */
 export function shareCards(agents: number, inventory: Inventory): CardShare {
@@ -54,13 +48,8 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   if (agents > cards) {
     const share = Math.ceil(agents / cards);
     if (share > mostShares) {
-      throw new OnejobError(
-        'E_USAGE',
-        `-n ${agents} would put ${share} agents on each ${what}; at most ${mostShares} are possible.`,
-        {
-          hint: `Type -n ${cards * mostShares} or less.`,
-        },
-      );
+      const message = `-n ${agents} would put ${share} agents on each ${what}; at most ${mostShares} are possible.`;
+      throw wrongUsage(message, `Type -n ${cards * mostShares} or less.`);
     }
     const line = `${plural(agents, 'agent')} on ${plural(cards, what)}: up to ${share} agents share one, and each agent sees one. ${original}`;
     return { devices: { count: 1, vendor: 'nvidia', share, ...mig }, line };
@@ -73,7 +62,7 @@ export function shareCards(agents: number, inventory: Inventory): CardShare {
   return { devices: { count: each, vendor: 'nvidia', ...mig }, line };
 }
 
-/** How many cards a job could have; MIG instances where no card is whole. `vendor`: null for any. */
+/** How many cards a job could have; MIG instances if no card is whole. `vendor`: null for any. */
 export function countCards(
   { devices }: Pick<Inventory, 'devices'>,
   vendor: DeviceRequest['vendor'] = card.vendor,
@@ -84,7 +73,7 @@ export function countCards(
   return { cards: slices, areSlices: slices > 0 };
 }
 
-/** One look at the cards of this host, without a daemon. */
+/** Reads the cards of this host without a daemon. */
 export async function lookAtCards({ context }: Session): Promise<Inventory> {
   const { path, hostRoot: root } = context.environment;
   using probe = createProbe({ path, ...(root !== null && { sys: join(root, 'sys'), proc: join(root, 'proc') }) });

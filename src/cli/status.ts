@@ -1,4 +1,4 @@
-/** `onejob status`: the page an operator lives in. What is wrong comes first; the rest is one line per slot. */
+/** `onejob status`: problems first, then one line per slot. */
 import { setTimeout as after } from 'node:timers/promises';
 import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts';
 import { withDaemon } from './connect.ts';
@@ -10,11 +10,10 @@ const redrawEvery = 1_000;
 
 export interface StatusFlags {
   readonly watch?: boolean;
-  /** Cut nothing, and show links. */
   readonly wide?: boolean;
 }
 
-/** 1 when a device that was leased once is missing, or one that a pool is to have is in quarantine. */
+/** 1 when a device that was once leased is missing, or a device of a pool is in quarantine. */
 export async function showStatus(session: Session, { watch = false, wide = false }: StatusFlags): Promise<number> {
   const { output } = session;
   return withDaemon(session, async (client) => {
@@ -31,7 +30,7 @@ export async function showStatus(session: Session, { watch = false, wide = false
   });
 }
 
-/** `width`: null for a pipe, where nothing is cut. `links`: also where jobs can be looked at. */
+/** `width`: null for a pipe, where nothing is cut. `links`: also links to jobs. */
 export function statusLines(status: StatusView, colors: Colors, width: number | null, links = false): string[] {
   const kind = status.temporary ? 'temporary daemon' : 'daemon';
   const state = status.stopping ? colors.yellow(', stopping') : '';
@@ -67,7 +66,7 @@ function poolProblems(pool: PoolView): string[] {
   return problems;
 }
 
-/** `13 of 14: MIG-… absent since boot; layout not restored?`; the number stands once. */
+/** `13 of 14: MIG-… absent since boot; layout not restored?`, the count only in the first line. */
 function deviceProblems({ name, devices }: PoolView, { missing, quarantined }: StatusView): string[] {
   const mine = [...missing.filter(({ slot }) => poolOf(slot) === name), ...quarantined.filter(({ pool }) => pool === name)];
   const whys = mine.map(({ why }) => why);
@@ -101,22 +100,13 @@ function below(text: string, width: number | null): string[] {
   return hang('    ', printable(text), width);
 }
 
-/** An agent that may be given a job at any moment works as little as a standby. */
+/** An agent that waits for a job is not busy. */
 function isBusy({ agent: { state, job } }: SlotView): boolean {
-  switch (state) {
-    case 'free':
-    case 'registering':
-    case 'idle':
-    case 'retiring':
-      return false;
-    case 'releasing':
-      return job !== null;
-    default:
-      return true;
-  }
+  if (state === 'releasing') return job !== null;
+  return state !== 'free' && state !== 'registering' && state !== 'idle' && state !== 'retiring';
 }
 
-/** Where a job comes from: `refs/heads/main of acme/app, pullRequest`, as far as its service says. */
+/** Origin and link of a job: `refs/heads/main of acme/app, pullRequest`, as far as its service says. */
 function jobLines({ branch, repository, reason, link }: AboutView, links: boolean): string[] {
   const from = [branch, repository].filter((part) => part !== null).join(' of ');
   const origin = [from, reason ?? ''].filter((part) => part !== '').join(', ');
@@ -131,7 +121,7 @@ function slotRow({ key, agent, standby, devices, leaving }: SlotView, colors: Co
   return [key, state, agent.since === null ? '' : formatAge(agent.since), ready, details.join('  ')];
 }
 
-/** What the agent is, and what it does or waits for. */
+/** The agent's state, and what it does or waits for. */
 function agentWords({ state, job, about, online }: SlotView['agent'], colors: Colors): [string, string] {
   const name = [job ?? '', about === null ? '' : printable(about.title)].filter((part) => part !== '').join('  ');
   switch (state) {

@@ -1,24 +1,12 @@
-/** Text for a terminal and for a pipe: colours, rows in aligned columns, lines that fit, times and sizes as people read them. */
+/** Text for terminals and pipes: colours, tables, lines that fit, times and sizes for people. */
 
-/** Colours as functions, so that a text is the same with and without them. */
-export interface Colors {
-  bold(text: string): string;
-  dim(text: string): string;
-  red(text: string): string;
-  green(text: string): string;
-  yellow(text: string): string;
-}
+/** Colours as functions, which change nothing when they are disabled. */
+export type Colors = ReturnType<typeof createColors>;
 
-export function createColors(enabled: boolean): Colors {
+export function createColors(enabled: boolean) {
   const paint = (on: number, off: number) => (text: string) =>
     enabled && text !== '' ? `\u001b[${on}m${text}\u001b[${off}m` : text;
-  return {
-    bold: paint(1, 22),
-    dim: paint(2, 22),
-    red: paint(31, 39),
-    green: paint(32, 39),
-    yellow: paint(33, 39),
-  };
+  return { bold: paint(1, 22), dim: paint(2, 22), red: paint(31, 39), green: paint(32, 39), yellow: paint(33, 39) };
 }
 
 /** Columns a text takes, colours not counted. */
@@ -27,22 +15,19 @@ export function widthOf(text: string): number {
   return [...text.replace(/\u001b\[[0-9;]*m/g, '')].length;
 }
 
-/** Text from elsewhere made fit for one line of a terminal: no control characters that could move the cursor or lie. */
+/** Foreign text made safe for one line of a terminal: without control characters. */
 export function printable(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
   return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ');
 }
 
-/** The same for text of many lines: their ends, and tabs, stay. */
+/** The same for text of several lines: newlines and tabs stay. */
 export function harmless(text: string): string {
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
   return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
 }
 
-/**
- * Rows in aligned columns. At a terminal the last column gives way; in a pipe nothing is cut.
- * `width`: columns of the terminal, null for a pipe. Lines come without their newline.
- */
+/** Rows in aligned columns, as lines. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
 export function table(rows: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
   const columns = Math.max(0, ...rows.map((row) => row.length));
   const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));
@@ -52,7 +37,17 @@ export function table(rows: readonly (readonly string[])[], width: number | null
   });
 }
 
-/** Cuts a line to `width` columns; colours stay whole and are ended. */
+/** A table below its titles. */
+export function titledTable(
+  titles: readonly string[],
+  rows: readonly (readonly string[])[],
+  { colors, width }: { readonly colors: Colors; readonly width: number | null },
+): string[] {
+  const [head = '', ...lines] = table([titles, ...rows], width);
+  return [colors.dim(head), ...lines];
+}
+
+/** Cuts a line to `width` columns; colours are ended. */
 export function cut(line: string, width: number | null): string {
   if (width === null || widthOf(line) <= width) return line;
   let out = '';
@@ -71,7 +66,7 @@ export function cut(line: string, width: number | null): string {
   return `${out}…${colored ? '\u001b[0m' : ''}`;
 }
 
-/** What draws a page over the one before: home, the rest of each line cleared, then everything below, without a flicker in between. */
+/** Text that replaces the previous page without flicker: home, then each line cleared to its end, then everything below. */
 export function redrawn(lines: readonly string[]): string {
   return `\u001b[H${lines.map((each) => `${each}\u001b[K`).join('\n')}\u001b[J`;
 }
@@ -98,27 +93,25 @@ function chop(word: string, width: number): string[] {
   return Array.from({ length: Math.ceil(letters.length / width) }, (_, at) => letters.slice(at * width, (at + 1) * width).join(''));
 }
 
-/** A text after `lead`; at a terminal what does not fit goes on below it, indented as far. */
+/** A text after `lead`; at a terminal it continues on lines that are indented as far. */
 export function hang(lead: string, text: string, width: number | null): string[] {
   if (width === null) return [lead + text];
   const indent = ' '.repeat(widthOf(lead));
   return wrap(text, Math.max(1, width - indent.length)).map((line, at) => (at === 0 ? lead : indent) + line);
 }
 
-/** As `hang`, for sentences: a word that is longer than a line stays whole, so that a path or command can be copied. */
+/** As `hang`, for sentences: a word longer than a line stays whole, so that a path or command can be copied. */
 export function flow(lead: string, text: string, width: number | null): string {
   if (width === null || widthOf(lead) + widthOf(text) <= width) return lead + text;
+  const [first = '', ...words] = text.split(' ');
   const lines: string[] = [];
-  let line = lead;
-  let isEmpty = true;
-  for (const word of text.split(' ')) {
-    if (isEmpty) line += word;
-    else if (widthOf(line) + 1 + widthOf(word) <= width) line += ` ${word}`;
+  let line = lead + first;
+  for (const word of words) {
+    if (widthOf(line) + 1 + widthOf(word) <= width) line += ` ${word}`;
     else {
       lines.push(line);
       line = `  ${word}`;
     }
-    isEmpty = false;
   }
   return [...lines, line].join('\n');
 }

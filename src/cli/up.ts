@@ -1,5 +1,4 @@
-/** `onejob up`: the daemon, in the foreground. Lines for a person on a terminal, JSON lines otherwise. */
-
+/** `onejob up`: the daemon, in the foreground. Logs text to a terminal, otherwise JSON lines. */
 import type { Instead } from '../config/load.ts';
 import { createLog } from '../log.ts';
 import { colorWanted } from './output.ts';
@@ -11,13 +10,12 @@ export function up(
   options: { readonly temporary: boolean; readonly instead?: Instead },
 ): Promise<number> {
   const { stdout } = context;
-  const json = output.json || stdout.isTTY !== true;
   const isTerminal = stdout.isTTY === true;
   const log = createLog({
-    json,
+    json: output.json || !isTerminal,
     stream: stdout,
     color: colorWanted(context.environment) ?? isTerminal,
     layout: (lead, text) => flow(lead, text, isTerminal ? (stdout.columns ?? 80) : null),
   });
-  return context.startDaemon({ ...flags, ...options, version, log, self: context.self });
+  return context.host.startDaemon({ ...flags, ...options, version, log, self: context.self });
 }

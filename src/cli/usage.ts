@@ -1,31 +1,28 @@
 /**
- * What is said of a command line that cannot be read. Of what was typed only names of options and commands are repeated:
- * an argument, or what was taken for one, may be a token.
+ * Errors about a command line that cannot be parsed. They repeat only names of options and commands: an argument may be a token.
  */
 import type { Command, CommanderError } from 'commander';
-import { OnejobError } from '../errors.ts';
+import type { OnejobError } from '../errors.ts';
+import { wrongUsage } from './exit.ts';
 
-/** commander's refusal of `args` as E_USAGE, without values. */
+/** commander's error about `args` as E_USAGE, without values. */
 export function usageError({ code, message }: CommanderError, args: readonly string[], program: Command): OnejobError {
   const typed = args.find((each) => !each.startsWith('-'));
-  // In place of a command's name a token may stand.
+  // A token may have been typed instead of a command's name.
   const known = program.commands.some((each) => each.name() === typed) ? ` ${typed}` : '';
   const isExcess = code === 'commander.excessArguments';
   if (isExcess && typed === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
-    return new OnejobError(
-      'E_USAGE',
+    return wrongUsage(
       'Do not pass the value as an argument: give it on standard input, or type it at the hidden prompt.',
-      {
-        hint: 'The value is in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
-      },
+      'The value is in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
     );
   }
   const blanks = isExcess ? 'Quote values that contain blanks. ' : '';
   const said = withoutValues(code, message.replace(/^error: /, '').trim());
-  return new OnejobError('E_USAGE', said, { hint: `${blanks}See "onejob${known} --help".` });
+  return wrongUsage(said, `${blanks}See "onejob${known} --help".`);
 }
 
-/** Longer than any name of ours is what may be a token; after a `=`, or behind a short option's letter, stands a value. */
+/** What is longer than any name of onejob may be a token. A value follows a `=` or the letter of a short option. */
 const unknown: Readonly<Record<string, RegExp>> = {
   option: /^unknown option '(--[A-Za-z][A-Za-z-]{0,24}(?=['=])|-[A-Za-z])/,
   command: /^unknown command '([A-Za-z][A-Za-z-]{0,24})'/,
@@ -46,25 +43,25 @@ function withoutValues(code: string, said: string): string {
     case 'commander.unknownCommand':
       return named('command', said);
     default:
-      // The others quote only how options and arguments are defined.
+      // All other messages quote only definitions of options and arguments.
       return said;
   }
 }
 
-/** What the same thing is called here that other programs call so. */
+/** Commands of other programs, and what onejob calls them. */
 const elsewhere: Readonly<Record<string, string>> = {
   ...{ ps: 'jobs or status', ls: 'jobs or status', list: 'jobs or status', top: 'status --watch', queue: 'jobs', info: 'status' },
   ...{ start: 'up', serve: 'up', daemon: 'up', stop: 'down', shutdown: 'down', exec: 'run', submit: 'run', sbatch: 'run' },
+  ...{ kill: 'cancel', rm: 'cancel', abort: 'cancel', squeue: 'jobs', scancel: 'cancel', sinfo: 'gpus or status' },
   ...{
-    kill: 'cancel',
-    rm: 'cancel',
-    abort: 'cancel',
-    squeue: 'jobs',
-    scancel: 'cancel',
-    sinfo: 'gpus or status',
+    tail: 'logs -f',
+    log: 'logs',
+    output: 'logs',
+    check: 'doctor or config check',
     prune: 'jobs prune',
+    validate: 'config check',
+    gpu: 'gpus',
   },
-  ...{ tail: 'logs -f', log: 'logs', output: 'logs', check: 'doctor or config check', validate: 'config check', gpu: 'gpus' },
 };
 
 function named(what: 'option' | 'command', said: string): string {

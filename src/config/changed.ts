@@ -1,29 +1,27 @@
-/** Whether the config that a daemon runs with is still what its files say: it reads them once, when it starts. */
+/** Detects that the files of a config have changed since the daemon read them at its start. */
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { formatTime } from '../gpu/processes.ts';
 import type { Given } from './paths.ts';
 
-/** A file of a config, as it was read. */
 export interface ReadFile {
   readonly path: string;
-  /** Of its bytes; null when it could not be read. */
+  /** SHA-256 of its bytes; null when it could not be read. */
   readonly digest: string | null;
 }
 
 export interface LoadedConfig {
-  /** null: there was no file. */
+  /** null without a file. */
   readonly path: string | null;
   readonly files: readonly ReadFile[];
   /** Wall clock, ms since the epoch. */
   readonly at: number;
 }
 
-/** What to do about a change. */
 export const howToApply =
   'To apply it, type "onejob config check" and "onejob down --leave", and start the daemon again; running jobs continue meanwhile.';
 
-/** What was changed, as a sentence; null when nothing was. `found`: where a config file is now. */
+/** What has changed, as a sentence; null if nothing has. `found`: where a config file is now. */
 export async function configChange(loaded: LoadedConfig, found: Given | null, now: number): Promise<string | null> {
   const when = formatTime(loaded.at, now);
   if (loaded.path === null)

@@ -1,6 +1,7 @@
-/** Checks of what pools ask of devices, as far as they can be seen without a host. */
+/** Checks of the devices that pools ask for, as far as possible without a host. */
 import type { Checking } from './check.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
+import { listed } from './problem.ts';
 
 export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking): void {
   if (!sound(pool, 'devices', 'agents')) return;
@@ -28,20 +29,16 @@ export function checkDevices(pool: PoolConfig, { sound, own, inPool }: Checking)
   }
 }
 
-/** Pools that keep standbys share the devices out for good: what they name must be enough for all of them. */
+/** Pools with standbys keep their devices: the devices that they name must be enough for all of them. */
 export function checkPartition({ config, sound, inPool }: Checking): void {
   const pools = config.pools.filter((pool) => sound(pool, 'devices', 'agents', 'standby'));
   for (const { pool: name, others, wanted, named } of overSubscriptions(pools)) {
     const pool = pools.find((one) => one.name === name);
     if (pool === undefined) continue;
-    const all = [...others, name].map((one) => `pools.${one}`);
-    const who = `${all.slice(0, -1).join(', ')} and ${all.at(-1)}`;
+    const who = listed([...others, name].map((one) => `pools.${one}`));
     const help = 'name other devices, ask for fewer agents, or let pools share in turn with "standby: false"';
-    inPool(
-      pool,
-      ['devices', 'uuid'],
-      `names devices that other pools keep: ${who} together want ${wanted} but name only ${named}; ${help}`,
-    );
+    const why = `names devices that other pools keep: ${who} together want ${wanted} but name only ${named}; ${help}`;
+    inPool(pool, ['devices', 'uuid'], why);
   }
 }
 
@@ -61,23 +58,23 @@ interface Claim {
   readonly pool: string;
   /** In lower case. */
   readonly names: ReadonlySet<string>;
-  /** Devices that it must have. */
+  /** Number of devices that it needs. */
   readonly least: number;
   /** Whether it takes all that are left, as `all` and `per-device` do. */
   readonly greedy: boolean;
 }
 
 /**
- * Whether pools that keep standbys can all have the devices they name, whatever host that is: each device belongs to one pool
- * for good, so pools that name the same ones by UUID may ask for more than there can be. Pure. Nothing is said of what only the
- * host could tell: conditions, the number of a card's MIG instances, pools that name no UUIDs.
+ * Pools with standbys that name the same devices and cannot all have them, on any host. Pure. Ignores what depends on the host:
+ * conditions, the number of a card's MIG instances, and pools that name no UUIDs. In the order of the file, without pools that ask
+ * for more than they name themselves.
  *
- * In the order of the file; a pool that asks for more than it names itself is not here. `others`: the pools before it
- * that name the same devices, at least one. `wanted`: how many devices it and the others want together, of those `named`.
+ * `others`: earlier pools that name the same devices, at least one. `wanted`: devices that all of them want together, of those
+ * `named`.
  */
 export function overSubscriptions(pools: readonly Asking[]) {
   const before: Claim[] = [];
-  /** Who has each device; whoever wants one may be given another in its place. */
+  /** The claim that has each device; it may get another one in exchange. */
   const holders = new Map<string, Claim>();
   const found = [];
   for (const claim of pools.flatMap(claimOf)) {
@@ -100,15 +97,14 @@ export function overSubscriptions(pools: readonly Asking[]) {
   return found;
 }
 
-/** One more device for a claim, if need be one that its holder can exchange. `reached` becomes all who hold what it could use. */
+/** Gives a claim one more device, perhaps one that its holder can exchange. `reached` collects holders of what it could use. */
 function take(claim: Claim, holders: Map<string, Claim>, reached: Set<Claim>, tried: Set<string>): boolean {
   for (const name of claim.names) {
     if (tried.has(name)) continue;
     const holder = holders.get(name);
     if (holder === claim) continue;
     tried.add(name);
-    if (holder !== undefined) reached.add(holder);
-    if (holder !== undefined && !take(holder, holders, reached, tried)) continue;
+    if (holder !== undefined && !take(holder, holders, reached.add(holder), tried)) continue;
     holders.set(name, claim);
     return true;
   }
@@ -122,19 +118,12 @@ function claimOf({ name, agents, devices, standby }: Asking): Claim[] {
   if (greedy && hasConditions(devices)) return [];
   const perSlot = count === 'all' ? 1 : count;
   const slots = greedy || typeof agents !== 'number' ? 1 : agents;
-  const sets = Math.ceil(slots / share);
-  // Of devices that are taken two at a time one may be left over, and which one nobody can say.
-  return [
-    {
-      pool: name,
-      names: new Set(uuids.map((uuid) => uuid.toLowerCase())),
-      least: sets * perSlot,
-      greedy: greedy && perSlot === 1,
-    },
-  ];
+  const least = Math.ceil(slots / share) * perSlot;
+  // If devices are taken two at a time, one may be left over, and which one is unknown.
+  return [{ pool: name, names: new Set(uuids.map((uuid) => uuid.toLowerCase())), least, greedy: greedy && perSlot === 1 }];
 }
 
-/** A card's UUID stands for all of its instances where those are asked for, and how many there are only the host knows. */
+/** With MIG, a card's UUID stands for all of its instances, and only the host knows how many there are. */
 export function namesCardsForInstances({ mig, uuids }: Pick<DeviceRequest, 'mig' | 'uuids'>): boolean {
   return mig !== null && mig !== false && uuids.some((uuid) => !/^MIG-/i.test(uuid));
 }

@@ -1,9 +1,7 @@
-/**
- * What is put into a sandbox: no path and no variable twice, and nothing that must stay outside (S8). A path is judged by
- * where it leads: links are followed, as a runtime follows them.
- */
+/** Checks of mounts: no path and no variable twice, and nothing that must stay outside of sandboxes (S8). Links are followed. */
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
+import { attempt } from '../errors.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
@@ -24,9 +22,9 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
     else if (host !== null) warnMissing(pool, [key], host, checking);
   }
   if (!sound(pool, 'volumes', 'caches')) return;
-  const volumes = (written.pools?.get(pool.name) ?? written.defaults).volumes?.length ?? 0;
+  const { volumes: list = [], cpu_env: cpuVariable } = written.pools?.get(pool.name) ?? written.defaults;
+  const volumes = list.length;
   const paths = new Map<string, string>();
-  const cpuVariable = (written.pools?.get(pool.name) ?? written.defaults).cpu_env;
   const variables = new Map(Object.keys(pool.recipe.env).map((name) => [name, name === cpuVariable ? 'cpu_env' : `env.${name}`]));
   for (const [index, mount] of pool.recipe.mounts.entries()) {
     const path: Path = index < volumes ? ['volumes', index] : ['caches', index - volumes];
@@ -52,33 +50,25 @@ export function checkMounts(pool: PoolConfig, checking: Checking): void {
   }
 }
 
-/** A path that is not there keeps every agent of the pool from being made, which else `up` would find out. */
+/** Without the path no agent of the pool can start, which otherwise only `up` would find out. */
 function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host: here, inPool }: Checking): void {
   if (here === null) return;
   const isPerSlot = host.includes('{name}');
-  // Nobody knows yet how many there are.
+  // The number of slots is not known yet.
   if (isPerSlot && pool.agents === 'per-device') return;
   const nameOf = slotNames(config);
   const count = isPerSlot && pool.agents !== 'per-device' ? pool.agents : 1;
   const places = Array.from({ length: count }, (_, at) => host.replaceAll('{name}', nameOf(`${pool.name}/${at + 1}`)));
-  const missing = places.find(isMissing);
+  // A path that cannot be checked may exist.
+  const missing = places.find((path) => attempt(() => statSync(path, { throwIfNoEntry: false }) === undefined) === true);
   if (missing === undefined) return;
   inPool(pool, path, `is ${missing}, which does not exist on this host; no agent can start until it exists`, 'warning');
 }
 
-/** What may not be looked at may be there. */
-function isMissing(path: string): boolean {
-  try {
-    return statSync(path, { throwIfNoEntry: false }) === undefined;
-  } catch {
-    return false;
-  }
-}
-
-/** What of a config says where that lies which no job may see. */
+/** The parts of a config with places that no job may see. */
 export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secretsKey' | 'services'>;
 
-/** Why no job may see this host path; null when it may. Holds for a pool's volumes and for those of a single job alike. */
+/** Why no job may see this host path, in volumes of a pool or of a job; null when it may. */
 export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {
   for (const [key, secret] of secretsOf(config)) {
     if (secret.kind === 'file' && shows(mount.host, secret.path)) {
@@ -88,15 +78,15 @@ export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): st
   if (shows(mount.host, config.stateDir) || shows(config.stateDir, mount.host)) {
     return `shows jobs the state of onejob, because "state_dir" is ${config.stateDir}; choose another folder`;
   }
-  // Who may open the socket may do everything that onejob may.
+  // Everyone who can open the socket may do everything that onejob may.
   const sockets = [config.socket, ...(readGroup() === null ? [] : [sharedSocket(config.stateDir)])];
   const socket = sockets.find((path) => shows(mount.host, path));
   return socket === undefined ? null : `would let jobs talk to onejob, because its socket is ${socket}; choose another folder`;
 }
 
 /**
- * Why a job may not bring a volume, for the own queue to ask: as a pool's, and without the Engine's socket and the
- * processes of this host. `env` says where the Engine listens when that is not the usual place.
+ * Why a job of the own queue may not bring a volume: as for a pool, and no Engine socket and no processes of this host. `env` says
+ * where the Engine listens.
  */
 export function mountProblemFor(
   config: Guarded,

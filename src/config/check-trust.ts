@@ -1,6 +1,4 @@
-/**
- * How far a pool keeps jobs and credentials apart. Trust rules are checked against the pool they stand in: what they promise of untrusted jobs must be possible.
- */
+/** Checks how far a pool keeps jobs and credentials apart, and whether its trust rules can be kept. */
 import type { Runtime } from '../runtimes/runtime.ts';
 import type { Checking } from './check.ts';
 import type { PoolConfig, TrustConfig } from './config.ts';
@@ -23,30 +21,30 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   const open = openDoors(trust);
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
-    const how = `whose jobs can reach everything that listens on this host, and untrusted jobs come in through ${listed(open)}`;
+    const how = `whose jobs can reach everything that listens on this host, and untrusted jobs come in through ${quoted(open)}`;
     const help = `write ${closing(open)}, or runtime: docker, or accept the risk with "isolation: none"`;
     inPool(pool, ['runtime'], `is process, ${how}; ${help}`);
   }
   for (const { host, cache } of recipe.mounts) {
     if (cache !== null || !sound(pool, 'volumes') || engineSocketIn(host) === null) continue;
-    const how = `and untrusted jobs come in through ${listed(open)}; write ${closing(open)}`;
+    const how = `and untrusted jobs come in through ${quoted(open)}; write ${closing(open)}`;
     inPool(pool, ['volumes'], `contain ${host}, which lets a job do everything on this host, ${how}`);
   }
 }
 
 export type Door = 'forks' | 'others';
 
-/** Whether it is a pool of processes that lets untrusted jobs in, with nothing given up for it: a sandbox there has its host's network. */
+/** Whether it is a pool of processes, which have the host's network, that lets untrusted jobs in without `isolation: none`. */
 export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'runtime' | 'isolation' | 'trust'>): boolean {
   return runtime === 'process' && isolation === 'full' && openDoors(trust).length > 0;
 }
 
-/** By which of its keys jobs come in that are not trusted. */
+/** The keys that let untrusted jobs in. */
 export function openDoors(trust: TrustConfig): Door[] {
   return (['forks', 'others'] as const).filter((door) => trust[door] !== 'refuse');
 }
 
-function listed(doors: readonly Door[]): string {
+function quoted(doors: readonly Door[]): string {
   return doors.map((door) => `"${door}"`).join(' and ');
 }
 
@@ -54,14 +52,13 @@ function closing(doors: readonly Door[]): string {
   return `trust: { ${doors.map((door) => `${door}: refuse`).join(', ')} }`;
 }
 
-/**
- * Why a pool may not be given credentials of its CI service where its runtime makes the sandboxes (S8), as a reason for a pause; null when it may. Only a runtime that was looked at knows it, so no file can tell.
- */
+/** Why a pool must not get credentials of its CI service with this runtime (S8), as a reason for a pause; null when it may. */
 export function isolationProblem(
   { service, isolation }: Pick<PoolConfig, 'service' | 'isolation'>,
   { name, capabilities }: Pick<Runtime, 'name' | 'capabilities'>,
 ): string | null {
   if (service === 'own' || isolation === 'none' || capabilities.holdsSecrets) return null;
   const why = capabilities.weaker === null ? '' : ` (${capabilities.weaker.replace(/\.$/, '')})`;
-  return `runtime ${name} cannot keep credentials of service ${service} from other jobs of this host${why}; use "runtime: docker", or accept the risk with "isolation: none"`;
+  const help = 'use "runtime: docker", or accept the risk with "isolation: none"';
+  return `runtime ${name} cannot keep credentials of service ${service} from other jobs of this host${why}; ${help}`;
 }

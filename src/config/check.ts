@@ -1,4 +1,4 @@
-/** Checks across keys. Each problem stands at one key and names the other, and says what would go wrong. */
+/** Checks across keys. Each problem is reported at one key, names the other, and says what would go wrong. */
 import { accessSync, constants, statSync } from 'node:fs';
 import { ownQueue } from '../ci/own-queue/type.ts';
 import type { ServiceType } from '../ci/service-type.ts';
@@ -13,22 +13,22 @@ import { countsSlots, expandName, templateProblem } from './template.ts';
 import { formatSize } from './units.ts';
 import { isNamed, untrustedFolder } from './volumes.ts';
 
-/** What every rule is given to look at, and how it says what is wrong where. */
+/** What every check gets, and how it reports problems. */
 export interface Checking {
   readonly config: Config;
   readonly written: Written;
-  /** The host that it is checked for; null where that is another one, of which nothing is known. */
+  /** The host that the config is for; null for another host. */
   readonly host: HostFacts | null;
-  /** True when the key holds what was written or the default: no problem was found in it. */
+  /** Whether no problem was found in these keys, so that they hold what is written or the default. */
   sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
-  /** Whether the pool itself, not `defaults`, has the key. */
+  /** Whether the pool itself has the key, not `defaults`. */
   own(pool: PoolConfig, key: string): boolean;
-  /** `path` begins with the pool's key; its place is in `defaults` when it is written there. */
+  /** `path` begins with a key of the pool. The place is in `defaults` if the key is written there. */
   inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
   at(path: Path, message: string, level?: Problem['level']): void;
 }
 
-/** Where things are written, as `Combined` knows it. */
+/** Where keys are written. */
 export interface Writing {
   has(path: Path): boolean;
   locate(path: Path, at?: 'key' | 'value'): Place;
@@ -36,9 +36,6 @@ export interface Writing {
 
 export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts | null): Problem[] {
   const problems: Problem[] = [];
-  const at: Checking['at'] = (path, message, level = 'error') => {
-    problems.push({ ...writing.locate(path, 'key'), level, key: formatPath(path), message });
-  };
   const checking: Checking = {
     config,
     written,
@@ -52,9 +49,11 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
       const place = !writing.has(own) && writing.has(shared) ? writing.locate(shared) : writing.locate(own);
       problems.push({ ...place, level, key: formatPath(own), message });
     },
-    at,
+    at(path, message, level = 'error') {
+      problems.push({ ...writing.locate(path, 'key'), level, key: formatPath(path), message });
+    },
   };
-  if (written.pools?.size === 0) at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
+  if (written.pools?.size === 0) checking.at(['pools'], 'is empty: onejob would run nothing; write a pool, or remove the key');
   for (const pool of config.pools) {
     checkPoolService(pool, checking);
     checkDevices(pool, checking);
@@ -118,12 +117,8 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
       const why = 'onejob decrypts only values that come from a pipeline; remove it from this file';
       inPool(pool, path, `is passed to every job of the pool still encrypted: ${why}`, 'warning');
     } else if (looksSecret(key) && value !== '') {
-      inPool(
-        pool,
-        path,
-        'looks like a secret: every job of the pool can read it, and so can everyone who can read this file',
-        'warning',
-      );
+      const why = 'every job of the pool can read it, and so can everyone who can read this file';
+      inPool(pool, path, `looks like a secret: ${why}`, 'warning');
     }
   }
 }
@@ -152,10 +147,10 @@ function checkSums({ config, host, at }: Checking): void {
   }
 }
 
-/** What a recipe for an image needs of this host: a mistake keeps its pool from starting and no other, so it is a warning. */
+/** The Dockerfile of a pool. A mistake keeps only this pool from starting, so it is a warning. */
 function checkImage(pool: PoolConfig, { sound, inPool }: Checking): void {
   const { base = null, dockerfile: path = null } = pool.imageRecipe ?? {};
-  // With a base as well it is said that one of the two must go.
+  // Another check reports a base next to a Dockerfile.
   if (path === null || base !== null || !sound(pool, 'image')) return;
   const why = unreadable(path);
   if (why !== null) inPool(pool, ['image', 'dockerfile'], `${path} ${why}: the image could not be built`, 'warning');
@@ -175,7 +170,7 @@ function unreadable(path: string): string | null {
 /** A name is also a host name: https://man7.org/linux/man-pages/man7/hostname.7.html allows 64, Docker 63. */
 const longest = 63;
 
-/** Each slot of this host has a name of its own, and every runtime and CI service can carry it. */
+/** Each slot of this host needs a unique name that every runtime and CI service accepts. */
 function checkNames({ config, sound, inPool }: Checking): void {
   const taken = new Map<string, PoolConfig>();
   for (const pool of config.pools) {
@@ -195,11 +190,8 @@ function checkNames({ config, sound, inPool }: Checking): void {
         break;
       }
       if (name === untrustedFolder && pool.recipe.mounts.some(({ cache }) => isNamed(cache))) {
-        inPool(
-          pool,
-          ['name'],
-          `is ${name}, which is reserved for the folder with the caches of untrusted jobs; choose another name`,
-        );
+        const why = 'which is reserved for the folder with the caches of untrusted jobs; choose another name';
+        inPool(pool, ['name'], `is ${name}, ${why}`);
         break;
       }
       if (other !== undefined) {
@@ -225,13 +217,13 @@ function checkPoolService(pool: PoolConfig, checking: Checking): void {
   }
   const service = config.services.find((one) => one.name === pool.service);
   if (service !== undefined) serviceType(service.type).checkPool(pool, service, checking);
-  // One that has a problem of its own may say all the same of which type it is.
+  // A service with problems may still have a known type.
   const found = pool.service === 'own' ? ownQueue.type : mapIn(written.top.services?.[pool.service]).type;
   const type = serviceTypes.find((one) => one.type === found);
   if (type !== undefined) checkUnused(pool, type, checking);
 }
 
-/** What only some services know. `defaults` may hold it for pools of others. */
+/** Keys that only some services support; `defaults` may have them for pools of other services. */
 function checkUnused(pool: PoolConfig, { poolKeys }: ServiceType, { own, inPool }: Checking): void {
   const of =
     pool.service === 'own' ? 'jobs of the own queue come from users of this host' : `service ${pool.service} does not report that`;

@@ -1,13 +1,9 @@
-/**
- * Whether a device is one that a pool asks for. Pure. What is unknown of a device never satisfies a condition: a card whose
- * memory nobody can tell is not one of 40 GiB.
- */
+/** Whether a device is one that a pool asks for. Pure. An unknown property of a device never satisfies a condition. */
 import type { Device } from '../gpu/inventory.ts';
 import { satisfiesProfile } from '../gpu/mig.ts';
 import type { DeviceRequest } from './config.ts';
 import { type Parsed, parseSize } from './units.ts';
 
-/** `>=`, `<=`, `>`, `<` or `=`; nothing written means at least. */
 type Relation = '>=' | '<=' | '>' | '<' | '=';
 
 /** A comparison with a number of the same unit. */
@@ -28,7 +24,7 @@ export function computeCondition(written: string): Parsed<Condition> {
   return { ok: true, value: condition(relation, limit) };
 }
 
-/** A compute capability such as `8.6` as a number that can be compared; null when it is none. */
+/** A compute capability such as `8.6` as a number that can be compared; null if invalid. */
 function computeNumber(text: string): number | null {
   const found = /^(\d{1,3})(?:\.(\d{1,2}))?$/.exec(text.trim());
   return found === null ? null : Number(found[1]) * 1000 + Number(found[2] ?? 0);
@@ -50,12 +46,12 @@ function condition(relation: Relation, limit: number): Condition {
   return relations[relation];
 }
 
-/** Whether a device is one of those asked for, leases aside. */
+/** Whether a device is one of those asked for, regardless of leases. */
 export function fits(device: Device, request: DeviceRequest): boolean {
   return whyNot(device, request) === null;
 }
 
-/** Why a device is none of those asked for, as the end of a sentence about it; null when it is one. */
+/** Why a device is not one of those asked for, as the end of a sentence about it; null when it is. */
 export function whyNot(device: Device, request: DeviceRequest): string | null {
   return (
     whyNotKind(device, request) ??
@@ -73,7 +69,7 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
     const isSplit = layout !== null && 'mode' in layout && layout.mode === 'enabled';
     return isSplit ? 'is in MIG mode, so it cannot be given whole' : null;
   }
-  // Whoever names an instance means it.
+  // An instance may be named without "mig: true".
   if (mig === null) return names(uuids, device.uuid) ? null : 'is a MIG instance, but whole cards are requested';
   if (mig === false) return 'is a MIG instance, but whole cards are requested';
   if (mig === true) return null;
@@ -84,7 +80,7 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
 
 function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {
   const { uuids } = request;
-  // A card's UUID stands for its instances too, where instances are asked for.
+  // A card's UUID stands for its instances too.
   if (uuids.length > 0 && !names(uuids, uuid) && !(parent !== null && names(uuids, parent))) return 'is not named in "uuid"';
   if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, but ${request.vendor} is requested`;
   if (request.model === null || matchesModel(model, request.model)) return null;
@@ -96,8 +92,8 @@ function names(uuids: readonly string[], uuid: string): boolean {
 }
 
 /**
- * Whether a model's name holds these words, whole, in this order and next to each other; upper and lower case are the same.
- * "RTX 5000" is in "Quadro RTX 5000" and in "NVIDIA RTX 5000 Ada Generation", not in "RTX PRO 5000", and "A10" is not in "A100".
+ * Whether a model's name contains these whole words, in this order and next to each other, in any case. "RTX 5000" matches
+ * "Quadro RTX 5000" and "NVIDIA RTX 5000 Ada Generation", but not "RTX PRO 5000", and "A10" does not match "A100".
  */
 export function matchesModel(model: string, asked: string): boolean {
   const [has, wants] = [words(model), words(asked)];
@@ -105,10 +101,7 @@ export function matchesModel(model: string, asked: string): boolean {
 }
 
 function words(text: string): string[] {
-  return text
-    .toLowerCase()
-    .split(/[^\p{L}\p{N}]+/u)
-    .filter((word) => word !== '');
+  return text.toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
 }
 
 function whyNotMemory({ memoryMiB }: Device, asked: string | null): string | null {
@@ -118,7 +111,7 @@ function whyNotMemory({ memoryMiB }: Device, asked: string | null): string | nul
   if (memoryMiB === null) return `has unknown memory, but ${JSON.stringify(asked)} is requested`;
   if (parsed.value(memoryMiB * 2 ** 20)) return null;
   const has = `has ${memoryMiB} MiB (${Number((memoryMiB / 1024).toFixed(2))} GiB) of memory, but ${JSON.stringify(asked)} is requested`;
-  // Cards are sold by the decimal number: one of 24 GB has a little less than 24 GiB.
+  // Vendors count in decimal units: a card of 24 GB has a little less than 24 GiB.
   const decimal = asked.replace(/([KMGT])iB/, '$1B');
   const sold = decimal === asked ? null : memoryCondition(decimal);
   return sold?.ok === true && sold.value(memoryMiB * 2 ** 20) ? `${has}; ${JSON.stringify(decimal)} would fit` : has;

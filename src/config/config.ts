@@ -1,142 +1,86 @@
-/**
- * The config as the rest of onejob sees it: complete, checked, read-only. How it is written, and what each key means, is `schema.ts`;
- * here is what holds without it, and what of both results. Nothing of the schema is loaded, which is not needed where there is no file.
- */
+/** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares its keys. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
 import type { HostFacts } from './environment.ts';
+import { complete } from './key.ts';
+import {
+  deviceKeys,
+  diskKeys,
+  imageKeys,
+  poolKeys,
+  type TopFile,
+  topKeys,
+  trustKeys,
+  unsafeKeys,
+  type WrittenPool,
+} from './keys.ts';
 import type { Paths } from './paths.ts';
-import type { TopFile, WrittenPool } from './schema.ts';
 import type { Keys } from './service-keys.ts';
 import { cachePath, isNamed } from './volumes.ts';
 
 export type RuntimeName = 'docker' | 'process';
 
-/** A CI service other than the own queue, which needs no entry. */
 export type ServiceConfig = NonNullable<ReturnType<(typeof serviceTypes)[number]['resolve']>>;
 
 /** The program of a CI service's agent: put into images onejob builds (Azure Pipelines), or mounted into any image (Buildkite). */
 export interface AgentPackageConfig {
-  /** null: the newest that the service hands out; of Buildkite's, which has a pinned one, whatever `from` is. */
+  /** null: the newest of the service; for Buildkite whatever `from` is. */
   readonly version: string | null;
   /**
-   * https address, or absolute path of a `.tar.gz`; null: what the service hands out. Of Buildkite's also the absolute path of the
-   * program itself, or `image`: each image brings its own.
+   * https address, or absolute path of a `.tar.gz`; null: the service's own. For Buildkite also the absolute path of the program,
+   * or `image`: each image brings its own.
    */
   readonly from: string | null;
-  /** Lower-case hex, of the file that `from` names; null: what the service says. */
+  /** Lower-case hex, of the file that `from` names; null: as the service says. */
   readonly sha256: string | null;
 }
 
 export type Config = Readonly<ReturnType<typeof resolveConfig>>;
 export type PoolConfig = Readonly<ReturnType<typeof resolvePool>>;
 /** A job is trusted unless it is from a fork, another build triggered it, or a pattern does not name what it is from. */
-export type TrustConfig = Readonly<ReturnType<typeof resolveTrust>>;
-export type DeviceRequest = Readonly<ReturnType<typeof resolveDevices>>;
+export type TrustConfig = PoolConfig['trust'];
+export type DeviceRequest = PoolConfig['devices'];
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
-export type ImageRecipe = Readonly<NonNullable<ReturnType<typeof resolveImage>>>;
-/** What the owner wants to be run for a device that was put in quarantine. */
+export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
-/** What is written of a service, understood but not yet completed. */
+/** What is written of a service, parsed but without defaults. */
 export interface WrittenService {
   readonly type: ServiceConfig['type'];
   readonly keys: Keys;
 }
 
-/** What a config file says, understood but not yet completed. */
+/** What a config file says, parsed but without defaults. */
 export interface Written {
   readonly top: TopFile;
   readonly services: ReadonlyMap<string, WrittenService>;
   readonly defaults: WrittenPool;
-  /** Each with the defaults under it; null when the file has no `pools`. */
+  /** Each merged over the defaults; null when the file has no `pools`. */
   readonly pools: ReadonlyMap<string, WrittenPool> | null;
-  /** Keys that had a problem (`pools.lab.agents`, `defaults.cpus`): what they hold is not known. */
+  /** Keys with a problem (`pools.lab.agents`, `defaults.cpus`), whose values are not known. */
   readonly broken: ReadonlySet<string>;
 }
 
-export const nothingWritten: Written = {
-  top: {},
-  services: new Map(),
-  defaults: {},
-  pools: null,
-  broken: new Set(),
-};
+export const nothingWritten: Written = { top: {}, services: new Map(), defaults: {}, pools: null, broken: new Set() };
 
-// What holds where nothing is written. In the words of the file, with values already understood: ms, bytes, shares.
-const minute = 60_000;
-const hour = 60 * minute;
-const day = 24 * hour;
-
-export const topDefaults = {
-  log_limit: 64 * 2 ** 20,
-  disk: { min_free: 0.1 },
-  keep_jobs: 7 * day,
-  on_stop: 'end',
-  on_quarantine_timeout: 10 * minute,
-} as const;
-
-export const poolDefaults = {
-  service: 'own',
-  name: '{host}-{pool}-{n}',
-  agents: 1,
-  priority: 0,
-  runtime: 'best',
-  devices: 0,
-  grant: 'auto',
-  image: 'debian:stable-slim',
-  pull: 'missing',
-  standby: true,
-  standby_max_age: 12 * hour,
-  stop_grace: 10_000,
-  timeout: null,
-  cpus: null,
-  memory: null,
-  pids: 4096,
-  disk: null,
-  shm_size: null,
-  network: 'default',
-  read_only: false,
-  oom_score_adj: 500,
-  isolation: 'full',
-  cpu_env: null,
-  hooks: null,
-  plugins: null,
-  cache_limit: 50 * 2 ** 30,
-  trust: {
-    forks: 'run-without-secrets',
-    others: 'run-without-secrets',
-    triggered: 'as-others',
-    caches: 'none',
-    network: 'internet',
-  },
-} as const;
-
-/**
- * What holds otherwise for pools of services whose agents are programs in an image. Such an agent takes up to 30 s to cancel its job
- * when it is told to end (Azure's `Agent.cs`); Buildkite's gives its job 10 s, and then sends the rest of the log.
- */
-export const imagePoolDefaults = { ...poolDefaults, runtime: 'docker', image: 'auto', stop_grace: 35_000 } as const;
-
-/** The pool that there is when the file names none, or there is no file. */
-export const onlyPool = { name: 'default', agents: 2 } as const;
+/** The pool without `pools` in the file, or without a file. */
+const onlyPool = { name: 'default', agents: 2 } as const;
 
 export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
-  const top = { ...topDefaults, ...written.top };
+  const top = complete(topKeys, written.top);
   const services: readonly ServiceConfig[] = [...written.services].flatMap(
     ([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? [],
   );
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
-  /** Read from what is written: a service with a problem of its own has the same kind of pools. */
+  // From what is written: a service with problems has the same kind of pools.
   const typeOf = (service = '') => serviceType(written.services.get(service)?.type);
   const writtenPools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
   const stateDir = paths.stateDir.path;
   const pools: readonly PoolConfig[] = [...writtenPools].map(([name, pool]) => {
-    const defaults = typeOf(pool.service).agent === null ? poolDefaults : imagePoolDefaults;
-    return resolvePool(name, pool, { ownNames, defaults, stateDir });
+    return resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir });
   });
   return Object.freeze({
-    /** Where it was read from; null when there is no file. */
+    /** null without a file. */
     path: paths.config?.path ?? null,
     /** What `{host}` stands for in agent names: the host's short name, 24 characters at most. */
     host: host.name,
@@ -145,14 +89,14 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     /** Bytes of log kept per agent. */
     logLimit: top.log_limit,
     /** Share of the disk, 0 to 1, below which nothing is released. */
-    diskMinFree: top.disk.min_free ?? topDefaults.disk.min_free,
-    /** ms after which finished jobs, their logs and artifacts are forgotten. */
+    diskMinFree: complete(diskKeys, top.disk).min_free,
+    /** ms */
     keepJobs: top.keep_jobs,
-    /** What happens to running agents when the manager is told to stop (S10). */
+    /** What happens to running agents when the manager stops (S10). */
     onStop: top.on_stop,
-    /** A program, by its path or by its name on the `PATH`, and its arguments: no shell. Killed after `timeout`, in ms. null: nothing is run. */
+    /** A program, by its path or its name on the `PATH`, and its arguments. Killed after `timeout`, ms. null: none. */
     onQuarantine: top.on_quarantine === undefined ? null : { command: top.on_quarantine, timeout: top.on_quarantine_timeout },
-    /** Private key that opens secrets in job definitions; null when not written. */
+    /** Private key that decrypts secrets of jobs; null if not set. */
     secretsKey: top.secrets?.key ?? null,
     services,
     pools,
@@ -160,22 +104,24 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
 }
 
 interface Surroundings {
-  /** Services that are the own queue. */
+  /** Services of type `own-queue`. */
   readonly ownNames: ReadonlySet<string>;
-  readonly defaults: typeof poolDefaults | typeof imagePoolDefaults;
+  /** Whether its agents are programs in images. */
+  readonly isInImages: boolean;
   readonly stateDir: string;
 }
 
-function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, stateDir }: Surroundings) {
-  const pool = { ...defaults, ...given };
+function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir }: Surroundings) {
+  const pool = complete(poolKeys, given, isInImages);
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
-  const imageRecipe: ImageRecipe | null = resolveImage(pool.image);
-  const devices: DeviceRequest = resolveDevices(pool.devices);
-  const trust: TrustConfig = resolveTrust(given.trust);
-  const best: RuntimeName | null = defaults.runtime === 'best' && given.image === undefined ? null : 'docker';
-  /** `{name}` in env, mounts is already a template here: expand per slot with `expandRecipe`. */
+  const asked = complete(deviceKeys, typeof pool.devices === 'object' ? pool.devices : { count: pool.devices });
+  const { uuid = [], capabilities, numa, ...conditions } = asked;
+  const unsafe = complete(unsafeKeys, given.unsafe);
+  const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
+  const image = pool.image === 'auto' ? { base: pool.image } : pool.image;
+  // `{name}` in variables and mounts is expanded for each slot by `expandRecipe`.
   const recipe: Recipe = {
-    image: imageRecipe === null && typeof pool.image === 'string' && pool.runtime !== 'process' ? pool.image : null,
+    image: typeof image === 'string' && pool.runtime !== 'process' ? image : null,
     pull: pool.pull,
     env: { ...given.env, ...cpuVariable(pool) },
     mounts: [...(given.volumes ?? []), ...(given.caches ?? []).map((cache) => placeCache(cache, name, stateDir))],
@@ -190,28 +136,28 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     tmpfs: given.tmpfs ?? {},
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
-    grant: resolveGrant(pool.grant, pool.devices),
+    grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
     unsafe: {
-      privileged: given.unsafe?.privileged ?? false,
-      pidHost: given.unsafe?.pid_host ?? false,
-      seccompUnconfined: given.unsafe?.seccomp_unconfined ?? false,
+      privileged: unsafe.privileged,
+      pidHost: unsafe.pid_host,
+      seccompUnconfined: unsafe.seccomp_unconfined,
     },
   };
   return {
     name,
     /** Key in `services`, or `own` for the own queue. */
     service,
-    /** null: the best one that is there. A pool that names an image is never null: only docker has images. */
+    /** null: the best one available. Never null for a pool with an image. */
     runtime: pool.runtime === 'best' ? best : pool.runtime,
-    /** What jobs ask for at the CI service; for the own queue the pool's name. */
+    /** The queue at the CI service; for the own queue the pool's name. */
     queue: service === 'own' ? name : (given.queue ?? name),
     priority: pool.priority,
-    /** Agent name template; knows {host} {pool} {n} and {K..}. Expand with `expandName`. */
+    /** Template; expand it with `expandName`. */
     agentName: pool.name,
-    /** Number of slots; `per-device`: as many as there are devices that fit. */
+    /** Number of slots; `per-device`: one for each device that fits. */
     agents: pool.agents,
-    /** Devices each agent needs, with conditions on them; none for a CPU pool. */
-    devices,
+    /** Devices that each agent needs, with conditions on them. */
+    devices: Object.freeze({ ...conditions, uuids: [uuid].flat() }),
     tags: resolveTags(given.tags),
     standby: pool.standby,
     /** ms */
@@ -222,48 +168,20 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, defaults, sta
     timeout: pool.timeout,
     /** Bytes that the files of a job may take on disk; null for no limit. */
     disk: pool.disk,
-    /** What jobs may do by where they come from, where the CI service tells it. */
-    trust,
-    /** `none`: credentials of a CI service may enter a sandbox that cannot hold them apart (S8). */
+    trust: Object.freeze(complete(trustKeys, given.trust)),
+    /** `none`: credentials of a CI service may enter a sandbox that does not hide them from other jobs (S8). */
     isolation: pool.isolation,
-    /** Folder of the host with hooks of the owner, for agents that know hooks (Buildkite); null: none. */
+    /** Folders of the host for agents that support them; null: none. */
     hooks: pool.hooks,
-    /** Folder of the host with plugins of the owner, likewise. */
     plugins: pool.plugins,
-    /** Bytes that each named cache of a slot may have; what was not used for longest is removed beyond. */
+    /** Bytes for each named cache of a slot. */
     cacheLimit: pool.cache_limit,
-    /** Set when the image is to be chosen or built; then `recipe.image` is null until it was. */
-    imageRecipe,
+    /** null unless onejob chooses or builds the image; then `recipe.image` is null until it has. */
+    imageRecipe: typeof image === 'string' ? null : Object.freeze(complete(imageKeys, image)),
     recipe,
   };
 }
 
-/** What each rule means stands with its key in the schema. */
-function resolveTrust(given: WrittenPool['trust']) {
-  const { trust } = poolDefaults;
-  /** null: any, of `tags` none. */
-  const list = (patterns: readonly string[] | undefined): readonly string[] | null => patterns ?? null;
-  return {
-    forks: given?.forks ?? trust.forks,
-    pipelines: list(given?.pipelines),
-    branches: list(given?.branches),
-    /** A build of a tag is never one of a branch. */
-    tags: list(given?.tags),
-    /** What may have made the build, in the service's words. */
-    sources: list(given?.sources),
-    /** Of what addresses of repositories mean, as `host/path` or `user@host/path`. */
-    repositories: list(given?.repositories),
-    triggered: given?.triggered ?? trust.triggered,
-    others: given?.others ?? trust.others,
-    caches: given?.caches ?? trust.caches,
-    /** Of untrusted jobs; null: as the pool's. */
-    image: given?.image ?? null,
-    /** Of untrusted jobs. */
-    network: given?.network ?? trust.network,
-  };
-}
-
-/** Whole CPUs, for programs that take the number of their threads from it. */
 function cpuVariable({ cpu_env: name, cpus }: Pick<WrittenPool, 'cpu_env' | 'cpus'>): Record<string, string> {
   return typeof name !== 'string' || typeof cpus !== 'number' ? {} : { [name]: String(Math.max(1, Math.floor(cpus))) };
 }
@@ -273,52 +191,8 @@ function placeCache(mount: Mount, pool: string, stateDir: string): Mount {
   return isNamed(mount.cache) ? { ...mount, host: cachePath(stateDir, pool, '{name}', mount.cache.name) } : mount;
 }
 
-function resolveImage(written: NonNullable<WrittenPool['image']>) {
-  if (typeof written === 'string' && written !== 'auto') return null;
-  const image: Extract<typeof written, object> = typeof written === 'string' ? { base: written } : written;
-  const packages: readonly string[] = image.packages ?? [];
-  return {
-    /** Image reference, or `auto`; null when only `dockerfile` is given. */
-    base: image.base ?? null,
-    packages,
-    /** Path of a Dockerfile on this host. */
-    dockerfile: image.dockerfile ?? null,
-    flavour: image.flavour ?? 'devel',
-    /** As in tags of images, such as `ubuntu22.04`, for `auto`; null for the best one there is. */
-    distribution: image.distribution ?? null,
-  };
-}
-
-function resolveDevices(devices: NonNullable<WrittenPool['devices']>) {
-  const asked: Extract<typeof devices, object> = typeof devices === 'object' ? devices : { count: devices };
-  const uuids: readonly string[] = [asked.uuid ?? []].flat();
-  return {
-    count: asked.count ?? 1,
-    /** true: any MIG instance; a profile such as `1g.10gb`; null or false: whole cards. */
-    mig: asked.mig ?? null,
-    model: asked.model ?? null,
-    uuids,
-    vendor: asked.vendor ?? null,
-    /** `>=40GiB` and the like, as written. */
-    memory: asked.memory ?? null,
-    compute: asked.compute ?? null,
-    share: asked.share ?? 1,
-    display: asked.display ?? 'allow',
-  };
-}
-
-function resolveGrant(way: NonNullable<WrittenPool['grant']>, devices: NonNullable<WrittenPool['devices']>): Recipe['grant'] {
-  const { capabilities = [], numa = false } = typeof devices === 'object' ? devices : {};
-  return { way, capabilities: [...new Set(capabilities)], numa };
-}
-
 /** `key=value` each: a list gives a tag several values; a text is split at its commas. */
 function resolveTags(tags: WrittenPool['tags']): readonly string[] {
-  if (tags === undefined) return [];
-  if (typeof tags === 'string')
-    return tags
-      .split(',')
-      .map((tag) => tag.trim())
-      .filter((tag) => tag !== '');
-  return Object.entries(tags).flatMap(([key, value]) => [value].flat().map((one) => `${key}=${one}`));
+  if (typeof tags === 'string') return tags.split(',').flatMap((tag) => tag.trim() || []);
+  return Object.entries(tags ?? {}).flatMap(([key, value]) => [value].flat().map((one) => `${key}=${one}`));
 }

@@ -1,17 +1,15 @@
-/**
- * What pools ask of devices, held against the devices of a host: for `up` and `doctor`. Pure. A look that may not be whole says
- * nothing of what is not there.
- */
+/** Compares what pools ask for with the devices of a host, for `up` and `doctor`. Pure. */
 import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
 import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { fits, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
+import { listed } from './problem.ts';
 
 type Asking = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
-/** In the order of the pools; none for a pool that can have all it asks for, or asks for none. */
+/** In the order of the pools; none for a pool that gets all it asks for. */
 export function deviceFindings({ pools }: { readonly pools: readonly Asking[] }, inventory: Inventory): Finding[] {
   const asking = pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
   const shared = allocate(asking.filter((pool) => pool.standby).map(wantOf), { devices: inventory.devices });
@@ -23,14 +21,8 @@ export function deviceFindings({ pools }: { readonly pools: readonly Asking[] },
 
 function wantOf({ name, agents, devices }: Asking): Want<Device> {
   const { count, share, uuids } = devices;
-  return {
-    pool: name,
-    agents,
-    count,
-    share,
-    fits: (device) => fits(device, devices),
-    ...(uuids.length > 0 ? { named: uuids } : {}),
-  };
+  const want = { pool: name, agents, count, share, fits: (device: Device) => fits(device, devices) };
+  return uuids.length > 0 ? { ...want, named: uuids } : want;
 }
 
 function finding({ name }: Asking, level: 'warning' | 'error', message: string, hint: string | null): Finding {
@@ -42,7 +34,7 @@ function ambiguous(pool: Asking, devices: readonly Device[]): Finding[] {
   const models = [...new Set(devices.filter((device) => fits(device, pool.devices)).map((device) => device.model))];
   const [first] = models;
   if (model === null || first === undefined || models.length < 2) return [];
-  const message = `"model: ${model}" matches different cards, ${list(models)}, so its agents differ.`;
+  const message = `"model: ${model}" matches different cards, ${listed(models)}, so its agents differ.`;
   return [finding(pool, 'warning', message, `Give more of the name, such as "model: ${first}".`)];
 }
 
@@ -53,7 +45,7 @@ function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device
   const found = tooLittle(pool, pools, fitting, shared);
   const gone = uuids.filter((uuid) => !devices.some((device) => isCalled(device, uuid)));
   if (gone.length === 0) return found;
-  const message = `It names ${list(gone)}, which ${gone.length === 1 ? 'is' : 'are'} missing.`;
+  const message = `It names ${listed(gone)}, which ${gone.length === 1 ? 'is' : 'are'} missing.`;
   const level = found.some((one) => one.level === 'error') ? 'error' : 'warning';
   return [finding(pool, level, message, 'Fix "uuid" in "devices"; "onejob gpus" lists the devices of this host.'), ...found];
 }
@@ -71,7 +63,7 @@ function tooLittle(pool: Asking, pools: readonly Asking[], fitting: readonly Dev
   return pool.standby ? tooFew(pool, pools, fitting, shared) : [];
 }
 
-/** Agents that get no devices, since other pools or the others of this one have them. */
+/** Agents that get no devices, because other agents of this or other pools have them. */
 function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device[], { slots, short }: Allocation): Finding[] {
   const isFitting = new Set(fitting.map((device) => device.uuid));
   const got = slots.filter((slot) => slot.pool === pool.name).length;
@@ -85,19 +77,18 @@ function tooFew(pool: Asking, pools: readonly Asking[], fitting: readonly Device
   const { count, share } = pool.devices;
   const each = count === 'all' || count > 1 ? `, ${count} each` : '';
   const sharing = share > 1 ? `, ${share} agents to each` : '';
-  const asks =
-    missed === undefined
-      ? 'It asks for one agent per device'
-      : `It asks for devices for ${missed.wanted === 1 ? 'one agent' : `${missed.wanted} agents`}`;
+  const agents = missed?.wanted === 1 ? 'one agent' : `${missed?.wanted} agents`;
+  const asks = missed === undefined ? 'It asks for one agent per device' : `It asks for devices for ${agents}`;
   const there = `${fitting.length} ${fitting.length === 1 ? 'device' : 'devices'} of this host ${fitting.length === 1 ? 'fits' : 'fit'}`;
-  const others = holders.length === 0 ? '' : `, of which ${list(holders)}`;
+  const others = holders.length === 0 ? '' : `, of which ${listed(holders)}`;
   const message = `${asks}${each}${sharing}, but ${got === 0 ? 'gets none' : `gets ${got}`}: ${there}${others}.`;
-  const hint =
-    holders.length === 0 && pool.devices.uuids.length > 0
-      ? 'Ask for as many agents as there are devices in "uuid", or name more of them.'
-      : holders.length === 0
-        ? 'Ask for fewer agents, or write "agents: per-device".'
-        : 'Ask for fewer agents, give the pools conditions that differ, or let them take turns with "standby: false".';
+  let hint = 'Ask for fewer agents, give the pools conditions that differ, or let them take turns with "standby: false".';
+  if (holders.length === 0) {
+    hint =
+      pool.devices.uuids.length > 0
+        ? 'Ask for as many agents as there are devices in "uuid", or name more of them.'
+        : 'Ask for fewer agents, or write "agents: per-device".';
+  }
   return [finding(pool, got === 0 ? 'error' : 'warning', message, hint)];
 }
 
@@ -107,7 +98,7 @@ function none(pool: Asking, devices: readonly Device[]): Finding {
   const see = '"onejob gpus" lists the devices of this host.';
   if (devices.length === 0) return error('It asks for devices, but this host has none.', see);
   if (uuids.length > 0 && !devices.some((device) => uuids.some((uuid) => isCalled(device, uuid)))) {
-    return error(`None of the devices that it names exists on this host: ${list(uuids)}.`, see);
+    return error(`None of the devices that it names exists on this host: ${listed(uuids)}.`, see);
   }
   const cards = devices.filter((device) => device.kind === 'gpu');
   const instances = devices.filter((device) => device.kind === 'mig');
@@ -141,25 +132,19 @@ function withoutInstances(
   const able = cards.find((card) => card.mig !== null);
   const message = 'It asks for MIG instances, but no card of this host is in MIG mode.';
   if (able === undefined) return error(message, 'According to its driver, no card supports it: leave "mig" out.');
-  return error(
-    message,
-    `Type "sudo nvidia-smi -i ${able.uuid} -mig 1" while nothing uses it, then create instances: ${make(able)}.`,
-  );
+  const enable = `Type "sudo nvidia-smi -i ${able.uuid} -mig 1" while nothing uses it`;
+  return error(message, `${enable}, then create instances: ${make(able)}.`);
 }
 
 function isInMigMode({ mig }: Device): boolean {
   return mig !== null && 'mode' in mig && mig.mode === 'enabled';
 }
 
-/** The first is the hardest to mend, and no number of later ones outweighs it. */
+/** The hardest to fix first; no number of later ones outweighs it. */
 const conditions = ['kind', 'mig', 'vendor', 'uuids', 'model', 'compute', 'memory', 'display'] as const;
+type Miss = { readonly condition: (typeof conditions)[number]; readonly why: string };
 
-interface Miss {
-  readonly condition: (typeof conditions)[number];
-  readonly why: string;
-}
-
-/** Each condition by itself: `whyNot` alone stops at the first. */
+/** All conditions that a device misses: `whyNot` alone stops at the first. */
 function missesOf(device: Device, asked: DeviceRequest): Miss[] {
   const open: DeviceRequest = {
     ...asked,
@@ -170,19 +155,13 @@ function missesOf(device: Device, asked: DeviceRequest): Miss[] {
   const isPart = device.kind === 'mig';
   const kind = isPart === (asked.mig !== null && asked.mig !== false) ? 'mig' : 'kind';
   return conditions.flatMap((condition): Miss[] => {
-    if (condition === 'kind' || condition === 'mig') {
-      const why = condition === kind ? whyNot(device, { ...open, mig: asked.mig, uuids: named ? [device.uuid] : [] }) : null;
-      return why === null ? [] : [{ condition, why }];
-    }
-    const why = whyNot(card, { ...open, [condition]: asked[condition] });
+    let why: string | null = null;
+    if (condition === kind) why = whyNot(device, { ...open, mig: asked.mig, uuids: named ? [device.uuid] : [] });
+    else if (condition !== 'kind' && condition !== 'mig') why = whyNot(card, { ...open, [condition]: asked[condition] });
     return why === null ? [] : [{ condition, why }];
   });
 }
 
 function weigh(misses: readonly Miss[]): number {
   return misses.reduce((sum, { condition }) => sum + 2 ** (conditions.length - conditions.indexOf(condition)), 0);
-}
-
-function list(words: readonly string[]): string {
-  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} and ${words.at(-1)}`;
 }

@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
-import { describe as about } from './docs.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
+import { aboutOf } from './values.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -41,7 +41,7 @@ function azure(...keys: string[]): string {
 
 describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema.shape).length > 0))('%s', (section, schema) => {
   it.each(Object.keys(schema.shape))('%s has a meaning and an example that is right', async (key) => {
-    const { description, example, kind } = about(schema.shape[key as keyof typeof schema.shape]);
+    const { description, example, kind } = aboutOf(schema.shape[key as keyof typeof schema.shape]);
     expect(description).toMatch(/\.$/);
     expect(kind).not.toBe('');
     const wrap = inside[section] ?? ((text: string) => `pools: { x: {} }\ndefaults: { ${section}: { ${text} } }`);

@@ -1,13 +1,14 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
-import { z } from 'zod';
-import { poolDefaults, topDefaults } from './config.ts';
+import type { z } from 'zod';
+import { titlesOf } from '../ci/types.ts';
 import { show } from './explain.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from './schema.ts';
-import type { About } from './values.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
+import type { Described } from './key.ts';
+import { aboutOf } from './values.ts';
 
 const head = `# Configuration
 
-<!-- Printed by "npm run docs" from src/config/schema.ts: change it there. -->
+<!-- Printed by "npm run docs" from src/config/keys.ts: change it there. -->
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
 \`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one is used. Without a file there is the own queue with
@@ -54,7 +55,7 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
-  const parts = [head, section('Top level', '', topFile, topDefaults)];
+  const parts = [head, section('Top level', '', topFile)];
   for (const name of ['disk', 'secrets']) parts.push(nested(name, ''));
   for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
@@ -62,10 +63,10 @@ export function configurationPage(): string {
       needs === '' ? 'The own queue, under another name. It has no other keys.' : `In addition to \`type\`, it needs ${needs}.`;
     parts.push(section(`A service of type \`${type}\``, intro, keys));
     for (const [name, inner] of Object.entries(maps))
-      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, {}, 3));
+      parts.push(section(`\`${name}\` of a service of type \`${type}\``, '', inner, 3));
   }
   const merging = 'Maps in `defaults` and in a pool merge key by key; other values are replaced.';
-  parts.push(section('A pool, and `defaults`', merging, poolFile, poolDefaults));
+  parts.push(section('A pool, and `defaults`', merging, poolFile));
   for (const name of ['devices', 'image', 'trust', 'unsafe']) parts.push(nested(name, 'of a pool'));
   return parts.join('\n');
 }
@@ -73,17 +74,15 @@ export function configurationPage(): string {
 function nested(name: string, owner: string): string {
   const keys = nestedKeys[name];
   if (keys === undefined) throw new Error(`no nested keys: ${name}`);
-  const defaults = { disk: topDefaults.disk, trust: poolDefaults.trust }[name];
-  return section(`\`${name}\` ${owner}`.trim(), '', keys, defaults, 3);
+  return section(`\`${name}\` ${owner}`.trim(), '', keys, 3);
 }
 
-type Defaults = Readonly<Record<string, unknown>>;
-
-function section(title: string, intro: string, keys: z.ZodObject, defaults: Defaults = {}, level = 2): string {
+function section(title: string, intro: string, keys: z.ZodObject, level = 2): string {
   const lines = [`${'#'.repeat(level)} ${title}`, ''];
   if (intro !== '') lines.push(intro, '');
   const rows = Object.entries(keys.shape).map(([name, type]) => {
-    const { kind, description, example, shown = defaultOf(name, defaults[name]) } = describe(type);
+    const about = aboutOf(type);
+    const { kind, description, example, shown = shownDefault(about) } = about;
     const cells = [
       code(name),
       kind,
@@ -97,17 +96,12 @@ function section(title: string, intro: string, keys: z.ZodObject, defaults: Defa
   return lines.join('\n');
 }
 
-/** What the schema says about one key. */
-export function describe(type: unknown): About & { kind: string } {
-  const { title = '', description = '', examples, shown } = (type instanceof z.ZodType ? type.meta() : undefined) ?? {};
-  const [example = ''] = Array.isArray(examples) ? examples : [];
-  return { kind: title, description, example: String(example), ...(typeof shown === 'string' && { shown }) };
-}
-
-/** A map's defaults stand with its own keys. */
-function defaultOf(name: string, value: unknown): string {
-  if (value === undefined || (typeof value === 'object' && value !== null)) return '';
-  return typeof value === 'string' ? value : show(name, value);
+function shownDefault({ kind, default: usual, defaultInImages }: Described): string {
+  // The section of a map has the defaults of its keys; null is "none" where the file may say so.
+  if (usual === undefined || (usual === null ? !kind.includes('none') : typeof usual === 'object')) return '';
+  const text = (value: unknown) => (typeof value === 'string' ? value : show(kind, value));
+  if (defaultInImages === undefined) return text(usual);
+  return `${code(text(usual))}; ${code(text(defaultInImages))} with ${titlesOf(({ agent }) => agent !== null)}`;
 }
 
 function code(text: string): string {

@@ -1,15 +1,14 @@
-/** The only reader of the environment, besides `src/secrets`. Read once at the start, passed in everywhere else. */
+/** The only reader of the environment, apart from `src/secrets`. Read once at the start, and passed on. */
 import { availableParallelism, homedir, hostname, totalmem } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { handedOn, readProxies } from './proxies.ts';
 import { shortHost } from './template.ts';
 
-/** What the process was started with. Absent and empty variables are both null. */
+/** Absent and empty variables are both null. */
 export type Environment = ReturnType<typeof readEnvironment>;
-/** What the Docker CLI reads too; https://docs.docker.com/reference/cli/docker/#environment-variables */
+/** As the Docker CLI reads it; https://docs.docker.com/reference/cli/docker/#environment-variables */
 export type DockerEnvironment = Environment['docker'];
 
-/** Facts about this host that need no inventory. */
 export interface HostFacts {
   /** What `{host}` stands for. */
   readonly name: string;
@@ -22,7 +21,7 @@ type Variables = Readonly<Record<string, string | undefined>>;
 
 export function readEnvironment(variables: Variables = process.env, uid: number = process.getuid?.() ?? 0) {
   const get = (name: string) => variables[name] || null;
-  // The XDG specification: a relative path in one of its variables is invalid and must be ignored.
+  // The XDG specification: a relative path is invalid and must be ignored.
   const absolute = (name: string) => {
     const value = get(name);
     return value !== null && isAbsolute(value) ? value : null;
@@ -37,21 +36,19 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     configHome: absolute('XDG_CONFIG_HOME') ?? join(home, '.config'),
     /** `$XDG_STATE_HOME`, else `~/.local/state`. */
     stateHome: absolute('XDG_STATE_HOME') ?? join(home, '.local', 'state'),
-    /** `$XDG_RUNTIME_DIR`; null when there is none. */
     runtimeDir: absolute('XDG_RUNTIME_DIR'),
     docker: Object.freeze({
       host: get('DOCKER_HOST'),
-      /** Any value but the empty one, also `0`, turns it on, as in the Docker CLI. */
+      /** Any value but the empty one, even `0`, enables it, as in the Docker CLI. */
       tlsVerify: get('DOCKER_TLS_VERIFY') !== null,
       certPath: get('DOCKER_CERT_PATH'),
       context: get('DOCKER_CONTEXT'),
       config: get('DOCKER_CONFIG') ?? join(home, '.docker'),
-      /** Where rootless Engines have their sockets. */
+      /** Where sockets of rootless Engines are. */
       runtimeDir: absolute('XDG_RUNTIME_DIR'),
     }),
-    /** By which services are reached. */
     proxies: readProxies(variables),
-    /** What a process of onejob's that asks something of services is started with. Its values can be secret. */
+    /** Environment of onejob's own processes that call services. Its values can be secret. */
     handedOn: handedOn(variables, process.cwd()),
     // https://no-color.org: present and not empty, whatever the value.
     noColor: get('NO_COLOR') !== null,
@@ -59,7 +56,7 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     ci: get('CI') !== null && get('CI') !== 'false',
     /** `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
     crashAt: get('ONEJOB_CRASH_AT'),
-    /** Where the tools of GPU vendors are looked for. */
+    /** Where to find the tools of GPU vendors. */
     path: get('PATH') ?? '/usr/local/bin:/usr/bin:/bin',
     /** A folder with a `sys`, `proc`, `kmsg` and `locks` of its own: for onejob's own tests, see CONTRIBUTING. */
     hostRoot: absolute('ONEJOB_HOST_ROOT'),

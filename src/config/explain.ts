@@ -1,19 +1,21 @@
-/** What holds and why: each value of the config with its origin, and the report of `config check`. Never a secret's value. */
-import { serviceType, serviceTypes } from '../ci/types.ts';
+/** `config show`: each value with its origin, never a secret. And the report of `config check`. */
+import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
-import { imagePoolDefaults, poolDefaults, topDefaults } from './config.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
+import { defaultsOf } from './key.ts';
+import { poolKeys, topKeys, trustKeys } from './keys.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
+import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
-/** One value that holds. */
 export interface ShownValue {
   /** `pools.lab.memory` */
   readonly key: string;
-  /** As one would write it. */
+  /** As people write it. */
   readonly value: string;
   /** `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
   readonly origin: string;
@@ -21,35 +23,37 @@ export interface ShownValue {
 
 const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
 
-/** The whole effective config, in the order of the docs. */
+/** The whole config in effect, in the order of the docs. */
 export function configShow(checked: Checked): ShownValue[] {
   const { written, writing, paths, config } = checked;
   const shown: ShownValue[] = [];
   const add = (path: Path, value: unknown, origin: string) =>
-    shown.push({ key: formatPath(path), value: show(path.at(-1), value), origin });
+    shown.push({ key: formatPath(path), value: show(kinds.get(String(path.at(-1))), value), origin });
   const fromFile = (path: Path) => {
     const place = writing.locate(path, 'key');
     return place.line === null ? place.source : `${place.source}:${place.line}`;
   };
-  /** Adds a value, or one line for each key of a map; `places` are where it may be written, the first that is wins. */
+  /** Adds a value, or one line for each key of a map. `places`: where it may be written; the first that is written counts. */
   const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
     if (isPlainMap(value)) {
-      for (const [name, inner] of Object.entries(value)) {
-        const innerPlaces = places.map((place) => [...place, name]);
-        addFrom([...path, name], inner, innerPlaces);
-      }
+      for (const [name, inner] of Object.entries(value))
+        addFrom(
+          [...path, name],
+          inner,
+          places.map((place) => [...place, name]),
+        );
       return;
     }
     const place = places.find((one) => writing.has(one));
     const above = places.map((one) => one.slice(0, -1)).find((one) => one.length > 1 && writing.has(one));
-    // Trust has defaults beside what is written of it; of other maps, what is understood was all written.
+    // Only trust has defaults for keys of a map; what other maps contain was all written.
     const isWritten = above !== undefined && path.length > 3 && path[2] !== 'trust';
     add(path, value, place !== undefined ? fromFile(place) : isWritten ? fromFile(above) : 'default');
   };
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  for (const [name, value] of Object.entries({ ...topDefaults, ...written.top }))
+  for (const [name, value] of Object.entries({ ...defaultsOf(topKeys), ...written.top }))
     if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
@@ -58,8 +62,8 @@ export function configShow(checked: Checked): ShownValue[] {
   }
   for (const pool of config.pools) {
     const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
-    const defaults = serviceType(written.services.get(pool.service)?.type).agent !== null ? imagePoolDefaults : poolDefaults;
-    for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...defaults.trust, ...keys.trust } })) {
+    const defaults = defaultsOf(poolKeys, serviceType(written.services.get(pool.service)?.type).agent !== null);
+    for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...trustDefaults, ...keys.trust } })) {
       const path = ['pools', pool.name, key];
       addFrom(path, value, [path, ['defaults', key]]);
     }
@@ -73,22 +77,20 @@ export function formatShown(shown: readonly ShownValue[]): string {
   return shown.map((one) => `${`${one.key}: ${one.value}`.padEnd(width)}  # ${one.origin}\n`).join('');
 }
 
-/** What `config check` says. `ok` is false when there is an error. */
+/** The report of `config check`. `ok` is false when there is an error. */
 export function configCheck(checked: Checked): { readonly ok: boolean; readonly text: string } {
   const { errors, warnings, config, paths } = checked;
   const lines = [...errors, ...warnings].map((problem) => formatProblem(problem));
   const file = paths.config?.path ?? null;
-  if (errors.length > 0) {
-    lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
-    return { ok: false, text: `${lines.join('\n')}\n` };
-  }
+  const ok = errors.length === 0;
+  if (!ok) lines.push(`${count(errors.length, 'problem')}, ${count(warnings.length, 'warning')}`);
   const perDevice = config.pools.filter((pool) => pool.agents === 'per-device').map((pool) => pool.name);
   const agents = config.pools.reduce((sum, pool) => sum + (pool.agents === 'per-device' ? 0 : pool.agents), 0);
   const more = perDevice.length === 0 ? '' : `, and one per device in ${perDevice.join(', ')}`;
   const what = `${count(config.pools.length, 'pool')}, ${count(agents, 'agent')}${more}`;
   const says = file === null ? 'There is no config file; the defaults apply' : `${file} is valid`;
-  lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
-  return { ok: true, text: `${lines.join('\n')}\n` };
+  if (ok) lines.push(`${says}: ${what}${warnings.length === 0 ? '' : `, ${count(warnings.length, 'warning')}`}`);
+  return { ok, text: `${lines.join('\n')}\n` };
 }
 
 function count(n: number, word: string): string {
@@ -108,23 +110,23 @@ function isPlainMap(value: unknown): value is Record<string, unknown> {
   );
 }
 
-const durations = new Set<string | number | undefined>([
-  'standby_max_age',
-  'stop_grace',
-  'timeout',
-  'keep_jobs',
-  'on_quarantine_timeout',
-  ...serviceTypes.flatMap(({ defaults }) => Object.keys(defaults).filter((key) => typeof defaults[key] === 'number')),
-]);
-const sizes = new Set<string | number | undefined>(['memory', 'disk', 'shm_size', 'log_limit', 'cache_limit']);
+/** Kinds of values by key: keys of one name in different maps that hold numbers have the same kind. */
+const kinds = new Map(
+  [...Object.values(serviceSchemas).map(({ keys }) => keys), ...Object.values(nestedKeys), topFile, poolFile].flatMap(({ shape }) =>
+    Object.entries(shape).map(([key, type]) => [key, aboutOf(type).kind] as const),
+  ),
+);
 
-/** A value of a key as one would write it. */
-export function show(key: string | number | undefined, value: unknown): string {
+/** Without lists, which have no default. */
+const trustDefaults = Object.fromEntries(Object.entries(defaultsOf(trustKeys)).filter(([, value]) => value !== null));
+
+/** A value as people write it. `kind`: of its key. */
+export function show(kind: string | undefined, value: unknown): string {
   if (value === null) return 'none';
   if (typeof value === 'number') {
-    if (durations.has(key)) return formatDuration(value);
-    if (sizes.has(key)) return formatSize(value);
-    return key === 'min_free' ? formatShare(value) : String(value);
+    if (kind?.startsWith('duration')) return formatDuration(value);
+    if (kind?.startsWith('size')) return formatSize(value);
+    return kind === 'percentage' ? formatShare(value) : String(value);
   }
   if (Array.isArray(value)) return `[${value.map((one) => show(undefined, one)).join(', ')}]`;
   if (typeof value !== 'object') return plain(String(value));

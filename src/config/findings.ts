@@ -1,14 +1,14 @@
-/** What is found in a config besides what its keys may hold: of its secrets, and of pools that give something of their sandboxes away. */
+/** Findings about the secrets of a config, and about pools that weaken their sandboxes. */
 import { serviceType, tellingOrigin } from '../ci/types.ts';
 import { OnejobError } from '../errors.ts';
-import type { Finding } from '../finding.ts';
+import { type Finding, fine, warning } from '../finding.ts';
 import { checkSecret, describeSecret, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
 import type { Writing } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 import type { Problem } from './problem.ts';
 
-/** Every secret of a config, with the key it stands at. */
+/** Every secret of a config, with its key. */
 export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
   const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
   for (const service of config.services)
@@ -16,7 +16,7 @@ export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [str
   return found;
 }
 
-/** What is wrong with them where they are named. `now`: wall clock, ms since the epoch. */
+/** Problems of secrets, at their keys. `now`: wall clock, ms since the epoch. */
 export async function checkSecrets(config: Config, writing: Writing, now: number): Promise<Problem[]> {
   const problems: Problem[] = [];
   for (const [key, secret] of secretsOf(config)) {
@@ -25,14 +25,14 @@ export async function checkSecrets(config: Config, writing: Writing, now: number
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
     if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
     for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
-    const wrong =
-      problem === null && key === 'secrets.key' && tellingOrigin(config.services).size > 0 ? await keysProblem(secret) : null;
+    if (problem !== null || key !== 'secrets.key' || tellingOrigin(config.services).size === 0) continue;
+    const wrong = await keysProblem(secret);
     if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
   }
   return problems;
 }
 
-/** What is wrong in a key file, by its lines and never by what stands there: else the first job that brings a secret would find it. */
+/** The problem of a key file, which otherwise the first job with a secret would find. Never quotes the file. */
 async function keysProblem(secret: SecretReference): Promise<string | null> {
   const { parseKeys } = await import('../secrets/keys.ts');
   try {
@@ -45,9 +45,8 @@ async function keysProblem(secret: SecretReference): Promise<string | null> {
 }
 
 /**
- * What `doctor` and `status` say of secrets while a daemon runs: a date comes nearer, a file is removed.
- * One finding for each secret that is all right, and one for each thing that is not. `now`: wall clock, ms since the epoch.
- * What is in use goes on with the value it has, so a file that is gone is a warning here, where it keeps a daemon from starting.
+ * Findings of `doctor` and `status` about secrets: one for each sound secret, and one for each problem. A running daemon keeps the
+ * values that it has read, so a missing file is only a warning here. `now`: wall clock, ms since the epoch.
  */
 export async function secretFindings(
   config: Pick<Config, 'secretsKey' | 'services'>,
@@ -58,57 +57,48 @@ export async function secretFindings(
     secretsOf(config).map(async ([subject, secret]): Promise<Finding[]> => {
       const { problem, warnings } = await checkSecret(secret, now, variables);
       const wrong = [...(problem === null ? [] : [problem]), ...warnings];
-      if (wrong.length === 0) return [{ level: 'ok', subject, message: `It is present: ${describeSecret(secret)}.`, hint: null }];
+      if (wrong.length === 0) return [fine(subject, `It is present: ${describeSecret(secret)}.`)];
       return wrong.map((text) => finding(subject, text));
     }),
   );
   return found.flat();
 }
 
-/** `expires on 2030-01-31, in a day; create a new one in time`: what is wrong, and after the semicolon what to do. */
+/** `text`: the problem and, after a semicolon, what to do: `expires on 2030-01-31, in a day; create a new one in time`. */
 function finding(subject: string, text: string): Finding {
   const [what = '', todo] = text.split('; ');
   const about = /^(expire|is )/.test(what) ? 'It' : 'Its';
   const message = what.startsWith('/') ? `${what}.` : `${about} ${what}.`;
-  return {
-    level: 'warning',
-    subject,
-    message,
-    hint: todo === undefined ? null : `${todo.slice(0, 1).toUpperCase()}${todo.slice(1)}.`,
-  };
+  return warning(subject, message, todo === undefined ? null : `${todo.slice(0, 1).toUpperCase()}${todo.slice(1)}.`);
 }
 
-/**
- * What `doctor` says of pools that give something of their sandboxes away, although it is written down: one warning for each pool and
- * thing that it gives away.
- */
+/** Findings of `doctor` about pools that weaken their sandboxes: one warning for each such key of a pool. */
 export function weakenedFindings({ pools, services }: Pick<Config, 'pools' | 'services'>): Finding[] {
   const knowsTrust = tellingOrigin(services);
   return pools.flatMap((pool) =>
-    given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => ({
-      level: 'warning' as const,
-      subject: `pool ${pool.name}`,
-      message: `It sets "${key}": ${what}.`,
-      hint: `Remove "${key}" if jobs can do without it; otherwise set it only in a separate pool with its own queue.`,
-    })),
+    given(pool, knowsTrust.has(pool.service) ? 'its trusted jobs' : 'its jobs').map(([key, what]) => {
+      const hint = `Remove "${key}" if jobs can do without it; otherwise set it only in a separate pool with its own queue.`;
+      return warning(`pool ${pool.name}`, `It sets "${key}": ${what}.`, hint);
+    }),
   );
 }
 
-function given({ recipe, isolation, service }: PoolConfig, whose: string): (readonly [string, string])[] {
+function given({ recipe, isolation, service }: PoolConfig, whose: string): [key: string, what: string][] {
   const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
-  const rows: readonly (readonly [string, string, boolean])[] = [
-    ['unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`, privileged],
-    ['unsafe: { pid_host: true }', `${whose} see the processes of this host, other jobs and their environment among them`, pidHost],
-    ['unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`, seccompUnconfined],
-    ['network: host', `${whose} can reach everything that listens on this host`, recipe.network === 'host'],
-    [
-      'isolation: none',
-      `credentials of service ${service} may be read by other jobs of this host`,
-      isolation === 'none' && service !== 'own',
-    ],
-  ];
-  const sockets = recipe.mounts
-    .filter(({ cache, host }) => cache === null && engineSocketIn(host) !== null)
-    .map(({ host }) => [`volumes: ["${host}:…"]`, `${whose} can do everything on this host`] as const);
-  return [...rows.flatMap(([key, what, is]) => (is ? [[key, what] as const] : [])), ...sockets];
+  const found: [string, string][] = [];
+  if (privileged) found.push(['unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`]);
+  if (pidHost)
+    found.push([
+      'unsafe: { pid_host: true }',
+      `${whose} see the processes of this host, other jobs and their environment among them`,
+    ]);
+  if (seccompUnconfined)
+    found.push(['unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`]);
+  if (recipe.network === 'host') found.push(['network: host', `${whose} can reach everything that listens on this host`]);
+  if (isolation === 'none' && service !== 'own')
+    found.push(['isolation: none', `credentials of service ${service} may be read by other jobs of this host`]);
+  for (const { cache, host } of recipe.mounts)
+    if (cache === null && engineSocketIn(host) !== null)
+      found.push([`volumes: ["${host}:…"]`, `${whose} can do everything on this host`]);
+  return found;
 }

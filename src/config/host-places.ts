@@ -1,26 +1,26 @@
 /**
- * Places of a host that no stranger may be shown, be it read-only: a socket is used by who can see it, a home holds keys. Looks at
- * the disk: links are followed, and a folder is judged by what lies in it now.
+ * Places of a host that untrusted jobs must not see, even read-only: sockets can be used, and homes contain keys. Follows links,
+ * and looks at what folders contain now.
  */
 import { lstatSync, opendirSync, realpathSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
-import { toFailure } from '../errors.ts';
+import { attempt, toFailure } from '../errors.ts';
 
-/** What runs now, and what stores of engines hold: images, other jobs' files, credentials. */
+/** Folders of running programs, and stores of engines: images, files of other jobs, credentials. */
 const folders = [
   '/run',
   '/var/run',
   '/proc',
   ...['docker', 'containerd', 'containers', 'kubelet', 'libvirt'].map((name) => `/var/lib/${name}`),
 ];
-/** Names under which programs keep the keys of whoever uses them. */
+/** Names under which programs keep keys of their users. */
 const keyNames = /(?:^|\/)\.(?:ssh|aws|azure|docker|gnupg|kube|netrc|git-credentials|password-store)(?:\/|$)/;
-/** A home as a whole; what somebody keeps in a folder of it may well be data. */
+/** A whole home; a folder in it may well be data. */
 const homes = /^\/(?:root|home(?:\/[^/]+)?)$/;
-/** How much of a folder is looked at, itself and the folders in it: one of data may hold millions, on a slow disk. */
+/** How many entries are checked, since a folder of data may have millions on a slow disk. */
 const most = { names: 2_000, folders: 100 } as const;
 
-/** Why a stranger may not be shown it, as the rest of a sentence; null when they may. */
+/** Why an untrusted job must not see it, as the rest of a sentence; null when it may. */
 export function whyNoStranger(host: string): string | null {
   const socket = engineSocketIn(host);
   if (socket !== null) return `it gives access to ${socket}`;
@@ -42,22 +42,19 @@ function whySocket(path: string): string | null {
     const top = namesIn(path, most.names);
     if (top.socket !== null) return say(top.socket);
     for (const folder of top.folders.slice(0, most.folders)) {
-      const { socket } = tryNamesIn(folder);
+      // A folder in it that cannot be read, or is gone by now, is skipped.
+      const socket = attempt(() => namesIn(folder, most.names / 10).socket);
       if (socket !== null) return say(socket);
     }
     return null;
   } catch (error) {
-    // Who is root in a sandbox could look where this process cannot.
+    // Root in a sandbox could look where this process cannot.
     return `it cannot be checked (${toFailure(error).message})`;
   }
 }
 
-interface Names {
-  readonly socket: string | null;
-  readonly folders: readonly string[];
-}
-
-function namesIn(path: string, limit: number): Names {
+/** The first socket in a folder, and the folders before it. */
+function namesIn(path: string, limit: number): { socket: string | null; folders: readonly string[] } {
   using folder = opendirSync(path);
   const folders: string[] = [];
   for (let left = limit; left > 0; left--) {
@@ -69,16 +66,7 @@ function namesIn(path: string, limit: number): Names {
   return { socket: null, folders };
 }
 
-/** One that may not be read, or is gone by now, says nothing about the folder that it is in. */
-function tryNamesIn(path: string): Names {
-  try {
-    return namesIn(path, most.names / 10);
-  } catch {
-    return { socket: null, folders: [] };
-  }
-}
-
-/** Sockets whose owner may do everything on this host. A pool may be given one by whoever writes the config, a job never. */
+/** Sockets that give all rights over this host. The config may mount one into a pool; a job may not. */
 export const engineSockets = [
   '/run/docker.sock',
   '/var/run/docker.sock',
@@ -87,24 +75,20 @@ export const engineSockets = [
   '/run/crio/crio.sock',
 ];
 
-/** Which of these sockets a folder or file of the host is, holds or leads to; null for none. */
+/** Which of these sockets a path of the host is, contains or leads to; null for none. */
 export function engineSocketIn(host: string): string | null {
   return engineSockets.find((socket) => shows(host, socket)) ?? null;
 }
 
-/** Whether who is given `folder` finds `path` in it, as both are written or where both lead. */
+/** Whether `folder` contains `path`, as written or with links resolved. */
 export function shows(folder: string, path: string): boolean {
   return contains(folder, path) || contains(realOf(folder), realOf(path));
 }
 
-/** Where a path leads; of what is not there yet, where it would be. */
+/** A path with links resolved, also if its last parts do not exist yet. */
 export function realOf(path: string): string {
-  try {
-    return realpathSync(path);
-  } catch {
-    const above = dirname(path);
-    return above === path ? path : join(realOf(above), basename(path));
-  }
+  const above = dirname(path);
+  return attempt(() => realpathSync(path)) ?? (above === path ? path : join(realOf(above), basename(path)));
 }
 
 export function contains(folder: string, path: string): boolean {

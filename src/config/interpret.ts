@@ -1,13 +1,33 @@
-/** From plain values to understood ones: every key against the schema, every problem kept, what is right kept too. */
+/** Parses plain values: checks every key against the schema, and keeps all problems and all valid values. */
 import type { z } from 'zod';
+import type { ServiceSchema } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
-import type { Written, WrittenService } from './config.ts';
+import type { ServiceConfig, Written, WrittenService } from './config.ts';
+import type { TopFile, WrittenPool } from './keys.ts';
+import { deviceKeys, diskKeys, imageKeys, poolKeys, secretsKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
+import { strict } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
-import { nameProblem, nestedKeys, poolFile, serviceSchemas, type TopFile, topFile, type WrittenPool } from './schema.ts';
 import { type Combined, mergeMaps } from './source.ts';
-import { describeKind, isMap } from './values.ts';
+import { describeKind, isMap, word } from './values.ts';
 
-/** Understands what the files say. What has a problem is left out of the result, and noted in `broken`. */
+export const poolFile = strict(poolKeys);
+export const topFile = strict(topKeys);
+
+/** Keys of the maps inside a pool or the top level. */
+export const nestedKeys: Readonly<Record<string, z.ZodObject>> = {
+  devices: strict(deviceKeys),
+  image: strict(imageKeys),
+  trust: strict(trustKeys),
+  unsafe: strict(unsafeKeys),
+  secrets: strict(secretsKeys),
+  disk: strict(diskKeys),
+};
+
+export const serviceSchemas = Object.fromEntries(
+  await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
+) as Readonly<Record<ServiceConfig['type'], ServiceSchema>>;
+
+/** Keys with a problem are left out of the result, and are in `broken`. */
 export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { written: Written; problems: Problem[] } {
   const problems: Problem[] = [];
   const broken = new Set<string>();
@@ -26,7 +46,7 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { writt
   for (const [name, found] of Object.entries(top.pools ?? {})) {
     const why = nameProblem(name);
     if (why !== null) report(['pools', name], why, 'key');
-    // "lab:" alone is a pool that takes everything from the defaults.
+    // "lab:" alone is a pool that has only defaults.
     const own = found === null ? {} : readKeys(poolFile, found, ['pools', name], report);
     pools.set(name, mergeMaps(defaults, own) as WrittenPool);
   }
@@ -36,7 +56,7 @@ export function interpret(combined: Pick<Combined, 'value' | 'locate'>): { writt
 
 type Report = (path: Path, message: string, at?: 'key' | 'value') => void;
 
-/** The keys of one map that are known and right. */
+/** The valid keys of one map. */
 function readKeys(schema: z.ZodObject, found: unknown, path: Path, report: Report): Record<string, unknown> {
   const result: Record<string, unknown> = {};
   if (!isMap(found)) {
@@ -71,7 +91,7 @@ function reportIssue(issue: z.core.$ZodIssue, path: Path, report: Report): void 
 
 /** The keys that a map inside a pool, a service or the top level knows. */
 function knownAt(path: Path): string[] {
-  // Maps of one name have the same keys, whatever the type of service.
+  // Maps of one name have the same keys in all types of service.
   if (path[0] === 'services') {
     const map = Object.values(serviceSchemas).find(({ maps }) => Object.hasOwn(maps, String(path[2])));
     return Object.keys(map?.maps[String(path[2])]?.shape ?? {});
@@ -96,6 +116,12 @@ function unknownKey(name: string, known: readonly string[], path: Path): string 
   return `unknown key; ${suggest(name, known)}`;
 }
 
+/** Names of pools and services. */
+function nameProblem(name: string): string | null {
+  if (word.test(name)) return null;
+  return 'a name is 1 to 32 letters, digits, "-" or "_", and begins with a letter or a digit';
+}
+
 function readService(name: string, found: unknown, report: Report): WrittenService | null {
   const path = ['services', name];
   const why = nameProblem(name) ?? (name === 'own' ? '"own" is the name of the own queue; choose another' : null);
@@ -109,11 +135,8 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
   const type = types.find((one) => one === written);
   if (type === undefined) {
     if (written === undefined) report(path, `has no "type"; expected one of: ${types.join(', ')}`, 'key');
-    else
-      report(
-        [...path, 'type'],
-        typeof written === 'string' ? `unknown service type; ${suggest(written, types)}` : `expected one of ${types.join(', ')}`,
-      );
+    else if (typeof written === 'string') report([...path, 'type'], `unknown service type; ${suggest(written, types)}`);
+    else report([...path, 'type'], `expected one of ${types.join(', ')}`);
     return null;
   }
   const { keys: schema, needs, removed = {} } = serviceSchemas[type];
@@ -125,7 +148,6 @@ function readService(name: string, found: unknown, report: Report): WrittenServi
       const them = needed.length === 1 ? 'it' : 'one of them';
       report(path, `${needed.map((one) => `"${one}"`).join(' or ')} is missing; a service of type ${type} needs ${them}`, 'key');
     }
-  // As in `knownAt`: maps of one name are alike in all types.
   for (const [map, innerNeeds] of Object.values(serviceSchemas).flatMap(({ mapNeeds = {} }) => Object.entries(mapNeeds))) {
     const inner = found[map];
     if (!isMap(inner)) continue;

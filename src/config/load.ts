@@ -1,6 +1,6 @@
 /**
- * Reads the config once: defaults < file < environment < flags. All problems are found before any is reported. Without a
- * file neither the YAML parser nor the schema is loaded, so that `onejob run` starts quickly.
+ * Reads the config: defaults < file < environment < flags. Finds all problems before it reports any. Without a file it loads
+ * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
 import { OnejobError } from '../errors.ts';
 import type { ReadFile } from './changed.ts';
@@ -8,40 +8,39 @@ import { checkAcross, type Writing } from './check.ts';
 import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
 import { checkSecrets } from './findings.ts';
-import { choosePaths, type Flags, findConfig, type Given, type Paths, place, socketProblem } from './paths.ts';
-import { formatProblem, inOrder, type Problem } from './problem.ts';
+import { choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
+import { formatProblem, inOrder, type Problem, place } from './problem.ts';
 import type { Combined } from './source.ts';
 import { pathProblem } from './volumes.ts';
 
 export interface LoadOptions {
   readonly flags?: Flags;
   readonly env: Environment;
-  /** What relative paths in flags and environment are meant from; default: the working directory. */
+  /** Base of relative paths in flags and environment; default: the working directory. */
   readonly cwd?: string;
   readonly host?: HostFacts;
   /** Wall clock, ms since the epoch, for the dates of secrets. */
   readonly now?: number;
-  /** `skip`: secrets need not be there, as for a client of the manager, or for a config of another host: nor is this host looked at. */
+  /** `skip`: neither secrets nor this host are checked, as for a client, or for the config of another host. */
   readonly secrets?: 'check' | 'skip';
-  /** No file is looked for: this holds. */
+  /** Used instead of a file. */
   readonly instead?: Instead | undefined;
 }
 
-/** What a command brought in the place of a file. */
+/** A config from a command instead of a file. */
 export interface Instead {
-  /** Says to people where the config is from, such as `the command line`. */
+  /** Its origin for people, such as `the command line`. */
   readonly name: string;
   readonly written: Written;
 }
 
-/** A config and all that was found on the way. */
+/** A config with its problems. */
 export interface Checked {
   readonly paths: Paths;
-  /** Complete also when there are problems, with defaults in the place of what was wrong: for showing, not for running. */
+  /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
   readonly config: Config;
   readonly written: Written;
   readonly writing: Writing;
-  /** Files that were read. */
   readonly files: readonly ReadFile[];
   readonly errors: readonly Problem[];
   readonly warnings: readonly Problem[];
@@ -49,7 +48,7 @@ export interface Checked {
 
 export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
-/** Finds every problem; throws for none of them. */
+/** Finds all problems, and throws for none. */
 export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
@@ -88,8 +87,8 @@ export async function loadConfig(options: LoadOptions): Promise<Loaded> {
 }
 
 /**
- * Only where state and socket are, for a client: a mistake in a pool must not keep anybody from looking at a manager
- * that runs. @throws OnejobError E_CONFIG when the file cannot be understood at all, or the socket's path is too long.
+ * Only the paths of state and socket, for clients: a mistake in a pool must not keep a client from a running daemon.
+ * @throws OnejobError E_CONFIG when the file cannot be parsed at all, or the socket's path is too long.
  */
 export async function loadPaths(options: LoadOptions): Promise<Paths> {
   const { flags = {}, env, cwd = process.cwd() } = options;
@@ -117,7 +116,7 @@ async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; soc
 async function readFiles(found: Given): Promise<Combined> {
   const { readWithIncludes } = await import('./source.ts');
   const combined = await readWithIncludes(found.path);
-  // A file that was named and is not there: say who named it.
+  // For a missing file, say what named it.
   const named = found.from.source === 'default' ? '' : ` (named by ${found.from.source})`;
   const problems = combined.problems.map((problem) =>
     problem.source === found.path && /^(does not exist|is not a file|cannot be read)/.test(problem.message)
@@ -136,10 +135,10 @@ async function readWritten(found: Given) {
   return { written, problems: [...combined.problems, ...problems], writing: combined };
 }
 
-/** What `readSource` says of the host's config when it is not for this user: then it is as without one. */
+/** Message of `readSource` about a config of the host that this user cannot read, which is as none. */
 const notReadable = 'cannot be read by this user';
 
-/** Keys and values are parts of a file, which must not be read by naming it in a config that somebody else reads. */
+/** Naming a foreign file in a config that another user reads must not reveal its keys and values. */
 function withoutText(problem: Problem, foreign: ReadonlySet<string>): Problem {
   if (problem.line === null || !foreign.has(problem.source)) return problem;
   const message =

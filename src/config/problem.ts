@@ -1,9 +1,9 @@
-/** What is wrong with a config: one line each, all of them at once, each with the place to mend. */
+/** Problems of a config: one line each, with the place to fix. */
 
-/** Where a key stands in the config: `['pools', 'lab', 'volumes', 0]`. */
+/** Where a key is in the config: `['pools', 'lab', 'volumes', 0]`. */
 export type Path = readonly (string | number)[];
 
-/** A place in a file, an environment variable or a flag. Line and column count from 1; null when there are none. */
+/** A place in a file, or an environment variable or flag. Line and column count from 1; null if there is none. */
 export interface Place {
   readonly source: string;
   readonly line: number | null;
@@ -12,9 +12,14 @@ export interface Place {
 
 export interface Problem extends Place {
   readonly level: 'error' | 'warning';
-  /** The key as people write it, `pools.lab.volumes[0]`; empty when the whole file is meant. */
+  /** `pools.lab.volumes[0]`; empty for the whole file. */
   readonly key: string;
   readonly message: string;
+}
+
+/** A place without a line. */
+export function place(source: string): Place {
+  return { source, line: null, column: null };
 }
 
 /** `config.yml:3:5: pools.lab.agnets: unknown key; did you mean "agents"?` */
@@ -41,24 +46,21 @@ export function inOrder(problems: readonly Problem[]): Problem[] {
   return [...seen.values()].sort((a, b) => a.source.localeCompare(b.source) || at(a) - at(b));
 }
 
-/** The known word nearest to `word`: same letters, at most a third of it mistyped, or its first three and more; null when none is near. */
+/** The known word nearest to `word`: a third of it may be mistyped, or it is a beginning of three letters or more; else null. */
 export function nearest(word: string, known: Iterable<string>): string | null {
   const plain = (text: string) => text.toLowerCase().replaceAll(/[-_ ]/g, '');
-  let best: string | null = null;
-  let least = Math.max(1, Math.floor(plain(word).length / 3)) + 1;
   if (word.length > 64) return null;
-  for (const candidate of known) {
-    const distance = mistakes(plain(word), plain(candidate));
-    if (distance >= least) continue;
-    best = candidate;
-    least = distance;
-  }
-  if (best !== null || plain(word).length < 3) return best;
+  const most = Math.max(1, Math.floor(plain(word).length / 3));
+  const [best] = [...known]
+    .map((candidate) => ({ candidate, distance: mistakes(plain(word), plain(candidate)) }))
+    .filter(({ distance }) => distance <= most)
+    .sort((a, b) => a.distance - b.distance);
+  if (best !== undefined || plain(word).length < 3) return best?.candidate ?? null;
   const begun = [...known].filter((candidate) => plain(candidate).startsWith(plain(word)));
-  return begun.toSorted((a, b) => a.length - b.length)[0] ?? null;
+  return begun.sort((a, b) => a.length - b.length)[0] ?? null;
 }
 
-/** Typing mistakes between two words: a letter more, less, other, or two swapped. */
+/** Typing mistakes between two words: a letter added, missing or wrong, or two swapped. */
 function mistakes(a: string, b: string): number {
   let before: number[] = [];
   let last = Array.from({ length: b.length + 1 }, (_, i) => i);
@@ -76,7 +78,12 @@ function mistakes(a: string, b: string): number {
   return last[b.length] ?? 0;
 }
 
-/** ` ; did you mean "agents"?`, or the words that are known when none is near. */
+/** `a, b and c` */
+export function listed(words: readonly string[], last = 'and'): string {
+  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} ${last} ${words.at(-1)}`;
+}
+
+/** `did you mean "agents"?`, or all known words if none is near. */
 export function suggest(word: string, known: readonly string[]): string {
   const near = nearest(word, known);
   return near === null ? `expected one of: ${known.join(', ')}` : `did you mean "${near}"?`;

@@ -1,24 +1,24 @@
 /**
- * Which proxy leads to an address, as the variables say it that other programs know too: one answer for all that onejob asks of
- * services. It is what Node's own `fetch` makes of them, so that no two ways of asking differ. A proxy's password is in none of
- * what is shown here.
+ * Which proxy leads to an address, by the usual variables, read as Node's own `fetch` reads them. Nothing that is shown contains
+ * the password of a proxy.
  */
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
+import { attempt } from '../errors.ts';
 
-/** As they were written, which may be with a password. */
+/** As written, possibly with a password. */
 export interface Proxies {
-  /** For addresses of `http:`; null: there is none. */
+  /** For `http:` addresses. */
   readonly http: string | null;
   readonly https: string | null;
-  /** Hosts to which none leads: `NO_PROXY`. */
+  /** Hosts without a proxy: `NO_PROXY`. */
   readonly none: string;
 }
 
 export interface ProxyServer {
-  /** null: what is written is no address of a proxy, and nothing is sent past it. */
+  /** null: the address of the proxy is invalid, and nothing is sent past it. */
   readonly server: { readonly isSecure: boolean; readonly host: string; readonly port: number } | null;
-  /** Value of `Proxy-Authorization`; null: it wants none. */
+  /** Value of `Proxy-Authorization`; null: none. */
   readonly authorization: string | null;
   /** `proxy.example:3128`, for people. */
   readonly shown: string;
@@ -28,7 +28,7 @@ export const noProxies: Proxies = Object.freeze({ http: null, https: null, none:
 
 type Variables = Readonly<Record<string, string | undefined>>;
 
-/** By which a daemon tells its filter. Node's own variable would have each process load 17 MiB for a `fetch` that it may not need. */
+/** Set by the daemon for its filter. With Node's own variable each process would load 17 MiB for a `fetch` that it may not need. */
 const ownSwitch = 'ONEJOB_USE_ENV_PROXY';
 
 export function readProxies(variables: Variables): Proxies {
@@ -38,7 +38,7 @@ export function readProxies(variables: Variables): Proxies {
   return Object.freeze({ http, https: get('HTTPS_PROXY') ?? http, none: get('NO_PROXY') ?? '' });
 }
 
-/** Variables that have a process of onejob's reach services by the same way as this one, and trust the same authorities. */
+/** Variables with which a process of onejob uses the same proxies and trusts the same authorities as this one. */
 export function handedOn(variables: Variables, cwd: string): Readonly<Record<string, string>> {
   const { http, https, none } = readProxies(variables);
   const { NODE_EXTRA_CA_CERTS: file, NODE_USE_SYSTEM_CA: system } = variables;
@@ -52,12 +52,12 @@ export function handedOn(variables: Variables, cwd: string): Readonly<Record<str
   });
 }
 
-/** The proxy that leads to an address; null: it is reached directly. */
+/** null: the address is reached directly. */
 export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): ProxyServer | null {
   const isSecure = protocol === 'https:';
   const written = isSecure ? proxies.https : proxies.http;
   const host = bare(hostname).toLowerCase();
-  // A proxy's loopback is another host's.
+  // The loopback of a proxy is another host.
   if (written === null || isLoopback(host)) return null;
   return isExcepted(host, port === '' ? (isSecure ? 443 : 80) : Number(port), proxies.none) ? null : parsed(written);
 }
@@ -78,15 +78,8 @@ function parsed(written: string): ProxyServer {
 
 function authorizationOf({ username, password }: URL): string | null {
   if (username === '' && password === '') return null;
-  return `Basic ${Buffer.from(`${decoded(username)}:${decoded(password)}`).toString('base64')}`;
-}
-
-function decoded(text: string): string {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;
-  }
+  const [user, secret] = [username, password].map((text) => attempt(() => decodeURIComponent(text)) ?? text);
+  return `Basic ${Buffer.from(`${user}:${secret}`).toString('base64')}`;
 }
 
 function isExcepted(host: string, port: number, none: string): boolean {

@@ -1,10 +1,10 @@
-/** What is written of a service, key by key, as what holds. */
+/** Readers of keys of a service. */
 import type { SecretReference } from '../secrets/reference.ts';
 import type { AgentPackageConfig } from './config.ts';
 
 export type Keys = Readonly<Record<string, unknown>>;
 
-/** A version that only the name of the package tells is as good as one that is written. */
+/** The version may also come from the name of the package. */
 export function packageIn(found: unknown): AgentPackageConfig {
   const { version, from, sha256 } = mapIn(found);
   const place = typeof from === 'string' ? from : null;
@@ -28,7 +28,7 @@ export function mapIn(found: unknown): Keys {
   return typeof found === 'object' && found !== null ? (found as Keys) : {};
 }
 
-/** The host that a credential would travel to without encryption; null when it does not, or does not leave this host. */
+/** The host that would get a credential in clear text; null if none, or only this host. */
 export function clearTextHost(url: string): string | null {
   const { protocol, hostname } = new URL(url);
   if (protocol !== 'http:') return null;

@@ -1,18 +1,18 @@
 /**
- * YAML 1.2 files as plain values, with the place of every key, and a file with what it includes as one. Aliases are expanded under a budget, so that a small
- * file cannot become a large config; nothing of a file's text is ever quoted in a message, for it may hold a secret.
+ * Reads YAML 1.2 files as plain values with the place of every key, and merges a file with its includes. Aliases have a budget, so
+ * that a small file cannot become a large config. Messages never quote the text of a file, which may contain a secret.
  */
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
 import { isAlias, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
 import { unreadable } from '../secrets/reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
-import { formatPath, type Path, type Place, type Problem } from './problem.ts';
+import { formatPath, type Path, type Place, type Problem, place as placeIn } from './problem.ts';
 import { isMap } from './values.ts';
 
-/** Largest file that is read, in bytes. */
+/** Bytes of the largest file. */
 const largestFile = 1024 * 1024;
-/** Most values that aliases may add to a file. */
+/** Values that aliases may add to a file. */
 const aliasBudget = 10_000;
 const deepest = 64;
 
@@ -20,16 +20,16 @@ export interface Source {
   readonly file: string;
   /** SHA-256 of its bytes; null when they could not be read. */
   readonly digest: string | null;
-  /** Who owns it; null when that could not be seen. */
+  /** Its owner; null if unknown. */
   readonly uid: number | null;
-  /** null when the file holds nothing, or could not be understood. */
+  /** null for an empty or invalid file. */
   readonly value: unknown;
   readonly problems: readonly Problem[];
-  /** Where the key stands, or its value; null when this file does not have it. */
+  /** The place of a key or its value; null if this file does not have it. */
   locate(path: Path, at: 'key' | 'value'): Place | null;
 }
 
-/** Reads and understands one file. Never throws: what is wrong stands in `problems`. */
+/** Reads one file. Never throws: see `problems`. */
 export async function readSource(file: string): Promise<Source> {
   let uid: number | null = null;
   const failed = (message: string, digest: string | null = null): Source => ({
@@ -37,7 +37,7 @@ export async function readSource(file: string): Promise<Source> {
     digest,
     uid,
     value: null,
-    problems: [{ source: file, line: null, column: null, level: 'error', key: '', message }],
+    problems: [{ ...placeIn(file), level: 'error', key: '', message }],
     locate: () => null,
   });
   let bytes: Uint8Array;
@@ -55,13 +55,13 @@ export async function readSource(file: string): Promise<Source> {
     return { ...parseSource(file, new TextDecoder('utf-8', { fatal: true }).decode(bytes)), digest, uid };
   } catch (error) {
     if (error instanceof TypeError) return failed('is not UTF-8 text', digest);
-    // The parser recurses: a file of a million brackets ends its stack.
+    // The parser recurses, so that a million brackets exceed its stack.
     if (error instanceof RangeError) return failed('is nested too deeply', digest);
     throw error;
   }
 }
 
-/** Understands the text of one file. @throws RangeError when it is nested too deeply for the parser. */
+/** @throws RangeError when the text is nested too deeply for the parser */
 export function parseSource(file: string, text: string): Source {
   const lines = new LineCounter();
   const document = parseDocument(text, { version: '1.2', prettyErrors: false, lineCounter: lines, logLevel: 'error' });
@@ -78,7 +78,7 @@ export function parseSource(file: string, text: string): Source {
 
   const anchors = new Map<string, Node>();
   let budget = aliasBudget;
-  /** `alias`: where the outermost alias that is being expanded stands; null outside of one. */
+  /** `alias`: position of the outermost alias that is being expanded; null outside of one. */
   const convert = (node: unknown, path: Path, alias: number | null): unknown => {
     if (isAlias(node)) {
       const target = anchors.get(node.source);
@@ -105,7 +105,7 @@ export function parseSource(file: string, text: string): Source {
       });
     }
     if (!isScalar(node)) return null;
-    // 1.10 and 007 are numbers to YAML, but text to whoever sets a variable.
+    // 1.10 and 007 are numbers in YAML, but people who set a variable mean text.
     return isText(path) && node.value !== null && node.source !== undefined ? node.source : node.value;
   };
   const mapOf = (items: readonly Pair[], path: Path, alias: number | null): Record<string, unknown> => {
@@ -117,7 +117,7 @@ export function parseSource(file: string, text: string): Source {
       }
       const name = key.source ?? String(key.value);
       const at = [...path, name];
-      // Setting it on any JavaScript object would change what that object is.
+      // Setting it would change the prototype of the object.
       if (name === '__proto__') {
         report(start(key), at, 'unknown key; this name is not possible');
         continue;
@@ -147,37 +147,32 @@ function start(node: unknown): number | null {
   return isYamlMap(node) || isSeq(node) || isScalar(node) || isAlias(node) ? (node.range?.[0] ?? null) : null;
 }
 
-/** Values that are text however they look: those of `env` and `tags`. */
+/** Whether the value is always text, as in `env` and `tags`. */
 function isText(path: Path): boolean {
   const inPool = path[0] === 'defaults' ? path.slice(1) : path[0] === 'pools' ? path.slice(2) : [];
   return (inPool[0] === 'env' && inPool.length === 2) || (inPool[0] === 'tags' && inPool.length >= 2);
 }
 
-/** The parser's own words, except where they would leave a person puzzled, or quote the file. */
+/** The parser's message, unless it is unclear or quotes the file. */
 function explainYaml(code: string, message: string): string {
-  switch (code) {
-    case 'DUPLICATE_KEY':
-      return 'this key is given twice; keep one of the two';
-    case 'TAB_AS_INDENT':
-      return 'YAML is not indented with tabs; use spaces';
-    case 'MULTIPLE_DOCS':
-      return 'a config is one document; remove the "---" that begins the second';
-    case 'TAG_RESOLVE_FAILED':
-      return 'tags such as !name are not used in a config; quote the value if it begins with "!"';
-    default:
-      return `not valid YAML: ${message.split('\n')[0]?.replace(/:? *["'].*$/, '') ?? code}`;
-  }
+  const known: Partial<Record<string, string>> = {
+    DUPLICATE_KEY: 'this key is given twice; keep one of the two',
+    TAB_AS_INDENT: 'YAML is not indented with tabs; use spaces',
+    MULTIPLE_DOCS: 'a config is one document; remove the "---" that begins the second',
+    TAG_RESOLVE_FAILED: 'tags such as !name are not used in a config; quote the value if it begins with "!"',
+  };
+  return known[code] ?? `not valid YAML: ${message.split('\n')[0]?.replace(/:? *["'].*$/, '') ?? code}`;
 }
 
 export type Combined = Awaited<ReturnType<typeof readWithIncludes>>;
 
-/** The file and what it includes: what stands in the including file wins, and a later include over an earlier one. */
+/** A file merged with its includes: the file overrides them, and a later include an earlier one. */
 export async function readWithIncludes(file: string) {
   const main = await readSource(file);
   const problems = [...main.problems];
   const sources: Source[] = [main];
   const report = (path: Path, message: string) => {
-    const place = main.locate(path, 'value') ?? { source: file, line: null, column: null };
+    const place = main.locate(path, 'value') ?? placeIn(file);
     problems.push({ ...place, level: 'error', key: formatPath(path), message });
   };
   for (const [index, name] of listOf(main.value).entries()) {
@@ -194,7 +189,7 @@ export async function readWithIncludes(file: string) {
     }
     problems.push(...source.problems);
     if (isMap(source.value) && 'include' in source.value) {
-      const place = source.locate(['include'], 'key') ?? { source: target, line: null, column: null };
+      const place = source.locate(['include'], 'key') ?? placeIn(target);
       const message = `this file is included by ${file}, so it cannot include others; list them there`;
       problems.push({ ...place, level: 'error', key: 'include', message });
     }
@@ -202,25 +197,23 @@ export async function readWithIncludes(file: string) {
   }
   const value: Record<string, unknown> = {};
   for (const source of sources.toReversed()) problems.push(...layOver(value, source, sources));
+  const inOrder = [main, ...sources.slice(1).reverse()];
   const locateExactly = (path: Path, at: 'key' | 'value'): Place | null => {
-    for (const source of [main, ...sources.slice(1).reverse()]) {
-      const place = source.locate(path, at);
-      if (place !== null) return place;
-    }
-    return null;
+    const holder = inOrder.find((source) => source.locate(path, at) !== null);
+    return holder?.locate(path, at) ?? null;
   };
   return {
     /** In the order of reading. */
     files: sources.map(({ file: path, digest }): ReadFile => ({ path, digest })),
     value,
     problems,
-    /** Included files of another user than the main file's: whoever wrote that may have no right to read them. */
+    /** Included files of another owner, which the owner of the main file may not be allowed to read. */
     foreign: new Set(sources.filter(({ uid }) => uid !== main.uid).map(({ file }) => file)),
-    /** Nothing was written in the main file. */
+    /** Whether the main file is empty. */
     empty: main.value === null && main.problems.length === 0,
     /** Whether exactly this path is written. */
     has: (path: Path): boolean => locateExactly(path, 'key') !== null,
-    /** The place of the nearest part of `path` that is written somewhere. */
+    /** The place of the longest part of `path` that is written. */
     locate(path: Path, at: 'key' | 'value' = 'value'): Place {
       const exact = locateExactly(path, at);
       if (exact !== null) return exact;
@@ -228,7 +221,7 @@ export async function readWithIncludes(file: string) {
         const place = locateExactly(path.slice(0, end), 'key');
         if (place !== null) return place;
       }
-      return { source: file, line: null, column: null };
+      return placeIn(file);
     },
   };
 }
@@ -239,11 +232,11 @@ function listOf(value: unknown): string[] {
   return names.filter((name) => typeof name === 'string');
 }
 
-/** Puts one source over what lies below it. A pool or service that two files write is a mistake, not a merge. */
+/** Merges one source over those below it. A pool or service in two files is a mistake. */
 function layOver(below: Record<string, unknown>, source: Source, all: readonly Source[]): Problem[] {
   const problems: Problem[] = [];
   if (source.value !== null && !isMap(source.value)) {
-    const place = source.locate([], 'value') ?? { source: source.file, line: null, column: null };
+    const place = source.locate([], 'value') ?? placeIn(source.file);
     const found = Array.isArray(source.value) ? 'a list' : 'a single value';
     return [{ ...place, level: 'error', key: '', message: `expected keys such as "pools:", found ${found}` }];
   }
@@ -255,14 +248,10 @@ function layOver(below: Record<string, unknown>, source: Source, all: readonly S
     }
     if (name === 'pools' || name === 'services') {
       for (const key of Object.keys(value).filter((key) => key in old)) {
-        const place = source.locate([name, key], 'key') ?? { source: source.file, line: null, column: null };
+        const place = source.locate([name, key], 'key') ?? placeIn(source.file);
         const other = all.find((one) => one !== source && one.locate([name, key], 'key') !== null)?.file ?? 'another file';
-        problems.push({
-          ...place,
-          level: 'error',
-          key: formatPath([name, key]),
-          message: `is also written in ${other}; keep one of the two`,
-        });
+        const message = `is also written in ${other}; keep one of the two`;
+        problems.push({ ...place, level: 'error', key: formatPath([name, key]), message });
       }
     }
     below[name] = name === 'defaults' ? mergeMaps(old, value) : { ...old, ...value };
@@ -270,7 +259,7 @@ function layOver(below: Record<string, unknown>, source: Source, all: readonly S
   return problems;
 }
 
-/** Maps merge key by key, at every depth; all else is replaced. */
+/** Merges maps key by key, at every depth; other values are replaced. */
 export function mergeMaps(
   below: Readonly<Record<string, unknown>>,
   above: Readonly<Record<string, unknown>>,

@@ -1,8 +1,8 @@
-/** Templates in the config: agent names, and `{name}` in what an agent is made from. */
+/** Templates in the config: agent names, and `{name}` in recipes. */
 import type { Recipe } from '../runtimes/runtime.ts';
 import type { Config, PoolConfig } from './config.ts';
 
-/** The name of the agents of slot `n`, which is counted from 1 in its pool: `{host}`, `{pool}`, `{n}`, and `{K..}`, which counts from K. */
+/** The name of the agents of slot `n`, from 1. Placeholders: `{host}`, `{pool}`, `{n}`, and `{K..}`, which counts from K. */
 export function expandName(template: string, parts: { readonly host: string; readonly pool: string; readonly n: number }): string {
   return template.replaceAll(/\{([^{}]*)\}/g, (whole, key: string) => {
     if (key === 'host') return parts.host;
@@ -13,7 +13,7 @@ export function expandName(template: string, parts: { readonly host: string; rea
   });
 }
 
-/** Why a name template cannot be used; null when it can. */
+/** Why a name template is invalid; null when it is valid. */
 export function templateProblem(template: string): string | null {
   const left = template.replaceAll(/\{(host|pool|n|\d{1,6}\.\.)\}/g, '');
   const strange = /\{[^{}]*\}/.exec(left)?.[0];
@@ -41,7 +41,7 @@ export function expandRecipe(pool: PoolConfig, name: string): Recipe {
   };
 }
 
-/** What `{host}` stands for: the first label of the host's name, with what a name cannot hold taken out. */
+/** What `{host}` stands for: the first label of the host's name, without characters that a name cannot have. */
 export function shortHost(hostname: string): string {
   const label = (hostname.split('.')[0] ?? '').replaceAll(/[^A-Za-z0-9-]/g, '').replace(/^-+/, '');
   return label.slice(0, 24).replace(/-+$/, '') || 'host';
@@ -50,15 +50,14 @@ export function shortHost(hostname: string): string {
 /** Agent names by slot, made once each. */
 export function slotNames({ pools, host }: Pick<Config, 'pools' | 'host'>): (key: string) => string {
   const names = new Map<string, string>();
-  return (key) => {
-    const known = names.get(key);
-    if (known !== undefined) return known;
+  const nameOf = (key: string): string => {
     const at = key.lastIndexOf('/');
     const pool = pools.find((one) => one.name === key.slice(0, at));
-    const name =
-      pool === undefined
-        ? key.replace('/', '-')
-        : expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
+    if (pool === undefined) return key.replace('/', '-');
+    return expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
+  };
+  return (key) => {
+    const name = names.get(key) ?? nameOf(key);
     names.set(key, name);
     return name;
   };

@@ -1,19 +1,12 @@
-/** Durations, sizes and shares as people write them. A number without a unit is never guessed at. */
+/** Durations, sizes and shares as people write them, never without a unit. */
 
 const durationUnits: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 const sizeUnits: Readonly<Record<string, number>> = {
-  B: 1,
-  KiB: 2 ** 10,
-  MiB: 2 ** 20,
-  GiB: 2 ** 30,
-  TiB: 2 ** 40,
-  kB: 1e3,
-  MB: 1e6,
-  GB: 1e9,
-  TB: 1e12,
+  ...{ B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 },
+  ...{ kB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12 },
 };
 
-/** A value, or why there is none, as the end of a sentence about its key. */
+/** A value, or why it is invalid, as the end of a sentence about its key. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string };
 
 function no(why: string): { ok: false; why: string } {

@@ -1,25 +1,17 @@
-/** The kinds of values a config key can hold, each with a message that says what to write instead. */
+/** Kinds of values of config keys, each with a message that says what to write instead. */
 import { z } from 'zod';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
+import type { Described, Told } from './key.ts';
+import { listed } from './problem.ts';
 import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
-
-/** What `docs/configuration.md` says about a key. */
-export interface About {
-  /** What it does; sentences. */
-  readonly description: string;
-  /** A value as one would write it in YAML. */
-  readonly example: string;
-  /** What holds when it is not written, where that is no value of the defaults. */
-  readonly shown?: string;
-}
 
 /** Names of pools and services. */
 export const word = /^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$/;
 export const oneLine = /^[^\p{Cc}]+$/u;
 
-/** A zod type from a function that understands one value. `title`: its kind, as `docs/configuration.md` says it. */
+/** A zod type from a function that parses one value. `title`: its kind, as the docs page says it. */
 export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
   const type = z.unknown().transform((found, context): T => {
     const parsed = found === null ? no('is empty; give it a value or remove the key') : parse(found);
@@ -30,11 +22,15 @@ export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
   return type.meta({ title });
 }
 
-/** A key that may be left out, with its line for the docs page. `kind`: of its values, where their type does not say it. */
-export function key<T extends z.ZodType>(type: T, ...told: readonly [about: About] | readonly [kind: string, about: About]) {
+/** A key that may be left out, as a part of a schema. */
+export function key<T extends z.ZodType>(type: T, ...told: Told): z.ZodOptional<T> & { readonly about: Described } {
   const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
-  const { description, example, shown } = about;
-  return type.optional().meta({ title: kind, description, examples: [example], shown });
+  return Object.assign(type.optional(), { about: { ...about, kind } });
+}
+
+/** What was said about a key of a schema. */
+export function aboutOf(type: unknown): Described {
+  return (type as ReturnType<typeof key>).about;
 }
 
 function kindOf(type: z.ZodType): string {
@@ -69,7 +65,7 @@ export function integer<const W extends string = never>(least: number, most: num
       const range = `${least} to ${most}${or === '' ? '' : `,${or}`}`;
       return found < least || found > most ? no(`must be from ${range}, found ${found}`) : yes(found);
     },
-    alternatives(['number', ...words.map(code)]),
+    listed(['number', ...words.map(code)], 'or'),
   );
 }
 
@@ -89,9 +85,16 @@ export function oneOf<const T extends readonly string[]>(words: T) {
   return value(
     (found): Parsed<T[number]> => {
       const word = words.find((one) => one === found);
-      return word === undefined ? no(`expected ${listed(words)}, found ${describeValue(found)}`) : yes(word);
+      return word === undefined
+        ? no(
+            `expected ${listed(
+              words.map((word) => `"${word}"`),
+              'or',
+            )}, found ${describeValue(found)}`,
+          )
+        : yes(word);
     },
-    alternatives(words.map(code)),
+    listed(words.map(code), 'or'),
   );
 }
 
@@ -118,7 +121,7 @@ export function size(least = 0, leastText = '0B') {
 /** 0 to 1 */
 export const share = measured('percentage', '10%', parseShare, 0, '0%');
 
-/** The same, or `none`, which takes back what `defaults` says; null. */
+/** The same, or `none`, which overrides `defaults`; null. */
 export function orNone<T>(type: z.ZodType<T>) {
   const understood = z.unknown().transform((found, context): T | null => {
     if (found === 'none') return null;
@@ -127,10 +130,10 @@ export function orNone<T>(type: z.ZodType<T>) {
     for (const { message } of parsed.error.issues) context.addIssue({ code: 'custom', message });
     return z.NEVER;
   });
-  return understood.meta({ title: alternatives([kindOf(type), code('none')]) });
+  return understood.meta({ title: listed([kindOf(type), code('none')], 'or') });
 }
 
-/** Chooses the type by what kind of value is there, so that a problem inside a map is reported at its own key. */
+/** Chooses the type by the kind of the value, so that a problem inside a map is reported at its own key. */
 export function either<A, B>(isFirst: (found: unknown) => boolean, first: z.ZodType<A>, second: z.ZodType<B>) {
   return z.unknown().transform((found, context): A | B => {
     const parsed = (isFirst(found) ? first : second).safeParse(found, { reportInput: true });
@@ -142,15 +145,6 @@ export function either<A, B>(isFirst: (found: unknown) => boolean, first: z.ZodT
 
 export function isMap(found: unknown): found is Record<string, unknown> {
   return typeof found === 'object' && found !== null && !Array.isArray(found);
-}
-
-export function listed(words: readonly string[]): string {
-  return alternatives(words.map((word) => `"${word}"`));
-}
-
-/** `a, b or c` */
-function alternatives(words: readonly string[]): string {
-  return words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
 }
 
 function code(word: string): string {
@@ -175,7 +169,7 @@ export const absolute = value((found) => {
   return why === null ? yes(found) : no(why);
 }, 'path');
 
-/** A secret by reference. What stands in its place by mistake may be the secret itself: it is never shown. */
+/** A secret by reference. The value may be the secret itself by mistake, so it is never shown. */
 export const secretReference = z.unknown().transform((found, context): SecretReference => {
   const fail = (message: string, path: string[] = []): never => {
     context.addIssue({ code: 'custom', message, path });
@@ -200,7 +194,7 @@ export const secretReference = z.unknown().transform((found, context): SecretRef
   return fail('expected the name of an environment variable', ['env']);
 });
 
-/** The end of a day, UTC, in ms since the epoch; NaN when there is no such day. */
+/** The end of a day, UTC, in ms since the epoch; NaN for an invalid day. */
 function lastMoment(found: unknown): number {
   const day = z.iso.date().safeParse(found);
   return day.success ? Date.parse(`${day.data}T23:59:59.999Z`) : Number.NaN;
@@ -238,20 +232,10 @@ export const sha256 = (description: string, shown: string) =>
     { description, example: '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e', shown },
   );
 
-/** What kind of thing a value is, in the words of a YAML file. */
+/** The kind of a value, in words of YAML. */
 export function describeKind(found: unknown): string {
   if (found === null || found === undefined) return 'nothing';
   if (Array.isArray(found)) return 'a list';
-  switch (typeof found) {
-    case 'object':
-      return 'a map';
-    case 'string':
-      return 'text';
-    case 'number':
-      return 'a number';
-    case 'boolean':
-      return 'true or false';
-    default:
-      return 'something else';
-  }
+  const kinds: Partial<Record<string, string>> = { object: 'a map', string: 'text', number: 'a number', boolean: 'true or false' };
+  return kinds[typeof found] ?? 'something else';
 }

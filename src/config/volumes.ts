@@ -1,4 +1,4 @@
-/** Volumes and caches as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`, of a cache also `NAME:CONTAINER…`. */
+/** Volumes and caches as people write them: `HOST:CONTAINER[:VARIABLE][:ro|rw]`, for a cache also `NAME:CONTAINER…`. */
 import { join } from 'node:path';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { Parsed } from './units.ts';
@@ -8,9 +8,9 @@ const variableName = /^[A-Za-z_][A-Za-z0-9_]*$/;
 const taken = new Set(['/', '/dev', '/proc', '/sys', '/workspace']);
 
 /**
- * One volume, or one cache. Paths may hold spaces, but no colon, no `..` and no control characters; both must be absolute. A
- * volume is read-only and a cache writable unless the other is written. A cache may have a name in the place of the host path:
- * then `host` is that name, until it is known where onejob keeps its state.
+ * Parses a volume or a cache. Paths must be absolute, and may contain spaces, but no colon, no `..` and no control characters. A
+ * volume is read-only by default, and a cache writable. If a cache has a name instead of the host path, `host` is that name for
+ * now.
  */
 export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Parsed<Mount> {
   const form = `${as === 'cache' ? 'NAME:CONTAINER or ' : ''}HOST:CONTAINER[:VARIABLE][:ro|rw]`;
@@ -34,38 +34,35 @@ export function parseVolume(text: string, as: 'volume' | 'cache' = 'volume'): Pa
   return why === null ? { ok: true, value: tidyMount(mount) } : no(why);
 }
 
-/** Why a mount cannot be as it stands, whatever lies at its host path; null when it can. */
+/** Why a mount is invalid, whatever is at its host path; null when it is valid. */
 export function mountPathProblem({ host, container, variable, cache }: Mount): string | null {
   if (variable !== null && !variableName.test(variable)) return `${JSON.stringify(variable)} is not the name of a variable`;
-  for (const [side, path] of [
-    ['host', host],
-    ['container', container],
-  ] as const) {
-    const why = side === 'host' && isNamed(cache) ? null : pathProblem(path);
-    if (why !== null) return `the ${side} path ${why}`;
-  }
+  const hostProblem = isNamed(cache) ? null : pathProblem(host);
+  if (hostProblem !== null) return `the host path ${hostProblem}`;
+  const why = pathProblem(container);
+  if (why !== null) return `the container path ${why}`;
   const target = tidy(container);
   if (taken.has(target)) return `the container path ${target} belongs to the sandbox itself; choose another`;
   return target === '/dev/shm' ? 'set the size of /dev/shm with shm_size' : null;
 }
 
-/** The same mount, its paths in the one way of writing them that can be compared. */
+/** The same mount with normalised paths, which can be compared. */
 export function tidyMount(mount: Mount): Mount {
   return { ...mount, host: isNamed(mount.cache) ? mount.host : tidy(mount.host), container: tidy(mount.container) };
 }
 
-/** Whether onejob keeps the folder itself. */
+/** Whether onejob keeps the folder of the cache. */
 export function isNamed(cache: Mount['cache']): cache is { readonly name: string } {
   return cache !== null && cache.name !== null;
 }
 
-/** How a mount is written; the inverse of `parseVolume`. */
+/** The inverse of `parseVolume`. */
 export function formatVolume(mount: Mount): string {
   const variable = mount.variable === null ? '' : `:${mount.variable}`;
   return `${mount.cache?.name ?? mount.host}:${mount.container}${variable}:${mount.readOnly ? 'ro' : 'rw'}`;
 }
 
-/** Why this is no absolute path onejob accepts; null when it is one. */
+/** Why onejob does not accept it as an absolute path; null when it does. */
 export function pathProblem(path: string): string | null {
   if (path === '') return 'is empty';
   if (path.startsWith('~')) return `must be absolute; "~" is not expanded, write the whole path instead of ${JSON.stringify(path)}`;
@@ -80,26 +77,23 @@ function tidy(path: string): string {
   return `/${parts.join('/')}`;
 }
 
-/** A path is never one, for it begins with a slash. */
+/** Never matches a path, which begins with a slash. */
 export const cacheName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 
-/** What the folder of untrusted jobs is called, where those of the agents are called as these are. */
+/** The folder of untrusted jobs, next to those with names of agents. */
 export const untrustedFolder = 'untrusted';
 
-/**
- * All that onejob keeps of caches that have a name instead of a path: a folder for each slot, so that no two agents write to it at the
- * same time, and those of untrusted jobs apart from all others.
- */
+/** All named caches: a folder for each slot, so that no two agents write to one at once, and separate ones for untrusted jobs. */
 export function cachesFolder(stateDir: string): string {
   return join(stateDir, 'caches');
 }
 
-/** The folder of a named cache. `agent`: the slot's name, or the template `{name}` for it. */
+/** The folder of a named cache. `agent`: the slot's name, or `{name}`. */
 export function cachePath(stateDir: string, pool: string, agent: string, cache: string): string {
   return join(cachesFolder(stateDir), pool, agent, cache);
 }
 
-/** The folder of the same cache for untrusted jobs of one repository. `repository`: hex digits that stand for it. */
+/** The same for untrusted jobs of one repository. `repository`: hex digits that stand for it. */
 export function untrustedCachePath(stateDir: string, pool: string, repository: string, cache: string): string {
   return join(cachesFolder(stateDir), pool, untrustedFolder, repository, cache);
 }

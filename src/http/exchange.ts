@@ -1,8 +1,9 @@
 /**
- * One request and its whole answer, in bounded time and size, the same for every service. Redirects are never followed: a credential
- * goes to no host but the one it is meant for. What fetch throws is left behind here, since it may quote a header.
+ * One request and its whole answer, in bounded time and size. Redirects are never followed, so that a credential goes to no other
+ * host. Errors of fetch do not leave this file, since they may quote a header.
  */
 import { type Clock, deadline } from '../core/clock.ts';
+import { jsonOf as parsed } from '../system/json.ts';
 import { innermost, networkHint, type Why, whyUnreachable } from './unreachable.ts';
 
 export interface Outgoing {
@@ -27,12 +28,12 @@ export interface ExchangeParts {
   readonly most: number;
 }
 
-/** No whole answer came. Its words are for everybody. */
+/** No complete answer came. Its texts contain no secret. */
 export class NoAnswer extends Error implements Why {
   readonly why: string;
   readonly code: string;
   readonly hint: string;
-  /** One came, and is larger than it may be. */
+  /** The answer is larger than allowed. */
   readonly isTooLarge: boolean;
 
   constructor({ why, code, hint }: Why, isTooLarge = false) {
@@ -44,7 +45,7 @@ export class NoAnswer extends Error implements Why {
   }
 }
 
-/** @throws NoAnswer, and what `signal` was aborted with */
+/** @throws NoAnswer, and the reason of `signal` */
 export async function exchange({ url, ...request }: Outgoing, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
   signal.throwIfAborted();
   const { clock, timeout, most } = parts;
@@ -82,7 +83,7 @@ const late = (ms: number, hasBegun: boolean): Why => ({
   hint: networkHint,
 });
 
-/** What kept a request from its answer; never the text of the request. */
+/** Why a request got no answer; never quotes the request. */
 function reason(error: unknown, url: string | URL): Why {
   if (innermost(error).message !== 'bad port') return whyUnreachable(error);
   return {
@@ -92,31 +93,27 @@ function reason(error: unknown, url: string | URL): Why {
   };
 }
 
-/** The body as JSON; undefined when it is none. */
+/** The body as JSON; undefined if it is not JSON. */
 export function jsonOf({ text }: Pick<Answer, 'text'>): unknown {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return undefined;
-  }
+  return parsed(text);
 }
 
-/** What a service says as one line of at most 300 characters, without what would move a terminal's cursor. */
+/** Text of a service as one line of at most 300 characters, without control characters. */
 export function brief(text: string): string {
   const line = text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
   return line.length > 300 ? `${line.slice(0, 299)}…` : line;
 }
 
-/** Above this a time of `RateLimit-Reset` is a date (seconds since the epoch) and no duration, s. */
+/** Seconds above which `RateLimit-Reset` is a date (since the epoch) instead of a duration. */
 const longestReset = 100_000_000;
 
 /**
- * How long a service asks to be left alone, ms; null when it does not: `Retry-After` (RFC 9110, 10.2.3), also on a success, else the
- * limit of requests where none is left. `wall`: ms since the epoch.
+ * ms to wait that a service asks for, else null: `Retry-After` (RFC 9110, 10.2.3), also after a success, else the reset of an
+ * exhausted rate limit. `wall`: ms since the epoch.
  */
 export function asksFor(headers: Headers, wall: number): number | null {
   const after = headers.get('Retry-After')?.trim() ?? '';
-  // Both are times of the service's clock, which need not be ours.
+  // Both are times of the service's clock, which may differ.
   const date = Date.parse(headers.get('Date') ?? '');
   const theirs = Number.isNaN(date) ? wall : date;
   if (/^\d+(\.\d+)?$/.test(after)) return Number(after) * 1000;

@@ -1,22 +1,19 @@
-/**
- * How onejob reaches the world over HTTP: undici, by the proxies of the environment, over connections that stay open for a while. One
- * for each service; whoever calls bounds time and bytes.
- */
+/** HTTP to services: undici, with the proxies of the environment, and kept connections. Callers bound time and size. */
 import { Agent, type Dispatcher, ProxyAgent, type RequestInit, fetch as undiciFetch } from 'undici';
 import { type Proxies, type ProxyServer, proxyFor } from '../config/proxies.ts';
 
 export interface Outbound {
-  /** As the standard has it; a proxy is chosen by the address. */
+  /** Chooses the proxy by the address. */
   readonly fetch: typeof fetch;
-  /** The same way, for what streams. */
+  /** The same for streams. */
   dispatcherFor(url: URL): Dispatcher;
-  /** Ends every connection, and what is under way on them. */
+  /** Ends every connection and its requests. */
   close(): void;
 }
 
 /** ms without a byte after which a call is given up. */
 const idle = 300_000;
-/** ms for a connection. */
+/** ms to connect. */
 const patience = 30_000;
 
 export function createOutbound(proxies: Proxies): Outbound {
@@ -43,7 +40,7 @@ export function createOutbound(proxies: Proxies): Outbound {
   };
 }
 
-/** What is written and is no address leads nowhere: nothing is sent past a proxy. */
+/** An invalid proxy address leads nowhere, so that nothing is sent past a proxy. */
 function addressOf({ server, authorization }: ProxyServer): ProxyAgent.Options {
   const { isSecure, host, port } = server ?? { isSecure: false, host: 'no-proxy.invalid', port: 1 };
   const uri = `${isSecure ? 'https' : 'http'}://${host.includes(':') ? `[${host}]` : host}:${port}`;

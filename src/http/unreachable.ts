@@ -1,17 +1,13 @@
-/** Why a service gave no answer, in words: the same for all services. Never the text of an error, which may quote a request. */
+/** Why a service gave no answer, for people. Never the text of an error, which may quote a request. */
 
 export interface Why {
   /** The end of a sentence. */
   readonly why: string;
-  /** The system's own word; empty when it has none. */
+  /** The system's error code; empty without one. */
   readonly code: string;
   readonly hint: string;
 }
 
-/** The proxy before a service did not lead to it. Its message is for everybody, and names no address. */
-export class ProxyFault extends Error {}
-
-/** The end of a sentence: what a proxy says for itself. */
 export const proxyAnswered = (status: number | string): string => `the proxy before it answered ${status}`;
 
 export const networkHint =
@@ -35,9 +31,8 @@ const reasons: Readonly<Record<string, string>> = {
   EPROTO: 'it does not speak TLS there',
 };
 
-/** Of an error of `node:http` or of `fetch`. */
+/** For an error of `node:http` or `fetch`. */
 export function whyUnreachable(error: unknown): Why {
-  if (error instanceof ProxyFault) return { why: error.message, code: '', hint: proxyHint };
   const { code, message } = innermost(error);
   const status = /Proxy response \((\d+)\)/.exec(message)?.[1];
   if (status !== undefined) return { why: proxyAnswered(status), code: '', hint: proxyHint };
@@ -47,7 +42,7 @@ export function whyUnreachable(error: unknown): Why {
   return { why: known, code, hint: networkHint };
 }
 
-/** Node packs the system's error into one or two others. */
+/** Node wraps the system's error in one or two others. */
 export function innermost(error: unknown): { readonly code: string; readonly message: string } {
   let found = { code: '', message: '' };
   for (let one = error, depth = 0; one instanceof Error && depth < 5; depth += 1) {

@@ -1,36 +1,36 @@
-/** What one agent of a Compose fleet turned out to be, what had to be said about it, and how foreign values are looked at. */
+/** Types of the import: agents, their Compose services, remarks. And helpers to read values of Compose files. */
 import { masked } from '../ci/kit/masked.ts';
 import type { Path } from '../config/problem.ts';
 import { formatSize } from '../config/units.ts';
 import { isMap } from '../config/values.ts';
 
-/** Something a person should know, with where it stands. */
+/** Something that a person should know, with its place. */
 export interface Remark {
   /** Relative to the folder that was read. */
   readonly file: string;
   /** From 1; null for a whole file or folder. */
   readonly line: number | null;
-  /** `warning`: it was not carried over, or something may differ. `note`: it is done otherwise from now on. */
+  /** `warning`: not carried over, or may differ. `note`: works in another way from now on. */
   readonly level: 'warning' | 'note';
   readonly message: string;
 }
 
-/** One service of a Compose file, and how something is said of it. */
+/** One service of a Compose file, with functions to report remarks about it. */
 export interface Service {
   /** Its Compose file, relative to the folder that was read. */
   readonly file: string;
   readonly key: string;
   /** Whether it is the only service of its file. */
   readonly isOnly: boolean;
-  /** With what it extends, and variables filled in. */
+  /** Including what it extends, with variables filled in. */
   readonly written: Readonly<Record<string, unknown>>;
   /** `volumes` at the top of the file. */
   readonly volumes: unknown;
   /** Absolute path of the folder that was read. */
   readonly root: string;
-  /** Text of a file, by its path relative to that folder; null when there is none. */
+  /** Text of a file, by its path relative to that folder; null if it does not exist. */
   read(path: string): string | null;
-  /** Of what stands at a path below the service, from 1. */
+  /** Line of a path below the service, from 1. */
   line(path: Path): number;
   remark(remark: Remark): void;
   warn(path: Path, message: string): void;
@@ -44,7 +44,7 @@ export interface DeviceClaim {
   readonly by: 'none' | 'uuid' | 'index' | 'all' | 'count';
   readonly vendor: Vendor;
   readonly count: number;
-  /** UUIDs, of MIG instances too; or numbers on their host, of MIG instances `GPU:INSTANCE`; else none. */
+  /** UUIDs, or numbers on the host (`GPU:INSTANCE` for MIG); else empty. */
   readonly names: readonly string[];
   /** Beyond computing: graphics, video, display. */
   readonly capabilities: readonly string[];
@@ -60,7 +60,7 @@ export function isPlainMap(value: Plain | undefined): value is PlainMap {
   return typeof value === 'object' && !Array.isArray(value);
 }
 
-/** Keys without those that say nothing: null, an empty text, list or map. */
+/** Keys whose value is not null and not an empty text, list or map. */
 export function filled(keys: Readonly<Record<string, Plain | null>>): PlainMap {
   const isEmpty = (value: Plain) => value === '' || (typeof value === 'object' && Object.keys(value).length === 0);
   return Object.fromEntries(
@@ -75,20 +75,20 @@ export interface Agent {
   readonly name: string;
   /** null: not written. */
   readonly hostname: string | null;
-  /** How many of it there are: replicas, or `--spawn`. */
+  /** Number of copies: replicas, or `--spawn`. */
   readonly times: number;
-  /** File that it had its token from; null: none was named. */
+  /** File with its token; null if unknown. */
   readonly tokenFile: string | null;
-  /** Of the service's Agent API; null for Buildkite's own. */
+  /** Address of the Agent API; null for Buildkite's own. */
   readonly endpoint: string | null;
-  /** Folder its image is built from, relative to the folder that was read; null when it is not built. */
+  /** Folder that its image is built from, relative to the folder that was read; null if it is not built. */
   readonly context: string | null;
-  /** Whether there is a private key for secrets in its image. */
+  /** Whether its image has a private key for secrets. */
   readonly hasSecretsKey: boolean;
   readonly devices: DeviceClaim;
-  /** Keys of its pool, but for `name`, `agents`, `devices` and `service`. */
+  /** Keys of its pool, except `name`, `agents`, `devices` and `service`. */
   readonly keys: PlainMap;
-  /** Lines of comment above its services, what people wrote down about the host; empty when there are none. */
+  /** Comment above the services of its file. */
   readonly heading: string;
 }
 
@@ -98,12 +98,12 @@ export const byNumber = (one: string, other: string): number =>
 
 const collator = new Intl.Collator('en', { numeric: true });
 
-/** What stands in a map of maps; undefined where a part of the path is none. */
+/** A value in a map of maps; undefined if a part of the path does not exist. */
 export function inside(found: unknown, ...path: readonly string[]): unknown {
   return path.reduce((one, key) => (isMap(one) ? one[key] : undefined), found);
 }
 
-/** A scalar as Compose would pass it on; null when it is none. */
+/** A scalar as Compose would pass it on; null for other values. */
 export function textOf(found: unknown): string | null {
   if (typeof found === 'string') return found;
   return typeof found === 'number' || typeof found === 'boolean' || typeof found === 'bigint' ? String(found) : null;
@@ -113,7 +113,7 @@ export function listOf(found: unknown): readonly unknown[] {
   return found === undefined || found === null ? [] : Array.isArray(found) ? found : [found];
 }
 
-/** The scalars of a list, or the one that stands in its place. */
+/** The scalars of a list, or a single one. */
 export function textsOf(found: unknown): readonly string[] {
   return listOf(found).flatMap((item) => textOf(item) ?? []);
 }
@@ -141,7 +141,7 @@ export function wordsOf(found: unknown): readonly string[] {
   );
 }
 
-/** Sizes as Compose writes them, `24g`, `512mb`, bytes, as the config does; null when it is none. */
+/** A size of Compose (`24g`, `512mb`, bytes) as the config writes it; null if invalid. */
 export function sizeOf(found: unknown): string | null {
   const [, digits, unit = ''] = /^(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?$/i.exec(textOf(found)?.trim() ?? '') ?? [];
   return digits === undefined ? null : formatSize(Math.round(Number(digits) * 1024 ** ' kmgt'.indexOf(unit.toLowerCase() || ' ')));
@@ -152,7 +152,7 @@ export function numberOf(found: unknown): number | null {
   return /^-?\d+(\.\d+)?$/.test(text) ? Number(text) : null;
 }
 
-/** A text as a name: other letters become hyphens, and none stands at the start. `most`: letters that it may have. */
+/** A text as a name of at most `most` letters: other letters become hyphens, except at the start. */
 export function nameFrom(text: string, most: number, others: RegExp = /[^A-Za-z0-9_-]+/g): string {
   return text
     .replaceAll(others, '-')
@@ -160,21 +160,20 @@ export function nameFrom(text: string, most: number, others: RegExp = /[^A-Za-z0
     .slice(0, most);
 }
 
-/** The name, or its first `most` letters with the first number from 2 with which it is not taken. */
+/** The name, or its first `most` letters with the first number from 2 that is not taken. */
 export function unusedName(name: string, isTaken: (name: string) => boolean, most = name.length): string {
   let unused = name;
   for (let n = 2; isTaken(unused); n++) unused = `${name.slice(0, most)}-${n}`;
   return unused;
 }
 
-/** Whether a variable of this name, or a flag, may hold what must not be copied into a config. */
+/** Whether a variable or flag of this name may contain a secret. */
 export function soundsSecret(variable: string): boolean {
-  return /(^|[_-])(TOKEN|SECRETS?|PASSWORD|PASSWD|PASS|(?<=[_-])PWD|PASSPHRASE|CREDENTIALS?|PAT|(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY)([_-]|$)/i.test(
-    variable,
-  );
+  const word = /(^|[_-])(TOKEN|SECRETS?|PASS(WORD|WD|PHRASE)?|(?<=[_-])PWD|CREDENTIALS?|PAT)([_-]|$)/i;
+  return word.test(variable) || /(^|[_-])(API|ACCESS|PRIVATE|SECRET|SIGNING|DEPLOY)[_-]?KEY([_-]|$)/i.test(variable);
 }
 
-/** Whether it looks like a password, a token or a private key, whatever its variable is called. */
+/** Whether a value looks like a password, a token or a private key. */
 export function looksSecret(value: string): boolean {
   return masked(value) !== value || /-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(value);
 }

@@ -1,4 +1,4 @@
-/** What a Compose service says of its container: image, volumes, limits and rights, as keys of a pool. */
+/** Image, volumes, limits and rights of a Compose service, as keys of a pool. */
 import { posix } from 'node:path';
 import { parseDuration } from '../config/units.ts';
 import { isMap } from '../config/values.ts';
@@ -17,10 +17,7 @@ import {
   textsOf,
 } from './agent.ts';
 
-/**
- * The key `image`; the folder that it is built from, null when it is not built; whether a private key for secrets is put into it, and a
- * Buildkite agent, or hooks of one.
- */
+/** The key `image`; the folder it is built from, or null; whether it contains a private key for secrets, or a Buildkite agent. */
 export function readImage({ file: compose, written: { image: finished, build }, read, remark, warn }: Service) {
   if (build === undefined || build === null) {
     const image = textOf(finished);
@@ -50,7 +47,7 @@ export function readImage({ file: compose, written: { image: finished, build }, 
   const base = from ?? argument;
   if (base === null) warn(['build'], `the base image of ${file} depends on something unknown: "base" is a guess, ubuntu:24.04`);
   return {
-    // What the agent needs of an image: bash comes with every base, git does not.
+    // The agent needs bash, which every base has, and git.
     image: { base: base ?? 'ubuntu:24.04', packages: packages.includes('git') ? packages : ['git', ...packages] },
     context,
     hasSecretsKey: /\b\S*private\.key\b/.test(text),
@@ -58,15 +55,15 @@ export function readImage({ file: compose, written: { image: finished, build }, 
   };
 }
 
-/** Only served to install the agent from its own repository, or comes with what onejob mounts. */
+/** Packages that only served to install the agent, or that onejob brings. */
 const notNeeded = new Set(['buildkite-agent', 'apt-transport-https', 'tini', 'dumb-init']);
 
-/** Instructions that change nothing of what is in the image. */
+/** Instructions that do not change the content of the image. */
 const needless = ['ENTRYPOINT', 'CMD', 'LABEL', 'MAINTAINER', 'STOPSIGNAL', 'SHELL', 'EXPOSE', 'HEALTHCHECK'];
 
 /**
- * What a Dockerfile builds on, null when that cannot be known, and which packages it installs. `args`: of the Compose file; they win
- * over those of the Dockerfile. `left`: is told what else it does.
+ * The base of a Dockerfile, null if unknown, and the packages that it installs. `args`: of the Compose file; they override those of
+ * the Dockerfile. `left`: gets every other instruction.
  */
 function readDockerfile(text: string, args: ReadonlyMap<string, string>, left: (line: number, text: string) => void) {
   const variables = new Map<string, string>();
@@ -96,7 +93,7 @@ function readDockerfile(text: string, args: ReadonlyMap<string, string>, left: (
   return { from: base, packages: [...packages].filter((one) => !notNeeded.has(one)) };
 }
 
-/** With lines that a backslash continues, and without comments. */
+/** Joins continued lines, and skips comments. */
 function instructions(text: string): { line: number; word: string; rest: string }[] {
   const found: { line: number; word: string; rest: string }[] = [];
   let before = '';
@@ -132,10 +129,7 @@ function installed(command: string): { found: string[]; isAll: boolean } {
   return { found, isAll };
 }
 
-/**
- * The keys `caches` and `volumes`, and host paths by container path, for what others name by its container path. `name`: of the agent,
- * which becomes `{name}` in host paths.
- */
+/** The keys `caches` and `volumes`, and host paths by container path. `name`: of the agent, `{name}` in host paths. */
 export function readMounts({ file, root, written, volumes: named, warn, note }: Service, name: string) {
   const caches: string[] = [];
   const volumes: string[] = [];
@@ -181,13 +175,13 @@ export function readMounts({ file, root, written, volumes: named, warn, note }: 
   return { caches, volumes, hostOf };
 }
 
-/** The agent's name in a path, whole and not as a part of a longer one, as `{name}`. */
+/** Replaces the agent's name in a path, but not as a part of a longer name, by `{name}`. */
 function withName(path: string, name: string): string {
   const quoted = name.replaceAll(/[.*+?^${}()|[\]\\]/g, '\\$&');
   return path.replaceAll(new RegExp(`(?<![A-Za-z0-9.])${quoted}(?![A-Za-z0-9]|\\.[0-9])`, 'g'), '{name}');
 }
 
-/** A volume in its short or long form; null for what is none of a folder, or has no name. */
+/** A volume in its short or long form; null if it is not a folder or has no source. */
 function mountOf(item: unknown) {
   // A drive letter of Windows would be cut at its colon.
   const [from, to, ...options] = (textOf(item) ?? '').split(':');
@@ -198,13 +192,13 @@ function mountOf(item: unknown) {
   return { source, target, readOnly: long.read_only === true || long.readonly === true };
 }
 
-/** The folder that a volume of the file is bound to; null when the Engine keeps it. */
+/** The folder that a volume is bound to; null if the Engine keeps it. */
 function bindOf(options: unknown): string | null {
   const device = textOf(inside(options, 'device'));
   return device?.startsWith('/') && /bind/.test(textOf(inside(options, 'o')) ?? '') ? device : null;
 }
 
-/** Understood elsewhere, or what onejob does anyway. */
+/** Keys that are read elsewhere, or that onejob handles anyway. */
 const quiet = new Set(
   `build image extends environment env_file command entrypoint volumes devices gpus runtime hostname container_name restart init tty
 stdin_open deploy cpus mem_limit shm_size ulimits cap_add security_opt privileged pid tmpfs read_only user network_mode oom_score_adj
@@ -223,7 +217,7 @@ const reasons: ReadonlyMap<string, string> = new Map([
   ['ipc', 'write "shm_size" for shared memory'],
 ]);
 
-/** Limits and rights, null for what is not limited; says what of a service means something and is not carried over. */
+/** Limits and rights, null for what is not limited. Reports keys that are not carried over. */
 export function readLimits({ written, warn, note }: Service) {
   for (const [key, value] of Object.entries(written)) {
     if (quiet.has(key) || key.startsWith('x-') || value === null || value === undefined) continue;

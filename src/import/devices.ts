@@ -1,19 +1,19 @@
 /**
- * Which devices an agent was given: by variables of the vendors' runtimes, by nodes under /dev, by reservations, by CDI names. Sources:
+ * The devices of an agent, from variables of vendors' runtimes, nodes under /dev, reservations, and CDI names. Sources:
  * https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html,
  * https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, https://docs.docker.com/compose/how-tos/gpu-support/
  */
 import { isMap } from '../config/values.ts';
 import { type DeviceClaim, inside, listOf, noDevices, numberOf, type Service, textOf, textsOf, type Vendor } from './agent.ts';
 
-/** Variables that choose among the devices of a vendor; the first that is there counts. */
+/** Variables that choose devices of a vendor; the first that is set counts. */
 const choosing: Readonly<Record<Vendor, readonly string[]>> = {
   nvidia: ['NVIDIA_VISIBLE_DEVICES', 'CUDA_VISIBLE_DEVICES'],
   amd: ['ROCR_VISIBLE_DEVICES', 'AMD_VISIBLE_DEVICES', 'HIP_VISIBLE_DEVICES', 'GPU_DEVICE_ORDINAL'],
   intel: ['ZE_AFFINITY_MASK'],
 };
 
-/** All that choose devices: onejob grants them itself, and sets these where they are needed. */
+/** All variables that choose devices, which onejob sets itself. */
 export const deviceVariables: ReadonlySet<string> = new Set([...Object.values(choosing).flat(), 'ONEAPI_DEVICE_SELECTOR']);
 
 /** Never throws. `env`: all variables of the service that have a value. */
@@ -59,7 +59,7 @@ export function readDevices({ written, warn, note }: Service, env: ReadonlyMap<s
   return chosenBy('intel') ?? renderNodes('intel', dri);
 }
 
-/** UUIDs say more than numbers, and those of MIG instances more than those of cards. */
+/** UUIDs are more precise than numbers, and those of MIG instances more than those of cards. */
 function isNarrower(one: DeviceClaim, than: DeviceClaim): boolean {
   const isPart = ({ names }: DeviceClaim) => names.some((name) => /^MIG-/i.test(name));
   return one.by === 'uuid' && (than.by === 'index' || (isPart(one) && !isPart(than)));
@@ -84,7 +84,7 @@ function chosen(vendor: Vendor, written: string): DeviceClaim {
   return { ...noDevices, by, vendor, count: names.length, names };
 }
 
-/** `deploy.resources.reservations.devices` and `gpus`; null where there is neither. */
+/** `deploy.resources.reservations.devices` and `gpus`; null without them. */
 function reserved(written: Service['written']): DeviceClaim | null {
   if (written.gpus === 'all') return all('nvidia');
   const requests = [...listOf(inside(written.deploy, 'resources', 'reservations', 'devices')), ...listOf(written.gpus)];
@@ -120,7 +120,7 @@ function joined(claims: readonly DeviceClaim[]): DeviceClaim | null {
   return { ...first, by, count, names: [...new Set(claims.flatMap((claim) => (claim.by === by ? claim.names : [])))] };
 }
 
-/** What onejob gives anyway is computing and nvidia-smi. */
+/** Without computing and nvidia-smi, which onejob always grants. */
 function capabilitiesOf(written: string | undefined, warn: Service['warn']): string[] {
   const words = (written ?? '').split(',').map((word) => word.trim());
   const known = ['graphics', 'video', 'display'];
@@ -132,7 +132,7 @@ function capabilitiesOf(written: string | undefined, warn: Service['warn']): str
   return known.filter((word) => words.includes('all') || words.includes(word));
 }
 
-/** Names of what an agent holds, to find those that hold the same. What is counted by a host is only the same on one host. */
+/** Names of the devices of an agent, to find agents with the same. Numbers are the same only on one host. */
 export function claimsOf({ by, vendor, names }: DeviceClaim): readonly string[] {
   if (by === 'uuid') return names.map((uuid) => uuid.toLowerCase());
   if (by === 'index') return names.map((index) => `${vendor} GPU ${index}`);

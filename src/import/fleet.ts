@@ -1,5 +1,5 @@
 /**
- * A folder of agents' Compose files as agents, with all that could not be understood. Reads files; writes none, and opens no token.
+ * Reads a folder of Compose files as agents, with remarks about what could not be read. Writes no files, and opens no token.
  * https://docs.docker.com/reference/compose-file/
  */
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
@@ -7,6 +7,7 @@ import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
+import { attempt } from '../errors.ts';
 import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
 
@@ -14,11 +15,11 @@ interface ComposeFile {
   /** Relative to the folder that was read. */
   readonly file: string;
   readonly services: Readonly<Record<string, unknown>>;
-  /** All of it, for what stands beside `services`. */
+  /** The whole file. */
   readonly value: Readonly<Record<string, unknown>>;
-  /** Comment above everything, without its marks; empty where there is none. */
+  /** Comment at the top, without its marks. */
   readonly heading: string;
-  /** Line of what a path leads to, from 1; of the last part that is there where it leads nowhere. */
+  /** Line of a path, or of the last part of it that exists, from 1. */
   line(path: Path): number;
 }
 
@@ -32,7 +33,7 @@ const largest = 2 ** 20;
 const deepest = 6;
 const most = 20_000;
 
-/** `files`: how many Compose files there were, whatever was in them. Never throws, whatever is in the folder. `root`: absolute. */
+/** `files`: number of Compose files. Never throws, whatever is in the folder. `root`: absolute. */
 export function readFleet(root: string) {
   const remarks: Remark[] = [];
   const warn: Warn = (file, line, message) => remarks.push({ file, line, level: 'warning', message });
@@ -88,7 +89,7 @@ export function readFleet(root: string) {
       }
     }
   }
-  // What runs in folders beside those of agents, without a Compose file, nobody can see here.
+  // Folders next to those of agents, without a Compose file, may belong to agents too.
   const parents = new Set(agents.map(({ file }) => posix.dirname(posix.dirname(file))));
   const explained = [...withFile.map(({ path }) => path), ...agents.flatMap(({ context }) => context ?? [])];
   for (const { path, names } of folders) {
@@ -105,7 +106,7 @@ export function readFleet(root: string) {
   };
 }
 
-/** Services that may be agents: not those that others only extend. */
+/** Services that may be agents, without those that others only extend. */
 function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly string[] {
   const bases = keys.map((key) => extendsOf(services[key])).flatMap((base) => (base?.file === null ? base.service : []));
   // A service that others extend may be one of them, or only what they have in common.
@@ -115,7 +116,7 @@ function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly 
   return whole.length > 0 ? whole : keys;
 }
 
-/** All folders below, by their path relative to the root, with the names of all that is in them. Links are followed, each folder is seen once. */
+/** All folders below the root, by relative path, with the names in them. Follows links, and visits each folder once. */
 function foldersOf(root: string) {
   const found: { path: string; names: readonly string[] }[] = [];
   const seen = new Set<string>();
@@ -136,25 +137,13 @@ function foldersOf(root: string) {
   return found;
 }
 
-/** null when it is no text of a config's size. @throws when there is no such file, or it cannot be read */
+/** null for anything but a file of at most 1 MiB. @throws when it cannot be read */
 function textIn(path: string): string | null {
   const found = statSync(path);
   return found.isFile() && found.size <= largest ? readFileSync(path, 'utf8') : null;
 }
 
-/** null when it throws. */
-function attempt<T>(act: () => T): T | null {
-  try {
-    return act();
-  } catch {
-    return null;
-  }
-}
-
-/**
- * A Compose file as values with the lines they stand on; null when it is none, and said. Anchors and merge keys are resolved by the
- * parser. Never throws.
- */
+/** A Compose file as values with their lines; null, with a remark, if it is not one. Resolves anchors and merge keys. */
 function readCompose(file: string, text: string | null, warn: Warn): ComposeFile | null {
   const no = (line: number | null, why: string): null => {
     warn(file, line, `${why}: nothing from it was carried over`);
@@ -192,10 +181,10 @@ function readCompose(file: string, text: string | null, warn: Warn): ComposeFile
   }
 }
 
-/** Where a node, or its key, begins in the text, and the node. */
+/** The position of a node or its key in the text, and the node. */
 type Place = readonly [number, unknown];
 
-/** What stands under a key, by an alias or a merge key too, or at a place of a list. */
+/** The value of a key, also through an alias or a merge key, or an item of a list. */
 function stepInto(from: unknown, step: string, follow: (node: unknown) => unknown): Place | null {
   const node = follow(from);
   if (isSeq(node)) {
@@ -220,7 +209,7 @@ function extendsOf(service: unknown): { readonly service: string; readonly file:
   return name === null ? null : { service: name, file: textOf(inside(written, 'file')) };
 }
 
-/** With what it extends under it; null when it is none. Ten deep is deep enough for a file that extends itself. */
+/** A service merged over what it extends, up to ten levels deep; null if it is not a map. */
 function serviceOf(compose: ComposeFile, key: string, open: Open, warn: Warn, depth: number): Written | null {
   const { file: here, services, line } = compose;
   const service = services[key];
@@ -242,7 +231,7 @@ function serviceOf(compose: ComposeFile, key: string, open: Open, warn: Warn, de
   return own;
 }
 
-/** Relative paths of another file's service are meant from that file. `away`: its folder, seen from that of this file. */
+/** Relative paths in a service of another file are relative to that file. `away`: its folder, relative to this file's. */
 function moved({ build, volumes, env_file: files, ...rest }: Written, away: string): Written {
   const from = (path: unknown) => (typeof path === 'string' && !path.startsWith('/') ? posix.join(away, path) : path);
   const shift = (host: string) => (/^\.\.?(\/|$)/.test(host) ? `./${posix.join(away, host)}` : host);
@@ -258,11 +247,11 @@ function moved({ build, volumes, env_file: files, ...rest }: Written, away: stri
   };
 }
 
-/** Keys whose later value takes the place of the earlier one as a whole. */
+/** Keys whose later value replaces the earlier one. */
 const whole = new Set(['command', 'entrypoint', 'healthcheck', 'env_file', 'tags']);
 
 /**
- * One service on top of another: lists grow, but for those that mean one command, and variables are told apart by name.
+ * Merges one service over another: lists are joined, except those of a command, and variables are merged by name.
  * https://docs.docker.com/reference/compose-file/merge/
  */
 function overlay(lower: Written, upper: Written): Written {
@@ -290,8 +279,8 @@ const name = '[A-Za-z_][A-Za-z0-9_]*';
 const variable = new RegExp(String.raw`\$(?:(\$)|(${name})|\{(${name})(?:(:?[-?+])((?:[^{}]|\$\{[^{}]*\})*))?\})`, 'g');
 
 /**
- * Fills in `${NAME}` in all texts of a value, as Compose does it. What the shell would have given nobody knows: `missing` is told of
- * it. `known`: of a file `.env`. https://docs.docker.com/reference/compose-file/interpolation/
+ * Fills in `${NAME}` in all texts of a value, as Compose does. `known`: from a file `.env`. `missing`: gets variables that the
+ * shell would set. https://docs.docker.com/reference/compose-file/interpolation/
  */
 function interpolate(
   value: unknown,
@@ -317,7 +306,7 @@ function interpolate(
   return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, interpolate(item, known, [...path, key], missing)]));
 }
 
-/** What a file `.env` says. Of names that sound like a secret no value is ever taken, nor one that looks like one. */
+/** Variables of a file `.env`, without those whose name or value looks like a secret. */
 function readDotEnv(text: string): ReadonlyMap<string, string> {
   const found = new Map<string, string>();
   for (const line of text.split(/\r?\n/)) {

@@ -1,4 +1,4 @@
-/** The agents of one host as its config: pools, what they share as defaults, services, and all of it as a file that people like to read. */
+/** The config of one host, from its agents: pools, shared defaults, services. And its text, which is laid out for people. */
 import { posix } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { parse } from 'yaml';
@@ -24,7 +24,7 @@ export interface HostConfig {
 
 type Say = (level: Remark['level'], agent: Agent, message: string) => void;
 
-/** Without defaults: each pool has all its keys. */
+/** Without defaults: each pool has all of its keys. */
 export function hostConfig(host: Host, say: Say): HostConfig {
   const agents = uniqueNames(host.agents, say);
   const apart = claimedTwice(host.name, agents, say);
@@ -55,7 +55,7 @@ export function hostConfig(host: Host, say: Say): HostConfig {
   return { services, secretsKey, defaults: {}, pools };
 }
 
-/** The config needs a name for each slot; a CI service shows two of one name as one that flickers. */
+/** Each slot needs a unique name: a CI service shows two agents of one name as one that flickers. */
 function uniqueNames(agents: readonly Agent[], say: Say): Agent[] {
   const taken = new Map<string, Agent>();
   return agents.map((agent) => {
@@ -70,17 +70,17 @@ function uniqueNames(agents: readonly Agent[], say: Say): Agent[] {
   });
 }
 
-/** What the slots of one agent are called: its name, or that of each copy. */
+/** The names of an agent's slots: its name, or that of each copy. */
 function slotNamesOf(name: string, times: number): string[] {
   return times > 1 ? Array.from({ length: times }, (_, at) => `${stemOf(name)}-${at + 1}`) : [name];
 }
 
-/** Room for the number of a copy, in a name of 63 characters. */
+/** Leaves room for the number of a copy in a name of 63 characters. */
 function stemOf(name: string): string {
   return name.slice(0, 58);
 }
 
-/** Agents whose device another of the host has already: they are written down, and not started. */
+/** Agents whose device another agent of the host has: they get `agents: 0`. */
 function claimedTwice(host: string, agents: readonly Agent[], say: Say): ReadonlySet<Agent> {
   const apart = new Set<Agent>();
   for (const [at, agent] of agents.entries()) {
@@ -103,8 +103,8 @@ function overlap(one: DeviceClaim, other: DeviceClaim): string | null {
 }
 
 /**
- * Agents of one pool: those that only differ by a number in their name, which counts without a gap, and by their devices. In the order
- * given, which is that of the names. `apart`: never with others in one pool.
+ * Agents by pool: those of a pool differ only by consecutive numbers in their names, and by their devices. `agents`: in the order
+ * of their names. `apart`: each gets its own pool.
  */
 function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>) {
   const isSingle = (agent: Agent) => agent.times > 1 || agent.devices.by === 'all' || apart.has(agent);
@@ -123,15 +123,12 @@ function runsOf(agents: readonly Agent[], apart: ReadonlySet<Agent>) {
   return runs;
 }
 
-/** What agents of one pool have in common. */
+/** What agents of one pool must have in common. */
 function likeness(agent: Agent): readonly unknown[] {
   return [agent.keys, devicesKey(agent), agent.devices.by, agent.endpoint, agent.tokenFile];
 }
 
-/**
- * Numbers in a name that it may count by, as what stands before, the number, and what stands behind. A leading zero is no part of a
- * number: `{1..}` would lose it.
- */
+/** Numbers in a name, each with the text before and after it, without leading zeros, which `{1..}` would lose. */
 function countsOf(name: string): (readonly [string, number, string])[] {
   return [...name.matchAll(/(0*)(\d+)/g)].flatMap(({ index, 1: zeros = '', 2: digits = '' }) => {
     const at = index + zeros.length;
@@ -139,7 +136,7 @@ function countsOf(name: string): (readonly [string, number, string])[] {
   });
 }
 
-/** What a pool may be called, the best first: by what tells it apart for a person. It changes nothing but its name. */
+/** Names for a pool, the best first. */
 function poolWords({ keys, devices, name }: Agent): string[] {
   const tags = String(keys.tags ?? '').split(',');
   const flags = tags.flatMap((tag) => /^([^=]+)(=(true|1|yes))?$/.exec(tag)?.[1] ?? []);
@@ -151,7 +148,7 @@ function poolWords({ keys, devices, name }: Agent): string[] {
 
 /** Services of a host: one for each token and address that its agents had. */
 function servicesOf(agents: readonly Agent[]) {
-  // Where an agent has its token from may not show; then it is that of the others.
+  // An agent without a known token file is assumed to use that of the others.
   const usual = agents.find(({ tokenFile }) => tokenFile !== null)?.tokenFile ?? null;
   const keyOf = ({ tokenFile, endpoint }: Agent) => JSON.stringify([tokenFile ?? usual, endpoint]);
   const groups = Map.groupBy(agents, keyOf);
@@ -178,7 +175,7 @@ function nameOfToken(file: string): string {
   return nameFrom(isUsual ? posix.basename(posix.dirname(file)) : base, 24) || buildkite.type;
 }
 
-/** The key `devices` of a pool, without UUIDs, which a pool has of all its agents. */
+/** The key `devices` of a pool, without UUIDs, which come from all of its agents. */
 function devicesKey({ times, devices: { by, vendor, count, names, capabilities } }: Agent): Plain {
   if (by === 'none') return 0;
   // As numbers, `0:1` is instance 1 of card 0.
@@ -188,7 +185,7 @@ function devicesKey({ times, devices: { by, vendor, count, names, capabilities }
     ...(by === 'uuid' && vendor === 'nvidia' ? {} : { vendor }),
     ...(isMig ? { mig: true } : {}),
     ...(capabilities.length === 0 ? {} : { capabilities }),
-    // Copies of one agent had the same devices, all at the same time.
+    // Copies of one agent shared its devices.
     ...(times > 1 && names.length > 0 ? { share: times } : {}),
   };
 }
@@ -204,7 +201,7 @@ function sayDevices(agent: Agent, say: Say): void {
     say('warning', agent, 'it names several MIG instances, but a process can use only one');
 }
 
-/** Whoever comes from hooks that opened secrets in all builds of the pipeline's own repository must hear what is otherwise. */
+/** Tells what differs from hooks that decrypted secrets in all builds of the pipeline's own repository. */
 function sayTrust(agents: readonly Agent[], say: Say): void {
   const [first] = agents;
   if (first === undefined) return;
@@ -216,16 +213,16 @@ function sayTrust(agents: readonly Agent[], say: Say): void {
   if (cached !== undefined) say('note', cached, `jobs without secrets have no "caches": ${named}`);
 }
 
-/** What a pool without a key writes to have none, where `defaults` have one. Other keys are only shared by pools that all have them. */
+/** Values with which a pool overrides a key of `defaults`. Other keys are shared only if all pools have them. */
 const nothing: PlainMap = { priority: 0, cpus: 'none', memory: 'none', shm_size: 'none', volumes: [], caches: [], cap_add: [] };
 
-/** Told apart for each pool, or better read there: what a later pool must not get unseen. */
+/** Keys that are never shared, since a later pool should not get them unseen. */
 const own = new Set(['name', 'agents', 'devices', 'tags', 'unsafe']);
 
 /** Maps that merge key by key. */
 const merged = new Set(['env', 'image', 'trust', 'ulimits', 'tmpfs']);
 
-/** What pools have in common becomes `defaults`; what that would change in a pool which has it otherwise is written there. */
+/** Moves what pools have in common into `defaults`; pools that differ override it. */
 export function shared(config: HostConfig): HostConfig {
   const { common, rest } = takenOut(config.pools.map(({ keys }) => keys));
   return { ...config, defaults: common, pools: config.pools.map((pool, at) => ({ ...pool, keys: rest[at] ?? pool.keys })) };
@@ -246,7 +243,7 @@ function takenOut(maps: readonly PlainMap[], isInner = false): { readonly common
         else map[key] ??= absent ?? 0;
       }
     } else if (!values.includes(undefined)) {
-      // A text in the place of a map replaces all of it, and a pool that has none would get it all.
+      // Only if all pools have the key: others would get the whole map.
       const inners = values.filter((value) => isPlainMap(value));
       const inner = takenOut(inners, true);
       if (Object.keys(inner.common).length > 0) common[key] = inner.common;
@@ -260,21 +257,21 @@ function takenOut(maps: readonly PlainMap[], isInner = false): { readonly common
   return { common, rest };
 }
 
-/** The value that most have, if at least two have it and the others can say otherwise; undefined when there is none. */
+/** The most frequent value, if at least two have it and the others can override it; else undefined. */
 function usual(values: readonly (Plain | undefined)[], otherwise: Plain | undefined): Plain | undefined {
   const there = values.filter((value) => value !== undefined);
   const lacking = values.length - there.length;
   if (lacking > 0 && otherwise === undefined) return undefined;
   const counts = there.map((value) => there.filter((other) => isDeepStrictEqual(value, other)).length);
   const most = Math.max(...counts);
-  // Writing "none" into more pools than have it would make the file longer.
+  // Otherwise more pools would write "none" than share the value.
   return most >= 2 && lacking < most ? there[counts.indexOf(most)] : undefined;
 }
 
-/** Longest line of a pool or a list that is written on one. */
+/** Characters of the longest line that is not split. */
 const widest = 130;
 
-/** Of the keys of a pool; others follow. */
+/** Order of the keys of a pool; others follow. */
 const order =
   `name service queue agents devices priority tags image pull cpus cpu_env memory shm_size env caches volumes hooks plugins trust
 unsafe`.split(/\s/);
@@ -302,7 +299,7 @@ function sorted(keys: PlainMap): PlainMap {
   return Object.fromEntries(Object.entries(keys).toSorted(([one], [other]) => place(one) - place(other)));
 }
 
-/** One key per line. `remark`: behind the key of a long list of UUIDs. */
+/** One key per line. `remark`: after the key of a long list of UUIDs. */
 function block(keys: PlainMap, indent: number, remark: string | null): string[] {
   const space = ' '.repeat(indent);
   return Object.entries(sorted(keys)).flatMap(([key, value]): string[] => {
@@ -321,7 +318,7 @@ function flow(value: Plain): string {
   return inner.length === 0 ? '{}' : `{ ${inner.join(', ')} }`;
 }
 
-/** A scalar as it can stand anywhere, in quotes where it would be read as something else without. */
+/** A scalar in YAML, quoted if necessary. */
 export function scalar(value: string | number | boolean): string {
   if (typeof value !== 'string') return String(value);
   const isPlain = /^[A-Za-z0-9_/.][A-Za-z0-9_./+-]*( [A-Za-z0-9_./+-]+)*$/.test(value) && parse(value) === value;

@@ -1,7 +1,4 @@
-/**
- * Which agents are of one host. Pure. Whoever wrote the folders knew, and nothing in them says it outright, so the grouping is shown to
- * people, who can overrule it with `--host NAME=GLOB`.
- */
+/** Groups agents by host. Pure. It is a guess from names and devices, which people see and can override with `--host NAME=GLOB`. */
 import { posix } from 'node:path';
 import { glob } from '../glob.ts';
 import { type Agent, byNumber, unusedName } from './agent.ts';
@@ -19,7 +16,7 @@ export interface Host {
   readonly because: string;
 }
 
-/** In the order of their names; agents in the order of theirs. `idle`: rules that fit no agent. */
+/** Hosts and their agents in the order of their names. `idle`: rules that match no agent. */
 export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[]): { hosts: Host[]; idle: HostRule[] } {
   const chosen = rules.map((rule) => ({ ...rule, isMatch: glob(rule.glob) }));
   const ruled = Map.groupBy(agents, ({ file, name, hostname }) => {
@@ -43,7 +40,7 @@ export function groupHosts(agents: readonly Agent[], rules: readonly HostRule[])
   };
 }
 
-/** Folders that only hold what is in them. */
+/** Names of folders that say nothing about a host. */
 const containers = new Set(
   'agents agent hosts host machines nodes runners fleet buildkite ci compose docker services . deploy infra'.split(' '),
 );
@@ -51,7 +48,7 @@ const containers = new Set(
 /** Parts of its path. */
 const folderOf = ({ file }: Agent) => posix.dirname(file).split('/');
 
-/** `gpuci.7` and `gpuci-7` are of `gpuci`; `gpuci1` is a host of its own. */
+/** `gpuci.7` and `gpuci-7` belong to `gpuci`; `gpuci1` is a separate host. */
 function prefixOf(name: string): string {
   return name.replace(/[._-]+\d+$/, '') || name;
 }
@@ -68,12 +65,11 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
     const leaf = parts.at(-1);
     if (hostname !== null && (perHostname.get(hostname)?.length ?? 0) > 1) return hostname;
     if (isAlone(agent)) return parts.length > 1 ? parts.slice(0, -1).join('.') : prefixOf(leaf ?? agent.name);
-    // Several agents of one file start on one host, so its folder is that host's, unless it is one of many of them.
+    // Several agents of one file run on one host, so its folder belongs to that host, unless the host has many folders.
     if (leaf === undefined) return prefixOf(agent.hostname ?? agent.name);
     return single.has(prefixOf(leaf)) ? prefixOf(leaf) : parts.join('.');
   });
-  // `gpu0`, `gpu1`, … without a separator are one host when each agent names devices of its own and no two the same, which nobody
-  // does who has a host for each agent.
+  // `gpu0`, `gpu1`, … are one host if each agent names different devices: with one host per agent nobody does that.
   for (const [stem, members] of Map.groupBy([...names], ([name]) => name.replace(/\d+$/, ''))) {
     const of = members.flatMap(([, few]) => few);
     const claims = of.flatMap(({ devices }) => claimsOf(devices));
@@ -90,7 +86,7 @@ function byFolder(agents: readonly Agent[]): Map<string, Agent[]> {
   return names;
 }
 
-/** Two agents that name the same device under different host names are not of one host. */
+/** Two agents that name the same device under different host names run on different hosts. */
 function split(name: string, agents: readonly Agent[]): Host[] {
   const parts: Agent[][] = [];
   for (const agent of agents) {
@@ -121,12 +117,12 @@ function becauseOf(name: string, agents: readonly Agent[]): string {
 
 function areApart(one: Agent, other: Agent): boolean {
   if (one.hostname === null || other.hostname === null || one.hostname === other.hostname || one.file === other.file) return false;
-  // A UUID is of one card in the world; a number is of one on each host. So fixed names that only count agents do not speak against it.
+  // A UUID is unique in the world, a number only on its host. So host names that only count agents do not matter then.
   if (prefixOf(one.hostname) === prefixOf(other.hostname) && one.devices.by === 'uuid') return false;
   return !new Set(claimsOf(one.devices)).isDisjointFrom(new Set(claimsOf(other.devices)));
 }
 
-/** Names of files: no two alike, whatever the case. */
+/** Hosts with names for files, unique in any case. */
 function named(hosts: readonly Host[]): Host[] {
   const taken = new Set<string>();
   return hosts.map((host) => {

@@ -1,10 +1,11 @@
 /**
- * From a folder of Compose files to one config per host. What comes out is held against the rules of the config at once, as `config check`
- * would: what they refuse is left out and said, so that the rest can be loaded; what cannot be left out is only said.
+ * From a folder of Compose files to one config per host. The result is checked as `config check` does: what the rules refuse is
+ * left out and reported, so that the rest can be loaded.
  */
 import type { Environment } from '../config/environment.ts';
 import { interpret } from '../config/interpret.ts';
 import { checkConfig } from '../config/load.ts';
+import { place } from '../config/problem.ts';
 import { parseSource } from '../config/source.ts';
 import { isMap } from '../config/values.ts';
 import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
@@ -13,39 +14,17 @@ import { readFleet } from './fleet.ts';
 import { configText, type HostConfig, hostConfig, shared } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
 
-export interface ImportedAgent {
-  readonly name: string;
-  readonly file: string;
-  readonly line: number;
-  readonly pool: string;
-  /** Devices as its Compose file named them: UUIDs, or words for what has none. */
-  readonly devices: readonly string[];
-}
+export type Imported = Awaited<ReturnType<typeof importCompose>>;
 
-export interface ImportedHost {
-  readonly name: string;
-  readonly because: string;
-  readonly agents: readonly ImportedAgent[];
-  /** The whole file. */
-  readonly config: string;
-}
-
-export interface Imported {
-  /** Compose files that were found. */
-  readonly files: number;
-  readonly hosts: readonly ImportedHost[];
-  readonly remarks: readonly Remark[];
-}
-
-/** `root`: absolute path of the folder. Never throws for what is in it. */
-export async function importCompose(root: string, rules: readonly HostRule[], env: Environment): Promise<Imported> {
+/** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. */
+export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
   const fleet = readFleet(root);
   const remarks = [...fleet.remarks];
   const say = (level: Remark['level'], { file, line }: Pick<Remark, 'file' | 'line'>, message: string) =>
     remarks.push({ file, line, level, message });
   const { hosts: groups, idle } = groupHosts(fleet.agents, rules);
-  const hosts: ImportedHost[] = [];
-  /** Of which host the agent of a name is: a service that sees one name on two hosts cannot tell its agents apart. */
+  const hosts = [];
+  /** Hosts by name of agent: a service cannot tell two agents of one name apart. */
   const taken = new Map<string, string>();
   for (const host of groups) {
     const config = await fitting(hostConfig(host, say), env, (pool, message) => {
@@ -55,7 +34,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
     const agents = config.pools.flatMap(({ name: pool, agents: of }) =>
       of.map(({ name, file, line, devices }) => {
         const { by, count, vendor, names } = devices;
-        const shown = by === 'uuid' ? names : by === 'count' ? [`${count} of ${vendor}`] : claimsOf(devices);
+        const shown: readonly string[] = by === 'uuid' ? names : by === 'count' ? [`${count} of ${vendor}`] : claimsOf(devices);
         const other = taken.get(name) ?? host.name;
         if (other !== host.name)
           say('warning', { file, line }, `an agent of ${other} also has the name ${name}: the service shows both as one`);
@@ -87,7 +66,7 @@ function headOf({ name, agents }: Host): string[] {
   ];
 }
 
-/** What people wrote above the services, where most agents of the host say the same. */
+/** Comments above the services, if most agents of the host have the same. */
 function sharedHeading(agents: readonly Agent[]): string[] {
   const alike = [...Map.groupBy(agents, ({ heading }) => heading)].find(([, of]) => of.length * 2 > agents.length);
   return alike === undefined || alike[0] === '' ? [] : alike[0].split('\n').slice(0, 8);
@@ -95,7 +74,7 @@ function sharedHeading(agents: readonly Agent[]): string[] {
 
 type Pool = HostConfig['pools'][number];
 
-/** The config without what its rules refuse. `tell`: what that was in a pool; null for what is of none. */
+/** The config without what the rules refuse. `tell`: reports what that was; the pool is null for other parts. */
 async function fitting(
   config: HostConfig,
   env: Environment,
@@ -123,10 +102,10 @@ async function fitting(
   }
 }
 
-/** Keys that a pool or a service cannot do without. */
+/** Keys that a pool or a service needs. */
 const needed = new Set(['name', 'agents', 'devices', 'service', 'type', 'token']);
 
-/** Keys without what stands at a path, or the last part of it that is there, and without what is empty then. */
+/** Keys without the value at a path, or at the last part of it that exists, and without what is empty then. */
 function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainMap {
   const { [key]: value, ...rest } = keys;
   if (typeof value !== 'object' || !Object.hasOwn(value, path[0] ?? '')) return rest;
@@ -137,14 +116,12 @@ function without(keys: PlainMap, [key = '', ...path]: readonly string[]): PlainM
 async function problemsOf(text: string, env: Environment) {
   const source = parseSource('config', text);
   const value = isMap(source.value) ? source.value : {};
-  const place = { source: 'config', line: null, column: null };
-  const combined = { files: [], foreign: new Set<string>(), problems: [], empty: false, locate: () => place, has: () => true };
-  const { written, problems } = interpret({ ...combined, value });
+  const { written, problems } = interpret({ value, locate: () => place('config') });
   const { errors } = await checkConfig({ env, secrets: 'skip', instead: { name: 'config', written } });
   return [...source.problems, ...problems, ...errors].filter(({ level }) => level === 'error');
 }
 
-/** `pools.lab.env."a b"` and `pools.lab.volumes[0]` as their parts. */
+/** Parts of `pools.lab.env."a b"` or `pools.lab.volumes[0]`. */
 function partsOf(key: string): string[] {
   return [...key.matchAll(/"(?:[^"\\]|\\.)*"|[^.[\]"]+/g)].map(([part]) =>
     part.startsWith('"') ? String(JSON.parse(part)) : part,

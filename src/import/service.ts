@@ -1,4 +1,4 @@
-/** One service of a Compose file as one agent, with all that had to be said about it. */
+/** One service of a Compose file as one agent, with remarks. */
 import { posix } from 'node:path';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
@@ -7,7 +7,7 @@ import { filled, inside, listOf, looksSecret, nameFrom, numberOf, pairsOf, sound
 import { readImage, readLimits, readMounts } from './container.ts';
 import { deviceVariables, readDevices } from './devices.ts';
 
-/** null for a service that is none. Never throws. `heading`: comment above the services of its file. */
+/** null for a service that is not an agent. Never throws. `heading`: comment above the services of its file. */
 export function readService(service: Service, heading: string): Agent | null {
   const { file, key, isOnly, written, root, line, warn, note } = service;
   const folder = posix.dirname(file);
@@ -29,7 +29,7 @@ export function readService(service: Service, heading: string): Agent | null {
   const isName = hostname !== null && /^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$/.test(hostname);
   const flags = readFlags(said, command.flags, hostname ?? fallback, isName ? hostname : fallback, service);
   if (command.unknown > 0) {
-    // A word may be a token.
+    // A word may be a token, so it is not shown.
     const what = command.unknown === 1 ? 'a word' : `${command.unknown} words`;
     warn(['command'], `${what} of the command are not understood and not carried over`);
   }
@@ -40,7 +40,7 @@ export function readService(service: Service, heading: string): Agent | null {
     if (host === null) note(['command'], `${path} (--${flag}-path) is in the image: ${instead(flag, hasSecretsKey)}`);
     else folders[flag] = host;
   }
-  // Agents see these by their keys.
+  // These are mounted by their own keys.
   const byKey = new Set(flags.folders.map(([flag, path]) => `${folders[flag]}:${path.replace(/\/$/, '')}`));
   const devices = readDevices(service, all);
   if (cpu !== null && limits.cpus === null)
@@ -88,13 +88,13 @@ export function readService(service: Service, heading: string): Agent | null {
   };
 }
 
-/** Of several the one that sounds like it. */
+/** The file that is most likely to contain the token. */
 function tokenFileOf(files: readonly string[], folder: string): string | null {
   const file = files.find((one) => /token/i.test(one)) ?? files.find((one) => /buildkite|agent|secret/i.test(one)) ?? files[0];
   return file === undefined ? null : file.startsWith('/') ? file : posix.normalize(posix.join(folder, file));
 }
 
-/** Where a folder of the container lies on the host; null when it lies in no volume. */
+/** The host path of a folder of the container; null if it is not in a volume. */
 function hostFolder(path: string, hostOf: ReadonlyMap<string, string>): string | null {
   for (const [container, host] of hostOf) {
     if (path === container) return host;
@@ -111,7 +111,7 @@ function instead(flag: Folder, hasSecretsKey: boolean): string {
   return `${secrets}for other hooks, set "hooks" to a folder of the host`;
 }
 
-// The command line of `buildkite-agent start`, and the same said with variables. Names of flags and variables:
+// The command line of `buildkite-agent start`, and its variables. Names of flags and variables:
 // `clicommand/agent_start.go` and `clicommand/global.go` of agent v3.137.0.
 
 /** Flags without a value. */
@@ -124,7 +124,7 @@ tags-from-ec2-meta-data tags-from-ec2-tags tags-from-ecs-meta-data tags-from-gcp
 tracing-propagate-traceparent metrics-datadog metrics-datadog-distributions debug-signing`.split(/\s+/),
 );
 
-/** What the agent inside can be told by a variable just as well, so that it is kept. */
+/** Flags that are kept as variables of the agent. */
 const asVariable = new Set(
   `shell hooks-shell no-pty no-ssh-keyscan no-command-eval no-plugins no-plugin-validation plugins-always-clone-fresh no-local-hooks
 no-git-submodules allowed-repositories enable-environment-variable-allowlist allowed-environment-variables allowed-plugins
@@ -136,14 +136,14 @@ git-skip-fetch-existing-commits checkout-attempts no-multipart-artifact-upload e
 additional-hooks-paths`.split(/\s+/),
 );
 
-/** What onejob does anyway, or what only matters to the program that waits for jobs, which is onejob now. */
+/** Flags that onejob makes unnecessary. */
 const needless = new Set(
   `disconnect-after-job disconnect-after-idle-timeout disconnect-after-uptime ping-mode no-color health-check-addr log-level log-format
 debug reflect-exit-status no-feature-reporting sockets-path job-log-path enable-job-log-tmpfile write-job-logs-to-stdout
 disable-warnings-for disconnect-after-job-timeout no-http2`.split(/\s+/),
 );
 
-/** Flags that are understood here, by the variables that say the same. */
+/** Flags that are read here, by their variables. */
 const flagOf: ReadonlyMap<string, string> = new Map([
   ...`name tags meta-data queue priority token endpoint config spawn ping-mode disconnect-after-job disconnect-after-idle-timeout
 disconnect-after-uptime acquire-job tags-from-host`
@@ -153,7 +153,7 @@ disconnect-after-uptime acquire-job tags-from-host`
 ]);
 const known = new Set([...switches, ...asVariable, ...needless, ...flagOf.values()]);
 
-/** The variable that says the same as a flag to the agent inside; null when onejob or nobody cares for that flag. */
+/** The variable of the agent for a flag; null if there is none. */
 function variableOf(flag: string): string | null {
   if (flag === 'experiment') return 'BUILDKITE_AGENT_EXPERIMENT';
   if (flag === 'verification-failure-behavior') return 'BUILDKITE_AGENT_JOB_VERIFICATION_NO_SIGNATURE_BEHAVIOR';
@@ -171,8 +171,8 @@ interface Flag {
 }
 
 /**
- * `--flag=value`, `--flag value` and `--flag`, with one dash or two as the agent takes them; whether all of it starts an agent, as far as
- * one can see; how many words are neither the program, `start` nor a flag.
+ * Flags (`--flag=value`, `--flag value`, `--flag`, with one dash or two); whether the command starts an agent; number of words that
+ * are neither the program, `start` nor a flag.
  */
 function readCommand({ entrypoint, command }: Service['written']) {
   const words = [...shellWords(entrypoint), ...shellWords(command)];
@@ -198,7 +198,7 @@ function readCommand({ entrypoint, command }: Service['written']) {
   return { flags, isStart, unknown };
 }
 
-/** A command in a shell is looked into where it plainly starts an agent. */
+/** Words of a command, or of a shell script in it that plainly starts an agent. */
 function shellWords(written: unknown): readonly string[] {
   const words = wordsOf(written);
   const at = words.findIndex((word, index) => /^-l?c$/.test(word) && /(^|\/)(ba|da|z)?sh$/.test(words[index - 1] ?? ''));
@@ -209,9 +209,9 @@ function shellWords(written: unknown): readonly string[] {
 type Folder = 'hooks' | 'plugins';
 
 /**
- * What the flags of one agent mean: those of its command line, which win, and those that variables say. `tags` without the queue,
- * `folders` in the container, as `variables` what says other flags to the agent inside. `hostname`: what `%hostname` in a name stands
- * for. `fallback`: name of an agent that has none of its own.
+ * The meaning of an agent's flags: of its command line, which override those of variables. `tags`: without the queue. `folders`: in
+ * the container. `variables`: other flags for the agent. `hostname`: for `%hostname` in a name. `fallback`: the name without a
+ * flag.
  */
 function readFlags(said: readonly Flag[], command: readonly Flag[], hostname: string, fallback: string, { warn, note }: Service) {
   const flags = [...said.filter(({ name }) => !command.some((flag) => flag.name === name)), ...command];
@@ -272,7 +272,7 @@ function queueName(asked: Pick<Flag, 'value' | 'path'> | undefined, warn: Servic
   return queue;
 }
 
-/** Names are for people: what a name is made of at its start, host and count, is known here too. */
+/** Fills in placeholders of a name. */
 function agentName(flag: Flag | undefined, hostname: string, fallback: string, warn: Service['warn']): string {
   const written = flag?.value ?? fallback;
   const filled = written.replaceAll('%hostname', hostname).replaceAll(/[-_.]?%(spawn|n|random|pid)/g, '');
@@ -290,12 +290,12 @@ function priorityOf(flag: Flag | undefined, warn: Service['warn']): number | nul
   return null;
 }
 
-/** Variables that tell programs how many threads to use; the first that is there becomes `cpu_env`. */
+/** Variables with a number of threads; the first that is set becomes `cpu_env`. */
 const threads =
   `JULIA_CPU_THREADS OMP_NUM_THREADS JULIA_NUM_THREADS CMAKE_BUILD_PARALLEL_LEVEL MAX_JOBS NUM_CPUS NPROC RAYON_NUM_THREADS GOMAXPROCS
 MKL_NUM_THREADS OPENBLAS_NUM_THREADS`.split(/\s+/);
 
-/** What `environment` means for the agent, as flags; for devices, as `all` that has a value; for CPUs; and as `env` what is left for jobs. */
+/** `environment` as `flags` of the agent, `all` variables with a value (for devices), the variable for CPUs, and `env` for jobs. */
 function readEnvironment({ written, warn }: Service) {
   const env: Record<string, string | number> = {};
   const all = new Map<string, string>();
@@ -314,11 +314,11 @@ function readEnvironment({ written, warn }: Service) {
     else if (isOfDevices || key === 'NVIDIA_DRIVER_CAPABILITIES' || key === 'NVIDIA_REQUIRE_CUDA') continue;
     else if (!/^[A-Za-z_][A-Za-z0-9_.-]*$/.test(key) || key === '__proto__')
       warn(path, `${JSON.stringify(key)} is not carried over: it is not a valid variable name`);
-    // Encrypted values may begin with a slash, as paths do.
+    // Paths are kept, but an encrypted value may begin with a slash too.
     else if (soundsSecret(key) && value !== '' && (key.startsWith('SECRET_') || !value.startsWith('/')))
       no('its name looks like a secret, and a config must not contain secrets; see "onejob secret"');
     else if (looksSecret(value)) no('its value looks like a secret, and a config must not contain secrets; see "onejob secret"');
-    // Digits without quotes are easier to read, and mean the same.
+    // Digits without quotes are easier to read.
     else env[key] = /^(0|[1-9]\d{0,8})$/.test(value) ? Number(value) : value.includes('\0') ? '' : value;
   }
   const limit = numberOf(written.cpus);

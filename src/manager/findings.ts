@@ -1,8 +1,7 @@
 /** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
 
 import { abortable } from '../abortable.ts';
-import type { DeviceView } from '../api/device-schema.ts';
-import type { FindingView } from '../api/schema.ts';
+import type { DeviceView, FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import { deadline } from '../core/clock.ts';

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { stripVTControlCharacters } from 'node:util';
 import { abortable } from '../abortable.ts';
-import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
+import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -49,7 +49,7 @@ export function createLogs(parts: LogParts) {
     return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
   };
 
-  async function* ofJob(id: string, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofJob(id: string, how: { readonly follow: boolean }, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
       // One that waited, and was cancelled where it waits.
@@ -68,7 +68,11 @@ export function createLogs(parts: LogParts) {
     }
   }
 
-  async function* ofAgent(agent: AgentId, { follow }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofAgent(
+    agent: AgentId,
+    { follow }: { readonly follow: boolean },
+    signal: AbortSignal,
+  ): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
     if (!isSplit(agent)) return yield* kept(agent, follow, signal);
     let hasBegun = false;
@@ -136,7 +140,7 @@ export function createLogs(parts: LogParts) {
   }
 
   return {
-    async *read(source: LogSource, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    async *read(source: LogSource, how: { readonly follow: boolean }, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
       if ('job' in source) yield* ofJob(source.job, how, signal);
       else yield* ofAgent(agentBehind(source), how, signal);
     },

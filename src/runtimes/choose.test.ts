@@ -54,9 +54,9 @@ test('a pool without one runs as processes where the default image cannot be had
   await using here = await choose('{ plain: {}, ci: { image: "missing:1" } }');
   const { runtimes } = here;
   expect([runtimes.best.name, runtimes.all.map(({ name }) => name)]).toEqual(['process', ['docker', 'process']]);
-  expect(runtimes.reason).toMatch(/^process, because .*"debian:stable-slim"/);
+  expect(runtimes.reason).toMatch(/^runtime process \(Docker: .*"debian:stable-slim"/);
   expect(runtimes.findings()).toMatchObject([
-    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes on this host: process, because /) },
+    { level: 'warning', message: expect.stringMatching(/^Jobs of pool plain run as processes on this host \(Docker: /) },
   ]);
 });
 
@@ -79,7 +79,7 @@ test('Docker is looked at again, and stays chosen', async () => {
   const { runtimes } = here;
   expect([runtimes.best.name, runtimes.reason]).toEqual([
     'process',
-    expect.stringMatching(/^process, because .*the socket does not exist/),
+    expect.stringMatching(/^runtime process \(Docker: .*the socket does not exist/),
   ]);
   expect(await runtimes.chooseAgain()).toBe(false);
   await engine.start();

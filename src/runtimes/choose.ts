@@ -73,9 +73,9 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
       return runtime;
     },
     async chooseAgain() {
-      if (choice === null || !choice.isFallback) return false;
+      if (choice === null || choice.noDocker === null) return false;
       choice = await chooseBest(open, [], make, options);
-      return !choice.isFallback;
+      return choice.noDocker === null;
     },
   };
 }
@@ -89,16 +89,16 @@ export function choiceNow({ best, reason, findings }: Pick<Runtimes, 'best' | 'r
 interface Choice {
   readonly runtime: Runtime;
   readonly reason: string;
-  /** Docker would have been chosen, and could not be used. */
-  readonly isFallback: boolean;
+  /** Why Docker, which would have been chosen, could not be used; null when it was chosen. */
+  readonly noDocker: string | null;
 }
 
-function choiceFinding({ isFallback, reason }: Choice, open: readonly PoolConfig[]): Finding {
-  if (!isFallback) return fine('runtime', reason);
+function choiceFinding({ noDocker, reason }: Choice, open: readonly PoolConfig[]): Finding {
+  if (noDocker === null) return fine('runtime', reason);
   const names = open.map(({ name }) => name).join(', ');
   return warning(
     'runtime',
-    `Jobs of pool ${names} run as processes on this host: ${reason}`,
+    `Jobs of pool ${names} run as processes on this host (Docker: ${noDocker}).`,
     'When Docker becomes usable, they run in containers. To decide it yourself, write "runtime: process" or an "image" into the pool.',
   );
 }
@@ -110,7 +110,7 @@ async function chooseBest(
   options: ChooseOptions,
 ): Promise<Choice> {
   if (inUse.includes('docker'))
-    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', isFallback: false };
+    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', noDocker: null };
   const { probeDocker } = await import('../engine/probe.ts');
   const { resolveEndpoint } = await import('../engine/endpoint.ts');
   using limit = deadline(options.clock, patience);
@@ -129,11 +129,12 @@ async function chooseBest(
   } finally {
     docker.close();
   }
-  return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, isFallback: false };
+  return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
 }
 
 async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime>): Promise<Choice> {
-  return { runtime: await make('process'), reason: `process, because ${why}`, isFallback: true };
+  const noDocker = why.replace(/\.$/, '');
+  return { runtime: await make('process'), reason: `runtime process (Docker: ${noDocker})`, noDocker };
 }
 
 async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise<DockerRuntime> {

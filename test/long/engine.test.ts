@@ -24,7 +24,7 @@ describe('no Docker for us', () => {
     expect(ended).toMatchObject({ code: 0, stdout: 'ran\n' });
     const why = ended.stderr.split('\n').filter((line) => line.includes('the socket does not exist'));
     expect(why).toHaveLength(1);
-    expect(why[0]).toMatch(/^onejob: process, because .*unix:\/\/\/nonexistent\/docker\.sock.*DOCKER_HOST/);
+    expect(why[0]).toMatch(/^onejob: runtime process \(Docker: .*unix:\/\/\/nonexistent\/docker\.sock.*DOCKER_HOST/);
   });
 
   test.skipIf(lacks('docker', 'busybox'))(
@@ -56,7 +56,7 @@ describe('no Docker for us', () => {
     here.env.DOCKER_HOST = `unix://${socket.path}`;
     const ended = await asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
-    expect(ended.stderr).toMatch(/^onejob: process, because .*you do not have permission to open that socket.*usermod -aG docker/m);
+    expect(ended.stderr).toMatch(/^onejob: runtime process \(Docker: .*you do not have permission to open that socket.*usermod -aG docker/m);
     // Its temporary daemon leads until it has ended, and that is after the one it ran for.
     const temporary = leaderOf(here.stateDir)?.pid ?? null;
     if (temporary !== null) await untilGone(temporary);
@@ -81,7 +81,7 @@ describe('no Docker for us', () => {
     await using here = await onejob({ env: { DOCKER_HOST: engine.url }, engine: engine.socket });
     const ended = await here.run('--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended).toMatchObject({ code: 0, stdout: 'ran\n' });
-    expect(ended.stderr).toMatch(/^onejob: process, because .*"debian:stable-slim"/m);
+    expect(ended.stderr).toMatch(/^onejob: runtime process \(Docker: .*"debian:stable-slim"/m);
   });
 });
 

@@ -55,16 +55,17 @@ export function testContext(args: readonly string[], dir: string, more: Partial<
       stdout: stream('stdout'),
       stderr: stream('stderr'),
       self: ['/bin/false'],
-      onHangup: () => () => {},
-      onSignal(handler) {
-        handlers.add(handler);
-        return () => handlers.delete(handler);
+      process: {
+        onHangup: () => () => {},
+        onSignal(handler) {
+          handlers.add(handler);
+          return () => handlers.delete(handler);
+        },
+        exit(code) {
+          throw new Error(`exit ${code}`);
+        },
       },
-      exit(code) {
-        throw new Error(`exit ${code}`);
-      },
-      startDaemon: async () => 1,
-      internetObstacle: async () => null,
+      host: { startDaemon: async () => 1, internetObstacle: async () => null },
       ...more,
     },
   };

@@ -21,7 +21,7 @@ async function startDaemon(context: CliContext, options: DaemonOptions): Promise
   const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: options.version });
   options.log.info('listening', { socket });
   const signal = Promise.withResolvers<void>();
-  context.onSignal(() => signal.resolve());
+  context.process.onSignal(() => signal.resolve());
   const idle = options.temporary ? once(manager.events, 'idle') : new Promise(() => {});
   await Promise.race([once(manager.events, 'down'), idle, signal.promise]);
   await manager.end();

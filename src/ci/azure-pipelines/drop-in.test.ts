@@ -24,9 +24,12 @@ async function type(args: readonly string[], variables: Record<string, string> =
   let started: DaemonOptions | null = null;
   const { context, stdout, stderr } = testContext(args, dir.path, {
     variables,
-    startDaemon: async (options) => {
-      started = options;
-      return 0;
+    host: {
+      async startDaemon(options) {
+        started = options;
+        return 0;
+      },
+      internetObstacle: async () => null,
     },
   });
   const environment = { ...context.environment, stateDir: join(dir.path, 'state'), path: dir.path, hostRoot: dir.path };

@@ -3,7 +3,7 @@
  * anything.
  */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-frame.ts';
+import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
 import { inYaml, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';

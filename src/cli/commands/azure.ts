@@ -1,7 +1,5 @@
 /** `azure`, and its hidden name `manager`: its options and help. */
-import type { Command } from 'commander';
-import type { Session } from '../session.ts';
-import { type Act, does, integer, wrongOrFailed } from './options.ts';
+import { type Cli, integer, wrongOrFailed } from './options.ts';
 
 interface Flags {
   readonly n: number;
@@ -13,19 +11,19 @@ interface Flags {
   readonly printConfig?: boolean;
 }
 
-/** Agents of the Python manager when nobody says how many. */
+/** Number of agents of the Python manager without `-n`. */
 const usualAgents = 2;
 const aDay = 86_400;
 
-/** Long options of the Python manager, whose parser took any beginning of one that fits no other. */
+/** Long options of the Python manager, whose parser accepted unique prefixes. */
 const long = ['--docker', '--help', '--name', '--poll-time', '--timeout', '--volume'];
 
-export function addAzureCommands(program: Command, act: Act): void {
-  define(program.command('azure'), act);
-  define(program.command('manager', { hidden: true }), act);
+export function addAzureCommands(program: Cli): void {
+  define(program.command('azure'));
+  define(program.command('manager', { hidden: true }));
 }
 
-function define(command: Command, act: Act): void {
+function define(command: Cli): void {
   command
     .description('run agents for an agent pool of Azure Pipelines, with the arguments of the Python manager')
     .usage('[options] <PAT|@FILE|-> <URL> <POOL>')
@@ -42,9 +40,7 @@ function define(command: Command, act: Act): void {
     .option('--poll-time <s>', 'how often to ask the service, 2 s or more (default: 10)', integer(0, aDay))
     .option('--timeout <s>', 'no effect; accepted because the Python manager accepted it', integer(0, aDay))
     .option('--print-config', 'print the equivalent config file, and exit')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob azure @/etc/onejob/azure.pat https://dev.azure.com/acme gpu
   AZP_TOKEN_FILE=~/pat onejob azure - https://dev.azure.com/acme gpu -n 4 --name lab
@@ -56,13 +52,10 @@ there, so that jobs wait for the next start: "onejob down --forget" in another t
 The token stays with onejob: no agent
 sees it, unless an image of your own (-d) signs in by itself. With more agents than cards, agents share cards; otherwise
 each agent has its own cards.
-Exit codes: 0 stopped; 1 could not run; 2 wrong usage.`,
-    );
-  does(
-    command,
-    act,
+Exit codes: 0 stopped; 1 could not run; 2 wrong usage.`);
+  command.does(
     wrongOrFailed,
-    async (session: Session, token: string, url: string, pool: string, flags: Flags): Promise<number> =>
+    async (session, token: string, url: string, pool: string, flags: Flags): Promise<number> =>
       (await import('../../ci/azure-pipelines/drop-in.ts')).azure(session, {
         ...{ token, url, pool },
         agents: flags.n,
@@ -79,7 +72,7 @@ Exit codes: 0 stopped; 1 could not run; 2 wrong usage.`,
   command.parseOptions = (args) => parse(args.map((arg) => inFull(arg, known)));
 }
 
-/** `--vol=x` as `--volume=x`; everything else as it is. */
+/** `--vol=x` as `--volume=x`; everything else unchanged. */
 function inFull(arg: string, known: ReadonlySet<string | undefined>): string {
   const [, name = '', rest = ''] = /^(--[a-z-]+)(=.*)?$/s.exec(arg) ?? [];
   const [full, ...others] = name === '' || known.has(name) ? [] : long.filter((each) => each.startsWith(name));

@@ -1,82 +1,72 @@
 /** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
-import { type Command, Option } from 'commander';
-import { OnejobError } from '../../errors.ts';
-import type { GlobalFlags } from '../session.ts';
+import { Option } from 'commander';
+import { wrongUsage } from '../exit.ts';
 import type { StatusFlags } from '../status.ts';
-import { type Act, does, failed, global, wrongOrFailed } from './options.ts';
+import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 
-export function addDaemonCommands(program: Command, act: Act): void {
-  const up = program
+export function addDaemonCommands(program: Cli): void {
+  program
     .command('up')
     .description('run the daemon of this host in the foreground')
-    .addOption(new Option('--temporary').hideHelp());
-  does(up, act, failed, async (session, { temporary = false }: { temporary?: boolean }) =>
-    (await import('../up.ts')).up(session, { temporary }),
-  );
+    .addOption(new Option('--temporary').hideHelp())
+    .does(failed, async (session, { temporary = false }: { temporary?: boolean }) =>
+      (await import('../up.ts')).up(session, { temporary }),
+    );
 
-  const down = program
+  program
     .command('down')
     .description('stop the daemon, and the running jobs with it')
     .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
     .addOption(new Option('--now', 'end running jobs without their grace period').conflicts(['drain', 'leave']))
     .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
     .addOption(new Option('--forget', 'also remove the entries that otherwise stay at CI services').conflicts('leave'))
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Without --forget, placeholders stay at CI services and keep jobs waiting while there is no agent; without a placeholder, jobs
 fail when they are queued. Remove placeholders when this host will no longer serve those services.
-Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of them; 2 wrong usage.`,
-    );
-  does(down, act, failed, async (session, flags: { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
-    const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
-    const grace = flags.now === true ? 0 : null;
-    return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true });
-  });
+Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of them; 2 wrong usage.`)
+    .does(failed, async (session, flags: { drain?: boolean; now?: boolean; leave?: boolean; forget?: boolean }) => {
+      const how = flags.drain === true ? 'drain' : flags.leave === true ? 'leave' : 'end';
+      const grace = flags.now === true ? 0 : null;
+      return (await import('../control.ts')).down(session, { how, grace, forget: flags.forget === true });
+    });
 
-  const status = program
+  program
     .command('status')
     .description('show what every slot is doing, problems first')
     .option('-w, --watch', 'refresh every second')
     .option('--wide', 'truncate nothing, and show links to jobs')
-    .addHelpText(
-      'after',
+    .after(
       '\nExit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, or there is no daemon; 2 wrong usage.',
-    );
-  does(status, act, failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
+    )
+    .does(failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
 
-  const plan = program
+  program
     .command('plan')
     .description('compare the config that the daemon loaded with what exists')
     .argument('[file]', 'with --inventory: the config (default: the config that a daemon would read)')
     .option('--inventory <file|dir>', 'show which agents and devices a recorded host would have; needs no daemon')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob plan
   nvidia-smi -L >gpuci.txt                                   on a host; then anywhere, with the config for it:
   onejob plan --inventory gpuci.txt gpuci.yml
 
-Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent would not get its devices; 2 wrong usage.`,
-    )
-    .action((file: string | undefined, flags: GlobalFlags & { inventory?: string }) => {
-      const { inventory } = flags;
-      return act(
-        async (session) => {
-          if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
-          if (file === undefined) return (await import('../plan.ts')).showPlan(session);
-          throw new OnejobError('E_USAGE', 'Cannot plan with FILE: a daemon plans with the config that it loaded.', {
-            hint: `See "onejob config check ${file}", or add --inventory to plan for a recorded host.`,
-          });
-        },
-        inventory === undefined ? wrongOrFailed : failed,
-      )(file === undefined ? flags : { ...flags, config: file });
-    });
-  global(plan);
+Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent would not get its devices; 2 wrong usage.`)
+    .does(
+      (error, _file, flags) => ('inventory' in (flags as object) ? failed() : wrongOrFailed(error)),
+      async (session, file: string | undefined, { inventory }: { inventory?: string }) => {
+        if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
+        if (file === undefined) return (await import('../plan.ts')).showPlan(session);
+        const hint = `See "onejob config check ${file}", or add --inventory to plan for a recorded host.`;
+        throw wrongUsage('Cannot plan with FILE: a daemon plans with the config that it loaded.', hint);
+      },
+      configFile,
+    );
 
-  const doctor = program.command('doctor').description('find problems of this host, and say what to do');
-  does(doctor, act, failed, async (session) => (await import('../plan.ts')).showDoctor(session));
+  program
+    .command('doctor')
+    .description('find problems of this host, and say what to do')
+    .does(failed, async (session) => (await import('../plan.ts')).showDoctor(session));
 
   for (const [what, description] of [
     ['pause', 'start nothing new until "resume", also after a restart; running jobs continue'],
@@ -86,15 +76,15 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     const command = program.command(what).description(description).argument('[pool]', 'default: all');
     if (what !== 'drain')
       command.option('--reason <text>', 'who holds the pause; a resume ends only the pause of the same reason', 'hand');
-    does(command, act, failed, async (session, pool: string | undefined, { reason = 'hand' }: { reason?: string }) => {
+    command.does(failed, async (session, pool: string | undefined, { reason = 'hand' }: { reason?: string }) => {
       const { pausePools, resumePools } = await import('../control.ts');
       return what === 'resume' ? resumePools(session, pool ?? null, reason) : pausePools(session, what, pool ?? null, reason);
     });
   }
 
   // Hidden, since only the daemon starts it.
-  const filter = program
+  program
     .command('filter', { hidden: true })
-    .description('pass calls of untrusted jobs to their service; started by the daemon');
-  does(filter, act, failed, async (session) => (await import('../filter.ts')).runFilter(session));
+    .description('pass calls of untrusted jobs to their service; started by the daemon')
+    .does(failed, async (session) => (await import('../filter.ts')).runFilter(session));
 }

@@ -1,27 +1,25 @@
 /** `gpus` with `reserve`, `return`, `quarantine`, `clear` and `forget` below it, and `proofs`: their options and help. */
-import { type Command, InvalidArgumentError } from 'commander';
-import type { DeviceChange } from '../../api/device-schema.ts';
+import { InvalidArgumentError } from 'commander';
+import type { DeviceChange } from '../../api/schema.ts';
 import { parseDuration } from '../../config/units.ts';
 import type { GpusFlags } from '../gpus.ts';
 import type { Session } from '../session.ts';
-import { type Act, does, failed, integer } from './options.ts';
+import { type Cli, failed, integer } from './options.ts';
 
-/** What `proofs` lists when nobody says otherwise. */
+/** What `proofs` lists without `--limit`. */
 const proofsListed = 20;
 const proofsAtMost = 10_000;
 
 const named = ['<gpu>', 'its UUID or the beginning of it, or the index or PCI address of a GPU'] as const;
 
-export function addGpuCommands(program: Command, act: Act): void {
+export function addGpuCommands(program: Cli): void {
   const gpus = program
     .command('gpus')
     .description('list the GPUs of this host, who holds them, and their problems')
     .option('-w, --watch', 'print again whenever something changes; in a pipe, one JSON object per change')
     .option('--every <time>', 'how often --watch checks (default: 5s)', interval)
     .option('--from <file|dir>', 'read recordings of nvidia-smi, amd-smi, rocm-smi or xpu-smi instead of this host')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob gpus                                   what jobs could use here
   onejob gpus --json | jq '.devices[].uuid'
@@ -29,18 +27,16 @@ Examples:
   onejob gpus --from .                          the same from recordings, as for a bug report
 
 It reads the host directly and needs no daemon.
-Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all GPUs could be read; 2 wrong usage.`,
-    );
-  does(gpus, act, failed, async (session, flags: GpusFlags) => (await import('../gpus.ts')).showGpus(session, flags));
-  addDeviceCommands(program, gpus, act);
+Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all GPUs could be read; 2 wrong usage.`);
+  gpus.does(failed, async (session, flags: GpusFlags) => (await import('../gpus.ts')).showGpus(session, flags));
+  addDeviceCommands(program, gpus);
 }
 
-/** `gpus`: the command that these are below. */
-function addDeviceCommands(program: Command, gpus: Command, act: Act): void {
-  // So that an option after the name of one of these is its own.
+function addDeviceCommands(program: Cli, gpus: Cli): void {
+  // An option after the name of one of these commands belongs to it.
   gpus.enablePositionalOptions();
-  const change = <F>(command: Command, of: (flags: F, session: Session) => Promise<DeviceChange>) =>
-    does(command.argument(...named), act, failed, async (session, gpu: string, flags: F) => {
+  const change = <F>(command: Cli, of: (flags: F, session: Session) => Promise<DeviceChange>) =>
+    command.argument(...named).does(failed, async (session, gpu: string, flags: F) => {
       const { changeDevice } = await import('../devices.ts');
       return changeDevice(session, gpu, await of(flags, session));
     });
@@ -50,24 +46,22 @@ function addDeviceCommands(program: Command, gpus: Command, act: Act): void {
     .command('reserve')
     .description('reserve a device for yourself; the job that runs on it ends first')
     .option('--for <time>', 'give it back automatically after this time, such as 4h or 2d', duration)
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob gpus reserve 0 --for 4h
   onejob gpus reserve GPU-8f6a          the beginning of its UUID is enough
   onejob gpus return GPU-8f6a
 
-A card in MIG mode is reserved with all its instances. Reserving it again changes the time.`,
-    );
+A card in MIG mode is reserved with all its instances. Reserving it again changes the time.`);
   change<{ for?: number }>(reserve, async (flags, session) => ({
     act: 'reserve',
     for: flags.for ?? null,
     by: await person(session),
   }));
 
-  const giveBack = gpus.command('return').description('give a reserved device back; it is checked before a job gets it');
-  change(giveBack, async () => ({ act: 'return' }));
+  const plain = (act: 'return' | 'clear' | 'forget', description: string) =>
+    change(gpus.command(act).description(description), async () => ({ act }));
+  plain('return', 'give a reserved device back; it is checked before a job gets it');
 
   const quarantine = gpus
     .command('quarantine')
@@ -78,36 +72,30 @@ A card in MIG mode is reserved with all its instances. Reserving it again change
     reason: flags.reason || `put there by ${(await person(session)) ?? 'somebody'}`,
   }));
 
-  const clear = gpus.command('clear').description('take a device out of quarantine');
-  change(clear, async () => ({ act: 'clear' }));
+  plain('clear', 'take a device out of quarantine');
+  plain('forget', 'forget a missing device that will not come back');
 
-  const forget = gpus.command('forget').description('forget a missing device that will not come back');
-  change(forget, async () => ({ act: 'forget' }));
-
-  const proofs = program
+  program
     .command('proofs')
     .description('list the checks of devices after each agent, the newest last')
     .argument('[device]', 'its UUID or the beginning of it, or the index or PCI address of a GPU; default: all')
-    .option('--limit <n>', `only the newest (default: ${proofsListed})`, integer(1, proofsAtMost));
-  does(proofs, act, failed, async (session, device: string | undefined, { limit = proofsListed }: { limit?: number }) =>
-    (await import('../devices.ts')).listProofs(session, device ?? null, limit),
-  );
+    .option('--limit <n>', `only the newest (default: ${proofsListed})`, integer(1, proofsAtMost))
+    .does(failed, async (session, device: string | undefined, { limit = proofsListed }: { limit?: number }) =>
+      (await import('../devices.ts')).listProofs(session, device ?? null, limit),
+    );
 }
 
 function duration(text: string): number {
-  const ms = anyDuration(text);
-  if (ms <= 0) throw new InvalidArgumentError('It must be longer than 0.');
-  return ms;
+  return longerThan(text, 1, 'longer than 0');
 }
 
 function interval(text: string): number {
-  const ms = anyDuration(text);
-  if (ms < 100) throw new InvalidArgumentError('It must be at least 100ms.');
-  return ms;
+  return longerThan(text, 100, 'at least 100ms');
 }
 
-function anyDuration(text: string): number {
+function longerThan(text: string, least: number, what: string): number {
   const parsed = parseDuration(text);
   if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
+  if (parsed.value < least) throw new InvalidArgumentError(`It must be ${what}.`);
   return parsed.value;
 }

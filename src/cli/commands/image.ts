@@ -1,13 +1,12 @@
 /** `image choose`, `build`, `list`, `prune` and `refresh`: their options and help. */
-import { type Command, Option } from 'commander';
+import { Option } from 'commander';
 import type { ImageFlags } from '../image.ts';
-import type { Session } from '../session.ts';
-import { type Act, collect, does, failed, wrongOrFailed } from './options.ts';
+import { type Cli, collect, failed, wrongOrFailed } from './options.ts';
 
-export function addImageCommands(program: Command, act: Act): void {
+export function addImageCommands(program: Cli): void {
   const image = program.command('image').description('manage the images of agents');
 
-  const choose = image
+  image
     .command('choose')
     .description('print the image that "image: auto" takes, for this host or a recorded one')
     .option('--explain', 'explain each step on standard error')
@@ -19,68 +18,55 @@ export function addImageCommands(program: Command, act: Act): void {
     .option('--distribution <name>', 'such as ubuntu22.04 (default: the best available)')
     .addOption(new Option('--arch <arch>', 'for another architecture').choices(['amd64', 'arm64']))
     .option('--tables <file>', 'tables of images and drivers that are newer than the built-in ones')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   docker pull "$(onejob image choose)"
   onejob image choose --explain --distribution ubuntu22.04
   onejob image choose --from nvidia-smi.xml --device GPU-5d5e2a5c-7f2b-9e0c-4b7f-0d3a5f1c2e11
 
 A recording is what "nvidia-smi -q -x" printed, or a folder with that and "nvidia-smi -L".
-Exit codes: 0 with only the image on standard output; 1 if no image fits, with the reason; 2 wrong usage.`,
-    );
-  does(choose, act, wrongOrFailed, async (session: Session, flags: ImageFlags) =>
-    (await import('../image.ts')).showImage(session, flags),
-  );
+Exit codes: 0 with only the image on standard output; 1 if no image fits, with the reason; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, flags: ImageFlags) => (await import('../image.ts')).showImage(session, flags));
 
-  const build = image
+  image
     .command('build')
     .description('build the images that "up" would build when needed; existing images stay')
     .argument('[pool...]', 'default: all pools whose image onejob builds')
     .option('--print', 'print the Dockerfiles instead, and how to build each by hand')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob image build                 so that the first agents need not wait
   onejob image build lab --print     what is in the image of pool lab, and why
 
-Works with and without a daemon. ${codes}`,
-    );
-  does(build, act, wrongOrFailed, async (session: Session, pools: string[], { print = false }: { print?: boolean }) => {
-    const images = await import('../images.ts');
-    return print ? images.printImages(session, pools) : images.makeImages(session, 'build', pools);
-  });
+Works with and without a daemon. ${codes}`)
+    .does(wrongOrFailed, async (session, pools: string[], { print = false }: { print?: boolean }) => {
+      const images = await import('../images.ts');
+      return print ? images.printImages(session, pools) : images.makeImages(session, 'build', pools);
+    });
 
-  const list = image
+  image
     .command('list')
     .description('list the images that onejob built here, and what uses them')
-    .addHelpText('after', '\nExample:\n  onejob image list --json | jq -r .reference');
-  does(list, act, failed, async (session) => (await import('../images.ts')).listImages(session));
+    .after('\nExample:\n  onejob image list --json | jq -r .reference')
+    .does(failed, async (session) => (await import('../images.ts')).listImages(session));
 
-  const refresh = image
+  image
     .command('refresh')
     .description('check for a newer agent and base now, and build what is new')
     .argument('[pool...]', 'default: all pools whose image onejob builds')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Example:
   onejob image refresh lab
 
 The daemon checks for a newer agent once a day. Standby and idle agents are replaced slot by slot; a running
-job is never touched. A base is pulled again only with "pull: always". ${codes}`,
-    );
-  does(refresh, act, wrongOrFailed, async (session: Session, pools: string[]) =>
-    (await import('../images.ts')).makeImages(session, 'refresh', pools),
-  );
+job is never touched. A base is pulled again only with "pull: always". ${codes}`)
+    .does(wrongOrFailed, async (session, pools: string[]) => (await import('../images.ts')).makeImages(session, 'refresh', pools));
 
-  const prune = image
+  image
     .command('prune')
     .description('remove images that onejob built and that no pool and no container uses')
-    .addHelpText('after', '\nImages that onejob did not build are never removed.\n\nExample:\n  onejob image prune');
-  does(prune, act, failed, async (session) => (await import('../images.ts')).pruneImages(session));
+    .after('\nImages that onejob did not build are never removed.\n\nExample:\n  onejob image prune')
+    .does(failed, async (session) => (await import('../images.ts')).pruneImages(session));
 }
 
 const codes = 'Exit codes: 0; 1 if an image could not be built, with the last lines of the build; 2 wrong usage.';

@@ -1,22 +1,20 @@
 /** `import`: its options and help. */
-import { type Command, InvalidArgumentError } from 'commander';
+import { InvalidArgumentError } from 'commander';
 import type { HostRule } from '../../import/hosts.ts';
 import type { ImportFlags } from '../import-compose.ts';
-import { type Act, global, wrongOrFailed } from './options.ts';
+import { type Cli, wrongOrFailed } from './options.ts';
 
-export function addImportCommands(program: Command, act: Act): void {
+export function addImportCommands(program: Cli): void {
   const all = program.command('import').description('create configs from the setup that ran your agents before');
 
-  const compose = all
+  all
     .command('compose')
     .description('read a folder of Compose files, one for each Buildkite agent, and write one config per host')
     .argument('<dir>', 'the folder, with one folder for each agent somewhere in it')
     .option('--host <name=glob>', 'agents of this host, by folder, agent or host name; may be repeated', hostRule)
     .option('--out <dir>', 'write HOST.yml files there instead of printing everything')
     .option('--force', 'overwrite files in --out')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob import compose fleet                          show the result
   onejob import compose fleet --out hosts              hosts/HOST.yml for each host
@@ -26,12 +24,10 @@ Examples:
 
 Agents that differ only by number, device and name become one pool. Standard error lists line by line what could not be
 carried over, and which agents were assigned to one host and why. No token is read or copied.
-Exit codes: 0, also when something was not carried over; 1 nothing could be read, or writing failed; 2 wrong usage.`,
-    )
-    .action((dir: string, flags: ImportFlags) =>
-      act(async (session) => (await import('../import-compose.ts')).importComposeFolder(session, dir, flags), wrongOrFailed)(flags),
+Exit codes: 0, also when something was not carried over; 1 nothing could be read, or writing failed; 2 wrong usage.`)
+    .does(wrongOrFailed, async (session, dir: string, flags: ImportFlags) =>
+      (await import('../import-compose.ts')).importComposeFolder(session, dir, flags),
     );
-  global(compose);
 }
 
 function hostRule(text: string, before: readonly HostRule[] | undefined): HostRule[] {

@@ -1,34 +1,32 @@
 /** `init`: its options and help. */
-import type { Command } from 'commander';
 import type { InitSteps, ServiceType } from '../../ci/service-type.ts';
 import { serviceTypes } from '../../ci/types.ts';
 import { exitCodes } from '../exit.ts';
-import type { InitFlags, OpenFrame } from '../init-frame.ts';
+import type { InitFlags, OpenFrame } from '../init-steps.ts';
 import type { GlobalFlags, Session } from '../session.ts';
-import { type Act, does, failed, wrongOrFailed } from './options.ts';
+import { type Cli, failed, wrongOrFailed } from './options.ts';
 
-export function addInitCommands(program: Command, act: Act): void {
+export function addInitCommands(program: Cli): void {
   const init = program
     .command('init')
     .description('write a first config, for the own queue or a CI service; without a name, list both')
     .enablePositionalOptions();
-  does(init, act, failed, listServices);
+  init.does(failed, listServices);
 
-  const ownQueue = init
+  init
     .command('own-queue')
     .description('read the cards of this host, and write a config for jobs of "onejob run"')
     .option('--force', 'overwrite the config')
-    .addHelpText('after', `\nExample:\n  onejob init own-queue\n\n${ending}`);
-  does(ownQueue, act, wrongOrFailed, async (session: Session, { force = false }: { force?: boolean }) =>
-    (await import('../init-own-queue.ts')).initOwnQueue(session, { force }),
-  );
+    .after(`\nExample:\n  onejob init own-queue\n\n${ending}`)
+    .does(wrongOrFailed, async (session, { force = false }: { force?: boolean }) =>
+      (await import('../init-own-queue.ts')).initOwnQueue(session, { force }),
+    );
 
-  for (const service of serviceTypes) if (service.init !== null) addSteps(init, act, service, service.init);
+  for (const service of serviceTypes) if (service.init !== null) addSteps(init, service, service.init);
 }
 
 function addSteps(
-  init: Command,
-  act: Act,
+  init: Cli,
   service: ServiceType,
   { asks, options, token, force: alsoForced = '', example, hint, run }: InitSteps,
 ): void {
@@ -42,31 +40,23 @@ function addSteps(
     .option('-y, --yes', 'use defaults for everything not given, and do not ask for confirmation')
     .option('--force', `overwrite the config, and on a terminal its token file${alsoForced}`)
     .option('--no-check', 'do not check the answers with the service')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob init ${type}
   onejob init ${type} ${example} --token-file /etc/onejob/${token.file} --yes
 
 ${hint}
-${ending}`,
-    );
-  does(
-    command,
-    act,
-    wrongOrFailed,
-    async (session: Session, given: GlobalFlags & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
+${ending}`)
+    .does(wrongOrFailed, async (session, given: GlobalFlags & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
-      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-frame.ts'), import('../init-ask.ts')]);
+      const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-steps.ts'), import('../init-ask.ts')]);
       const open: OpenFrame = (missing) => openFrame(session, flags, service, token, missing);
       return unlessInterrupted(session.output, () => run(session, flags, open));
-    },
-  );
+    });
 }
 
-/** Says for what onejob can set itself up. */
+/** Lists what onejob can write a config for. */
 async function listServices({ output }: Session): Promise<number> {
   const steps = serviceTypes.flatMap(({ type, init }) =>
     init === null ? [] : [[type, `asks for ${init.asks}, checks them, and writes config and token file`]],

@@ -1,12 +1,12 @@
 /** `run`, `jobs`, `logs`, `cancel`: their options and help. */
-import { type Command, Option } from 'commander';
+import { Option } from 'commander';
 import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
-import type { GlobalFlags, Session } from '../session.ts';
-import { type Act, collect, does, failed, global, integer, notRun, number, wrongOrFailed } from './options.ts';
+import type { GlobalFlags } from '../session.ts';
+import { type Cli, collect, failed, integer, notRun, number, wrongOrFailed } from './options.ts';
 
-export function addJobCommands(program: Command, act: Act): void {
-  addRun(program, act);
+export function addJobCommands(program: Cli): void {
+  addRun(program);
 
   const jobs = program
     .command('jobs')
@@ -21,30 +21,27 @@ export function addJobCommands(program: Command, act: Act): void {
       'only jobs in this state: queued, running and so on, or, of jobs that ended, ok, failed, lost and so on',
     )
     .option('--wide', 'also show the slot and the devices of each job');
-  does(jobs, act, wrongOrFailed, async (session: Session, job: string | undefined, flags: ListFlags) =>
+  jobs.does(wrongOrFailed, async (session, job: string | undefined, flags: ListFlags) =>
     (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
   );
 
-  const prune = jobs
+  jobs
     .command('prune')
     .description('delete jobs that ended, with their logs and artifacts, before "keep_jobs" does')
     .option('--older-than <time>', 'only jobs that ended at least this long ago', '1d')
     .option('--dry-run', 'only print how many there are, and how much space they take')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob jobs prune --dry-run
-  onejob jobs prune --older-than 2h`,
-    )
-    .action((_: unknown, command: Command) => {
-      // "--json" and the like may stand before "prune".
-      const flags = command.optsWithGlobals<GlobalFlags & PruneFlags>();
-      return act(async (session) => (await import('../jobs.ts')).pruneJobs(session, flags), wrongOrFailed)(flags);
-    });
-  global(prune);
+  onejob jobs prune --older-than 2h`)
+    .does(
+      wrongOrFailed,
+      async (session, flags: PruneFlags) => (await import('../jobs.ts')).pruneJobs(session, flags),
+      // "--json" and the like may come before "prune".
+      (_, command) => (command as Cli).optsWithGlobals<GlobalFlags>(),
+    );
 
-  const logs = program
+  program
     .command('logs')
     .description('show the output of a job, an agent, or the current agent of a slot')
     .addOption(
@@ -55,31 +52,28 @@ Examples:
     .option('-n, --tail <lines>', 'only the last lines of the output so far', integer(0, 1_000_000))
     .option('-p, --previous', 'for a slot: the agent before the current one')
     .option('--raw', 'on a terminal: everything that was printed, not only text and colours')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob logs -f default/1
-  onejob logs -n 50 JOB`,
+  onejob logs -n 50 JOB`)
+    .does(failed, async (session, target: string, flags: LogsFlags) =>
+      (await import('../jobs.ts')).showLogs(session, target, flags),
     );
-  does(logs, act, failed, async (session, target: string, flags: LogsFlags) =>
-    (await import('../jobs.ts')).showLogs(session, target, flags),
-  );
 
-  const cancel = program
+  program
     .command('cancel')
     .description('cancel jobs; a waiting job never starts; jobs of a CI service must be cancelled there')
     .argument('[job...]', 'their ids, or the first letters of them, at least four')
     .addOption(new Option('--waiting', 'all waiting jobs').conflicts('all'))
     .option('--all', 'all jobs that have not ended')
-    .option('--pool <name>', 'with --waiting or --all: only jobs of this pool');
-  does(cancel, act, wrongOrFailed, async (session: Session, ids: string[], flags: CancelFlags) =>
-    (await import('../jobs.ts')).cancelJobs(session, ids, flags),
-  );
+    .option('--pool <name>', 'with --waiting or --all: only jobs of this pool')
+    .does(wrongOrFailed, async (session, ids: string[], flags: CancelFlags) =>
+      (await import('../jobs.ts')).cancelJobs(session, ids, flags),
+    );
 }
 
-function addRun(program: Command, act: Act): void {
-  const run = program
+function addRun(program: Cli): void {
+  program
     .command('run')
     .description('run a command in a fresh agent, show its output, exit with its exit code')
     .usage('[options] [--] COMMAND [ARG...]')
@@ -108,9 +102,7 @@ function addRun(program: Command, act: Act): void {
     )
     .option('--no-workspace', 'start in an empty folder')
     .option('-d, --detach', 'print the job id, and do not wait')
-    .addHelpText(
-      'after',
-      `
+    .after(`
 Examples:
   onejob run -- sh -c 'echo hello from $(hostname)'
   onejob run --image node:24 --artifact 'dist/**' -- npm run build
@@ -118,10 +110,9 @@ Examples:
 
 Ctrl-C cancels the job; a second one leaves it to the daemon.
 Exit codes: the job's own; 128+n when signal n ended it; 124 time limit; 125 it could not run, or was lost;
-130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`,
-    );
-  does(run, act, notRun, async (session: Session, command: string[], flags: RunFlags): Promise<number> => {
-    const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
-    return run(session, await runOptions(session.context, command, flags));
-  });
+130 cancelled; 137 out of memory; 153 out of disk; 2 wrong usage.`)
+    .does(notRun, async (session, command: string[], flags: RunFlags): Promise<number> => {
+      const [{ run }, { runOptions }] = await Promise.all([import('../run.ts'), import('../request.ts')]);
+      return run(session, await runOptions(session.context, command, flags));
+    });
 }

@@ -1,10 +1,10 @@
-/** What the commands' definitions share: the global options, and how the text of an option becomes a value. */
-import { type Command, InvalidArgumentError, Option } from 'commander';
-import { OnejobError } from '../../errors.ts';
+/** What the definitions of commands share: the options of every command, and parsers of option values. */
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { hasCode } from '../../errors.ts';
 import { exitCodes } from '../exit.ts';
 import type { GlobalFlags, Session } from '../session.ts';
 
-/** Makes an action of `work`: gives it its session, and turns what it throws into text and an exit code. */
+/** Makes an action of `work`: gives it a session, and turns its errors into text and an exit code. */
 export type Act = (
   work: (session: Session) => Promise<number>,
   onError: (error: unknown) => number,
@@ -12,54 +12,80 @@ export type Act = (
 
 export const failed = (): number => exitCodes.failed;
 
-/** For commands that only see that they were used in a wrong way when they look at what was given. */
+/** For commands that check their arguments themselves. */
 export function wrongOrFailed(error: unknown): number {
-  return error instanceof OnejobError && error.code === 'E_USAGE' ? exitCodes.usage : exitCodes.failed;
+  return hasCode(error, 'E_USAGE') ? exitCodes.usage : exitCodes.failed;
 }
 
 /** For `run`: the job was never accepted. */
 export function notRun(error: unknown): number {
-  const mistake = error instanceof OnejobError && (error.code === 'E_USAGE' || error.code === 'E_API_REQUEST');
-  return mistake ? exitCodes.usage : exitCodes.notRun;
+  return hasCode(error, 'E_USAGE', 'E_API_REQUEST') ? exitCodes.usage : exitCodes.notRun;
 }
 
-/** Ends the definition of a command: what it does with its arguments and options, as commander gives them. */
-export function does<Given extends unknown[]>(
-  command: Command,
-  act: Act,
-  onError: (error: unknown) => number,
-  work: (session: Session, ...given: Given) => Promise<number>,
-): void {
-  global(command.action((...given: Given) => act((session) => work(session, ...given), onError)(command.opts())));
-}
+/** A command of onejob. */
+export class Cli extends Command {
+  readonly #act: Act;
 
-/** Adds the options every command takes. */
-export function global(command: Command): Command {
-  return command
-    .optionsGroup('Options of every command:')
-    .addHelpOption(new Option('-h, --help', 'show this help'))
-    .addOption(new Option('--json', 'print JSON, one value per line'))
-    .addOption(new Option('--state-dir <dir>', 'use the daemon with this state directory (ONEJOB_STATE_DIR)'))
-    .addOption(new Option('--socket <path>', 'use the daemon that listens on this socket (ONEJOB_SOCKET)'))
-    .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
+  constructor(name: string | undefined, act: Act) {
+    super(name);
+    this.#act = act;
+  }
+
+  override createCommand(name?: string): Cli {
+    return new Cli(name, this.#act);
+  }
+
+  /** Text at the end of its help. */
+  after(text: string): this {
+    return this.addHelpText('after', text);
+  }
+
+  /** Options that name pipelines. */
+  pipelines(lead = ''): this {
+    return this.option('--organization <slug>', `${lead}organisation of the pipelines; may be repeated`, collect)
+      .addOption(new Option('--organisation <slug>').argParser(collect).hideHelp())
+      .option('--pipeline <slug>', "its slug, or ORGANISATION/SLUG, or '*' for all; may be repeated", collect);
+  }
+
+  /** Ends a definition. `work` gets arguments and options as commander gives them. `more`: flags from elsewhere. */
+  does<Given extends unknown[]>(
+    onError: (error: unknown, ...given: unknown[]) => number,
+    work: (session: Session, ...given: Given) => Promise<number>,
+    more: (...given: unknown[]) => GlobalFlags = () => ({}),
+  ): void {
+    this.action((...given: Given) => {
+      const run = this.#act(
+        (session) => work(session, ...given),
+        (error) => onError(error, ...given),
+      );
+      return run({ ...this.opts(), ...more(...given) });
+    })
+      .optionsGroup('Options of every command:')
+      .addHelpOption(new Option('-h, --help', 'show this help'))
+      .addOption(new Option('--json', 'print JSON, one value per line'))
+      .addOption(new Option('--state-dir <dir>', 'use the daemon with this state directory (ONEJOB_STATE_DIR)'))
+      .addOption(new Option('--socket <path>', 'use the daemon that listens on this socket (ONEJOB_SOCKET)'))
+      .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
+  }
 }
 
 /** Whole number from `min` to `max`. */
 export function integer(min: number, max: number): (text: string) => number {
-  return (text) => {
-    const value = Number(text);
-    if (/^[+-]?\d+$/.test(text) && value >= min && value <= max) return value;
-    throw new InvalidArgumentError(`It must be a whole number from ${min} to ${max}.`);
-  };
+  return number(min, max, /^[+-]?\d+$/, 'a whole number');
 }
 
 /** Number from `min` to `max`. */
-export function number(min: number, max: number): (text: string) => number {
+export function number(min: number, max: number, form = /^\d+(\.\d+)?$/, what = 'a number'): (text: string) => number {
   return (text) => {
     const value = Number(text);
-    if (/^\d+(\.\d+)?$/.test(text) && value >= min && value <= max) return value;
-    throw new InvalidArgumentError(`It must be a number from ${min} to ${max}.`);
+    if (form.test(text) && value >= min && value <= max) return value;
+    throw new InvalidArgumentError(`It must be ${what} from ${min} to ${max}.`);
   };
+}
+
+/** For commands whose first argument may name the config. */
+export function configFile(file?: unknown): GlobalFlags {
+  return typeof file === 'string' ? { config: file } : {};
 }
 
 /** For options that may be given more than once. */

@@ -1,6 +1,14 @@
 /** Devices as people see them, and people's requests about them. None of it affects a running job. */
-import type { DeviceAnswer, DeviceChange, DeviceState, DeviceView, ProofView } from '../../api/device-schema.ts';
-import type { MissingView, PoolView, QuarantinedView } from '../../api/schema.ts';
+import type {
+  DeviceAnswer,
+  DeviceChange,
+  DeviceState,
+  DeviceView,
+  MissingView,
+  PoolView,
+  ProofView,
+  QuarantinedView,
+} from '../../api/schema.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';

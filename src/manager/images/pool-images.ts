@@ -5,8 +5,8 @@
 import { join } from 'node:path';
 import { createShared, type Progress } from '../../abortable.ts';
 import { toErrorView } from '../../api/http-errors.ts';
-import type { ImageOutcome } from '../../api/image-schema.ts';
 import type { ImageService } from '../../api/manager.ts';
+import type { ImageOutcome } from '../../api/schema.ts';
 import type { AgentPackage, CiService } from '../../ci/ci-service.ts';
 import { serviceType } from '../../ci/types.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';

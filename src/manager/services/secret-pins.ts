@@ -1,6 +1,6 @@
 /** Pins of encrypted values, for people through the API. */
 import type { SecretPins } from '../../api/manager.ts';
-import type { PinnedView } from '../../api/secret-schema.ts';
+import type { PinnedView } from '../../api/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { SecretPin } from '../../store/secret-pins.ts';

@@ -1,0 +1,440 @@
+/** Every key of a pool, so also of `defaults`, and of the top level. `docs/configuration.md` is printed from here. */
+import { titlesWith } from '../ci/types.ts';
+import { defaultsOf, key, type Written } from './key.ts';
+
+/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/jobs/trust.ts`. */
+export const trustKeys = {
+  forks: key((v) => v.forkRule, 'run-without-secrets', '`refuse` or `run-without-secrets`', {
+    description: 'What happens to pull requests from another repository, and to those whose origin is unknown.',
+    example: 'refuse',
+  }),
+  pipelines: key((v) => v.z.array(v.pattern('a pattern such as "app-*" or "acme/app"', 1)), null, 'list of patterns', {
+    description:
+      'Pipelines whose jobs are trusted, by their slug or as `organisation/slug`. `*` stands for any text without a slash, `{a,b}` for either.',
+    example: '[app, "app-*"]',
+    shown: 'any',
+  }),
+  branches: key((v) => v.z.array(v.pattern('a pattern such as "release/*"', 64)), null, 'list of patterns', {
+    description:
+      'Branches whose jobs are trusted. `*` stands for any text without a slash, `**` for any text: `release/**` matches everything below `release/`. Branches of forks do not count.',
+    example: '[main, "release/**"]',
+    shown: 'any',
+  }),
+  tags: key((v) => v.z.array(v.pattern('a pattern such as "v*"', 64)), null, 'list of patterns', {
+    description:
+      'Tags whose builds are trusted, whatever `branches` says. Without this key no build of a tag is trusted: anyone who may push tags can give one the name of a protected branch. Tags of forks do not count.',
+    example: '["v*"]',
+    shown: 'none',
+  }),
+  sources: key((v) => v.z.array(v.oneOf<readonly string[]>(['webhook', 'schedule', 'ui', 'api', 'trigger_job'])), null, {
+    description:
+      'What may have created the build of a trusted job. Anyone who creates one on the website (`ui`) or with the API (`api`) chooses branch and commit by hand, without the right to push.',
+    example: '[webhook, schedule]',
+    shown: 'any',
+  }),
+  repositories: key((v) => v.z.array(v.repositoryPattern), null, 'list of patterns', {
+    description:
+      'Repositories whose jobs are trusted, as `HOST/PATH`, whatever protocol fetches them; `USER@HOST/PATH` if SSH logs in as a user other than `git`. Without this key onejob trusts what a pipeline says about its own repository.',
+    example: '["github.com/acme/*"]',
+    shown: 'any',
+  }),
+  triggered: key((v) => v.oneOf(['as-others', 'trust']), 'as-others', {
+    description:
+      'Builds that another build triggered (a `trigger` step). The service does not report whether that build came from a fork, which chooses branch, commit and environment of what it triggers. `as-others` treats them as `others` says; `trust` applies only the other rules.',
+    example: 'trust',
+  }),
+  others: key((v) => v.rule, 'run-without-secrets', {
+    description:
+      'What happens to jobs that `pipelines`, `branches`, `tags`, `sources` or `repositories` do not match, and to those that `triggered` covers.',
+    example: 'refuse',
+  }),
+  caches: key((v) => v.oneOf(['none', 'private']), 'none', {
+    description:
+      'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together.',
+    example: 'private',
+  }),
+  image: key((v) => v.text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), null, 'image', {
+    description: 'Image of untrusted jobs.',
+    example: 'ghcr.io/acme/ci-plain:3',
+    shown: "the pool's",
+  }),
+  network: key(
+    (v) => v.text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/),
+    'internet',
+    {
+      description:
+        "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
+      example: 'untrusted-lab',
+    },
+  ),
+};
+
+export const deviceKeys = {
+  count: key((v) => v.integer(1, 512, 'all'), 1, { description: 'How many devices.', example: '2' }),
+  model: key((v) => v.text('a model', v.oneLine), null, {
+    description: 'Words that the name of the device contains.',
+    example: 'A100',
+  }),
+  vendor: key((v) => v.oneOf(['nvidia', 'amd', 'intel']), null, { description: 'The vendor of the device.', example: 'nvidia' }),
+  memory: key((v) => v.atLeastSize, null, 'condition', {
+    description: 'How much memory it has; a size alone is a minimum.',
+    example: '">=40GiB"',
+  }),
+  compute: key((v) => v.text('a condition such as ">=8.0"', /^(>=|<=|>|<|=)?\s*\d+(\.\d+)?$/), null, 'condition', {
+    description: 'Its compute capability; a number alone is a minimum.',
+    example: '">=8.0"',
+  }),
+  mig: key(
+    (v) =>
+      v.either(
+        (found) => typeof found === 'boolean',
+        v.yesNo,
+        v.text('true, false or a profile such as "1g.10gb"', /^(\d{1,2}c\.)?\d{1,2}g\.\d{1,4}gb([+-][a-z0-9.+-]+)?$/i),
+      ),
+    null,
+    'true, false or profile',
+    { description: 'MIG instances instead of whole cards.', example: '1g.10gb', shown: 'false' },
+  ),
+  uuid: key((v) => v.either(Array.isArray, v.z.array(v.uuid), v.uuid), undefined, 'text or list', {
+    description: 'Only these devices. The first agent of the pool gets the first of them, and so on.',
+    example: '[GPU-8a6b1a3c-0e6b-4c80-8e0a-0d0a8f6e2a11]',
+  }),
+  share: key((v) => v.integer(1, 64), 1, {
+    description: 'How many agents may hold the same device at the same time.',
+    example: '2',
+  }),
+  display: key((v) => v.oneOf(['refuse', 'allow']), 'allow', {
+    description: 'Whether a card that drives a display may be taken.',
+    example: 'refuse',
+  }),
+  capabilities: key(
+    (v) => v.z.array(v.oneOf(['graphics', 'video', 'display'])),
+    [] as never[],
+    'list of `graphics`, `video` and `display`',
+    {
+      description: "What NVIDIA's driver may be used for, in addition to computing and nvidia-smi.",
+      example: '[graphics, video]',
+    },
+  ),
+  numa: key((v) => v.yesNo, false, {
+    description: 'Agents run only on CPUs of the NUMA nodes that their devices belong to, if the host reports these.',
+    example: 'true',
+  }),
+};
+
+export const imageKeys = {
+  base: key((v) => v.text('an image, or "auto"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), null, 'image or `auto`', {
+    description: 'The image to build on.',
+    example: '"ubuntu:24.04"',
+  }),
+  packages: key((v) => v.z.array(v.text('the name of a package', /^[a-z0-9][a-z0-9+.:=~_-]*$/i)), [] as never[], {
+    description: "Packages of the image's distribution to install on top of it.",
+    example: '[git, curl]',
+  }),
+  dockerfile: key((v) => v.absolute, null, {
+    description: 'A Dockerfile to build first. No other file of its folder is sent with it.',
+    example: '/etc/onejob/Dockerfile',
+  }),
+  flavour: key((v) => v.oneOf(['base', 'runtime', 'devel']), 'devel', {
+    description: 'How many of the GPU tools `auto` includes.',
+    example: 'runtime',
+  }),
+  distribution: key((v) => v.text('a distribution such as "ubuntu22.04"', /^[a-z][a-z0-9. :_-]{1,31}$/i), null, {
+    description: 'The distribution of the image that `auto` takes.',
+    example: 'ubuntu22.04',
+    shown: "Ubuntu's newest that fits",
+  }),
+};
+
+export const unsafeKeys = {
+  privileged: key((v) => v.yesNo, false, { description: 'The job gets all rights over the host.', example: 'true' }),
+  pid_host: key((v) => v.yesNo, false, { description: 'Jobs see all processes of the host.', example: 'true' }),
+  seccomp_unconfined: key((v) => v.yesNo, false, { description: 'No filter on system calls.', example: 'true' }),
+};
+
+const hour = 3_600_000;
+
+/**
+ * An agent in an image takes up to 30 s to cancel its job when it is told to end (Azure's `Agent.cs`). Buildkite's gives its job 10
+ * s, and then sends the rest of the log. So `stop_grace` is longer there.
+ */
+export const poolKeys = {
+  service: key((v) => v.text('the name of a service', v.word), 'own', 'name', {
+    description: 'The CI service that the pool takes jobs from: a key of `services`, or `own` for the own queue.',
+    example: 'julia',
+  }),
+  queue: key((v) => v.text('the name of a queue', v.oneLine), undefined, {
+    description:
+      'The queue that jobs name at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue name the pool.',
+    example: 'cuda',
+    shown: "the pool's name",
+  }),
+  name: key((v) => v.agentName, '{host}-{pool}-{n}', 'template', {
+    description:
+      "Name of the agents; the same for all agents of a slot. Placeholders: `{host}`, `{pool}`, `{n}` (the slot's number, from 1) and `{K..}`, which counts from K. Two slots never share a name.",
+    example: '"gpuci.{1..}"',
+  }),
+  agents: key((v) => v.integer(0, 512, 'per-device'), 1, {
+    description:
+      'Number of slots: how many agents can work at the same time. `per-device`: one for each device of the host that fits.',
+    example: '4',
+  }),
+  priority: key((v) => v.integer(-1000, 1000), 0, {
+    description: 'Agents with a higher priority get jobs first, if the CI service supports priorities.',
+    example: '4',
+  }),
+  tags: key((v) => v.tags, undefined, 'map or text', {
+    description: "What the agents report that they can do: a map (a list gives a tag several values), or the service's own text.",
+    example: '{ gpu: a100, cap: [sm_80, recent] }',
+  }),
+  runtime: key((v) => v.oneOf(['best', 'docker', 'process']), 'best', {
+    description:
+      'What runs the sandboxes. `best`: `docker` for a pool with an `image`, which then waits for the Engine and for its image. For a pool without `image`: Docker if an Engine answers and the default image is available, otherwise processes of this host; `onejob status` says which and why. A daemon that `up` started checks again every 30 s, and such a pool moves to Docker once Docker is usable; it never moves back.',
+    example: 'docker',
+    defaultInImages: 'docker',
+  }),
+  devices: key(
+    (v) =>
+      v.either(
+        v.isMap,
+        v.strict(deviceKeys),
+        v.either((found) => typeof found === 'string', v.oneOf(['all']), v.integer(0, 512)),
+      ),
+    0,
+    'number, `all` or map',
+    {
+      description: 'Devices that each agent gets exclusively. 0: none. Pools take devices in the order of the file.',
+      example: '{ count: 1, memory: ">=40GiB" }',
+    },
+  ),
+  grant: key((v) => v.oneOf(['auto', 'request', 'cdi', 'runtime']), 'auto', {
+    description:
+      'How to ask the Engine for NVIDIA devices: by a device request, by CDI, or by the runtime `nvidia`. `auto`: depends on what the Engine reports; `onejob doctor` says which and why.',
+    example: 'cdi',
+  }),
+  image: key(
+    (v) =>
+      v.either(
+        v.isMap,
+        v.strict(imageKeys),
+        v.text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u),
+      ),
+    'debian:stable-slim',
+    'image, `auto` or map',
+    {
+      description:
+        'The image of the sandboxes: a finished one, `auto` (one that suits driver and GPUs, or a plain one for a pool without devices), or a recipe that onejob builds when it is first needed. It needs a POSIX `sh`.',
+      example: 'debian:stable-slim',
+      defaultInImages: 'auto',
+    },
+  ),
+  pull: key((v) => v.oneOf(['missing', 'always', 'never']), 'missing', {
+    description: 'When the image is pulled.',
+    example: 'always',
+  }),
+  standby: key((v) => v.yesNo, true, {
+    description: 'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them.',
+    example: 'false',
+  }),
+  standby_max_age: key((v) => v.duration(60_000, '1m'), 12 * hour, {
+    description: 'A waiting sandbox that is older is replaced.',
+    example: '12h',
+  }),
+  stop_grace: key((v) => v.duration(), 10_000, {
+    description: 'How long a job may take to end after TERM before it is killed.',
+    example: '2m',
+    defaultInImages: 35_000,
+  }),
+  timeout: key((v) => v.orNone(v.duration(1000, '1s')), null, { description: 'How long a job may run.', example: '6h' }),
+  env: key((v) => v.environment, undefined, 'map', {
+    description: 'Environment of every job. Never put a secret here. `{name}` becomes the name of the agent.',
+    example: '{ OMP_NUM_THREADS: 4, MY_AGENT: "{name}" }',
+  }),
+  volumes: key((v) => v.z.array(v.volume('volume')), undefined, 'list of `HOST:CONTAINER[:VARIABLE][:ro|rw]`', {
+    description:
+      'Folders of the host that jobs see, read-only unless `rw` is written. The variable, when given, holds the container path. The host path must exist. `{name}` becomes the name of the agent.',
+    example: '["/data/imagenet:/datasets/imagenet:IMAGENET"]',
+  }),
+  caches: key(
+    (v) => v.z.array(v.volume('cache')),
+    undefined,
+    'list of `NAME:CONTAINER` or `HOST:CONTAINER`, each with `[:VARIABLE][:ro|rw]`',
+    {
+      description:
+        'As `volumes`, but writable unless `ro` is written: folders whose content outlives the agent and `onejob down`. With a name in place of the host path, onejob keeps the folder itself, one for each slot, up to `cache_limit`; a host path must exist (`mkdir -p`). Untrusted jobs get none of them, see `trust`.',
+      example: '["depot:/root/.julia", "/var/cache/ci/{name}:/root/.cache"]',
+    },
+  ),
+  cache_limit: key((v) => v.size(2 ** 20, '1MiB'), 50 * 2 ** 30, {
+    description:
+      'How large each named cache of a slot may grow. Beyond it, the least recently used files are removed between two agents.',
+    example: '20GiB',
+  }),
+  cpus: key((v) => v.orNone(v.numeric(0.01, 4096)), null, { description: 'CPUs that each agent may use.', example: '4' }),
+  cpu_env: key((v) => v.variable, null, 'name of a variable, or `none`', {
+    description: 'An environment variable that tells every job how many `cpus` it has: rounded down, at least 1.',
+    example: 'JULIA_CPU_THREADS',
+  }),
+  memory: key((v) => v.orNone(v.size(6 * 2 ** 20, '6MiB')), null, {
+    description: 'Memory that each agent may use; beyond it the job is killed.',
+    example: '24GiB',
+  }),
+  pids: key((v) => v.orNone(v.integer(32, 4_194_304)), 4096, {
+    description: 'Processes and threads that each agent may have at a time; one more cannot be started.',
+    example: '16384',
+  }),
+  disk: key((v) => v.orNone(v.size(2 ** 20, '1MiB')), null, {
+    description:
+      'Disk space that the files of a job may take, without caches and volumes. onejob measures it now and then instead of reserving it: a job that is found above it is ended. Files that are deleted but still open do not count.',
+    example: '100GiB',
+  }),
+  shm_size: key((v) => v.orNone(v.size()), null, {
+    description: 'Size of `/dev/shm`.',
+    example: '8GiB',
+    shown: "the runtime's own",
+  }),
+  ulimits: key((v) => v.z.record(v.z.string(), v.ulimit), undefined, {
+    description:
+      'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without a limit for `core`, no core dumps are written.',
+    example: '{ nofile: 65536, memlock: unlimited }',
+  }),
+  network: key(
+    (v) => v.text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/),
+    'default',
+    {
+      description:
+        "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
+      example: 'none',
+    },
+  ),
+  user: key((v) => v.user, undefined, 'text', {
+    description:
+      'User that jobs run as, with a group after a colon. A number means the same user as on the host: the user with that number there can read the memory and environment of jobs.',
+    example: '"1000:1000"',
+    shown: "the image's own",
+  }),
+  read_only: key((v) => v.yesNo, false, {
+    description: 'Root file system read-only; the workspace and `tmpfs` stay writable.',
+    example: 'true',
+  }),
+  tmpfs: key((v) => v.tmpfs, undefined, {
+    description: 'Folders in memory: container path to size, or to mount options.',
+    example: '{ /tmp: 64MiB }',
+  }),
+  cap_add: key((v) => v.capabilities, undefined, {
+    description: "Capabilities in addition to Docker's default, from which onejob drops NET_RAW and MKNOD.",
+    example: '[SYS_PTRACE]',
+  }),
+  oom_score_adj: key((v) => v.integer(-1000, 1000), 500, {
+    description: 'How early the kernel ends the job when the host runs out of memory; higher is earlier.',
+    example: '500',
+  }),
+  isolation: key((v) => v.oneOf(['full', 'none']), 'full', {
+    description: 'Credentials of a CI service enter only a sandbox that hides them from jobs of others. `none` turns that off.',
+    example: 'none',
+  }),
+  trust: key((v) => v.strict(trustKeys), undefined, {
+    description: `What jobs may do depending on where they come from, if the CI service reports it (${titlesWith('trust')}). An untrusted job has no secrets, no caches, only read-only volumes, and nothing of \`unsafe\` and \`cap_add\`.`,
+    example: '{ forks: refuse, branches: [main, "release/*"] }',
+  }),
+  hooks: key((v) => v.orNone(v.absolute), null, {
+    description: `Folder of the host with hooks for the agents (${titlesWith('hooks')}). They see it read-only.`,
+    example: '/etc/onejob/hooks',
+  }),
+  plugins: key((v) => v.orNone(v.absolute), null, {
+    description: `Folder of the host with plugins for the agents (${titlesWith('plugins')}). They see it read-only.`,
+    example: '/etc/onejob/plugins',
+  }),
+  unsafe: key((v) => v.strict(unsafeKeys), undefined, {
+    description: 'Settings that weaken the sandbox. `onejob doctor` names each pool that uses one.',
+    example: '{ seccomp_unconfined: true }',
+  }),
+};
+
+export const secretsKeys = {
+  key: key((v) => v.secretReference, undefined, 'secret', {
+    description:
+      'Private keys that decrypt the secrets of jobs, all in one file. The file never enters a sandbox; secrets are decrypted for trusted jobs only.',
+    example: '{ file: /etc/onejob/secrets.key }',
+  }),
+};
+
+export const diskKeys = {
+  min_free: key((v) => v.share, 0.1, {
+    description: 'Share of the disk that must be free; below it no job starts, and the reason is shown.',
+    example: '10%',
+  }),
+};
+
+export const topKeys = {
+  include: key(
+    (v) => v.either(Array.isArray, v.z.array(v.text('a path', v.oneLine)), v.text('a path, or a list of paths', v.oneLine)),
+    undefined,
+    'path or list',
+    {
+      description:
+        'More files to read, relative to this one. They cannot include others. Values in this file take precedence. For a file that belongs to another user, errors give only the lines.',
+      example: '[pools/lab.yml]',
+    },
+  ),
+  services: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
+    description: 'CI services by name. The own queue needs no entry.',
+    example: '{ julia: { type: buildkite, token: { file: /etc/onejob/buildkite.token } } }',
+  }),
+  secrets: key((v) => v.strict(secretsKeys), undefined, {
+    description: 'How secrets of jobs are decrypted.',
+    example: '{ key: { file: /etc/onejob/secrets.key } }',
+  }),
+  defaults: key((v) => v.z.unknown(), undefined, 'map', {
+    description: 'Any key of a pool, for all pools. Maps merge key by key with those of a pool; other values are replaced.',
+    example: '{ cpus: 4 }',
+  }),
+  pools: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
+    description: 'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents.',
+    example: '{ lab: { agents: 4 } }',
+    shown: '`default`, two agents',
+  }),
+  state_dir: key((v) => v.absolute, undefined, {
+    description: 'Where onejob keeps its state; it must be on a local file system.',
+    example: '/var/lib/onejob',
+    shown: '`/var/lib/onejob` for root, else `$XDG_STATE_HOME/onejob`',
+  }),
+  socket: key((v) => v.absolute, undefined, {
+    description: 'The socket that the manager listens on; its path has at most 100 bytes.',
+    example: '/run/onejob/onejob.sock',
+    shown:
+      '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
+  }),
+  log_limit: key((v) => v.size(1024, '1KiB'), 64 * 2 ** 20, {
+    description:
+      'How much output is kept per agent. Of more output, only the beginning and the end are kept, with at least the last 1 MiB of each stream. On disk it takes up to twice as much plus 4 MiB; less is kept of output in pieces of a few bytes. The job continues when it writes more.',
+    example: '64MiB',
+  }),
+  disk: key((v) => v.strict(diskKeys), defaultsOf(diskKeys), {
+    description: 'The disk that holds the sandboxes.',
+    example: '{ min_free: 10% }',
+  }),
+  keep_jobs: key((v) => v.duration(60_000, '1m'), 7 * 86_400_000, {
+    description: 'How long results, logs and artifacts of finished jobs are kept.',
+    example: '30d',
+  }),
+  on_stop: key((v) => v.oneOf(['end', 'drain', 'leave']), 'end', {
+    description:
+      'What a stopping manager does with running jobs: `end` gives them their grace period, `drain` waits for them, `leave` lets them run for the next manager to take over.',
+    example: 'drain',
+  }),
+  on_quarantine: key((v) => v.command, undefined, 'list', {
+    description:
+      'A command to run for each device that is put in quarantine, without a shell and one at a time. Its environment has `ONEJOB_DEVICE`, `ONEJOB_PCI` and `ONEJOB_REASON`. When it exits with 0, the device is checked again at once. See [gpus.md](gpus.md#repair).',
+    example: '[/usr/local/sbin/reset-gpu, --quiet]',
+  }),
+  on_quarantine_timeout: key((v) => v.duration(1000, '1s'), 10 * 60_000, {
+    description: 'How long the command of `on_quarantine` may take before it is killed.',
+    example: '30m',
+  }),
+};
+
+/** The top level as written, parsed. */
+export type TopFile = Written<typeof topKeys>;
+/** One pool, or `defaults`, as written, parsed. */
+export type WrittenPool = Written<typeof poolKeys>;
