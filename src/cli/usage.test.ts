@@ -76,7 +76,7 @@ describe('help', () => {
     expect((await type(['help', 'gpus', 'reserve'])).said).toMatch(/^Usage: onejob gpus reserve /);
   });
 
-  it('of what there is not is wrong usage', async () => {
+  it('of an unknown command is wrong usage', async () => {
     expect(await type(['help', 'lgos'])).toMatchObject({ code: 2, said: expect.stringContaining("unknown command 'lgos'") });
     expect(await type(['help', 'run', 'true'])).toMatchObject({ code: 2 });
     expect(await type(['help', 'secret', 'nope'])).toMatchObject({ code: 2, said: expect.stringContaining("'nope'") });
