@@ -147,11 +147,7 @@ export function taken<T>(service: string, option: string, answer: Answer<T>): T 
 }
 
 /** `person`: null without a terminal. `yes`: defaults are used for what was not given. */
-export interface Settling {
-  readonly service: string;
-  readonly person: Person | null;
-  readonly yes: boolean;
-}
+export type Settling = { readonly service: string; readonly person: Person | null; readonly yes: boolean };
 
 /** The value of an option, else the answer to a question, else the default. */
 export async function settle<T>(

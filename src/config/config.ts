@@ -45,10 +45,7 @@ export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
 /** What is written of a service, parsed but without defaults. */
-export interface WrittenService {
-  readonly type: ServiceConfig['type'];
-  readonly keys: Keys;
-}
+export type WrittenService = { readonly type: ServiceConfig['type']; readonly keys: Keys };
 
 /** What a config file says, parsed but without defaults. */
 export interface Written {
