@@ -1,4 +1,4 @@
-/** Looking at jobs where no daemon runs: everything is shown, nothing is started, nothing is written. */
+/** Looking at jobs without a daemon: everything is shown, nothing is started, nothing is written. */
 import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';

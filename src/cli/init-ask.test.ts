@@ -1,4 +1,4 @@
-/** What a person is shown of words that a service wrote. */
+/** Names from a service in questions to a person. */
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { openPerson } from './init-ask.ts';

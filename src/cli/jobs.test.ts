@@ -1,4 +1,4 @@
-/** What is said of jobs after their end, and how several are ended at once, over a daemon in this process. */
+/** Jobs after their end, and cancelling several at once, over a daemon in this process. */
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';

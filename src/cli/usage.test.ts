@@ -1,4 +1,4 @@
-/** A command line that cannot be read: what was typed may be a token, in whatever place. */
+/** A command line that cannot be parsed: any argument may be a token. */
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runCli } from '../cli.ts';
