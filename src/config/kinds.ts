@@ -43,7 +43,7 @@ export function pattern(what: string, slashes: number) {
   });
 }
 
-export const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
+const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
 
 /** A repository as it is compared: other ways to write its address would silently match nothing. */
 export const repositoryPattern = value((found) => {
