@@ -40,8 +40,8 @@ export async function planInventory(session: Session, recording: string): Promis
 }
 
 /**
- * All agents of a config, with the devices that they would get on a host where nothing is leased yet. `lacks`: it asks for devices and gets
- * none.
+ * All agents of a config, with the devices that they would get on a host where nothing is leased yet. `lacks`: it asks for devices
+ * and gets none.
  */
 export function plannedAgents(
   config: { readonly pools: readonly PoolConfig[]; readonly host: string },

@@ -56,7 +56,9 @@ describe('no Docker for us', () => {
     here.env.DOCKER_HOST = `unix://${socket.path}`;
     const ended = await asSomebody(here, 'run', '--no-workspace', '--', 'echo', 'ran').ended;
     expect(ended, ended.stderr).toMatchObject({ code: 0, stdout: 'ran\n' });
-    expect(ended.stderr).toMatch(/^onejob: runtime process \(Docker: .*you do not have permission to open that socket.*usermod -aG docker/m);
+    expect(ended.stderr).toMatch(
+      /^onejob: runtime process \(Docker: .*you do not have permission to open that socket.*usermod -aG docker/m,
+    );
     // Its temporary daemon leads until it has ended, and that is after whoever it ran for.
     const temporary = leaderOf(here.stateDir)?.pid ?? null;
     if (temporary !== null) await untilGone(temporary);
