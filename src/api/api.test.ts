@@ -191,7 +191,7 @@ test('lists that nobody reads are bounded, and nothing else waits for them', asy
 });
 
 describe('logs', () => {
-  test('reading goes on from a byte count, without a hole or a repeat', async () => {
+  test('reading continues from a byte count, without a gap or a repeat', async () => {
     const job = await client.submit(shell('seq 1 2000'));
     await client.settled(job.id);
     const whole = (await textOf(client.logs({ job: job.id }, { follow: false }))).stdout ?? '';
@@ -200,7 +200,7 @@ describe('logs', () => {
     expect(await from(whole.length)).toEqual({});
   });
 
-  test('the last lines are those of both streams together, and following goes on after them', async () => {
+  test('the last lines are those of both streams together, and following continues after them', async () => {
     const job = await client.submit(
       shell(`seq 1 20; while ! [ -e ${dir.path}/go ]; do sleep 0.02; done; echo oops >&2; printf last`),
     );

@@ -27,7 +27,7 @@ export interface ClientOptions {
   readonly patience?: number;
 }
 
-export interface LogsRequest {
+interface LogsRequest {
   readonly follow: boolean;
   /** Bytes of each stream that the caller has, or knows to be missing; default none. */
   readonly from?: Counts;

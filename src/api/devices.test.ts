@@ -1,4 +1,4 @@
-/** What the API says of devices, and does with them: server and client together, over a real socket. */
+/** Devices in the API: server and client together, over a real socket. */
 import http from 'node:http';
 import { join } from 'node:path';
 import { json } from 'node:stream/consumers';

@@ -26,10 +26,7 @@ export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
 /** Bytes. */
 const bodyLimit = 8 << 20;
 
-export interface Route {
-  readonly params: Readonly<Record<string, string>>;
-  readonly handle: Routes[string];
-}
+export type Route = { readonly params: Readonly<Record<string, string>>; readonly handle: Routes[string] };
 
 /** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
 export function createRouter(routes: Routes): (method: string, path: string) => Route | null {

@@ -1,4 +1,4 @@
-/** What the API refuses of requests about pins; what it does with good ones is in `src/cli/secret-pins.test.ts`. */
+/** Requests about pins that the API refuses; valid ones are in `src/cli/secret-pins.test.ts`. */
 import http from 'node:http';
 import { join } from 'node:path';
 import { json } from 'node:stream/consumers';

@@ -38,7 +38,7 @@ test.each<[string, Partial<AccessFacts>, RegExp, RegExp]>([
   expect(said.hint).toMatch(hint);
 });
 
-test('the group is read with its members, and is none where there is none', () => {
+test('reads the group with its members, or null', () => {
   expect(readGroup('root:x:0:\nonejobs:x:5:eve\nonejob:x:999:alice,bob\n')).toEqual({ gid: 999, members: ['alice', 'bob'] });
   expect(readGroup('onejob:x:999:\n')).toEqual({ gid: 999, members: [] });
   expect(readGroup('root:x:0:\n')).toBe(null);

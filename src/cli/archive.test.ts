@@ -1,4 +1,4 @@
-/** Looking at jobs where no daemon runs: everything is shown, nothing is started, nothing is written. */
+/** Looking at jobs without a daemon: everything is shown, nothing is started, nothing is written. */
 import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
@@ -77,11 +77,11 @@ test.each([['cancel', 'aaaaaaaaaaaa'], ['status'], ['plan'], ['pause']])(
   },
 );
 
-test('down that ended nothing says so with 1', async () => {
+test('down exits with 1 when it ended nothing', async () => {
   expect(await onejob('down')).toMatchObject({ code: 1, stdout: 'No daemon runs here, so nothing was ended.\n' });
 });
 
-test('doctor looks at what it can without a daemon', async () => {
+test('doctor checks what it can without a daemon', async () => {
   writeFileSync(join(dir.path, 'c.yml'), 'pools: { p: { agents: many } }\n');
   const { code, stdout } = await onejob('doctor', '--config', join(dir.path, 'c.yml'));
   expect([code, stdout]).toEqual([1, expect.stringMatching(/warning +daemon: No daemon is running[\s\S]*one job is waiting/)]);
@@ -95,7 +95,7 @@ test('a store of an older onejob is left to a daemon, which brings it up to date
   expect(await onejob('jobs')).toMatchObject({ code: 1, stderr: expect.stringMatching(/an older onejob[\s\S]*"onejob up"/) });
 });
 
-test('where nothing was ever run there are no jobs, and looking makes no state', async () => {
+test('without any state there are no jobs, and commands that look create none', async () => {
   dir[Symbol.dispose]();
   mkdirSync(dir.path);
   const { code, stdout } = await onejob('jobs');

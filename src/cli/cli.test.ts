@@ -91,7 +91,7 @@ describe('run', () => {
     expect(await onejob(['run', '--no-workspace', 'echo', '--json', '-d'])).toMatchObject({ code: 0, stdout: '--json -d\n' });
   });
 
-  test('of a command that is not there it says what 127 means, and names the image', async () => {
+  test('explains 127 for a missing command, and names the image', async () => {
     const run = await onejob(['run', '--no-workspace', '--image', 'some:1', '--', 'sh', '-c', 'onejob-no-such-command']);
     expect(run.code).toBe(127);
     expect(run.stderr).toContain(
@@ -99,7 +99,7 @@ describe('run', () => {
     );
   });
 
-  test('hands over the variables it was given', async () => {
+  test('passes on the variables', async () => {
     const run = await onejob(['run', '--no-workspace', '-e', 'A=1=2', '-e', 'OWN', '--', 'sh', '-c', 'echo $A $OWN'], {
       OWN: 'mine',
     });
@@ -306,7 +306,7 @@ describe('looking', () => {
   });
 });
 
-test('what a daemon refuses it refuses before the workspace is sent', async () => {
+test('a daemon refuses a job before its workspace is sent', async () => {
   const manager = createFakeManager();
   const socket = join(dir.path, 'in-process.sock');
   const api = await startApi({ manager, socket: { path: socket, access: 'owner' }, version: readVersion() });
@@ -323,7 +323,7 @@ test('what a daemon refuses it refuses before the workspace is sent', async () =
   }
 });
 
-test('jobs lists the newest that were asked for, and says that there are more', async () => {
+test('jobs lists the requested number of newest jobs, and says that there are more', async () => {
   await up({ FAKE_CLOSED: '1' });
   for (let at = 0; at < 3; at += 1) await onejob(['run', '--no-workspace', '--detach', '--', 'true']);
   const { stdout, stderr } = await onejob(['jobs', '--all', '--limit', '2']);
@@ -346,7 +346,7 @@ test('artifacts are brought to the current folder', async () => {
   expect(readFileSync(join(dir.path, 'work', 'dist', 'app.js'), 'utf8')).toBe('built');
 });
 
-test('a reader that stands still stops neither the job nor Ctrl-C', async () => {
+test('a reader that does not read stops neither the job nor Ctrl-C', async () => {
   await up();
   const run = spawn(
     process.execPath,

@@ -21,7 +21,7 @@ async function checkOn(obstacle: string | null, ...args: string[]): Promise<{ co
   return { code, said: stdout() + stderr() };
 }
 
-test('the example for 18 agents is right on a machine that has none of its secrets', async () => {
+test('the example for 18 agents is valid on a machine without its secrets', async () => {
   const { code, said } = await check('--no-secrets', example);
   expect(said).not.toMatch(/error/);
   expect(code).toBe(0);
@@ -30,14 +30,14 @@ test('the example for 18 agents is right on a machine that has none of its secre
   expect(said).toContain('its secrets were not checked');
 });
 
-test('without --no-secrets a secret that is not there is a mistake, and the option is named', async () => {
+test('reports a missing secret without --no-secrets, and names the option', async () => {
   const { code, said } = await check(example);
   expect(code).toBe(1);
   expect(said).toMatch(/services\.julia\.token/);
   expect(said).toContain('--no-secrets');
 });
 
-test('--no-secrets hides no other mistake, and what has no secrets is said to be right without more words', async () => {
+test('--no-secrets hides no other problem, and is not mentioned for a config without secrets', async () => {
   using dir = scratch();
   const file = join(dir.path, 'config.yml');
   writeFileSync(file, 'pools:\n  a: { agnets: 2 }\n', { mode: 0o600 });
@@ -50,7 +50,7 @@ test('--no-secrets hides no other mistake, and what has no secrets is said to be
   expect(right.said).not.toContain('secrets');
 });
 
-test('a host that cannot keep untrusted jobs from itself is an error, unless there are none or the owner wants it so', async () => {
+test('reports a host that untrusted jobs could reach, unless there are no such jobs or the owner accepts it', async () => {
   using dir = scratch();
   const file = join(dir.path, 'config.yml');
   const pool = (keys: string): void => {

@@ -68,18 +68,18 @@ async function chosen(): Promise<string> {
   return connection.client.socket;
 }
 
-test('one’s own daemon goes before the system’s', async () => {
+test('the user’s own daemon is preferred to the system’s', async () => {
   await serve(own());
   await serve(system());
   expect(await chosen()).toBe(own());
 });
 
-test('without one’s own the system’s is used', async () => {
+test('the system’s daemon is used if the user has none', async () => {
   await serve(system());
   expect(await chosen()).toBe(system());
 });
 
-test('a system daemon that refuses is not passed by', async () => {
+test('a system daemon that refuses the user is not replaced', async () => {
   await serve(system());
   const asked = session();
   await asNobody(async () => {
@@ -87,7 +87,7 @@ test('a system daemon that refuses is not passed by', async () => {
   });
 });
 
-test('a system socket that nobody listens at is passed by', async () => {
+test('a system socket without a listener is ignored', async () => {
   // The kernel answers for an ordinary file as for a socket that a killed daemon left.
   writeFileSync(system(), '');
   await expect(chosen()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT', message: expect.stringContaining(own()) });
@@ -102,12 +102,12 @@ test('a daemon that ends before it listens is reported, not waited for', async (
   expect(performance.now() - started).toBeLessThan(20_000);
 });
 
-test('a daemon that is about to close is waited for, and then is not there', async () => {
+test('waits for a closing daemon, which is then absent', async () => {
   const server = await serveEnding(() => setTimeout(() => void server.close(), 50));
   await expect(chosen()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
 });
 
-test('one that goes on stopping is asked once more, and then says so', async () => {
+test('asks a daemon that keeps stopping once more, and then reports it', async () => {
   let asked = 0;
   await serveEnding(() => {
     asked += 1;
@@ -117,7 +117,7 @@ test('one that goes on stopping is asked once more, and then says so', async () 
   expect(asked).toBe(2);
 });
 
-test('a daemon is found where it says that it listens, whatever the environment of a login makes of that', async () => {
+test('finds a daemon where it says that it listens, whatever the environment says', async () => {
   const store = openStore(dir.path);
   const elsewhere = join(dir.path, 'elsewhere.sock');
   await serve(elsewhere);
@@ -126,7 +126,7 @@ test('a daemon is found where it says that it listens, whatever the environment 
   store.close();
 });
 
-test('one that leads and listens where nobody gets is told of at once, and no second one is started', async () => {
+test('reports a leading daemon that cannot be reached at once, and starts no second one', async () => {
   const store = openStore(dir.path);
   store.listens(join(dir.path, 'gone.sock'));
   for (const start of [true, false]) {
@@ -139,7 +139,7 @@ test('one that leads and listens where nobody gets is told of at once, and no se
   store.close();
 });
 
-test('one that has come up since nobody was found is not out of reach, nor is one that closes', async () => {
+test('a daemon that has just started or closes is not reported as unreachable', async () => {
   const store = openStore(dir.path);
   const place = await session().place();
   await serve(own());
@@ -152,7 +152,7 @@ test('one that has come up since nobody was found is not out of reach, nor is on
   store.close();
 });
 
-test('one whose socket was not the one that was asked for is named with its own', async () => {
+test('names the socket of a daemon that listens elsewhere than requested', async () => {
   const store = openStore(dir.path);
   const elsewhere = join(dir.path, 'elsewhere.sock');
   await serve(elsewhere);
@@ -162,13 +162,13 @@ test('one whose socket was not the one that was asked for is named with its own'
   store.close();
 });
 
-test('what a killed daemon wrote keeps nobody from looking where it usually is', async () => {
+test('the file of a killed daemon does not hide the usual socket', async () => {
   writeFileSync(join(dir.path, 'lead.json'), JSON.stringify({ pid: 1, started: '1', socket: join(dir.path, 'old.sock') }));
   await serve(own());
   expect(await chosen()).toBe(own());
 });
 
-test('a socket that somebody else has put there is sent nothing', async () => {
+test('sends nothing to a socket of another user', async () => {
   const seen: string[] = [];
   const fake = createServer((socket) => socket.on('data', (bytes) => seen.push(String(bytes))));
   await new Promise<void>((resolve) => fake.listen(own(), resolve));
@@ -191,7 +191,7 @@ test('a socket that somebody else has put there is sent nothing', async () => {
   expect(seen).toEqual([]);
 });
 
-test('without a daemon it is said how many jobs wait for one', async () => {
+test('says how many jobs wait for a daemon', async () => {
   const store = openStore(dir.path);
   const queue = createOwnQueue({ store, pools: [pool] });
   for (const id of ['aaaaaaaaaaaa', 'bbbbbbbbbbbb']) queue.submit(jobRequest.parse({ id, command: ['true'] }));

@@ -133,10 +133,7 @@ async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
   };
 }
 
-interface Found {
-  readonly socket: string;
-  readonly state: SocketState;
-}
+type Found = { readonly socket: string; readonly state: SocketState };
 
 /**
  * The user's own daemon, wherever it says that it listens: a service may have another environment than a login. Else the system's,

@@ -37,7 +37,7 @@ test('somebody else still holds one: who, how to end that, and 1', async () => {
   expect(code).toBe(1);
 });
 
-test('what onejob itself holds it for is told, and is not for a resume to end', async () => {
+test('a resume reports, but does not end, what onejob itself holds', async () => {
   expect(await resume([{ pool: 'lab', by: [], because: ['/data is full.'] }], 'lab')).toMatchObject({
     code: 0,
     stdout: 'Resumed pool lab.\nPool lab still starts nothing: /data is full.\n',

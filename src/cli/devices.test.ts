@@ -87,7 +87,7 @@ describe('what is said', () => {
   });
 });
 
-test('a person is known by the login name, also behind sudo', () => {
+test('uses the login name of the person, also behind sudo', () => {
   const { context } = testContext([], '/tmp');
   const { uid, username } = userInfo();
   expect(personOf(context)).toBe(username);
@@ -112,7 +112,7 @@ describe('the table of proofs', () => {
     ]);
   });
 
-  test('at a terminal what was found stands below, whole, and no line is too wide', () => {
+  test('at a terminal the findings are below, complete, and no line is too wide', () => {
     const lines = shown(80);
     for (const line of lines) expect(widthOf(line)).toBeLessThanOrEqual(80);
     expect(
@@ -125,7 +125,7 @@ describe('the table of proofs', () => {
     expect(lines[1]).toContain(uuid);
   });
 
-  test('text from elsewhere cannot move the cursor', () => {
+  test('foreign text cannot move the cursor', () => {
     const evil = proof({ verdict: 'dirty', evidence: { message: 'a\u001b[2J\nb', checks: [] } });
     expect(proofTable([evil], createColors(false), null, noon).join('')).not.toContain('\u001b');
   });
@@ -155,7 +155,7 @@ describe('through a daemon', () => {
   }
   const me = userInfo().username;
 
-  test('reserve for a time, in the name of whoever types it', async () => {
+  test('reserves for a time, in the name of the person who types it', async () => {
     const { code, stdout } = await onejob('gpus', 'reserve', uuid, '--for', '4h');
     expect(code).toBe(0);
     expect(stdout).toMatch(/ is yours until /);
@@ -205,7 +205,7 @@ describe('through a daemon', () => {
     expect((await onejob('proofs', uuid)).stdout.trimEnd().split('\n')).toHaveLength(3);
   });
 
-  test('status ends with 1 while a device is missing, and says which', async () => {
+  test('status exits with 1 while a device is missing, and names it', async () => {
     expect((await onejob('status')).code).toBe(0);
     manager.statusOverride = { missing: [{ uuid, slot: 'lab/1', why: `${uuid} absent since boot` }] };
     const { code, stdout } = await onejob('status');

@@ -14,7 +14,7 @@ describe('a command that is not found', () => {
     expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 0 }, { ...debian, image: null })).toMatch(/installed where/);
   });
 
-  test('says what --no-workspace means for a script, and what else may lack', () => {
+  test('explains --no-workspace for a script, and what else may be missing', () => {
     expect(missingCommand(ended(127, './probe.sh'), shell, { ...debian, workspace: false })).toMatch(
       /--no-workspace .* empty folder, so there is no \.\/probe\.sh$/,
     );
@@ -23,7 +23,7 @@ describe('a command that is not found', () => {
     );
   });
 
-  test('is not guessed at once the job has said more than a shell says of it, nor for another code', () => {
+  test('is not assumed if the job printed more than a shell would, or for another code', () => {
     expect(missingCommand(ended(127, 'make'), { stdout: 1, stderr: 0 }, debian)).toBeNull();
     expect(missingCommand(ended(127, 'make'), { stdout: 0, stderr: 2 }, debian)).toBeNull();
     expect(missingCommand(ended(126, 'make'), shell, debian)).toBeNull();
@@ -31,13 +31,13 @@ describe('a command that is not found', () => {
 });
 
 describe('the end of a job', () => {
-  test('names which time limit it was', () => {
+  test('names the time limit', () => {
     const late = { id: 'a1', result: { kind: 'timeout' } } as unknown as JobView;
     expect(verdict(late, 90_000)).toEqual({ code: 124, line: 'job a1 ran past its time limit of 1m30s (--timeout)' });
     expect(verdict(late, null).line).toBe("job a1 ran past its pool's time limit (timeout in the config)");
   });
 
-  test('names the signal that a shell put into an exit code', () => {
+  test('names the signal in a shell’s exit code', () => {
     expect(verdict(ended(139), null).line).toBe('exit code 139 means that signal 11 (SEGV) ended a command of the job');
     expect(resultWord(ended(139))).toBe('exit 139 (SEGV)');
     for (const code of [0, 1, 127, 128, 255]) expect(verdict(ended(code), null).line).toBeNull();

@@ -78,10 +78,7 @@ function signalLine(code: number): string | null {
 }
 
 /** How much a job has printed: bytes on standard output, lines on standard error. */
-export interface Said {
-  stdout: number;
-  stderr: number;
-}
+export type Said = { stdout: number; stderr: number };
 
 /**
  * What to try when a job ended with 127 and printed at most one line, a shell's own complaint; else null. `image`: of its agent;

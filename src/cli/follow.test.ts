@@ -35,7 +35,7 @@ afterEach(async () => {
 
 const script = (text: string) => ['run', '--no-workspace', '--', 'sh', '-c', text];
 
-test('the output goes on without a hole or a repeat, and the exit code is the job’s', async () => {
+test('the output continues without a gap or a repeat, and the exit code is the job’s', async () => {
   const cli = testContext(script('seq 1 5; while ! [ -e go ]; do sleep 0.02; done; seq 6 10; exit 5'), dir.path);
   const cwd = process.cwd();
   process.chdir(dir.path);
@@ -54,7 +54,7 @@ test('the output goes on without a hole or a repeat, and the exit code is the jo
   expect(cli.stderr()).toContain('connected again');
 });
 
-test('who only looks at a temporary daemon’s job starts no other daemon when that one is lost', async () => {
+test('a command that only follows a job starts no daemon when a temporary one is lost', async () => {
   await server.close();
   manager = createFakeManager({ temporary: true });
   server = await listen();
@@ -133,7 +133,7 @@ test('a daemon that restarts while the workspace is sent gets it again, and the 
   expect(manager.jobs({ all: true, pool: null })).toHaveLength(1);
 });
 
-test('who gives up waiting for a daemon says for how long, and that the job was not handed in', async () => {
+test('gives up waiting for a daemon after a time, and says that the job was not submitted', async () => {
   const cli = testContext([], dir.path);
   const output = createOutput(cli.context, false);
   const flags = {};
@@ -153,7 +153,7 @@ test('who gives up waiting for a daemon says for how long, and that the job was 
   });
 });
 
-test('output that was written for a terminal is made plain, and goes on where it was after the daemon was away', async () => {
+test('output for a terminal is made plain, and continues where it was after the daemon was away', async () => {
   const bytes = (text: string) => ({ stream: 'stdout', bytes: Buffer.from(text), forTerminal: true }) as const;
   const before = [
     bytes('\u001b[90m$\u001b[0m ma'),

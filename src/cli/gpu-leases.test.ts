@@ -1,4 +1,4 @@
-/** `onejob gpus` beside a daemon: what it adds, and that it needs none. */
+/** What a daemon adds to `onejob gpus`, which also works without one. */
 import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
@@ -70,7 +70,7 @@ const view: DeviceView = {
   hint: 'Type "onejob gpus return GPU-0000" to give it back.',
 };
 
-test('the table says what each device is to jobs', async () => {
+test('the table says what jobs use each device for', async () => {
   manager.deviceViews = [view, { ...view, uuid: 'GPU-0001', state: 'free', slot: null, why: null, hint: null }];
   const here = session(false);
   expect(await showGpus(here.session, asked, probe)).toBe(0);
@@ -80,7 +80,7 @@ test('the table says what each device is to jobs', async () => {
   expect(text).toContain('! GPU-0000 is reserved by alice until 18:02\n  -> Type "onejob gpus return GPU-0000" to give it back.\n');
 });
 
-test('--json has it inside of the devices, and nothing else changes', async () => {
+test('--json has the same in each device, and nothing else changes', async () => {
   manager.deviceViews = [view];
   const here = session(true);
   await showGpus(here.session, asked, probe);
@@ -91,7 +91,7 @@ test('--json has it inside of the devices, and nothing else changes', async () =
   });
 });
 
-describe('without an answer the host is shown as it is', () => {
+describe('shows the host without an answer from a daemon', () => {
   const expectBare = async (here: ReturnType<typeof session>) => {
     expect(await askLeases(here.session)).toEqual(new Map());
     expect(await showGpus(here.session, asked, probe)).toBe(0);
@@ -108,7 +108,7 @@ describe('without an answer the host is shown as it is', () => {
     await expectBare(session(false));
   });
 
-  test('a daemon that says nothing is not waited for long', async () => {
+  test('does not wait long for a silent daemon', async () => {
     const silent = createServer((socket) => socket.on('error', () => {}));
     silent.listen(join(dir.path, 'silent.sock'));
     await once(silent, 'listening');
@@ -117,7 +117,7 @@ describe('without an answer the host is shown as it is', () => {
   });
 });
 
-test("the system's daemon is asked where there is none of our own", async () => {
+test("asks the system's daemon if the user has none", async () => {
   manager.deviceViews = [view];
   expect((await askLeases(session(false, 'nobody.sock', 'onejob.sock').session)).get('GPU-0000')).toEqual(view);
 });

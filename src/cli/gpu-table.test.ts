@@ -64,7 +64,7 @@ test('a wide terminal has a line per GPU', () => {
   ]);
 });
 
-test('where that is too wide, who holds a GPU stands below it', () => {
+test('otherwise the holder of a GPU is below it', () => {
   expect(page({ devices: [gpu(0), gpu(1, { processes: [process(42)] })] }, 130).slice(2)).toEqual([
     'GPU-3291dfa4-fcc4-0110-615b-c894a0d7c680  0  0000:01:00.0  NVIDIA A100-SXM4-80GB  0.6/80.0 GiB  8.0  off  ok',
     'GPU-3291dfa4-fcc4-0110-615b-c894a0d7c681  1  0000:11:00.0  NVIDIA A100-SXM4-80GB  0.6/80.0 GiB  8.0  off  ok',
@@ -93,7 +93,7 @@ test.each([40, 60, 80, 100, 120, 140, 200])('nothing is wider than a terminal of
     expect(widthOf(line)).toBeLessThanOrEqual(width);
 });
 
-test('what no device has is no column, and what is not known is said so', () => {
+test('omits empty columns, and marks what is unknown', () => {
   const amd = gpu(0, {
     vendor: 'amd',
     uuid: 'amd-0000:07:00.0',
@@ -129,7 +129,7 @@ test('holders are named with their owners, what computes first, at most two', ()
   expect(lines[2]).toMatch(/ alice: python3 \(pid 42\), 9\.2 GiB, since 14:02; python3 \(pid 43\), 9\.2 GiB; 2 more$/);
 });
 
-test('findings stand below, with what to do', () => {
+test('findings are below, with what to do', () => {
   const bad = gpu(0, { health: { state: 'failed', reasons: ['GPU is lost'], uncorrectedErrors: null, recoveryAction: 'Reboot' } });
   const finding = { level: 'error', code: 'tool-hung', subject: 'host', message: 'It hung.', hint: 'Reboot.' } as const;
   expect(page({ devices: [bad], findings: [finding], complete: false }, 160)).toEqual([
@@ -189,7 +189,7 @@ describe('where a daemon leads', () => {
     view(gpu(3), { state: 'missing', slot: 'lab/3', why: `${gpu(3).uuid} absent since boot`, hint: null }),
   ];
 
-  test('each device says what it is to jobs', () => {
+  test('each device says what jobs use it for', () => {
     const lines = page({ devices }, null, [], leases);
     expect(lines[1]).toMatch(/ STATE +FOR JOBS +HELD BY$/);
     expect(lines[2]).toMatch(/ ok +- +-$/);
@@ -215,7 +215,7 @@ describe('where a daemon leads', () => {
     ]);
   });
 
-  test('what instances suffer with their card is said once', () => {
+  test('a problem of a card and its instances is shown once', () => {
     const why = `${card.uuid} is reserved by alice`;
     const both = [view(card, { state: 'reserved', why }), view(instance(1, card), { state: 'reserved', why })];
     expect(page({ devices: [card, instance(1, card)] }, null, [], both).filter((line) => line.startsWith('!'))).toEqual([

@@ -43,10 +43,7 @@ export async function showGpus(session: Session, flags: GpusFlags, probe?: Probe
   return isWell(seen.inventory) ? exitCodes.ok : exitCodes.failed;
 }
 
-interface Seen {
-  readonly inventory: Inventory;
-  readonly leases: Leases;
-}
+type Seen = { readonly inventory: Inventory; readonly leases: Leases };
 
 /** Whether to continue. */
 async function pause({ every = 5_000, signal }: GpusFlags): Promise<boolean> {

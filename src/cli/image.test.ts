@@ -30,7 +30,7 @@ test('prints the image of a recorded host and nothing else', async () => {
   expect(await choose(['--from', l40s])).toEqual({ code: 0, stdout: 'nvidia/cuda:13.2.1-devel-ubuntu24.04\n', stderr: '' });
 });
 
-test('flavour, distribution and architecture are taken up', async () => {
+test('uses flavour, distribution and architecture', async () => {
   const said = await choose(['--from', l40s, '--flavour', 'base', '--distribution', 'ubuntu22.04', '--arch', 'arm64']);
   expect(said).toMatchObject({ code: 0, stdout: 'nvidia/cuda:13.2.1-base-ubuntu22.04\n' });
 });
@@ -43,7 +43,7 @@ test('--explain keeps the image alone on standard output', async () => {
   expect(stderr).toMatch(/NVIDIA L40S, compute 8\.9, Ada: CUDA 11\.8 and newer\n/);
 });
 
-test('when none fits the exit code is 1 and the reason is given, with the steps where they were asked for', async () => {
+test('exits with 1 and the reason when no image fits, with the steps if requested', async () => {
   const plain = await choose(['--from', v100]);
   expect(plain).toMatchObject({ code: 1, stdout: '' });
   expect(plain.stderr).toMatch(/^onejob: Driver 460\.73\.01 can run CUDA 11\.2.*driver 470\.42\.01 or newer/);
@@ -73,7 +73,7 @@ test('a device that the recording does not have is refused with those it has', a
   expect(stderr).toMatch(/no device GPU-nowhere: this host has GPU-/);
 });
 
-test('tables of the owner are used instead of ours, and refused by name when they make no sense', async () => {
+test('uses the owner’s tables, and refuses invalid ones by name', async () => {
   using dir = scratch();
   const path = join(dir.path, 'tables.json');
   const older = builtInTables.images.filter((each) => each.cuda !== '13.2');
@@ -85,7 +85,7 @@ test('tables of the owner are used instead of ours, and refused by name when the
   expect(stderr).toContain(path);
 });
 
-test('a recording that is not there is a mistake, not a host without a GPU', async () => {
+test('a missing recording is an error, not a host without a GPU', async () => {
   const { code, stdout, stderr } = await choose(['--from', '/nowhere/at/all']);
   expect(code).not.toBe(0);
   expect(stdout).toBe('');
@@ -96,7 +96,7 @@ test.each([['--flavour', 'cudnn'], ['--arch', 'ppc64le'], ['--nonsense']])('%s %
   expect((await choose(args)).code).toBe(2);
 });
 
-test('without --from this host is asked', async () => {
+test('reads this host without --from', async () => {
   using dir = scratch();
   const tool = join(dir.path, 'nvidia-smi');
   writeFileSync(tool, `#!/bin/sh\ncat '${l40s}'\n`);
@@ -113,7 +113,7 @@ test('a recording of a tool that failed is not a host without a GPU', async () =
   expect(stderr).toMatch(/Cannot determine which GPUs this host has/);
 });
 
-test('devices that could not be read are spoken of, and the others served', async () => {
+test('names devices that could not be read, and serves the others', async () => {
   using dir = scratch();
   const whole = readFileSync(join(recordings, 'xml', 'r580-h100-x8.xml'), 'utf8');
   writeFileSync(join(dir.path, 'gpus.xml'), whole.slice(0, whole.lastIndexOf('<gpu id')));
@@ -122,7 +122,7 @@ test('devices that could not be read are spoken of, and the others served', asyn
   expect(stderr).toContain('not all devices could be read');
 });
 
-test('on a narrow terminal the steps are broken below themselves', () => {
+test('wraps the steps on a narrow terminal', () => {
   const step = { about: 'GPU', known: 'a long sentence about a card', from: 'its tool', rulesOut: 'all else', verified: false };
   expect(explainLines([step], createColors(false), 30)).toEqual([
     '1. GPU  a long sentence about',

@@ -1,8 +1,7 @@
 /** `onejob image choose`: the image that fits the GPUs of this host or of a recorded one, and why. Needs no daemon. */
 import { resolve } from 'node:path';
-import type { Inventory } from '../gpu/inventory.ts';
 import { chooseImage, type Step } from '../images/choose.ts';
-import { type Arch, archOf, defaultTemplate, type Flavour, type Platform, readPlatform, recordedHost } from '../images/request.ts';
+import { type Arch, archOf, defaultTemplate, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
@@ -43,14 +42,7 @@ export async function showImage(session: Session, flags: ImageFlags): Promise<nu
   return code;
 }
 
-interface Where {
-  readonly inventory: Inventory;
-  readonly arch: Arch;
-  readonly archFrom: string;
-  readonly platform: Platform;
-}
-
-async function thisHost({ context }: Session, { arch: asked }: ImageFlags): Promise<Where> {
+async function thisHost({ context }: Session, { arch: asked }: ImageFlags) {
   const arch = asked ?? archOf(process.arch);
   if (arch === null) {
     const hint = 'Choose an image for another architecture with --arch.';
@@ -62,7 +54,7 @@ async function thisHost({ context }: Session, { arch: asked }: ImageFlags): Prom
   return { inventory, arch, archFrom: asked === undefined ? 'this host' : '--arch', platform };
 }
 
-async function recorded({ context }: Session, path: string, { arch: asked }: ImageFlags): Promise<Where> {
+async function recorded({ context }: Session, path: string, { arch: asked }: ImageFlags) {
   const { readRecording } = await import('../gpu/recording.ts');
   const inventory = await readRecording(resolve(context.cwd, path));
   const host = recordedHost(inventory);

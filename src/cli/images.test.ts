@@ -81,7 +81,7 @@ describe('through a daemon', () => {
     ]);
   });
 
-  test('a pool that fails ends with 1 and its last lines; the others are told of', async () => {
+  test('exits with 1 and the last lines of a failed pool, and reports the others', async () => {
     desk.make = async () => [outcome({ what: 'newer' }), failed];
     const said = await image('refresh');
     expect(said).toMatchObject({ code: 1, stdout: expect.stringContaining('is new: idle agents are replaced') });
@@ -97,7 +97,7 @@ describe('through a daemon', () => {
     ]);
   });
 
-  test('what the daemon refuses is said, with its hint', async () => {
+  test('shows the daemon’s refusal with its hint', async () => {
     desk.make = () => Promise.reject(new OnejobError('E_POOL_UNKNOWN', 'There is no pool "x".', { hint: 'The pools are: ci.' }));
     expect(await image('build', 'x')).toEqual({
       code: 1,
@@ -106,7 +106,7 @@ describe('through a daemon', () => {
     });
   });
 
-  test('a daemon that ends in the middle is said', async () => {
+  test('reports a daemon that ends meanwhile', async () => {
     desk.make = async (_what, _pools, progress, signal) => {
       progress('ci', 'building the image');
       // Not awaited: closing waits for this answer.
@@ -134,7 +134,7 @@ describe('through a daemon', () => {
     expect((await image('list')).stdout).toBe('The Engine has no image that onejob built.\n');
   });
 
-  test('prune names what is gone', async () => {
+  test('prune names what it removed', async () => {
     expect((await image('prune')).stdout).toBe(`removed ${view.reference}\n`);
     desk.prune = async () => [];
     expect((await image('prune')).stdout).toMatch(/^Nothing to remove/);
@@ -171,7 +171,7 @@ pools:
     expect(stdout).toContain('# Pool c\n# Nothing is built: the image is debian:12.');
   });
 
-  test('of a pool that there is not says which there are', async () => {
+  test('names the existing pools when the pool is unknown', async () => {
     expect(await print('d')).toMatchObject({ code: 1, stdout: '', stderr: expect.stringContaining('The pools are: a, b, c.') });
   });
 });

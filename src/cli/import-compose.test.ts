@@ -38,7 +38,7 @@ describe('import compose', () => {
     expect(stdout).not.toContain('---');
   });
 
-  test('--out writes a file for each host, over nothing that is there unless it is asked for', async () => {
+  test('--out writes a file for each host, and overwrites files only with --force', async () => {
     const first = await onejob('import', 'compose', fixture, '--out', 'hosts');
     expect(first.code).toBe(0);
     expect(first.stdout.trimEnd().split('\n')).toEqual(
@@ -90,7 +90,7 @@ describe('import compose', () => {
     expect(stderr).toMatch(message);
   });
 
-  test('1 for a folder that is not there, 2 for a rule that is none', async () => {
+  test('exits with 1 for a missing folder, with 2 for an invalid rule', async () => {
     expect(await onejob('import', 'compose', 'nowhere')).toMatchObject({ code: 1, stderr: expect.stringContaining('nowhere') });
     expect(await onejob('import', 'compose', fixture, '--host', 'lab')).toMatchObject({
       code: 2,
@@ -102,7 +102,7 @@ describe('import compose', () => {
 describe('plan --inventory', () => {
   const recording = join(fixture, 'recordings', 'quark.txt');
 
-  test('shows on any machine the agents of a host, and who gets which device', async () => {
+  test('shows the agents of a host with their devices, on any machine', async () => {
     await onejob('import', 'compose', fixture, '--out', 'hosts');
     const { code, stdout, stderr } = await onejob('plan', '--inventory', recording, '--config', 'hosts/quark.yml');
     expect({ code, stderr }).toEqual({ code: 0, stderr: '' });

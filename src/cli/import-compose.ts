@@ -9,11 +9,7 @@ import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
 
-export interface ImportFlags {
-  readonly host?: readonly HostRule[];
-  readonly out?: string;
-  readonly force?: boolean;
-}
+export type ImportFlags = { readonly host?: readonly HostRule[]; readonly out?: string; readonly force?: boolean };
 
 /** @throws OnejobError E_IMPORT when there is nothing to read, or a file would be overwritten */
 export async function importComposeFolder(session: Session, dir: string, flags: ImportFlags): Promise<number> {

@@ -1,9 +1,9 @@
-/** What a person is shown of words that a service wrote. */
+/** Names from a service in questions to a person. */
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
 import { openPerson } from './init-ask.ts';
 
-it('names of a service in a question or in what is wrong with an answer move no cursor', async () => {
+it('names of a service cannot move the cursor in questions and refusals', async () => {
   const [input, output] = [new PassThrough(), new PassThrough()];
   let shown = '';
   const wrong = Promise.withResolvers<void>();

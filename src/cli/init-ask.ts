@@ -30,12 +30,7 @@ export async function unlessInterrupted(output: Pick<Output, 'say'>, work: () =>
   }
 }
 
-export interface Person extends Disposable {
-  /** Aborted when they leave. */
-  readonly left: AbortSignal;
-  /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when they leave otherwise */
-  ask<T>(question: Question<T>): Promise<T>;
-}
+export type Person = ReturnType<typeof openPerson>;
 
 /** Reads lines at a terminal. Shows nothing while `hidden` returns true. */
 export function openReader(input: Readable, output: Writable, hidden: () => boolean): Interface {
@@ -48,7 +43,7 @@ export function openReader(input: Readable, output: Writable, hidden: () => bool
   return createInterface({ input, output: shown, terminal: true, historySize: 0 });
 }
 
-export function openPerson(input: Readable, output: Writable): Person {
+export function openPerson(input: Readable, output: Writable) {
   let isHidden = false;
   const reader = openReader(input, output, () => isHidden);
   const lines: string[] = [];
@@ -78,8 +73,10 @@ export function openPerson(input: Readable, output: Writable): Person {
     return line;
   };
   return {
+    /** Aborted when the person leaves. */
     left: left.signal,
-    async ask({ text, usual, hidden = false, read }) {
+    /** Asks until the answer is valid. @throws Interrupted; OnejobError E_USAGE when the person leaves otherwise */
+    async ask<T>({ text, usual, hidden = false, read }: Question<T>): Promise<T> {
       for (;;) {
         const prompt = `${text}${usual === null || usual === '' ? '' : ` [${usual}]`}: `;
         reader.setPrompt(printable(prompt));

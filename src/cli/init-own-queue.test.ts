@@ -19,11 +19,11 @@ describe('the config for the own queue', () => {
     expect(pools({ devices: [] }, 256)).toEqual({ default: { agents: 8 } });
   });
 
-  it('has a pool with an agent for each card, where there are some', () => {
+  it('has a pool with an agent for each card, if there are cards', () => {
     expect(pools({ devices: [card('NVIDIA A100', '8.0')] }, 2).gpu).toEqual({ agents: 'per-device', devices: { count: 1 } });
   });
 
-  it('is written where a daemon looks, is right, and is not overwritten', async () => {
+  it('is written where a daemon looks, is valid, and is not overwritten', async () => {
     using dir = scratch();
     const file = join(dir.path, 'config.yml');
     const init = async (...more: string[]) => {

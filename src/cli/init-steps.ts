@@ -30,16 +30,6 @@ export interface InitFlags {
   readonly check: boolean;
 }
 
-export interface Frame extends Disposable {
-  readonly settling: Settling;
-  /** Aborted when the person leaves. */
-  readonly signal: AbortSignal;
-  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
-  signIn<T>(how: SignIn<T>): Promise<{ readonly token: string; readonly seen: T }>;
-  /** Asks for the rest, and writes. `inPipeline`: lines of a pipeline that uses it. */
-  finish(end: FrameEnd): Promise<number>;
-}
-
 export interface SignIn<T> {
   readonly text: string;
   readonly read: (typed: string) => Answer<string>;
@@ -65,7 +55,7 @@ export interface FrameEnd {
 const mostTokens = 3;
 
 /** `missing`: options of this service that are required without a terminal, and were not given. */
-export type OpenFrame = (missing: readonly string[]) => Frame;
+export type OpenFrame = (missing: readonly string[]) => ReturnType<typeof openFrame>;
 
 /** @throws OnejobError E_USAGE, E_SECRET, before a token is typed */
 export function openFrame(
@@ -74,7 +64,7 @@ export function openFrame(
   { type, title }: Pick<ServiceType, 'type' | 'title'>,
   { what, file: tokenName }: InitSteps['token'],
   missing: readonly string[],
-): Frame {
+) {
   const { context, output } = session;
   const stdin = context.stdin();
   const isThere = stdin.isTTY === true && !output.json;
@@ -82,12 +72,17 @@ export function openFrame(
   if (!flags.force) refuseToOverwrite(config, '--config');
   const tokenFile = flags.tokenFile === null ? join(dirname(config), tokenName) : resolve(context.cwd, flags.tokenFile);
   const hasToken = existsSync(tokenFile) && !(flags.force && isThere && flags.tokenFile === null);
-  if (!isThere) refuseWithout([...missing, ...missingOf(flags, hasToken)], hasToken, tokenFile, what);
+  if (!isThere) {
+    const noFile = flags.tokenFile === null && !hasToken ? ['--token-file FILE'] : [];
+    const noAgents = flags.agents === null && !flags.yes ? ['--agents N (or --yes for the defaults)'] : [];
+    refuseWithout([...missing, ...noFile, ...noAgents], hasToken, tokenFile, what);
+  }
   if (flags.agents !== null) taken(type, '--agents', readAgents(flags.agents.trim()));
   if (flags.expires !== null) taken(type, '--expires', readDay(flags.expires.trim()));
   const person = isThere ? openPerson(stdin, context.stderr) : null;
   const settling: Settling = { service: type, person, yes: flags.yes };
 
+  /** Uses the token of an existing file, else a typed one, which the service may refuse a few times. */
   async function signIn<T>({ text, read, see, refusals }: SignIn<T>): Promise<{ token: string; seen: T }> {
     if (hasToken) output.say(`using the token in ${tokenFile}`);
     if (hasToken || person === null) {
@@ -105,6 +100,7 @@ export function openFrame(
     }
   }
 
+  /** Asks for the rest, and writes. `inPipeline`: lines of a pipeline that uses it. */
   async function finish({ token, name, queue, keys, poolKeys, inPipeline }: FrameEnd): Promise<number> {
     const inventory = await lookAtCards(session);
     const count = countCards(inventory).cards;
@@ -138,16 +134,10 @@ export function openFrame(
 
   return {
     ...{ settling, signIn, finish },
+    /** Aborted when the person leaves. */
     signal: person?.left ?? new AbortController().signal,
     [Symbol.dispose]: () => person?.[Symbol.dispose](),
   };
-}
-
-function missingOf({ agents, yes, tokenFile }: InitFlags, hasToken: boolean): string[] {
-  return [
-    ...(tokenFile === null && !hasToken ? ['--token-file FILE'] : []),
-    ...(agents === null && !yes ? ['--agents N (or --yes for the defaults)'] : []),
-  ];
 }
 
 /** @throws OnejobError E_USAGE for an invalid option value */
@@ -157,11 +147,7 @@ export function taken<T>(service: string, option: string, answer: Answer<T>): T 
 }
 
 /** `person`: null without a terminal. `yes`: defaults are used for what was not given. */
-export interface Settling {
-  readonly service: string;
-  readonly person: Person | null;
-  readonly yes: boolean;
-}
+export type Settling = { readonly service: string; readonly person: Person | null; readonly yes: boolean };
 
 /** The value of an option, else the answer to a question, else the default. */
 export async function settle<T>(

@@ -1,4 +1,4 @@
-/** What is said of jobs after their end, and how several are ended at once, over a daemon in this process. */
+/** Jobs after their end, and cancelling several at once, over a daemon in this process. */
 import { userInfo } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
@@ -36,7 +36,7 @@ async function onejob(...args: string[]): Promise<{ code: number; stdout: string
   return { code, stdout: cli.stdout(), stderr: cli.stderr() };
 }
 
-test('why a job was lost is said by jobs and behind its log', async () => {
+test('jobs and logs say why a job was lost', async () => {
   manager.elsewhere = [job];
   manager.agentOutput.set('a1', 'half of it\n');
   expect((await onejob('jobs', '--all')).stdout).toContain('onejob was stopped while the job ran');
@@ -53,20 +53,20 @@ test('why a job could not be started, too', async () => {
   expect((await onejob('logs', job.id)).stderr).toContain(`job ${job.id} could not be started: No such image.`);
 });
 
-test('what of its artifacts was left out is said behind its log, also later', async () => {
+test('logs name missing artifacts, also later', async () => {
   const reason = 'Failed to keep its artifacts: the job was cancelled while onejob read them.';
   manager.elsewhere = [{ ...job, result: { kind: 'code', code: 6 }, reason }];
   manager.agentOutput.set('a1', 'done\n');
   expect(await onejob('logs', job.id)).toEqual({ code: 0, stdout: 'done\n', stderr: `onejob: ${reason}\n` });
 });
 
-test('a state that is none is a mistake on the command line', async () => {
+test('an unknown state is wrong usage', async () => {
   const { code, stderr } = await onejob('jobs', '--state', 'foo');
   expect([code, stderr]).toEqual([2, expect.stringMatching(/Invalid --state "foo"[\s\S]*States are waiting, queued, .*, lost/)]);
   expect((await onejob('jobs', '--state', 'oom')).code).toBe(0);
 });
 
-test('an artifact outside of the workspace is a mistake on the command line', async () => {
+test('an artifact outside of the workspace is wrong usage', async () => {
   for (const artifact of ['../x', '/etc/passwd', '!(a)']) {
     const { code, stderr } = await onejob('run', '--no-workspace', '--artifact', artifact, '--', 'true');
     expect([code, stderr]).toEqual([2, expect.stringContaining(`--artifact ${artifact}: `)]);
@@ -80,14 +80,14 @@ async function waiting(times: number): Promise<string[]> {
   return ids;
 }
 
-test('several jobs are told to end by their ids, and one that is not there keeps none of the others', async () => {
+test('cancels several jobs by their ids, even if one does not exist', async () => {
   const [one = '', two = ''] = await waiting(2);
   const { code, stdout, stderr } = await onejob('cancel', one, 'ffffffffffff', two);
   expect([code, stderr]).toEqual([1, expect.stringContaining('There is no job ffffffffffff.')]);
   expect(stdout.trim().split('\n')).toEqual([expect.stringContaining(one), expect.stringContaining(two)]);
 });
 
-test('all that wait are told to end, and with --pool only those of one', async () => {
+test('cancels all waiting jobs, with --pool only those of a pool', async () => {
   await waiting(3);
   expect(await onejob('cancel', '--waiting', '--pool', 'other')).toMatchObject({ code: 0, stdout: 'No such jobs.\n' });
   expect(await onejob('cancel', '--waiting')).toMatchObject({ code: 0, stdout: '3 jobs were cancelled before they began.\n' });
@@ -126,7 +126,7 @@ test('jobs --wide says in which slot a job is, and with which devices', async ()
   expect((await onejob('jobs', '--wide')).stdout).toMatch(/SLOT +DEVICES +COMMAND\n.* lab\/1 +GPU-1,GPU-2 +make/);
 });
 
-test('run says who hands a job in, and takes a name and limits', async () => {
+test('run sends the user, a name and limits', async () => {
   const handed: unknown[] = [];
   const { submit } = manager;
   manager.submit = (request) => {

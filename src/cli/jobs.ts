@@ -292,11 +292,7 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
   else if (isEmpty && job?.agent === null && job.reason !== null) output.say(`job ${id} has no output: ${printable(job.reason)}`);
 }
 
-export interface CancelFlags {
-  readonly waiting?: boolean;
-  readonly all?: boolean;
-  readonly pool?: string;
-}
+export type CancelFlags = { readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
 
 /** 1 when one could not be cancelled. `ids`: or beginnings of ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
@@ -357,10 +353,7 @@ function counted(jobs: number): string {
   return jobs === 1 ? 'One job was' : `${jobs} jobs were`;
 }
 
-export interface PruneFlags {
-  readonly olderThan: string;
-  readonly dryRun?: boolean;
-}
+export type PruneFlags = { readonly olderThan: string; readonly dryRun?: boolean };
 
 /** @throws OnejobError E_USAGE */
 export async function pruneJobs(session: Session, { olderThan, dryRun = false }: PruneFlags): Promise<number> {

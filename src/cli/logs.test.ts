@@ -29,13 +29,13 @@ async function onejob(args: readonly string[], terminal = false) {
   return { code, stdout: cli.stdout(), stderr: cli.stderr() };
 }
 
-describe('logs of what somebody else printed', () => {
+describe('logs of another user’s job', () => {
   const printed = '\u001b[31mred\u001b[0m\u001b]0;title\u0007\u001b]52;c;ZXZpbA==\u0007\u001b[6n\u001b[2Jend\n';
   beforeEach(() => {
     manager.agentOutput.set('b78a0cfbf7', printed);
   });
 
-  test('a terminal is given text and colours, and nothing that it would answer or obey', async () => {
+  test('a terminal gets text and colours, and no other escape sequences', async () => {
     expect(await onejob(['logs', 'b78a0cfbf7'], true)).toMatchObject({ code: 0, stdout: '\u001b[31mred\u001b[0mend\n' });
   });
 

@@ -1,4 +1,4 @@
-/** What failures look like on a terminal, whoever wrote the words in them. */
+/** Failures on a terminal, including texts of others. */
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { OnejobError } from '../errors.ts';

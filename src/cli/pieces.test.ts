@@ -20,7 +20,7 @@ async function* output(size: number): AsyncGenerator<LogPiece> {
     yield { stream: 'stdout', bytes, forTerminal: true };
 }
 
-test('wherever the connection is lost, plain output goes on where it was, and what is missing is said once', async () => {
+test('wherever the connection is lost, plain output continues, and a gap is reported once', async () => {
   for (const [size, again] of [
     [1, 1],
     [3, 100],

@@ -11,20 +11,6 @@ import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
 import { printable, titledTable, wrap } from './text.ts';
 
-export interface PlannedAgent {
-  /** `<pool>/<n>` */
-  readonly slot: string;
-  readonly agent: string;
-  readonly service: string;
-  readonly queue: string;
-  readonly priority: number;
-  readonly tags: readonly string[];
-  /** In the order of the agent. */
-  readonly devices: readonly { readonly uuid: string; readonly model: string }[];
-  /** Whether it asks for devices and gets none. */
-  readonly lacks: boolean;
-}
-
 /** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a missing recording */
 export async function planInventory(session: Session, recording: string): Promise<number> {
   const { context, output } = session;
@@ -53,11 +39,14 @@ export async function planInventory(session: Session, recording: string): Promis
   return code;
 }
 
-/** All agents of a config, with the devices that they would get on a host where nothing is leased yet. */
+/**
+ * All agents of a config, with the devices that they would get on a host where nothing is leased yet. `lacks`: it asks for devices
+ * and gets none.
+ */
 export function plannedAgents(
   config: { readonly pools: readonly PoolConfig[]; readonly host: string },
   devices: readonly Device[],
-): PlannedAgent[] {
+) {
   const asking = config.pools.filter((pool) => pool.devices.count !== 0 && pool.agents !== 0);
   // A pool without standbys leases devices only for a job: here it shows what it could have.
   const { slots } = partition({
@@ -72,7 +61,7 @@ export function plannedAgents(
   });
   const nameOf = slotNames(config);
   const models = new Map(devices.map(({ uuid, model }) => [uuid, model]));
-  return config.pools.flatMap((pool): PlannedAgent[] => {
+  return config.pools.flatMap((pool) => {
     const mine = slots.filter((slot) => slot.pool === pool.name);
     const wanted = pool.agents === 'per-device' ? mine.length : pool.agents;
     return Array.from({ length: wanted }, (_, at) => {

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runOptions } from './request.ts';
 
-test('more patterns of artifacts than a job may have are refused where they are typed', async () => {
+test('refuses too many artifact patterns before it submits the job', async () => {
   const { context } = testContext([], '/');
   const ask = (count: number) => runOptions(context, ['true'], { artifact: Array.from({ length: count }, (_, n) => `dist/${n}`) });
   expect((await ask(100)).request.artifacts).toHaveLength(100);

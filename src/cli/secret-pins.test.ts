@@ -77,7 +77,7 @@ test('a value can be given to its owner before any job uses it', async () => {
   expect(await book.first(fingerprint, 'evil/solver', 'TOKEN')).toEqual(['acme/*']);
 });
 
-test('one pipeline or all of a value are forgotten', async () => {
+test('forgets one pipeline of a value, or all', async () => {
   await secret('', 'allow', '--pipeline', 'a/b', '--pipeline', 'a/c', fingerprint);
   expect((await secret('', 'forget', '--pipeline', 'a/c', fingerprint)).stdout).toBe(`${fingerprint} is no longer for a/c.\n`);
   expect((await secret('', 'forget', fingerprint)).stdout).toBe(
@@ -105,7 +105,7 @@ test('the only pipeline of a value is not taken from it by name: the next to use
   expect(await book.first(fingerprint, 'acme/evil', 'TOKEN')).toEqual(['acme/solver']);
 });
 
-test('a beginning must be of one that is known', async () => {
+test('a beginning must belong to a known fingerprint', async () => {
   expect(await secret('', 'allow', '--pipeline', 'a/b', fingerprint.slice(0, 9))).toMatchObject({
     code: 1,
     stderr: expect.stringContaining('No pinned value has a fingerprint that begins with'),
@@ -125,7 +125,7 @@ test('the value is found in a line of the pipeline, too', async () => {
   }
 });
 
-test('what makes no sense is refused', async () => {
+test('refuses invalid combinations', async () => {
   const key = (await ageKey()).key;
   const sealed = await seal(key, { name: 'X', pipelines: ['a/b'], value: 'hunter2' });
   for (const [input, args, text] of [
@@ -148,7 +148,7 @@ test('what makes no sense is refused', async () => {
   }
 });
 
-test('the beginning of a fingerprint that is too short is told so', async () => {
+test('reports the beginning of a fingerprint that is too short', async () => {
   expect(await secret('', 'allow', '--pipeline', 'acme/docs', fingerprint.slice(0, 5))).toMatchObject({
     code: 2,
     stderr: expect.stringContaining('A fingerprint needs at least 8 digits; got 5.'),

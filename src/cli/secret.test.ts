@@ -49,14 +49,14 @@ describe('keygen', () => {
     );
   });
 
-  test('a key in a repository is warned of, since it would be committed', async () => {
+  test('warns of a key in a repository, which could be committed', async () => {
     mkdirSync(at('repo/.git'), { recursive: true });
     mkdirSync(at('repo/deep'));
     const { code, stderr } = await secret('', 'keygen', 'repo/deep/k');
     expect([code, stderr]).toEqual([0, expect.stringMatching(/deep\/k is in the git repository \S+\/repo: move it out of there/)]);
   });
 
-  test('overwrites nothing unless it is told to', async () => {
+  test('overwrites a file only with --force', async () => {
     await out('', 'keygen', 'k');
     const before = readFileSync(at('k'), 'utf8');
     const { code, stderr } = await secret('', 'keygen', 'k');
@@ -67,7 +67,7 @@ describe('keygen', () => {
     expect(await secret('', 'keygen', 'k', '--force', '--add')).toMatchObject({ code: 2 });
   });
 
-  test('adds a key in front of those that are there, which still open', async () => {
+  test('adds a key in front of the others, which still decrypt', async () => {
     await out('', 'keygen', 'k', '--rsa');
     const old = await out('hunter2', 'encrypt', '--key', 'k', '--name', 'TOKEN', '--seed-format');
     await out('', 'keygen', 'k', '--add');
@@ -76,7 +76,7 @@ describe('keygen', () => {
     expect(statSync(at('k')).mode & 0o777).toBe(0o600);
   });
 
-  test('does not add to what is no key file, nor write into a folder that is not there', async () => {
+  test('neither adds to a file without keys nor writes into a missing folder', async () => {
     writeFileSync(at('k'), 'hunter2\n');
     const bad = await secret('', 'keygen', 'k', '--add');
     expect([bad.code, readFileSync(at('k'), 'utf8')]).toEqual([1, 'hunter2\n']);
@@ -85,7 +85,7 @@ describe('keygen', () => {
     expect(existsSync(at('none'))).toBe(false);
   });
 
-  test('a link to the file stays a link', async () => {
+  test('keeps a link to the file', async () => {
     await out('', 'keygen', 'k');
     symlinkSync('k', at('link'));
     await out('', 'keygen', 'link', '--add');
@@ -93,7 +93,7 @@ describe('keygen', () => {
     expect(readFileSync(at('k'), 'utf8').match(/^AGE-SECRET-KEY-1/gm)).toHaveLength(2);
   });
 
-  test('--json says all of it but the key', async () => {
+  test('--json has everything except the key', async () => {
     const said = JSON.parse(await out('', 'keygen', 'k', '--rsa', '--json'));
     expect(said).toEqual({
       file: at('k'),
@@ -121,7 +121,7 @@ describe('encrypt and decrypt', () => {
     expect(await out(await encrypt('key\n', '--keep-newline'), 'decrypt', '--key', 'k')).toBe('key\n');
   });
 
-  test('into a pipe goes the encrypted value alone; the lines for a pipeline on request and as JSON', async () => {
+  test('prints only the encrypted value into a pipe, and pipeline lines or JSON on request', async () => {
     expect(await encrypt('hunter2')).toMatch(/^oj1:[0-9a-f]{8}:[A-Za-z0-9_-]+\n$/);
     const yaml = await encrypt('hunter2', '--yaml');
     expect(yaml).toMatch(/^env:\n {2}SECRET_TOKEN: "oj1:\S+"\n$/);
@@ -206,7 +206,7 @@ describe('encrypt and decrypt', () => {
     expect(said).toMatchObject({ code, stdout: '', stderr: expect.stringContaining(text) });
   });
 
-  test('what does not open says so, with the keys that are here', async () => {
+  test('names its keys when it cannot decrypt a value', async () => {
     const sealed = await encrypt('hunter2');
     await out('', 'keygen', 'other');
     const said = await secret(sealed, 'decrypt', '--key', 'other');
@@ -238,7 +238,7 @@ describe('on a terminal', () => {
   beforeEach(() => out('', 'keygen', 'k'));
   const args = ['encrypt', '--key', 'k', '--name', 'TOKEN', '--pipeline', 'acme/solver'];
 
-  test('the value is asked for, is not shown, and the lines for the pipeline are printed', async () => {
+  test('asks for the value without showing it, and prints the lines for the pipeline', async () => {
     const { code, stdout, stderr, shown } = await typed(' hunter2 \r', ...args);
     expect(code, stderr).toBe(0);
     expect(stderr).toContain('Value of TOKEN (not shown): ');
@@ -249,7 +249,7 @@ describe('on a terminal', () => {
     expect([back.code, back.stdout]).toEqual([0, ' hunter2 \n']);
   });
 
-  test('several lines at once would lose all but the first, so they are refused', async () => {
+  test('refuses several lines, of which only the first would be used', async () => {
     for (const text of ['hunter2\rhunter3\r', 'hunter2\rhunter3']) {
       const { code, stderr, shown } = await typed(text, ...args);
       expect([code, stderr]).toEqual([2, expect.stringContaining('Only one line can be typed here')]);
@@ -257,7 +257,7 @@ describe('on a terminal', () => {
     }
   });
 
-  test('who leaves has encrypted nothing', async () => {
+  test('encrypts nothing when the person leaves', async () => {
     expect(await typed('\u0003', ...args)).toMatchObject({
       code: 2,
       stdout: '',
@@ -272,7 +272,7 @@ describe('on a terminal', () => {
 });
 
 describe('rotate', () => {
-  test('encrypts each value of a pipeline anew and keeps every other byte', async () => {
+  test('re-encrypts each value of a pipeline and keeps every other byte', async () => {
     await out('', 'keygen', 'old', '--rsa');
     await out('', 'keygen', 'k');
     const old = (await out('hunter2', 'encrypt', '--key', 'old', '--name', 'A', '--seed-format')).trim();
@@ -298,7 +298,7 @@ describe('rotate', () => {
     ]);
   });
 
-  test('what stays is named by its line, and the exit code says that some did', async () => {
+  test('names unchanged values by line, and exits with 1', async () => {
     await out('', 'keygen', 'k');
     await out('', 'keygen', 'new');
     const text = `env:\n  SECRET_TOKEN: "${(await encrypt('hunter2')).trim().slice(0, -3)}"\n`;

@@ -145,11 +145,7 @@ async function rotated(given: string, rotation: Rotation, name: string | null) {
   return { text, replaced: replaced.length, already: stayed.length - left.length, left };
 }
 
-export interface KeygenFlags {
-  readonly rsa?: boolean;
-  readonly add?: boolean;
-  readonly force?: boolean;
-}
+export type KeygenFlags = { readonly rsa?: boolean; readonly add?: boolean; readonly force?: boolean };
 
 /** @throws OnejobError E_SECRET_KEY when the file exists, without `--add` or `--force` */
 export async function keygen(

@@ -141,7 +141,7 @@ describe('logs of an agent', () => {
       expect(await onejob('logs', name)).toMatchObject({ code: 0, stdout: 'Listening for Jobs\n' });
   });
 
-  test('what is neither job nor agent is called so, as it was typed', async () => {
+  test('reports what is neither a job nor an agent, as it was typed', async () => {
     for (const name of ['azure-9999', 'vm_0-66a0547d-0123456789'])
       expect(await onejob('logs', name)).toMatchObject({
         code: 1,
@@ -237,7 +237,7 @@ describe('down --forget', () => {
     expect(manager.calls).toContain('down end null forget');
   });
 
-  test('ends with 1 when something is left, and says what and why', async () => {
+  test('exits with 1 when something is left, and says what and why', async () => {
     manager.forgottenViews = [{ service: 'azure', removed: [], left: ['p1', 'p2'], problem: 'Cannot reach https://a.' }];
     manager.statusOverride = { pid: 999_999_999 };
     const { code, stdout } = await down('--forget');
@@ -252,7 +252,7 @@ describe('down --forget', () => {
     expect(stderr).toContain('the daemon did not report what it removed');
   });
 
-  test('asks nothing of the kind when it is not given, and goes not with --leave', async () => {
+  test('is needed to remove anything, and excludes --leave', async () => {
     manager.statusOverride = { pid: 999_999_999 };
     expect((await down()).stdout).toBe('The daemon has ended.\n');
     expect(manager.calls).toEqual(['down end null']);

@@ -21,7 +21,7 @@ test('somebody else than root also tries the socket that root shares: of the sta
   expect((await findPlace({ ...none, config }, env(), dir.path)).systemSocket).toBe(named.systemSocket);
 });
 
-test('root, and whoever named a socket, tries no other', async () => {
+test('root, and a user who names a socket, try no other', async () => {
   using dir = scratch();
   expect((await findPlace({ ...none, stateDir: '/srv/onejob' }, env({ uid: 0 }), dir.path)).systemSocket).toBe(null);
   const socket = await findPlace({ ...none, socket: '/tmp/x.sock' }, env(), dir.path);

@@ -9,12 +9,7 @@ import { wrongUsage } from './exit.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
-export interface CardShare {
-  /** What each agent asks for, as the config has it. */
-  readonly devices: number | { readonly count: number; readonly vendor: 'nvidia'; readonly share?: number; readonly mig?: true };
-  /** What a person should know of it. */
-  readonly line: string;
-}
+export type CardShare = ReturnType<typeof shareCards>;
 
 /** Most agents that a pool may put on one device. */
 const mostShares = 64;
@@ -28,9 +23,10 @@ const card: DeviceRequest = {
 /**
  * With more agents than cards, as few agents as possible share each card. Otherwise each agent has its own cards, the same number
  * for all. MIG instances count if there is no whole card.
+ * @returns the key `devices` of the pool, and a line for people
  * @throws OnejobError E_GPUS_UNSEEN, E_USAGE
  */
-export function shareCards(agents: number, inventory: Inventory): CardShare {
+export function shareCards(agents: number, inventory: Inventory) {
   const { complete, findings } = inventory;
   const { cards, areSlices } = countCards(inventory);
   if (cards === 0 && !complete) {

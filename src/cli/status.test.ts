@@ -67,7 +67,7 @@ test('a quiet host', () => {
   ]);
 });
 
-test('what is wrong comes first, with who and until when', () => {
+test('problems come first, with their cause and their end', () => {
   const backoff = { failures: 3, retryIn: 12_000, reason: 'no space left', waitsFor: null };
   const lines = page({
     problems: ['Docker Engine cannot be reached'],
@@ -82,7 +82,7 @@ test('what is wrong comes first, with who and until when', () => {
   ]);
 });
 
-test('a slot that the config does not ask for any more is not one that a resume could mend', () => {
+test('does not suggest a resume for a slot that the config no longer has', () => {
   const leaving = pool('lab/3 (leaving)', { draining: true, leaving: true });
   expect(page({ pools: [leaving] }, null)[1]).toBe(
     '! lab/3 (leaving): the config no longer asks for it; it goes away when its job has ended',
@@ -112,7 +112,7 @@ test('a slot at work', () => {
 describe('devices', () => {
   const why = 'MIG-4b2f absent since boot; layout not restored?';
 
-  test('missing ones stand with the problems, with how many slots still have theirs', () => {
+  test('missing devices are among the problems, with the number of complete slots', () => {
     const lines = page({
       missing: [
         { uuid: 'MIG-4b2f', slot: 'lab/1', why },
@@ -129,7 +129,7 @@ describe('devices', () => {
     ]);
   });
 
-  test('one in quarantine is not out of sight', () => {
+  test('shows a device in quarantine', () => {
     const lines = page({
       quarantined: [{ uuid: 'GPU-0001', pool: 'lab', why: 'GPU-0001 in quarantine since 12:03: 2 errors' }],
       pools: [pool('lab', { devices: { ready: 3, wanted: 4 } })],
@@ -146,7 +146,7 @@ describe('devices', () => {
     expect(page({ pools: [pool('lab', { devices: { ready: 2, wanted: 2 } })] })[1]).toBe('');
   });
 
-  test('why a slot is held back, and what a proof waits for, below the slot, whole', () => {
+  test('shows below the slot why it is held, and what a proof waits for', () => {
     const proving = slot('lab/1', {
       agent: { state: 'proving', agent: 'a1', job: null, about: null, online: null, since: 2_000 },
       note: 'python (pid 7) is still leaving GPU-0000.',
@@ -212,7 +212,7 @@ describe('jobs that a CI service keeps', () => {
     expect(page({ pools: [busy] }, null, true).slice(-2)).toEqual(['    main of acme/app, pullRequest', `    ${about.link}`]);
   });
 
-  test('what a pipeline is called cannot move the cursor, and what nobody knows is left out', () => {
+  test('the name of a pipeline cannot move the cursor, and unknown facts are omitted', () => {
     const evil = { ...about, title: 'ci\u001b[2J\r', branch: null, repository: null, reason: 'manual\u0007' };
     const busy = lab({ ...none, state: 'busy', job: 'azure-1', about: evil, since: 0 });
     expect(page({ pools: [busy] }).slice(-2)).toEqual(['  lab/1  busy   0s     ready    azure-1  ci [2J', '    manual']);
@@ -240,6 +240,6 @@ test('a long reason is wrapped with indentation at a terminal, none of it lost',
   expect([lines[1], ...more.map((line) => line.trim())].join(' ')).toBe(`! lab: failed once, next try now: ${reason}`);
 });
 
-test('text from elsewhere cannot move the cursor', () => {
+test('foreign text cannot move the cursor', () => {
   expect(page({ problems: ['evil\u001b[2J\r\nline'] })[1]).toBe('! evil [2J line');
 });

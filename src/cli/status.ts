@@ -8,10 +8,7 @@ import { type Colors, cut, formatAge, hang, printable, redrawn, table } from './
 
 const redrawEvery = 1_000;
 
-export interface StatusFlags {
-  readonly watch?: boolean;
-  readonly wide?: boolean;
-}
+export type StatusFlags = { readonly watch?: boolean; readonly wide?: boolean };
 
 /** 1 when a device that was once leased is missing, or a device of a pool is in quarantine. */
 export async function showStatus(session: Session, { watch = false, wide = false }: StatusFlags): Promise<number> {

@@ -10,13 +10,13 @@ test('a text is broken at spaces, and a word that is too long where it must be',
   expect(wrap('see /a/very/long/path now', 8)).toEqual(['see', '/a/very/', 'long/pat', 'h now']);
 });
 
-test('lines that go on are indented under the first; in a pipe nothing is broken', () => {
+test('continued lines are indented under the first; in a pipe nothing is wrapped', () => {
   expect(hang('! ', 'one two three', 9)).toEqual(['! one two', '  three']);
   expect(hang('! ', 'one two three', null)).toEqual(['! one two three']);
   expect(hang('! ', 'x', 1)).toEqual(['! x']);
 });
 
-test('columns are aligned, and the last one gives way at a terminal', () => {
+test('columns are aligned, and the last one is cut at a terminal', () => {
   expect(
     table(
       [
@@ -102,7 +102,7 @@ describe('jobs of a CI service that keeps them', () => {
     ]);
   });
 
-  test('have no column for their branches where none has one, and stand beside those of the own queue', () => {
+  test('have no column for branches without any, and are listed with jobs of the own queue', () => {
     const bare = kept('azure-1', { state: 'running', about: { ...about, branch: null } });
     expect(shown([bare, job('a1', { command: ['make'] })], 80)[0]).toBe('JOB      POOL     STATE    SINCE  COMMAND');
     expect(shown([kept('azure-1', { state: 'running' }), job('a1', { command: ['make'] })], 80).slice(1)).toEqual([
@@ -142,7 +142,7 @@ describe('sentences at a terminal', () => {
     expect(flow('12:00:00 ', '\u001b[33mwarning: x\u001b[0m  a=1', 18)).toBe('12:00:00 \u001b[33mwarning:\n  x\u001b[0m  a=1');
   });
 
-  test('stay as they are where they fit, and in a pipe', () => {
+  test('are unchanged if they fit, and in a pipe', () => {
     expect(flow('onejob: ', 'one  two', 16)).toBe('onejob: one  two');
     expect(flow('onejob: ', 'x '.repeat(100), null)).toBe(`onejob: ${'x '.repeat(100)}`);
   });

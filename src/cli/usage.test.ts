@@ -1,4 +1,4 @@
-/** A command line that cannot be read: what was typed may be a token, in whatever place. */
+/** A command line that cannot be parsed: any argument may be a token. */
 import { describe, expect, it } from 'vitest';
 import { testContext } from '../../test/support/cli-context.ts';
 import { runCli } from '../cli.ts';
@@ -76,7 +76,7 @@ describe('help', () => {
     expect((await type(['help', 'gpus', 'reserve'])).said).toMatch(/^Usage: onejob gpus reserve /);
   });
 
-  it('of what there is not is wrong usage', async () => {
+  it('of an unknown command is wrong usage', async () => {
     expect(await type(['help', 'lgos'])).toMatchObject({ code: 2, said: expect.stringContaining("unknown command 'lgos'") });
     expect(await type(['help', 'run', 'true'])).toMatchObject({ code: 2 });
     expect(await type(['help', 'secret', 'nope'])).toMatchObject({ code: 2, said: expect.stringContaining("'nope'") });

@@ -61,7 +61,7 @@ it('shows the place in the queue by asking for this one job alone', async () => 
   expect(asked).toEqual(['aa', 'aa']);
 });
 
-it('looks less and less often, at least every five seconds, and no more once stopped', async () => {
+it('looks less and less often, at least every five seconds, and stops when told to', async () => {
   await vi.advanceTimersByTimeAsync(60_000);
   expect(asked.length).toBeGreaterThanOrEqual(12);
   expect(asked.length).toBeLessThanOrEqual(18);

@@ -1,4 +1,4 @@
-/** What can be seen of devices before any host is looked at, as `config check` says it. */
+/** Checks of devices without a host, as `config check` reports them. */
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';

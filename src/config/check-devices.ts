@@ -124,7 +124,7 @@ function claimOf({ name, agents, devices, standby }: Asking): Claim[] {
 }
 
 /** With MIG, a card's UUID stands for all of its instances, and only the host knows how many there are. */
-export function namesCardsForInstances({ mig, uuids }: Pick<DeviceRequest, 'mig' | 'uuids'>): boolean {
+function namesCardsForInstances({ mig, uuids }: Pick<DeviceRequest, 'mig' | 'uuids'>): boolean {
   return mig !== null && mig !== false && uuids.some((uuid) => !/^MIG-/i.test(uuid));
 }
 

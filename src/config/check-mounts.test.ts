@@ -87,7 +87,7 @@ describe('a volume of a job', () => {
   });
 });
 
-it('a pool’s volume is judged by where it leads, too; the Engine’s socket is for whoever writes the config to give', () => {
+it('follows links of a pool’s volumes; the config may mount the Engine’s socket', () => {
   for (const path of ['data/state', 'run', 'link-to-run']) expect(hostPathProblem(mount(at(path)), config)).not.toBeNull();
   for (const path of ['data', 'engine/own.sock']) expect(hostPathProblem(mount(at(path)), config)).toBeNull();
 });

@@ -7,7 +7,7 @@ afterAll(() => folder[Symbol.dispose]());
 const file = (keys: string, service = '') =>
   `services: { s: { type: buildkite, token: { env: T }${service} } }\npools: { lab: { service: s, ${keys} } }\n`;
 
-describe('rules that are none', () => {
+describe('invalid rules', () => {
   it.each([
     ['forks: run', 'pools.lab.trust.forks: "run" would give secrets to anyone who opens a pull request; use "run-without-secrets"'],
     ['forks: yes', 'pools.lab.trust.forks: expected "refuse" or "run-without-secrets", found "yes"'],

@@ -7,7 +7,7 @@ import { type Parsed, parseSize } from './units.ts';
 type Relation = '>=' | '<=' | '>' | '<' | '=';
 
 /** A comparison with a number of the same unit. */
-export type Condition = (value: number) => boolean;
+type Condition = (value: number) => boolean;
 
 /** `>=40GiB`, `<24GB` or `40GiB`, as a condition on bytes. */
 export function memoryCondition(written: string): Parsed<Condition> {

@@ -45,10 +45,7 @@ export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
 /** What is written of a service, parsed but without defaults. */
-export interface WrittenService {
-  readonly type: ServiceConfig['type'];
-  readonly keys: Keys;
-}
+export type WrittenService = { readonly type: ServiceConfig['type']; readonly keys: Keys };
 
 /** What a config file says, parsed but without defaults. */
 export interface Written {
@@ -114,9 +111,9 @@ interface Surroundings {
 function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, stateDir }: Surroundings) {
   const pool = complete(poolKeys, given, isInImages);
   const service = ownNames.has(pool.service) ? 'own' : pool.service;
-  const asked = complete(deviceKeys, typeof pool.devices === 'object' ? pool.devices : { count: pool.devices });
-  const { uuid = [], capabilities, numa, ...conditions } = asked;
-  const unsafe = complete(unsafeKeys, given.unsafe);
+  const asked = typeof pool.devices === 'object' ? pool.devices : { count: pool.devices };
+  const { uuid = [], capabilities, numa, ...conditions } = complete(deviceKeys, asked);
+  const { privileged, pid_host: pidHost, seccomp_unconfined: seccompUnconfined } = complete(unsafeKeys, given.unsafe);
   const best: RuntimeName | null = isInImages || given.image !== undefined ? 'docker' : null;
   const image = pool.image === 'auto' ? { base: pool.image } : pool.image;
   // `{name}` in variables and mounts is expanded for each slot by `expandRecipe`.
@@ -137,11 +134,7 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     capAdd: given.cap_add ?? [],
     oomScoreAdj: pool.oom_score_adj,
     grant: { way: pool.grant, capabilities: [...new Set(capabilities)], numa },
-    unsafe: {
-      privileged: unsafe.privileged,
-      pidHost: unsafe.pid_host,
-      seccompUnconfined: unsafe.seccomp_unconfined,
-    },
+    unsafe: { privileged, pidHost, seccompUnconfined },
   };
   return {
     name,

@@ -1,4 +1,4 @@
-/** What a host lacks for what its pools ask, on made-up and on recorded hosts. */
+/** Devices that pools ask for and a host lacks, on made-up and on recorded hosts. */
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { card, hostWith } from '../../test/kit/images.ts';

@@ -12,7 +12,7 @@ import { formatDuration, formatShare, formatSize } from './units.ts';
 import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
-export interface ShownValue {
+interface ShownValue {
   /** `pools.lab.memory` */
   readonly key: string;
   /** As people write it. */

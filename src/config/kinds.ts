@@ -22,14 +22,14 @@ export function strict<S extends Keys>(keys: S) {
 export const rules = ['refuse', 'run-without-secrets'] as const;
 export const rule = oneOf(rules);
 
-/** `run` was a word for forks once: who wrote it must hear that it would have given them secrets. */
+/** Earlier versions had `run` for forks, which would give them secrets now. */
 export const forkRule = either(
   (found) => found === 'run',
   value<(typeof rules)[number]>(() => no('"run" would give secrets to anyone who opens a pull request; use "run-without-secrets"')),
   rule,
 );
 
-/** Negation is refused: with several patterns, of which one must match, `!main` beside `*` would keep nothing out. */
+/** Refuses negation: one of several patterns must match, so that `!main` next to `*` would keep nothing out. */
 export function pattern(what: string, slashes: number) {
   return value((found) => {
     if (typeof found !== 'string') return no(`expected ${what}, found ${isMap(found) ? 'a map' : describeKind(found)}`);
@@ -43,9 +43,9 @@ export function pattern(what: string, slashes: number) {
   });
 }
 
-export const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
+const anyRepository = pattern('a pattern such as "github.com/acme/*"', 64);
 
-/** What an address means, in the one way of writing that is compared: other ways would match nothing, and say nothing of it. */
+/** A repository as it is compared: other ways to write its address would silently match nothing. */
 export const repositoryPattern = value((found) => {
   const known = anyRepository.safeParse(found);
   if (!known.success || typeof found !== 'string') return no(known.error?.issues[0]?.message ?? 'expected a pattern');
@@ -58,7 +58,7 @@ export const repositoryPattern = value((found) => {
     .replace(/^([^/:]+):(?!\d+\/)/, '$1/')
     .replace(/(\.git)?\/*$/, '');
   if (plain !== found) {
-    // Of another user than `git` a server may have other repositories.
+    // A server may have other repositories for a user other than `git`.
     const any = plain.includes('@') ? '' : ', whatever protocol fetches it';
     return no(`${shown} would match nothing; write it as ${JSON.stringify(plain)}${any}`);
   }
@@ -128,7 +128,7 @@ const argument = value((found) => {
   return written.includes('\0') ? no('contains a NUL character') : yes(written);
 });
 
-/** A program and its arguments: no shell ever sees them. */
+/** A program and its arguments, which run without a shell. */
 export const command = z.array(argument).transform((words, context): [string, ...string[]] => {
   const [program, ...rest] = words;
   const isPath = program?.includes('/') ?? false;

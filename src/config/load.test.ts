@@ -186,7 +186,7 @@ describe('across keys, both are named', () => {
 });
 
 describe('include', () => {
-  it('files beside this one are read too; this one wins', async () => {
+  it('included files are read too; the including file overrides them', async () => {
     mkdirSync(join(folder.path, 'more'), { recursive: true });
     folder.write(
       'more/a.yml',

@@ -14,10 +14,7 @@ export interface Flags {
 }
 
 /** A path, and what named it. */
-export interface Given {
-  readonly path: string;
-  readonly from: Place;
-}
+export type Given = { readonly path: string; readonly from: Place };
 
 export interface Paths {
   /** null without a file. */
@@ -80,10 +77,7 @@ export function socketProblem(socket: Given): Problem | null {
 /** The group whose members may use root's daemon. */
 export const groupName = 'onejob';
 
-export interface Group {
-  readonly gid: number;
-  readonly members: readonly string[];
-}
+export type Group = { readonly gid: number; readonly members: readonly string[] };
 
 /** The group `onejob` from group(5), since Node has no API for it; null if it is not there. */
 export function readGroup(text: string = attempt(() => readFileSync('/etc/group', 'utf8')) ?? ''): Group | null {

@@ -4,11 +4,7 @@
 export type Path = readonly (string | number)[];
 
 /** A place in a file, or an environment variable or flag. Line and column count from 1; null if there is none. */
-export interface Place {
-  readonly source: string;
-  readonly line: number | null;
-  readonly column: number | null;
-}
+export type Place = { readonly source: string; readonly line: number | null; readonly column: number | null };
 
 export interface Problem extends Place {
   readonly level: 'error' | 'warning';

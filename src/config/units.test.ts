@@ -18,7 +18,7 @@ describe('durations', () => {
   ])('%s', (text, ms) => expect(value(parseDuration(text))).toBe(ms));
 
   it.each(['10', '', 'h', '10 minutes', '-5m', '1e3s', '10M', '5m10', '99999999999999d', '0x10s', 'Infinitys'])(
-    '%s is none',
+    '%s is invalid',
     (text) => expect(parseDuration(text).ok).toBe(false),
   );
 
@@ -38,7 +38,7 @@ describe('sizes', () => {
     ['1TiB', 2 ** 40],
   ])('%s', (text, bytes) => expect(value(parseSize(text))).toBe(bytes));
 
-  it.each(['24', '24G', '24g', '24gib', 'GiB', '-1GiB', '1e9B', '99999999TiB', ''])('%s is none', (text) =>
+  it.each(['24', '24G', '24g', '24gib', 'GiB', '-1GiB', '1e9B', '99999999TiB', ''])('%s is invalid', (text) =>
     expect(parseSize(text).ok).toBe(false),
   );
 

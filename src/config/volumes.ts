@@ -78,7 +78,7 @@ function tidy(path: string): string {
 }
 
 /** Never matches a path, which begins with a slash. */
-export const cacheName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
+const cacheName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$/;
 
 /** The folder of untrusted jobs, next to those with names of agents. */
 export const untrustedFolder = 'untrusted';

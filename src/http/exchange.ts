@@ -13,11 +13,7 @@ export interface Outgoing {
   readonly body?: string;
 }
 
-export interface Answer {
-  readonly status: number;
-  readonly headers: Headers;
-  readonly text: string;
-}
+export type Answer = { readonly status: number; readonly headers: Headers; readonly text: string };
 
 export interface ExchangeParts {
   readonly clock: Clock;

@@ -4,10 +4,7 @@ import { glob } from '../glob.ts';
 import { type Agent, byNumber, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 
-export interface HostRule {
-  readonly name: string;
-  readonly glob: string;
-}
+export type HostRule = { readonly name: string; readonly glob: string };
 
 export interface Host {
   readonly name: string;

@@ -9,8 +9,8 @@ import { place } from '../config/problem.ts';
 import { parseSource } from '../config/source.ts';
 import { isMap } from '../config/values.ts';
 import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
+import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';
-import { readFleet } from './fleet.ts';
 import { configText, type HostConfig, hostConfig, shared } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
 
@@ -18,11 +18,11 @@ export type Imported = Awaited<ReturnType<typeof importCompose>>;
 
 /** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. */
 export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
-  const fleet = readFleet(root);
-  const remarks = [...fleet.remarks];
+  const found = readComposeFiles(root);
+  const remarks = [...found.remarks];
   const say = (level: Remark['level'], { file, line }: Pick<Remark, 'file' | 'line'>, message: string) =>
     remarks.push({ file, line, level, message });
-  const { hosts: groups, idle } = groupHosts(fleet.agents, rules);
+  const { hosts: groups, idle } = groupHosts(found.agents, rules);
   const hosts = [];
   /** Hosts by name of agent: a service cannot tell two agents of one name apart. */
   const taken = new Map<string, string>();
@@ -47,7 +47,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
   for (const { name, glob } of idle) say('warning', { file: '--host', line: null }, `${name}=${glob} matches no agent`);
   const unique = new Map(remarks.map((one) => [JSON.stringify(one), one]));
   const ordered = [...unique.values()].sort((one, other) => byNumber(one.file, other.file) || (one.line ?? 0) - (other.line ?? 0));
-  return { files: fleet.files, hosts, remarks: ordered };
+  return { files: found.files, hosts, remarks: ordered };
 }
 
 function headOf({ name, agents }: Host): string[] {

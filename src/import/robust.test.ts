@@ -1,4 +1,4 @@
-/** Whatever stands in a Compose file: nothing throws, and what comes out can be loaded. */
+/** Any content of Compose files: nothing throws, and the result can be loaded. */
 import { mkdirSync, rmSync, symlinkSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';

@@ -164,11 +164,7 @@ function upper(flag: string): string {
   return flag.toUpperCase().replaceAll('-', '_');
 }
 
-interface Flag {
-  readonly name: string;
-  readonly value: string;
-  readonly path: Path;
-}
+type Flag = { readonly name: string; readonly value: string; readonly path: Path };
 
 /**
  * Flags (`--flag=value`, `--flag value`, `--flag`, with one dash or two); whether the command starts an agent; number of words that

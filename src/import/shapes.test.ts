@@ -22,7 +22,7 @@ async function imported(files: Readonly<Record<string, string>>, rules: readonly
 const range = (from: number, to: number) => Array.from({ length: to - from + 1 }, (_, at) => from + at);
 const gpu = (uuid: string) => `runtime: nvidia\nenvironment:\n  NVIDIA_VISIBLE_DEVICES: "${uuid}"`;
 
-describe('devices that are named twice, and values that are no plain ones', () => {
+describe('devices that are named twice, and encrypted values', () => {
   const reserved = (id: string) =>
     `runtime: nvidia\ndeploy: { resources: { reservations: { devices: [ { driver: nvidia, device_ids: [ "${id}" ], capabilities: [gpu] } ] } } }\n`;
 
@@ -378,7 +378,7 @@ describe('hosts', () => {
   });
 });
 
-test('several agents in one file, and services that are none', async () => {
+test('several agents in one file, and services that are not agents', async () => {
   const found = await imported({
     'big/compose.yml': `x-base: &base { image: reg.example.org/a:1, runtime: nvidia, env_file: ../token.env }
 services:
@@ -394,7 +394,7 @@ services:
   ]);
 });
 
-test('what cannot be read is said with its place, and the others go on', async () => {
+test('reports what cannot be read with its place, and reads the rest', async () => {
   const found = await imported({
     'a.1/compose.yml': composeOf(
       'a.1',

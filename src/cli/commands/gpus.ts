@@ -17,7 +17,7 @@ export function addGpuCommands(program: Cli): void {
     .command('gpus')
     .description('list the GPUs of this host, who holds them, and their problems')
     .option('-w, --watch', 'print again whenever something changes; in a pipe, one JSON object per change')
-    .option('--every <time>', 'how often --watch checks (default: 5s)', interval)
+    .option('--every <time>', 'how often --watch checks (default: 5s)', duration(100, 'at least 100ms'))
     .option('--from <file|dir>', 'read recordings of nvidia-smi, amd-smi, rocm-smi or xpu-smi instead of this host')
     .after(`
 Examples:
@@ -45,7 +45,7 @@ function addDeviceCommands(program: Cli, gpus: Cli): void {
   const reserve = gpus
     .command('reserve')
     .description('reserve a device for yourself; the job that runs on it ends first')
-    .option('--for <time>', 'give it back automatically after this time, such as 4h or 2d', duration)
+    .option('--for <time>', 'give it back automatically after this time, such as 4h or 2d', duration(1, 'longer than 0'))
     .after(`
 Examples:
   onejob gpus reserve 0 --for 4h
@@ -85,17 +85,12 @@ A card in MIG mode is reserved with all its instances. Reserving it again change
     );
 }
 
-function duration(text: string): number {
-  return longerThan(text, 1, 'longer than 0');
-}
-
-function interval(text: string): number {
-  return longerThan(text, 100, 'at least 100ms');
-}
-
-function longerThan(text: string, least: number, what: string): number {
-  const parsed = parseDuration(text);
-  if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
-  if (parsed.value < least) throw new InvalidArgumentError(`It must be ${what}.`);
-  return parsed.value;
+/** `least`: ms; `what` says the same. */
+function duration(least: number, what: string): (text: string) => number {
+  return (text) => {
+    const parsed = parseDuration(text);
+    if (!parsed.ok) throw new InvalidArgumentError(`${parsed.why}.`);
+    if (parsed.value < least) throw new InvalidArgumentError(`It must be ${what}.`);
+    return parsed.value;
+  };
 }

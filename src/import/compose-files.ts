@@ -34,7 +34,7 @@ const deepest = 6;
 const most = 20_000;
 
 /** `files`: number of Compose files. Never throws, whatever is in the folder. `root`: absolute. */
-export function readFleet(root: string) {
+export function readComposeFiles(root: string) {
   const remarks: Remark[] = [];
   const warn: Warn = (file, line, message) => remarks.push({ file, line, level: 'warning', message });
   const read = (path: string) => attempt(() => textIn(resolve(root, path)));
