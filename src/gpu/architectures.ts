@@ -16,7 +16,7 @@ function onlyCapability(architecture: string): string | null {
 }
 
 /**
- * The words of each entry stand in a model's name in this order, others between them allowed; `#` is any digit. The entry with
+ * The words of an entry must be in the model's name in this order, with any others between them; `#` is a digit. The entry with
  * the most words wins, then the one with the most letters that are not `#`: "Quadro RTX 4000" is not an "RTX 4000 Ada".
  */
 const modelNames = Object.entries(known.models).flatMap(([capability, names]) =>

@@ -47,13 +47,8 @@ export interface ProofInput {
   readonly wall: number;
 }
 
-interface BaselineContext {
-  readonly boot: string | null;
-  readonly driver: string | null;
-  readonly mark: KernelMark;
-  /** The device's previous baseline, so that memory that each job leaks does not add up in it. */
-  readonly before: Baseline | null;
-}
+/** `before`: the device's previous baseline, so that memory that each job leaks does not add up in it. */
+type BaselineContext = Pick<Baseline, 'boot' | 'driver' | 'mark'> & { readonly before: Baseline | null };
 
 export function baselineOf(device: Device, { boot, driver, mark, before }: BaselineContext): Baseline {
   const own = ownMemory(device);

@@ -29,7 +29,7 @@ export function countOf(value: unknown): number | null {
   return number !== null && Number.isInteger(number) ? number : null;
 }
 
-/** The tools say MB and KB and mean powers of two: an MI210 of 64 GiB is "65520 MB", 16 MiB being the firmware's. */
+/** The tools print MB and KB for powers of two: an MI210 of 64 GiB has "65520 MB", since the firmware uses 16 MiB. */
 const bytesIn: Readonly<Record<string, number>> = { b: 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30, t: 2 ** 40 };
 
 /** `"65520 MB"`, `{ value: 65520, unit: "MB" }`, or a bare number in `unit`, in whole MiB; null for anything else. */
@@ -41,7 +41,7 @@ export function mebibytes(value: unknown, unit: string): number | null {
   return amount === null || bytes === undefined ? null : Math.floor((amount * bytes) / 2 ** 20);
 }
 
-/** `known`, and where that is null what `more` says. */
+/** `known`, completed with values from `more` where it has null. */
 export function filled<T extends object>(known: T, more: T): T {
   return { ...more, ...Object.fromEntries(Object.entries(known).filter(([, value]) => value !== null)) };
 }
@@ -64,7 +64,7 @@ interface FoundJson {
 /** The beginning of a line that is JSON, and not a warning such as `[WARN] …` or `{gpu}`. */
 const beginning = /^[ \t]*(?:\{(?=\s*["}]|\s*$)|\[(?=\s*[[{"\]]|\s*$))/gm;
 
-/** All JSON objects and arrays in a text that begin a line, whatever stands between them. Takes time in proportion to it. */
+/** All JSON objects and arrays that begin a line, with any text between them. Takes linear time. */
 export function jsonIn(text: string): FoundJson {
   const values: unknown[] = [];
   let torn = false;
@@ -81,7 +81,7 @@ export function jsonIn(text: string): FoundJson {
   return { values, torn };
 }
 
-/** Behind the bracket that closes the first one after `from`; null when none does. */
+/** The place after the bracket that closes the one at `from`; null when it is not closed. */
 function endOf(text: string, from: number): number | null {
   let depth = 0;
   let quoted = false;

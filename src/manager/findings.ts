@@ -8,7 +8,7 @@ import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { quoted } from '../quoted.ts';
-import { deviceViews, type FleetParts } from './devices/device-views.ts';
+import { type DeviceAccess, deviceViews } from './devices/device-views.ts';
 import type { DeviceRegistry } from './devices/registry.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -68,7 +68,7 @@ function findingsOf(
 }
 
 /** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
-export function deviceFindings({ book, watch }: Pick<FleetParts, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
+export function deviceFindings({ book, watch }: Pick<DeviceAccess, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
   // What an instance suffers because of its GPU is said once, of the GPU.
   const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];

@@ -3,7 +3,7 @@ import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
-import type { FleetParts } from './devices/device-views.ts';
+import type { DeviceAccess } from './devices/device-views.ts';
 import { poolDevices } from './devices/device-views.ts';
 import { pausedText } from './loop/pause.ts';
 import type { Pool } from './loop/pool.ts';
@@ -17,7 +17,7 @@ export interface StatusParts {
   /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
   readonly about: (job: string) => AboutView | null;
   /** null where no pool asks for devices. */
-  readonly fleet: FleetParts | null;
+  readonly fleet: DeviceAccess | null;
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {

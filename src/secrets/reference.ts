@@ -24,26 +24,15 @@ export function describeSecret(reference: SecretReference): string {
 }
 
 function placeOf(reference: SecretReference): string {
-  switch (reference.kind) {
-    case 'file':
-      return `file ${reference.path}`;
-    case 'env':
-      return `environment variable ${reference.variable}`;
-    case 'memory':
-      return reference.name;
-  }
+  if (reference.kind === 'memory') return reference.name;
+  return reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
 }
 
 /** What a person must do to change the value, as the beginning of a sentence: `Put it into file /p`. */
 export function howToReplace(reference: SecretReference): string {
-  switch (reference.kind) {
-    case 'file':
-      return `Put it into file ${reference.path}; onejob reads it again automatically`;
-    case 'env':
-      return `Set environment variable ${reference.variable} to it and restart onejob`;
-    case 'memory':
-      return 'Restart onejob with it';
-  }
+  if (reference.kind === 'memory') return 'Restart onejob with it';
+  if (reference.kind === 'env') return `Set environment variable ${reference.variable} to it and restart onejob`;
+  return `Put it into file ${reference.path}; onejob reads it again automatically`;
 }
 
 /** The value without a newline at its end. @throws OnejobError E_SECRET when it is missing, unreadable, empty or over 64 KiB */

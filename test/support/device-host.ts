@@ -9,7 +9,7 @@ import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
-import type { FleetParts } from '../../src/manager/devices/device-views.ts';
+import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
@@ -84,7 +84,7 @@ export class DeviceHost implements Disposable {
     this.reservations = createReservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
   }
 
-  get fleet(): FleetParts {
+  get fleet(): DeviceAccess {
     const { book, quarantine, reservations, store, fault } = this;
     return { book, quarantine, reservations, proofs: store.proofs, watch: { fault } };
   }

@@ -1,7 +1,7 @@
 /** One source's reading of a host's AMD cards. */
 import type { Device, GpuFinding } from '../inventory.ts';
 
-/** One card in one source; null where the source does not say. */
+/** One card in one source; null for missing values. */
 export interface AmdCard extends Pick<Device, 'pciId' | 'memoryMiB' | 'memoryUsedMiB' | 'processes'> {
   /** Sources number differently, so only readings of one tool may be joined by it. */
   readonly index: number | null;

@@ -3,7 +3,7 @@ import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { countOf, type Fields, isFields, jsonIn, mebibytes, textOf } from '../said.ts';
 
-/** One card in one output; null where the output does not say. */
+/** One card in one output; null for missing values. */
 export interface IntelCard {
   readonly index: number | null;
   readonly pciId: string | null;

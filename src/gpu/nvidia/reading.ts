@@ -1,4 +1,4 @@
-/** What one output of nvidia-smi gave, before anything is concluded from it: texts as printed, and whether it was whole. */
+/** The reading of one output of nvidia-smi, without any conclusions: texts as printed, and whether the output was complete. */
 import fields from './fields.json' with { type: 'json' };
 import { cudaVersion, driverVersion, said, type Trouble, troubleIn } from './values.ts';
 
@@ -16,7 +16,7 @@ const gpuPlaces = placesOf(fields.gpu);
 const migPlaces = placesOf<MigField>({ ...fields.mig, profile: [] });
 const processPlaces = placesOf(fields.process);
 
-/** Texts as printed, each where the tool said something of the kind, be it only `N/A`. */
+/** Texts as printed, including `N/A`. */
 export type Facts<F extends string> = { readonly [K in F]?: string };
 export type MigReading = Facts<MigField>;
 export type ProcessReading = Facts<ProcessField>;
@@ -25,12 +25,12 @@ export interface Reading {
   /** As printed, or null. */
   readonly driver: string | null;
   readonly cuda: string | null;
-  /** How many GPUs the driver said it has; null where the output does not say. */
+  /** Number of GPUs that the driver reports; null where the output does not contain it. */
   readonly attached: number | null;
   readonly gpus: readonly GpuReading[];
   /** Whether the output has all that it should: nothing cut, nothing out of place. */
   readonly whole: boolean;
-  /** What stands around the answer: complaints, mostly. */
+  /** Text around the answer: mostly error messages. */
   readonly rest: string;
 }
 
@@ -39,9 +39,9 @@ export interface GpuReading {
   readonly instances: readonly MigReading[];
   /** null where the output does not tell about processes. */
   readonly processes: readonly ProcessReading[] | null;
-  /** What the card said instead of a value. */
+  /** The problem that the card reported instead of a value. */
   readonly trouble: Trouble | null;
-  /** Whether its state was read; what only has its name says nothing of health. */
+  /** Whether its state was read, or only its name, which tells nothing about health. */
   readonly depth: 'state' | 'name';
 }
 
@@ -62,7 +62,7 @@ export function newBlock(facts: Block['facts'] = {}): Block {
 const inInstance = 'mig_devices/mig_device/';
 const inProcess = 'processes/process_info/';
 
-/** Takes a value at its place in a block; places that are not known are passed over. */
+/** Stores a value of a block by its path; ignores unknown paths. */
 export function take(block: Block, place: string, value: string): void {
   if (place.startsWith('processes/')) {
     const field = processPlaces.get(place.slice(inProcess.length));
@@ -81,9 +81,9 @@ export function take(block: Block, place: string, value: string): void {
   if (field !== undefined) block.facts[field] = value;
 }
 
-/** What the head of an output says of the host. */
+/** What the head of an output tells about the host. */
 export function headOf(head: ReadonlyMap<string, string>): Pick<Reading, 'driver' | 'cuda' | 'attached'> {
-  // Under its newer and its older name: the text that has a version, be it none at all.
+  // Of its newer and its older name, the one whose text contains a version.
   const text = (parse: typeof driverVersion, newer: string, older: string) =>
     (parse(head.get(newer)) === null ? head.get(older) : null) ?? head.get(newer) ?? null;
   const count = head.get('attached_gpus') ?? '';
@@ -94,7 +94,7 @@ export function headOf(head: ReadonlyMap<string, string>): Pick<Reading, 'driver
   };
 }
 
-/** `facts` filled up with what `more` says and they do not. */
+/** `facts`, completed with values from `more`. */
 export function fillUp<F extends string>(facts: Facts<F>, more: Facts<F>): Facts<F> {
   const filled: { [K in F]?: string } = { ...facts };
   for (const [key, value] of Object.entries<string | undefined>(more) as [F, string | undefined][]) {

@@ -56,7 +56,7 @@ export async function ensureFolders(folder: string, mounts: readonly Mount[]): P
       await using handle = await open(host, constants.O_RDONLY | constants.O_DIRECTORY | constants.O_NOFOLLOW);
       // A job may have closed it to others; and the change shows on disk that it was needed.
       await handle.chmod(0o777).catch((error: unknown) => {
-        // A job gave it to another user, or made it unchangeable: the next job must deal with that.
+        // A job changed its owner, or made it immutable: that is a problem only for the next job.
         if (codeOf(error) !== 'EPERM') throw error;
       });
     } catch (error) {

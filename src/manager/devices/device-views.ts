@@ -154,13 +154,13 @@ function isSplit(device: Device | null): boolean {
 }
 
 /** The parts of the device manager that people can reach. */
-export type FleetParts = Pick<DeviceManager, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
+export type DeviceAccess = Pick<DeviceManager, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
   readonly watch: { readonly fault: string | null };
 };
 
 /** `manager`: null where no pool asks for devices; then every request is refused with a message that says so. */
-export function createDeviceRequests(manager: FleetParts | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
-  const known = (): FleetParts => {
+export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<Clock, 'wall'>, slots: () => readonly Slot[]) {
+  const known = (): DeviceAccess => {
     if (manager !== null) return manager;
     throw new OnejobError('E_DEVICE_UNKNOWN', 'No pool of this daemon has devices, so it manages none.', {
       hint: 'Set "devices" in a pool of the config and restart the daemon. "onejob gpus" lists the devices of this host.',
@@ -183,7 +183,7 @@ export function createDeviceRequests(manager: FleetParts | null, clock: Pick<Clo
 }
 
 /** False when nothing changed. */
-function apply(device: KnownDevice, change: DeviceChange, { book, quarantine, reservations }: FleetParts): boolean {
+function apply(device: KnownDevice, change: DeviceChange, { book, quarantine, reservations }: DeviceAccess): boolean {
   switch (change.act) {
     case 'reserve':
       reservations.reserve(device, change);

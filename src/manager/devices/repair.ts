@@ -97,12 +97,12 @@ async function ended([program, ...args]: RepairCommand['command'], { env, timeou
   if (end instanceof Error) return notStarted(end);
   // What it left in the background may hold the pipes open for ever.
   if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
-  const isOver = () => child.exitCode !== null || child.signalCode !== null;
+  const isOver = child.exitCode !== null || child.signalCode !== null;
   let why: string | null = null;
   if (signal.aborted) why = 'onejob is stopping';
-  else if (end === 'hung') {
+  else if (end === 'hung' && !isOver) {
     why = `it took longer than ${formatDuration(timeout)} and was killed`;
-    const gone = isOver() ? Promise.resolve() : new Promise<void>((resolve) => child.once('exit', () => resolve()));
+    const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
     const late = new AbortController();
     await Promise.race([gone, sleep(clock, patience, AbortSignal.any([signal, late.signal]))]);
     late.abort();
