@@ -82,20 +82,14 @@ const passing = /^(?:HOSTNAME|PWD|OLDPWD|SHLVL|_|TERM|LS_COLORS|PS1|SYSTEM_ACCES
 /** The environment that an agent publishes: without what its image excludes. */
 export function advertised(environment: Capabilities): Capabilities {
   const ignored = new Set((environment.VSO_AGENT_IGNORE ?? '').split(',').map((name) => name.trim().toLowerCase()));
-  return Object.fromEntries(
-    Object.entries(environment).filter(
-      ([name, value]) => !passing.test(name) && !ignored.has(name.toLowerCase()) && value.length <= longest,
-    ),
-  );
+  const isShown = (name: string) => !passing.test(name) && !ignored.has(name.toLowerCase());
+  return Object.fromEntries(Object.entries(environment).filter(([name, value]) => isShown(name) && value.length <= longest));
 }
 
 /** What all agents of a kind have in common: what a placeholder may promise. */
 export function sharedCapabilities(capabilities: Capabilities): Capabilities {
-  return Object.fromEntries(
-    Object.entries(capabilities)
-      .filter(([key, value]) => !personal.test(key) && value.length <= longest)
-      .sort(([a], [b]) => (a < b ? -1 : 1)),
-  );
+  const shared = Object.entries(capabilities).filter(([key, value]) => !personal.test(key) && value.length <= longest);
+  return Object.fromEntries(shared.sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 function oneLine(text: string): string {

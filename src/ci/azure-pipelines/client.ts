@@ -165,10 +165,8 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
   if (found.success) return found.data;
   const issue = found.error.issues[0];
   const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
-  throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`, {
-    hint: 'Check "url", and what answers there.',
-    retry: true,
-  });
+  const message = `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`;
+  throw new OnejobError('E_CI_ANSWER', message, { hint: 'Check "url", and what answers there.', retry: true });
 }
 
 interface Call {
