@@ -197,10 +197,7 @@ interface Called {
   error(): OnejobError;
 }
 
-/**
- * One call: waits as the service asks, signs in, and repeats only what the service has not carried out. `base`: without a slash at
- * its end.
- */
+/** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
   const throttle = createThrottle(clock, base);
   /** The newest version this server knows, once it has refused a newer one. */

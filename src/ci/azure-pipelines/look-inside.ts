@@ -1,7 +1,4 @@
-/**
- * What an image contains, asked once with a script in a sandbox: onejob registers an agent with its version, and writes its files
- * into its folder.
- */
+/** What an image contains, asked once in a sandbox: the version of its agent, where its files belong, and its tools. */
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import type { Capabilities } from './capabilities.ts';

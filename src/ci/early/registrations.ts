@@ -121,10 +121,7 @@ export function createRegistrations(
 
   return {
     marks: createAgentNames(store.owner),
-    /**
-     * Registers an entry, after removing an earlier one of the same agent. One that registers itself is `seen` later. @throws
-     * OnejobError E_CI_*
-     */
+    /** Replaces an earlier entry of the same agent. One that registers itself is `seen` later. @throws OnejobError E_CI_* */
     async register<T extends { readonly id: string | null }>(
       of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,
       create: (signal: AbortSignal) => Promise<T>,

@@ -31,10 +31,7 @@ export interface OwnQueueOptions {
   readonly artifactLimit?: number;
   /** Why a job may not have this volume, as a clause, or null. By default only its paths are checked. */
   readonly mountProblem?: MountProblem;
-  /**
-   * Config of a temporary daemon, `''` for none: it hands out only jobs that a daemon with this config accepted. Null (the
-   * default): permanent.
-   */
+  /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null (default): permanent. */
   readonly temporary?: string | null;
 }
 

@@ -1,7 +1,4 @@
-/**
- * Uploaded workspaces and kept artifacts, as tar files in the state directory. A file with its final name is whole; others are
- * removed when the manager starts.
- */
+/** Uploaded workspaces and kept artifacts, as tar files. A file with its final name is complete. */
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';

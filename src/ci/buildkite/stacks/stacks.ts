@@ -61,9 +61,7 @@ const tokens = z.object({
 
 export type Stacks = ReturnType<typeof createStacks>;
 
-/**
- * Methods throw OnejobError E_CI_*, a `LaterError` where the service says when to ask again, E_SECRET, or the reason of `signal`.
- */
+/** Methods throw OnejobError E_CI_*, `LaterError` (the service says when to ask again), E_SECRET, or `signal`'s reason. */
 export function createStacks(parts: ApiParts & { readonly token: () => Promise<string> }) {
   const { clock } = parts;
   const { call, read } = createCaller(parts);
@@ -92,9 +90,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
       if (!called.ok && called.status !== 404) throw called.error;
     },
-    /**
-     * One page of waiting jobs. `next`: where the next begins, or null. `paused`: the queue gives out no jobs. `wait`: ms to wait.
-     */
+    /** One page of waiting jobs. `next`: of the next page, or null. `paused`: there are no jobs now. `wait`: ms to wait. */
     async scheduled(
       stack: string,
       queue: string,
