@@ -57,10 +57,7 @@ export type CiEvent =
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
   /** The service has the job's result: the agent has nothing left to do. */
   | { readonly kind: 'jobDone'; readonly agent: AgentId }
-  /**
-   * The pool must start no agents until `reason` is null. `beginning`: onejob is only getting ready, which is worth a message only
-   * if it takes long.
-   */
+  /** Start no agents in the pool until `reason` is null. `beginning`: onejob is still starting, so only log it if it takes long. */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };
 export interface Deregistered {
   /** The job it had; null: it had none; undefined: the service did not say. */
@@ -150,14 +147,9 @@ export interface CiService {
   check(signal: AbortSignal, trial: DiagnosticSandboxes): Promise<Finding[]>;
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
-  /**
-   * Removes the agent's registration. Idempotent. It waits for no refusal and no outage: what the service keeps is removed later.
-   */
+  /** Removes the agent's registration. Idempotent. It waits for no outage: what the service keeps is removed later. */
   deregister(context: EndedContext, signal: AbortSignal): Promise<Deregistered>;
-  /**
-   * Early binding: keeps all jobs from the agent; answers the one that it has got anyway. @throws OnejobError (retry) if nobody
-   * knows
-   */
+  /** Early binding: keeps jobs from the agent; answers one that it got anyway. @throws OnejobError (retry) if nobody knows */
   retire(agent: AgentId, signal: AbortSignal): Promise<JobId | null>;
   /**
    * An agent is about to be told to end. The service learns why its job ends, because the agent may report a result at once. An
@@ -198,9 +190,7 @@ export interface JobSource {
   record(change: Change): void;
   /** The transaction was committed: `next` must follow at once. Results are not announced yet. */
   committed(): void;
-  /**
-   * Everything committed so far is being put on disk. The returned function is called after that: then results may be announced.
-   */
+  /** What is committed is being put on disk. The returned function is called after that: then results may be announced. */
   syncing(): () => void;
   /** The transaction failed: nothing since the last commit has happened. */
   rolledBack(): void;
@@ -208,10 +198,7 @@ export interface JobSource {
   devicesFor?(job: JobId): number | null;
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
-  /**
-   * Whether the slot's agent is just starting its job. Its next sandbox waits until a `waiting` event says that it has: both at
-   * once would be slower.
-   */
+  /** Whether the slot's agent is starting its job. Its next sandbox waits for a `waiting` event: both would be slower. */
   isStarting?(slot: string): boolean;
   /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */
   offer?(slot: string, offer: SlotOffer): void;

@@ -5,10 +5,7 @@
 import type { Recipe } from '../runtimes/runtime.ts';
 
 export interface DiagnosticSandboxes {
-  /**
-   * A sandbox like that of the pool's first slot. `change`: makes the recipe of a job that brings its own. null: there is no such
-   * pool, or it has no image yet.
-   */
+  /** Like that of the pool's first slot. `change`: the recipe of a job's own. null: no such pool, or no image yet. */
   like(pool: string, change?: (recipe: Recipe) => Recipe): DiagnosticSandbox | null;
 }
 
@@ -18,10 +15,7 @@ export interface DiagnosticSandbox {
   readonly hasImage: boolean;
   /** Equal for equal sandboxes. */
   readonly kind: string;
-  /**
-   * What a script prints, each time in a new sandbox. Pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the
-   * runtime
-   */
+  /** Each time in a new sandbox; pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the runtime */
   ask(script: string, signal: AbortSignal): Promise<string>;
   /** The address at which it reaches `port` of this host. @throws OnejobError E_NO_DOOR */
   door(port: number, signal: AbortSignal): Promise<string>;

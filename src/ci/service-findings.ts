@@ -13,10 +13,7 @@ export function proxyFindings(service: string, address: string, proxies: Proxies
   return [failure(subject, message, 'Write the whole address, such as HTTPS_PROXY=http://proxy.example:3128.')];
 }
 
-/**
- * `skew`: the service's clock minus ours, ms; null: unknown. `limits`: from which it is a warning, and an error, ms. `loss`: what fails,
- * as the end of a sentence.
- */
+/** `limits`: ms from which `skew` is a warning, and an error. `loss`: what fails, as the end of a sentence. */
 export function clockFindings(subject: string, skew: number | null, limits: readonly [number, number], loss: string): Finding[] {
   const off = Math.abs(skew ?? 0);
   if (skew === null || off < limits[0]) return [];

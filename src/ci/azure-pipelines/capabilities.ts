@@ -4,24 +4,18 @@
  */
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
-import { type AgentInside, lookInside, readInside } from './look-inside.ts';
+import { lookInside, readInside } from './look-inside.ts';
 
-export interface AgentKind {
-  readonly inside: AgentInside;
-  /** Written into `.capabilities`: what the agent would not find out itself. */
-  readonly told: Capabilities;
-  /** All that it will say, as far as that is known before it is online. */
-  readonly all: Capabilities;
-  readonly shared: Capabilities;
-  readonly pool: string;
-  /** One word for `shared` without what the agent's first session will say better. */
-  readonly set: string;
-}
+export type AgentKind = Readonly<Awaited<ReturnType<typeof kindOf>>>;
 
-export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal): Promise<AgentKind> {
+/**
+ * `told`: written into `.capabilities`, because the agent would not find it out itself. `all`: what is known before it is online.
+ * `shared`: what others of its kind say too. `set`: one word for `shared` without what the agent's first session will say better.
+ */
+export async function kindOf(context: AgentContext, tags: readonly string[], signal: AbortSignal) {
   const inside = readInside(await context.ask(lookInside, signal));
   const devices = { ...tagCapabilities(tags), ...gpuCapabilities(context.devices, context.cuda) };
-  const told = { ...devices, 'onejob.name': context.name, 'onejob.pool': context.pool, 'onejob.slot': context.slot };
+  const told: Capabilities = { ...devices, 'onejob.name': context.name, 'onejob.pool': context.pool, 'onejob.slot': context.slot };
   const own: Record<string, string> = {
     'Agent.OS': 'Linux',
     'Agent.OSArchitecture': inside.arch === 'aarch64' || inside.arch === 'arm64' ? 'ARM64' : 'X64',
@@ -29,7 +23,7 @@ export async function kindOf(context: AgentContext, tags: readonly string[], sig
     ...(inside.version !== null && { 'Agent.Version': inside.version }),
     ...(inside.root !== null && { 'Agent.HomeDirectory': inside.root }),
   };
-  const all = { ...advertised(inside.environment), ...inside.tools, ...told, ...own };
+  const all: Capabilities = { ...advertised(inside.environment), ...inside.tools, ...told, ...own };
   const shared = sharedCapabilities(all);
   return { inside, told, all, shared, pool: context.pool, set: JSON.stringify([context.pool, sharedCapabilities(devices)]) };
 }
@@ -82,20 +76,14 @@ const passing = /^(?:HOSTNAME|PWD|OLDPWD|SHLVL|_|TERM|LS_COLORS|PS1|SYSTEM_ACCES
 /** The environment that an agent publishes: without what its image excludes. */
 export function advertised(environment: Capabilities): Capabilities {
   const ignored = new Set((environment.VSO_AGENT_IGNORE ?? '').split(',').map((name) => name.trim().toLowerCase()));
-  return Object.fromEntries(
-    Object.entries(environment).filter(
-      ([name, value]) => !passing.test(name) && !ignored.has(name.toLowerCase()) && value.length <= longest,
-    ),
-  );
+  const isShown = (name: string) => !passing.test(name) && !ignored.has(name.toLowerCase());
+  return Object.fromEntries(Object.entries(environment).filter(([name, value]) => isShown(name) && value.length <= longest));
 }
 
 /** What all agents of a kind have in common: what a placeholder may promise. */
 export function sharedCapabilities(capabilities: Capabilities): Capabilities {
-  return Object.fromEntries(
-    Object.entries(capabilities)
-      .filter(([key, value]) => !personal.test(key) && value.length <= longest)
-      .sort(([a], [b]) => (a < b ? -1 : 1)),
-  );
+  const shared = Object.entries(capabilities).filter(([key, value]) => !personal.test(key) && value.length <= longest);
+  return Object.fromEntries(shared.sort(([a], [b]) => (a < b ? -1 : 1)));
 }
 
 function oneLine(text: string): string {

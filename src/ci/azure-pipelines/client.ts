@@ -165,10 +165,8 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, b
   if (found.success) return found.data;
   const issue = found.error.issues[0];
   const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
-  throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`, {
-    hint: 'Check "url", and what answers there.',
-    retry: true,
-  });
+  const message = `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`;
+  throw new OnejobError('E_CI_ANSWER', message, { hint: 'Check "url", and what answers there.', retry: true });
 }
 
 interface Call {
@@ -199,10 +197,7 @@ interface Called {
   error(): OnejobError;
 }
 
-/**
- * One call: waits as the service asks, signs in, and repeats only what the service has not carried out. `base`: without a slash at
- * its end.
- */
+/** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
   const throttle = createThrottle(clock, base);
   /** The newest version this server knows, once it has refused a newer one. */

@@ -124,14 +124,14 @@ function createPrincipal(
   let flight: Promise<Token> | null = null;
   let last = '';
 
-  const rejection = (where: string, why: string, retry: boolean): OnejobError =>
-    new OnejobError('E_CI_CREDENTIAL', `Cannot sign in to ${where}: it does not accept ${who} (${without(known.all(), why)}).`, {
-      hint:
-        where === authority
-          ? `Check tenant and client, and create a new secret for the application. ${howToReplace(config.secret)}.`
-          : 'Add the application to the users of the organisation, and give it the role Administrator on the agent pool.',
-      retry,
-    });
+  const rejection = (where: string, why: string, retry: boolean): OnejobError => {
+    const message = `Cannot sign in to ${where}: it does not accept ${who} (${without(known.all(), why)}).`;
+    const hint =
+      where === authority
+        ? `Check tenant and client, and create a new secret for the application. ${howToReplace(config.secret)}.`
+        : 'Add the application to the users of the organisation, and give it the role Administrator on the agent pool.';
+    return new OnejobError('E_CI_CREDENTIAL', message, { hint, retry });
+  };
 
   /** Not bound to one caller's signal, because others wait for it too. */
   const fetchToken = async (secret: string): Promise<Token> => {
@@ -163,10 +163,9 @@ function createPrincipal(
       throw new OnejobError('E_CI_UNREACHABLE', `Cannot ${doing}: ${authority} answered ${why}.`, { hint, retry: true });
     }
     if (said === undefined && answer.status !== 401) {
-      throw new OnejobError('E_CI_ANSWER', `Cannot ${doing}: ${authority} answered ${why}, without a token.`, {
-        hint: 'Check "authority", and any proxy in front of it.',
-        retry: true,
-      });
+      const hint = 'Check "authority", and any proxy in front of it.';
+      const message = `Cannot ${doing}: ${authority} answered ${why}, without a token.`;
+      throw new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
     }
     throw hold.begin(secret, rejection(authority, why, false));
   };

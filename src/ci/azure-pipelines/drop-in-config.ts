@@ -57,10 +57,7 @@ function plain(given: DropIn, token: WrittenToken) {
   };
 }
 
-/**
- * The config while the drop-in runs, with a reference to the token. @throws OnejobError E_CONFIG for an argument that no config
- * allows
- */
+/** The config of the drop-in, with a reference to the token. @throws OnejobError E_CONFIG for an invalid argument */
 export function dropInConfig(given: DropIn, token: SecretReference): Instead {
   const name = 'the command line';
   const place = { source: name, line: null, column: null };

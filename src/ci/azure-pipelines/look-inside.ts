@@ -1,27 +1,7 @@
-/**
- * What an image contains, asked once with a script in a sandbox: onejob registers an agent with its version, and writes its files
- * into its folder.
- */
+/** What an image contains, asked once in a sandbox: the version of its agent, where its files belong, and its tools. */
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import type { Capabilities } from './capabilities.ts';
-
-export interface AgentInside {
-  readonly root: string | null;
-  /** Of `Agent.Listener --version`; null when it does not run. */
-  readonly version: string | null;
-  readonly problem: string | null;
-  readonly uid: number;
-  /** Whether the agent's folder can be written. */
-  readonly isWritable: boolean;
-  /** The image's own start script in one of the usual places, or null. */
-  readonly start: string | null;
-  /** The environment that the agent will find and publish. */
-  readonly environment: Capabilities;
-  /** Programs that the agent looks for, by the name that it gives them. */
-  readonly tools: Capabilities;
-  readonly arch: string;
-}
 
 /** Where images have an agent; the first that has one counts. From onejob, Microsoft's page for containers, and other images. */
 const roots = '/opt/agent /azp/agent /azp /agent /vsts/agent /vsts /home/agent/agent /opt/azp /opt/azp/agent';
@@ -51,8 +31,10 @@ export const lookInside = [
 
 const version = z.string().regex(/^\d+\.\d+\.\d+/);
 
+export type AgentInside = Readonly<ReturnType<typeof readInside>>;
+
 /** @throws OnejobError E_GATE_ENDED when the answer is not that script's */
-export function readInside(answer: string): AgentInside {
+export function readInside(answer: string) {
   const found = new Map<string, string>();
   const seen: Record<string, string> = {};
   const [facts = '', exported = ''] = answer.split(/^environment\n/m, 2);
@@ -70,14 +52,21 @@ export function readInside(answer: string): AgentInside {
   const said = found.get('version') ?? null;
   const known = version.safeParse(said?.trim());
   return {
+    /** Folder of the agent. */
     root: found.get('root') ?? null,
+    /** Of `Agent.Listener --version`; null when it does not run. */
     version: known.success ? known.data : null,
+    /** What it printed instead. */
     problem: known.success ? null : (found.get('problem') ?? said),
     uid: Number(uid),
+    /** Whether the agent's folder can be written. */
     isWritable: found.get('writable') === 'yes',
+    /** The image's own start script. */
     start: found.get('start') ?? null,
+    /** What the agent will find and publish. */
     environment: environmentOf(exported),
-    tools: seen,
+    /** Programs that the agent looks for, by the name that it gives them. */
+    tools: seen as Capabilities,
     arch: found.get('arch') ?? 'unknown',
   };
 }

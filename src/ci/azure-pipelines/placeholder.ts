@@ -2,12 +2,11 @@
  * Placeholders: a job whose demands no agent of the pool meets fails instead of waiting (azure-container-apps #1064, keda-docs
  * #431). So each kind of agent has one registration that never goes online, and stays while there is no agent.
  */
-import { createHash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import type { Registrations } from '../early/registrations.ts';
-import type { AgentKind, Capabilities } from './capabilities.ts';
-import { sharedCapabilities } from './capabilities.ts';
+import { digest } from '../kit/digest.ts';
+import { type AgentKind, type Capabilities, sharedCapabilities } from './capabilities.ts';
 import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
 
@@ -24,8 +23,7 @@ export function createPlaceholders(
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
-  const idOf = (pool: number, set: string): AgentId =>
-    `placeholder-${createHash('sha256').update(`${config.name} ${pool} ${set}`).digest('hex').slice(0, 16)}`;
+  const idOf = (pool: number, set: string): AgentId => `placeholder-${digest(`${config.name} ${pool} ${set}`, 16)}`;
   const nameOf = (pool: number, set: string): string => registrations.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
@@ -44,14 +42,11 @@ export function createPlaceholders(
     }
     // Its private half is thrown away: nobody can ever sign in as this one.
     const { publicKey } = await makeKey();
-    const body = {
-      name: nameOf(pool, kind.set),
-      version: kind.inside.version ?? '0.0.0',
-      osDescription: 'onejob placeholder: keeps jobs waiting while the pool has no agent',
-      systemCapabilities: { ...kind.shared, ...said.get(kind.set) },
-      publicKey,
-    };
-    const of = { agent, place: String(pool), name: body.name, placeholder: true };
+    const name = nameOf(pool, kind.set);
+    const osDescription = 'onejob placeholder: keeps jobs waiting while the pool has no agent';
+    const systemCapabilities = { ...kind.shared, ...said.get(kind.set) };
+    const body = { name, version: kind.inside.version ?? '0.0.0', osDescription, systemCapabilities, publicKey };
+    const of = { agent, place: String(pool), name, placeholder: true };
     await registrations.register(of, async (inner) => ({ id: String((await client.addAgent(pool, body, inner)).id) }), signal);
   };
 

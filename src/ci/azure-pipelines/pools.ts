@@ -1,6 +1,4 @@
-/**
- * The service's agent pools that pools of the config name. onejob asks for each id once, and again after the pool was not found.
- */
+/** The service's agent pools. onejob asks for each id once, and again after a pool was not found. */
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';

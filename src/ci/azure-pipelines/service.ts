@@ -1,7 +1,4 @@
-/**
- * Azure Pipelines as a CI service that binds early: each standby is registered with a key of its own, and the credential stays in
- * the manager.
- */
+/** Azure Pipelines binds early: each standby is registered with its own key, and the credential stays in the manager. */
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';

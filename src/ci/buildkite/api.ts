@@ -1,7 +1,4 @@
-/**
- * Calls to the service: who a token is, and how many jobs wait; for stacks see `stacks.ts`. Answers are bounded, no redirect is
- * followed, and no error contains a token.
- */
+/** Calls to the service; for stacks see `stacks.ts`. Answers are bounded, and no error contains a token. */
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';

@@ -1,7 +1,4 @@
-/**
- * `onejob init buildkite`: asks on a terminal for a config and a token, and checks token and queue at the service before it writes
- * anything.
- */
+/** `onejob init buildkite`: asks for a token and queue, and checks them at the service before it writes anything. */
 import type { Answer } from '../../cli/init-ask.ts';
 import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
 import { inYaml, settle, taken } from '../../cli/init-steps.ts';

@@ -77,10 +77,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     inBackground(`${place} rest`, rest, signal);
   }
 
-  /**
-   * Looks at a queue until the signal aborts, one look at a time. A failed look says nothing about any agent (S6): it only holds
-   * pools.
-   */
+  /** Looks at a queue until the signal aborts. A failed look says nothing about any agent (S6): it only holds pools. */
   async function watch(queue: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
     const { pace, random } = parts;
     let failures = 0;

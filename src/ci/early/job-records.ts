@@ -1,6 +1,4 @@
-/**
- * The service's jobs that concern this host, for people. Only `last` decides something: whether an agent that is gone had a job.
- */
+/** The service's jobs on this host, for people. Only `last` decides something: whether an agent had a job. */
 import type { AgentId, JobId } from '../../core/slot.ts';
 import type { ServiceJob } from '../ci-service.ts';
 import { createRowWriter, type RowWriterParts } from '../kit/row-writer.ts';

@@ -126,10 +126,7 @@ export function createOfflineAgents(
       const entry = await keep(remote, signal);
       return entry === null || entry.job === null ? null : jobs.had(entry.job, agent, remote.place);
     },
-    /**
-     * As `CiService.ending`. If an agent ends before its job arrives, nobody reports it, and the job is lost until its lock
-     * expires.
-     */
+    /** As `CiService.ending`. An agent that ends before its job arrives reports nothing, and the job is lost. */
     async ending({ agent, job, why }: EndingAgent, signal: AbortSignal): Promise<void> {
       // An agent that works on its job has it; an agent that is renewed was kept from jobs before.
       if (why === 'renewal' || (job !== null && jobs.hasBegun(job))) return;

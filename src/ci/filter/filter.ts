@@ -121,9 +121,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       signal.addEventListener('abort', () => closing.abort(), { once: true });
       void keep(closing.signal);
     },
-    /**
-     * Has the filter listen at `authority`, as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR
-     */
+    /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR */
     async door(
       context: Pick<AgentContext, 'door'>,
       signal: AbortSignal,

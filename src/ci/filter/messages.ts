@@ -54,10 +54,7 @@ export function headersWithout(
 /** Far deeper than any JSON of an agent. */
 const deepest = 64;
 
-/**
- * JSON that a job may have written. Null for anything else, and for JSON so deep that writing it again, which is recursive, would
- * fail.
- */
+/** JSON of a job. Null for anything else, and for JSON so deep that writing it again, which is recursive, would fail. */
 export function foreignJson(body: Buffer): unknown {
   const text = body.toString();
   if (isDeep(text)) return null;

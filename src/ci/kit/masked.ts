@@ -1,6 +1,4 @@
-/**
- * Removes what looks like a password from a line that people may see: job records are stored in clear. It catches most, not all.
- */
+/** Removes what looks like a password from a line that is stored in clear. It catches most, not all. */
 
 const hidden = '***';
 const said = '(?:token|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)';

@@ -35,10 +35,7 @@ export function checkGlob(pattern: string): void {
   throw new OnejobError('E_JOB_REQUEST', `Cannot collect the artifact ${shown}: ${why}.`, { hint });
 }
 
-/**
- * The top-level name of everything that a pattern can match; null: any. Links are not followed there, so a deeper name would not
- * do.
- */
+/** The top-level name of all that a pattern can match, or null. Links are not followed there. */
 export function topName(pattern: string): string | null {
   const name = tidy(pattern).split('/')[0] ?? '';
   return /^[^*?[\](){}!@+|\\]+$/.test(name) ? name : null;

@@ -1,12 +1,6 @@
 /** Jobs that are not over, in memory: by id, and waiting ones by pool. Changes are visible at once, and undone by a rollback. */
 import type { Job } from './job.ts';
 
-export interface Moved {
-  /** null for a job that is new. */
-  readonly before: Job | null;
-  readonly after: Job;
-}
-
 export class JobIndex {
   readonly #jobs = new Map<string, Job>();
   readonly #waiting = new Map<string, WaitingJobs>();
@@ -47,9 +41,9 @@ export class JobIndex {
     this.#set(job);
   }
 
-  /** Keeps changes since the last commit, and returns them. */
-  commit(): Moved[] {
-    const moved: Moved[] = [];
+  /** Keeps changes since the last commit, and returns them. `before` null: a new job. */
+  commit(): { readonly before: Job | null; readonly after: Job }[] {
+    const moved = [];
     for (const [id, before] of this.#undo) {
       const after = this.get(id);
       if (after !== null) moved.push({ before, after });

@@ -18,8 +18,8 @@ import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
 import { createSettle } from './settle.ts';
-import { openSpool, Workspaces } from './spool.ts';
-import { Teller } from './tell.ts';
+import { createWorkspaces, openSpool } from './spool.ts';
+import { createTeller } from './tell.ts';
 
 export interface OwnQueueOptions {
   readonly store: Store;
@@ -31,10 +31,7 @@ export interface OwnQueueOptions {
   readonly artifactLimit?: number;
   /** Why a job may not have this volume, as a clause, or null. By default only its paths are checked. */
   readonly mountProblem?: MountProblem;
-  /**
-   * Config of a temporary daemon, `''` for none: it hands out only jobs that a daemon with this config accepted. Null (the
-   * default): permanent.
-   */
+  /** Config of a temporary daemon, or `''`: it hands out only jobs accepted with this config. Null (default): permanent. */
   readonly temporary?: string | null;
 }
 
@@ -50,7 +47,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
   const index = new JobIndex(isHeld);
-  const workspaces = new Workspaces(spool);
+  const workspaces = createWorkspaces(spool);
   const settle = createSettle({
     ...{ clock, spool, artifactLimit, annotate },
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
@@ -68,7 +65,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
   const view = (job: Job): JobView =>
     viewOf(job, isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool);
-  const teller = new Teller({ index, view, over });
+  const teller = createTeller(index, view, over);
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
 

@@ -1,7 +1,4 @@
-/**
- * Deletes what nobody will ask for, so that the state directory does not grow forever. It works in small pieces, because jobs run
- * meanwhile.
- */
+/** Deletes what nobody will ask for, in small pieces because jobs run meanwhile. */
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
@@ -59,9 +56,7 @@ export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<strin
   }
 }
 
-/**
- * Up to `limit` agents that ended before `time` and are in no slot: the last output of an agent that leaves is still being read.
- */
+/** Agents that ended before `time`, without those in slots, whose last output is still being read. */
 export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number, limit: number): AgentId[] {
   // Usually there are none, and reading every slot costs more.
   if (store.history.endedBefore(time, 1).length === 0) return [];

@@ -34,10 +34,7 @@ export function checkRequest(
   return { ...request, volumes, pool: pool.name };
 }
 
-/**
- * A job's own volumes must not show what no job may see (S8). Volumes that its pool has too are fine. @throws OnejobError
- * E_JOB_REQUEST
- */
+/** A job's volumes must not show what no job may see (S8), unless its pool has them too. @throws OnejobError E_JOB_REQUEST */
 export function checkMounts(volumes: readonly Mount[], pool: Recipe, mountProblem: MountProblem): void {
   const taken = new Set<string>();
   for (const mount of volumes) {

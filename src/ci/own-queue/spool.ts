@@ -1,7 +1,4 @@
-/**
- * Uploaded workspaces and kept artifacts, as tar files in the state directory. A file with its final name is whole; others are
- * removed when the manager starts.
- */
+/** Uploaded workspaces and kept artifacts, as tar files. A file with its final name is complete. */
 import { randomUUID } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, readdirSync, rmSync } from 'node:fs';
 import { readdir, rename, rm, stat } from 'node:fs/promises';
@@ -88,50 +85,36 @@ function tooLarge(limit: number): OnejobError {
 }
 
 /** Workspaces of unfinished jobs. Each belongs to one job, and is deleted with it. */
-export class Workspaces {
-  readonly #spool: Spool;
-  readonly #attached = new Set<string>();
-  readonly #deleting = new Set<Promise<void>>();
-
-  constructor(spool: Spool) {
-    this.#spool = spool;
-  }
-
-  get inUse(): ReadonlySet<string> {
-    return this.#attached;
-  }
-
-  /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
-  check(workspace: string): void {
-    const taken = this.#attached.has(workspace);
-    if (!taken && this.#spool.hasWorkspace(workspace)) return;
-    const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
-    const hint = 'Upload the workspace again, and submit the job with the new id.';
-    throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
-  }
-
-  attach(workspace: string): void {
-    this.#attached.add(workspace);
-  }
-
-  release(workspace: string): void {
-    this.#attached.delete(workspace);
-    this.#drop(workspace);
-  }
-
-  /** Deletes the workspace of a refused job. */
-  refuse(workspace: string): void {
-    if (!this.#attached.has(workspace) && this.#spool.hasWorkspace(workspace)) this.#drop(workspace);
-  }
-
-  async close(): Promise<void> {
-    await Promise.all(this.#deleting);
-  }
+export function createWorkspaces(spool: Spool) {
+  const attached = new Set<string>();
+  const deleting = new Set<Promise<void>>();
 
   /** prune() sweeps what cannot be deleted now. */
-  #drop(workspace: string): void {
-    const deletion = this.#spool.deleteWorkspace(workspace).catch(() => {});
-    this.#deleting.add(deletion);
-    void deletion.then(() => this.#deleting.delete(deletion));
+  function drop(workspace: string): void {
+    const deletion = spool.deleteWorkspace(workspace).catch(() => {});
+    deleting.add(deletion);
+    void deletion.then(() => deleting.delete(deletion));
   }
+
+  return {
+    inUse: attached as ReadonlySet<string>,
+    /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
+    check(workspace: string): void {
+      const taken = attached.has(workspace);
+      if (!taken && spool.hasWorkspace(workspace)) return;
+      const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
+      const hint = 'Upload the workspace again, and submit the job with the new id.';
+      throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
+    },
+    attach: (workspace: string) => void attached.add(workspace),
+    release(workspace: string): void {
+      attached.delete(workspace);
+      drop(workspace);
+    },
+    /** Deletes the workspace of a refused job. */
+    refuse(workspace: string): void {
+      if (!attached.has(workspace) && spool.hasWorkspace(workspace)) drop(workspace);
+    },
+    close: async () => void (await Promise.all(deleting)),
+  };
 }

@@ -4,7 +4,7 @@ import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, type JobChange, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
-import { Teller, tellLost } from './tell.ts';
+import { createTeller, type Teller, tellLost } from './tell.ts';
 
 let index: JobIndex;
 let teller: Teller;
@@ -18,14 +18,11 @@ beforeEach(() => {
   heard = [];
   events = [];
   loop = new AbortController();
-  teller = new Teller({
-    index,
-    view: (job) => viewOf(job, () => null),
-    over({ id }) {
-      heard.push(`${id} over`);
-      index.forget(id);
-    },
-  });
+  const over = ({ id }: Job): void => {
+    heard.push(`${id} over`);
+    index.forget(id);
+  };
+  teller = createTeller(index, (job) => viewOf(job, () => null), over);
   teller.observe(['p'], (event) => events.push(event), loop.signal);
   teller.follow(({ id, state }) => heard.push(`${id} ${state}`));
 });

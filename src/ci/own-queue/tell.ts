@@ -9,99 +9,85 @@ import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
 
-export interface TellParts {
-  readonly index: JobIndex;
-  readonly view: (job: Job) => JobView;
-  /** Followers know its end: nobody needs the job in memory any more. */
-  readonly over: (job: Job) => void;
-}
+export type Teller = ReturnType<typeof createTeller>;
 
-export class Teller {
-  readonly #parts: TellParts;
-  readonly #loops = new Set<(event: CiEvent) => void>();
-  readonly #followers = new Set<(job: JobView) => void>();
-  readonly #waiters = new Set<(job: JobView) => void>();
+/** `over`: followers know the job's end, so nobody needs it in memory any more. */
+export function createTeller(index: JobIndex, view: (job: Job) => JobView, over: (job: Job) => void) {
+  const loops = new Set<(event: CiEvent) => void>();
+  const followers = new Set<(job: JobView) => void>();
+  const waiters = new Set<(job: JobView) => void>();
   /** Jobs whose result was not announced yet. */
-  readonly #unsynced = new Set<string>();
+  const unsynced = new Set<string>();
 
-  constructor(parts: TellParts) {
-    this.#parts = parts;
-  }
-
-  /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
-  observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
-    if (signal.aborted) return;
-    this.#loops.add(send);
-    signal.addEventListener('abort', () => this.#loops.delete(send), { once: true });
-    const { index } = this.#parts;
-    for (const pool of pools) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
-    for (const job of index.all()) {
-      const event = cancelOf(job);
-      if (event !== null) send(event);
-    }
-  }
-
-  /** Calls `follower` after every change of a job; returns a function that stops it. */
-  follow(follower: (job: JobView) => void): () => void {
-    this.#followers.add(follower);
-    return () => this.#followers.delete(follower);
-  }
-
-  /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
-  async wait(id: string, signal: AbortSignal): Promise<JobView> {
-    const { promise, resolve } = Promise.withResolvers<JobView>();
-    const tell = (job: JobView): void => {
-      if (job.id === id) resolve(job);
-    };
-    this.#waiters.add(tell);
-    try {
-      return await abortable(promise, signal);
-    } finally {
-      this.#waiters.delete(tell);
-    }
-  }
-
-  committed(): void {
-    const { index, view } = this.#parts;
-    for (const { before, after } of index.commit()) {
-      if (after.progress.result !== null) this.#unsynced.add(after.id);
-      else for (const follower of [...this.#followers]) follower(view(after));
-      this.#announce(before, after);
-    }
-  }
-
-  /** Returns a function to call once everything committed is on disk. */
-  syncing(): () => void {
-    const ids = [...this.#unsynced];
-    this.#unsynced.clear();
-    return () => {
-      for (const id of ids) this.#synced(id);
-    };
-  }
-
-  #synced(id: string): void {
-    const { index, view, over } = this.#parts;
+  function synced(id: string): void {
     const job = index.get(id);
     // The next sync announces a newer change.
-    if (job === null || this.#unsynced.has(id)) return;
+    if (job === null || unsynced.has(id)) return;
     const seen = view(job);
-    for (const follower of [...this.#followers]) follower(seen);
+    for (const follower of [...followers]) follower(seen);
     if (job.progress.state !== 'done') return;
     over(job);
-    for (const tell of [...this.#waiters]) tell(seen);
+    for (const tell of [...waiters]) tell(seen);
   }
 
-  #announce(before: Job | null, after: Job): void {
+  function announce(before: Job | null, after: Job): void {
     const { progress, request } = after;
-    if (progress.state === 'queued' && before?.progress.state !== 'queued') this.#emit({ kind: 'waiting', pool: request.pool });
+    if (progress.state === 'queued' && before?.progress.state !== 'queued') emit({ kind: 'waiting', pool: request.pool });
     const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
     const event = cancelOf(after);
-    if (event !== null && !asked) this.#emit(event);
+    if (event !== null && !asked) emit(event);
   }
 
-  #emit(event: CiEvent): void {
-    for (const send of [...this.#loops]) send(event);
+  function emit(event: CiEvent): void {
+    for (const send of [...loops]) send(event);
   }
+
+  return {
+    /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
+    observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
+      if (signal.aborted) return;
+      loops.add(send);
+      signal.addEventListener('abort', () => loops.delete(send), { once: true });
+      for (const pool of pools) if (index.waiting(pool) > 0) send({ kind: 'waiting', pool });
+      for (const job of index.all()) {
+        const event = cancelOf(job);
+        if (event !== null) send(event);
+      }
+    },
+    /** Calls `follower` after every change of a job; returns a function that stops it. */
+    follow(follower: (job: JobView) => void): () => void {
+      followers.add(follower);
+      return () => followers.delete(follower);
+    },
+    /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
+    async wait(id: string, signal: AbortSignal): Promise<JobView> {
+      const { promise, resolve } = Promise.withResolvers<JobView>();
+      const tell = (job: JobView): void => {
+        if (job.id === id) resolve(job);
+      };
+      waiters.add(tell);
+      try {
+        return await abortable(promise, signal);
+      } finally {
+        waiters.delete(tell);
+      }
+    },
+    committed(): void {
+      for (const { before, after } of index.commit()) {
+        if (after.progress.result !== null) unsynced.add(after.id);
+        else for (const follower of [...followers]) follower(view(after));
+        announce(before, after);
+      }
+    },
+    /** Returns a function to call once everything committed is on disk. */
+    syncing(): () => void {
+      const ids = [...unsynced];
+      unsynced.clear();
+      return () => {
+        for (const id of ids) synced(id);
+      };
+    },
+  };
 }
 
 /** Logs why the end of a job is unknown. */

@@ -53,10 +53,7 @@ export function jobFacts({ id, env }: GivenJob) {
   };
 }
 
-/**
- * `false` counts only if no repository is named either: of contradicting variables the worse one counts. If both are missing, the
- * job may come from anywhere.
- */
+/** `false` counts only if no repository is named; if both are missing, the job may come from anywhere. */
 function pullRequestOf(env: Env) {
   const written = own(env, 'BUILDKITE_PULL_REQUEST');
   const from = own(env, 'BUILDKITE_PULL_REQUEST_REPO');

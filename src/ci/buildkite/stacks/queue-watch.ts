@@ -17,10 +17,7 @@ const beforeNote = 5_000;
 /** How many of those are remembered. */
 const mostTold = 5_000;
 
-/**
- * Woken when a slot is free or the token has changed. `often`: ms between two questions while a slot is free. `say`: why there are
- * no jobs; null: there is no problem.
- */
+/** `often`: ms between two questions while a slot is free. `say`: why there are no jobs; null: there is no problem. */
 export function watchQueue(
   queue: string,
   { often, say }: { readonly often: number; readonly say: (problem: string | null) => void },
@@ -38,10 +35,7 @@ export function watchQueue(
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
 
-  /**
-   * Resumes what an earlier manager had reserved or given to agents, and what was reserved without an answer, also for pools that
-   * config no longer has. @throws OnejobError E_CI_*
-   */
+  /** Resumes jobs of an earlier manager, and those reserved without an answer. @throws OnejobError E_CI_* */
   async function takeUp(): Promise<void> {
     const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
     const isLookedAfter = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;

@@ -244,10 +244,7 @@ export function createReservations(shared: Shared) {
       } else if (offers.get(now.slot) === 'gone') void giveBack(job, 'its slot no longer exists');
       else queueMicrotask(() => tellWaiting(now));
     },
-    /**
-     * Its agent ended and never had it, but the service still keeps it for us: it is tried again, given back, or ended with the
-     * reason. `late`: why its agent was given up; null: it was not.
-     */
+    /** Its agent never had it: it is tried again, given back, or ended. `late`: why its agent was given up, or null. */
     async notAcquired(
       { job, agent }: Pick<Run, 'job' | 'agent'>,
       { result, late }: { readonly result: JobResult; readonly late: string | null },

@@ -1,7 +1,4 @@
-/**
- * What the service says of jobs that an agent of this host is to acquire, or has. The agents talk to the service themselves, so
- * only its word tells how far they are.
- */
+/** Jobs that agents of this host are to acquire, or have. Only the service's word tells how far they are. */
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Shared } from '../service.ts';

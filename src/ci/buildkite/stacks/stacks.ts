@@ -2,11 +2,11 @@
  * The Stacks API: lists waiting jobs, reserves them for this host, and makes a token that acquires one, or ends one without an
  * agent. Calls and bounds: docs page `apis/agent_api/stacks`; field names: its public Go client. All of a job is foreign.
  */
-import { createHash } from 'node:crypto';
 import { z } from 'zod';
 import type { JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
+import { digest } from '../../kit/digest.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import type { GivenJob } from '../jobs/job-facts.ts';
@@ -61,9 +61,7 @@ const tokens = z.object({
 
 export type Stacks = ReturnType<typeof createStacks>;
 
-/**
- * Methods throw OnejobError E_CI_*, a `LaterError` where the service says when to ask again, E_SECRET, or the reason of `signal`.
- */
+/** Methods throw OnejobError E_CI_*, `LaterError` (the service says when to ask again), E_SECRET, or `signal`'s reason. */
 export function createStacks(parts: ApiParts & { readonly token: () => Promise<string> }) {
   const { clock } = parts;
   const { call, read } = createCaller(parts);
@@ -92,9 +90,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
       if (!called.ok && called.status !== 404) throw called.error;
     },
-    /**
-     * One page of waiting jobs. `next`: where the next begins, or null. `paused`: the queue gives out no jobs. `wait`: ms to wait.
-     */
+    /** One page of waiting jobs. `next`: of the next page, or null. `paused`: there are no jobs now. `wait`: ms to wait. */
     async scheduled(
       stack: string,
       queue: string,
@@ -189,10 +185,7 @@ export function createStackEntry(
   const wall = () => clock.wall();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
   const words = [owner.slice(0, 8), host, service].map((word) => word.replaceAll(/[^A-Za-z0-9]+/g, '-').slice(0, 20));
-  const mark = createHash('sha256')
-    .update(JSON.stringify([owner, host, service]))
-    .digest('hex')
-    .slice(0, 8);
+  const mark = digest(JSON.stringify([owner, host, service]), 8);
   const key = ['onejob', ...words, mark].join('-');
   const agent = `${prefix}${key}`;
   let isKnown = false;
