@@ -108,7 +108,7 @@ describe('release', () => {
 
   test('a failed release ends the sandbox first and looks at its log before the job may run again', () => {
     const step = decide(withAgent(releasing), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
-    expect(step.slot.agent).toMatchObject({ kind: 'killing', why: 'unreleased', released: false });
+    expect(step.slot.agent).toMatchObject({ kind: 'ending', signal: 'KILL', why: 'unreleased', released: false });
     expect(decide(step.slot, exit(137, false), now).changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure }]);
     expect(decide(step.slot, exit(137, true), now).changes[0]).toMatchObject({
       change: 'ended',
@@ -162,7 +162,7 @@ describe('the end of an agent', () => {
 
   test('a job over its time limit ends as timed out', () => {
     const late = decide(withAgent({ ...busy, due: now }), { kind: 'due' }, now);
-    expect(late.slot.agent).toMatchObject({ kind: 'stopping', why: 'timeout', due: now + empty.grace });
+    expect(late.slot.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout', due: now + empty.grace });
     expect(decide(late.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'timeout' } });
   });
 
@@ -212,7 +212,8 @@ describe('early binding', () => {
       const seen = decide(withAgent({ ...idle, kind }), { kind: 'jobSeen', agent: 'a0', job: 'build-7', limit: 5_000 }, now).slot;
       expect(seen.agent).toMatchObject({ kind: 'busy', due: now + 5_000 });
       expect(decide(seen, { kind: 'due' }, now + 5_000).slot.agent).toMatchObject({
-        kind: 'stopping',
+        kind: 'ending',
+        signal: 'TERM',
         why: 'timeout',
         job: 'build-7',
       });
@@ -229,7 +230,7 @@ describe('early binding', () => {
 
   test('one that never comes online is ended and backs the pool off; one that is online is not', () => {
     const silent = decide(withAgent(idle), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
-    expect(silent.slot.agent).toMatchObject({ kind: 'killing', failure });
+    expect(silent.slot.agent).toMatchObject({ kind: 'ending', signal: 'KILL', failure });
     expect(silent.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
     expect(decide(silent.slot, exit(137, true), now).changes).toEqual([]);
     const online = withAgent({ ...idle, online: true });

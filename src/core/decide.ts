@@ -7,7 +7,7 @@
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
+import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Slot, SlotEvent } from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
 /** How often a sandbox that does not die is killed again, in ms. */
@@ -54,7 +54,14 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       const isSilent = lane.kind === 'idle' && !lane.online;
       if (lane.kind !== 'releasing' && !isSilent) return null;
       const failed: Change = { change: 'failed', stage: 'release', failure: event.failure };
-      return to(slot, killing(lane, 'unreleased', isSilent, event.failure, now), event.countsAgainst === 'pool' ? [failed] : []);
+      const killed = ending(lane, {
+        signal: 'KILL',
+        why: 'unreleased',
+        released: isSilent,
+        failure: event.failure,
+        due: now + killInterval,
+      });
+      return to(slot, killed, event.countsAgainst === 'pool' ? [failed] : []);
     }
     case 'online':
       if (lane.kind !== 'idle' || lane.online) return null;
@@ -68,9 +75,9 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
     case 'retire':
       return lane.kind === 'idle' ? to(slot, { kind: 'retiring', agent: lane.agent, since: now }) : null;
     case 'retired':
-      return lane.kind === 'retiring' ? to(slot, stopping(lane, 'renewal', true, now + slot.grace)) : null;
+      return lane.kind === 'retiring' ? to(slot, ending(lane, { why: 'renewal', due: now + slot.grace })) : null;
     case 'stop':
-      return whenStopped(slot, lane, event.why, event.grace, now);
+      return whenStopped(slot, lane, event, now);
     case 'exited':
       return whenExited(slot, lane, event.exit, event.released, now);
     case 'gone':
@@ -106,16 +113,14 @@ function dueAfter(limit: number | null, now: number): number | null {
 }
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
-type Stopped = Extract<AgentLane, { kind: 'stopping' | 'killing' }>;
 
 function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
   if (!('due' in lane) || lane.due === null || now < lane.due) return null;
   switch (lane.kind) {
     case 'busy':
-      return to(slot, stopping(lane, 'timeout', true, now + slot.grace));
-    case 'stopping':
-    case 'killing':
-      return to(slot, killing(lane, lane.why, lane.released, lane.failure, now));
+      return to(slot, ending(lane, { why: 'timeout', due: now + slot.grace }));
+    case 'ending':
+      return to(slot, { ...lane, signal: 'KILL', due: now + killInterval });
   }
 }
 
@@ -126,26 +131,26 @@ function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
     return to(slot, { kind: 'idle', agent, fingerprint, online: false, since: now });
   }
   const changes: Change[] = [{ change: 'worked', stage: 'release' }];
-  if (lane.kind !== 'releasing' && !((lane.kind === 'stopping' || lane.kind === 'killing') && !lane.released)) return null;
+  if (lane.kind !== 'releasing' && (lane.kind !== 'ending' || lane.released)) return null;
   if (lane.job !== null) changes.push({ change: 'started', job: lane.job, agent: lane.agent });
   if (lane.kind !== 'releasing') return to(slot, { ...lane, released: true }, changes);
   return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due: dueAfter(lane.limit, now) }, changes);
 }
 
-function whenStopped(slot: Slot, lane: Occupied, why: StopReason, grace: number, now: number): Step {
+function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEvent, { kind: 'stop' }>, now: number): Step {
+  const due = now + grace;
   switch (lane.kind) {
     case 'registering':
       return leaveLane(slot, lane.agent, null, now, []);
     case 'releasing':
-      return to(slot, stopping(lane, why, false, now + grace));
+      return to(slot, ending(lane, { why, released: false, due }));
     case 'idle':
     case 'retiring':
     case 'busy':
-      return to(slot, stopping(lane, why, true, now + grace));
-    case 'stopping':
-      // A second wish to stop can only hurry it; the first reason stays the reason.
-      return now + grace < lane.due ? to(slot, { ...lane, due: now + grace }) : null;
-    case 'killing':
+      return to(slot, ending(lane, { why, due }));
+    case 'ending':
+      // A second request to stop can only bring the kill forward; the first reason stays the reason.
+      return lane.signal === 'TERM' && due < lane.due ? to(slot, { ...lane, due }) : null;
     case 'proving':
       return null;
   }
@@ -170,8 +175,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       return idleEnded(slot, lane.agent, exit, now);
     case 'busy':
       return finish(slot, lane, exit, now);
-    case 'stopping':
-    case 'killing': {
+    case 'ending': {
       const released = lane.released || logSaysReleased;
       if (!released && lane.why !== 'cancelled')
         return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, lane.failure));
@@ -187,7 +191,7 @@ function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
   return leaveLane(slot, agent, null, now, [], exit.kind === 'lost' ? null : exit);
 }
 
-function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Exit): JobResult {
+function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
   switch (why) {
     case 'cancelled':
     case 'timeout':
@@ -226,16 +230,10 @@ function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step
   return { slot: { ...slot, agent }, changes };
 }
 
-function stopping(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, due: number): AgentLane {
-  return { kind: 'stopping', agent: lane.agent, job: lane.job ?? null, why, released, failure: null, due };
-}
-
-function killing(
-  lane: Occupied & { job?: JobId | null },
-  why: StopReason,
-  released: boolean,
-  failure: Failure | null,
-  now: number,
-): AgentLane {
-  return { kind: 'killing', agent: lane.agent, job: lane.job ?? null, why, released, failure, due: now + killInterval };
+/** Asked by TERM and released unless `how` says otherwise. */
+function ending(
+  { agent, job = null }: { readonly agent: AgentId; readonly job?: JobId | null },
+  how: Pick<EndingLane, 'why' | 'due'> & Partial<EndingLane>,
+): EndingLane {
+  return { kind: 'ending', signal: 'TERM', agent, job, released: true, failure: null, ...how };
 }

@@ -18,10 +18,8 @@ export function pursueAgent(lane: AgentLane): Action | null {
       return { act: 'release', agent: lane.agent, job: lane.job };
     case 'retiring':
       return { act: 'retire', agent: lane.agent };
-    case 'stopping':
-      return { act: 'terminate', agent: lane.agent };
-    case 'killing':
-      return { act: 'kill', agent: lane.agent };
+    case 'ending':
+      return { act: lane.signal === 'TERM' ? 'terminate' : 'kill', agent: lane.agent };
     case 'proving':
       return { act: 'prove', agent: lane.agent };
     case 'free':

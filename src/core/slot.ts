@@ -62,6 +62,20 @@ export type StandbyLane =
       readonly since: number;
     };
 
+/** An agent that was asked to end (`TERM`) or is killed (`KILL`). At `due` it is killed, again if need be. */
+export interface EndingLane {
+  readonly kind: 'ending';
+  readonly signal: 'TERM' | 'KILL';
+  readonly agent: AgentId;
+  readonly job: JobId | null;
+  readonly why: StopReason;
+  /** Whether the script has certainly begun. */
+  readonly released: boolean;
+  /** What went wrong, when that is why. */
+  readonly failure: Failure | null;
+  readonly due: number;
+}
+
 export type AgentLane =
   | { readonly kind: 'free' }
   /** Early binding only: the CI service is asked for a registration. `fingerprint`: what its sandbox was made from. */
@@ -95,17 +109,7 @@ export type AgentLane =
       readonly since: number;
       readonly due: number | null;
     }
-  /** Asked to end (TERM) or killed; at `due` it is killed, again if need be. `released` tells whether the script has certainly begun. */
-  | {
-      readonly kind: 'stopping' | 'killing';
-      readonly agent: AgentId;
-      readonly job: JobId | null;
-      readonly why: StopReason;
-      readonly released: boolean;
-      /** What went wrong, when that is why. */
-      readonly failure: Failure | null;
-      readonly due: number;
-    }
+  | EndingLane
   /** The agent is gone; its devices must be shown to be clean before the lane is free. */
   | { readonly kind: 'proving'; readonly agent: AgentId; readonly since: number };
 
@@ -215,6 +219,12 @@ export function emptySlot(
 /** Whether nothing at all is in the slot. */
 export function isEmpty(slot: Slot): boolean {
   return slot.standby.kind === 'none' && slot.agent.kind === 'free' && slot.leaving.length === 0;
+}
+
+/** The state of an agent in the words of the API. */
+export function stateName(lane: AgentLane): Exclude<AgentLane['kind'], 'ending'> | 'stopping' | 'killing' {
+  if (lane.kind !== 'ending') return lane.kind;
+  return lane.signal === 'TERM' ? 'stopping' : 'killing';
 }
 
 /** Every agent of a slot, in whatever lane. */

@@ -2,7 +2,7 @@
 import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
-import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
+import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
 import type { FleetParts } from './devices/device-views.ts';
 import { poolDevices } from './devices/device-views.ts';
 import { pausedText } from './loop/pause.ts';
@@ -176,7 +176,7 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
     devices: [...slot.devices],
     standby: { state: slot.standby.kind, agent: agentOf(slot.standby), since: sinceOf(slot.standby, now) },
     agent: {
-      state: slot.agent.kind,
+      state: stateName(slot.agent),
       agent: agentOf(slot.agent),
       job,
       about: job === null ? null : parts.about(job),

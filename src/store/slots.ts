@@ -32,8 +32,13 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('idle'), agent, fingerprint, online: z.boolean(), since: z.number() }),
   z.object({ kind: z.literal('retiring'), agent, since: z.number() }),
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
-  z.object({ kind: z.literal('stopping'), ...ending }),
-  z.object({ kind: z.literal('killing'), ...ending }),
+  z.object({ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), ...ending }),
+  // Written by 0.1.0 and before as two states.
+  z
+    .object({ kind: z.enum(['stopping', 'killing']), ...ending })
+    .transform(
+      ({ kind, ...lane }) => ({ ...lane, kind: 'ending' as const, signal: kind === 'stopping' ? 'TERM' : 'KILL' }) as const,
+    ),
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);
 

@@ -38,9 +38,10 @@ describe('slots', () => {
       { kind: 'idle', agent: 'a', fingerprint: 'f', online: true, since: 1 },
       { kind: 'retiring', agent: 'a', since: 1 },
       { kind: 'busy', agent: 'a', job: null, since: 1, due: null },
-      { kind: 'stopping', agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 },
+      { kind: 'ending', signal: 'TERM', agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 },
       {
-        kind: 'killing',
+        kind: 'ending',
+        signal: 'KILL',
         agent: 'a',
         job: 'j',
         why: 'unreleased',
@@ -80,6 +81,23 @@ describe('slots', () => {
     db.exec("UPDATE slots SET boot = 'another'");
     db.close();
     expect(store().slots.all()).toEqual([{ slot: slot('p/1'), thisBoot: false }]);
+  });
+
+  it('of 0.1.0, whose end was two states, are read as one', () => {
+    const ending = { agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 } as const;
+    const first = store();
+    for (const key of ['p/1', 'p/2']) save(first, slot(key));
+    first.close();
+    const db = new DatabaseSync(path('onejob.db'));
+    const write = db.prepare(`UPDATE slots SET body = json_set(body, '$.agent', json(?)) WHERE key = ?`);
+    write.run(JSON.stringify({ kind: 'stopping', ...ending }), 'p/1');
+    write.run(JSON.stringify({ kind: 'killing', ...ending }), 'p/2');
+    db.close();
+    const lanes = store().slots.all();
+    expect(lanes.map((one) => one.slot.agent)).toEqual([
+      { kind: 'ending', signal: 'TERM', ...ending },
+      { kind: 'ending', signal: 'KILL', ...ending },
+    ]);
   });
 
   it('that cannot be understood are an error that names them', () => {

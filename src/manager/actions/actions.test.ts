@@ -69,7 +69,7 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
   const executors = createExecutors(parts);
   const signal = new AbortController().signal;
   const terminate = async () => {
-    Object.assign(slot, { agent: { kind: 'stopping', agent: 'a', job: 'j', why: 'cancelled' } });
+    Object.assign(slot, { agent: { kind: 'ending', signal: 'TERM', agent: 'a', job: 'j', why: 'cancelled' } });
     const done = executors.terminate({ act: 'terminate', agent: 'a' }, 'p/1', signal);
     for (let n = 0; n < 10; n += 1) {
       await new Promise<void>((resolve) => setImmediate(resolve));

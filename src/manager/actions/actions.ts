@@ -262,7 +262,7 @@ export function createExecutors(parts: ActParts): Executors {
     async terminate({ agent }, key, signal) {
       const { slot, pool } = parts.place(key);
       const [runtime, service, lane] = [runtimes.get(slot.runtime), pool.serviceOf(slot), slot.agent];
-      if (lane.kind === 'stopping') await service.ending?.(lane, signal);
+      if (lane.kind === 'ending') await service.ending?.(lane, signal);
       for (let left = service.capabilities.terms - (asked.has(agent) ? 1 : 0); left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
         // Two that come together may be taken for one.

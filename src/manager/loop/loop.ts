@@ -259,6 +259,6 @@ export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: Jo
 }
 
 function hasBegun(lane: AgentLane): boolean {
-  if (lane.kind === 'stopping' || lane.kind === 'killing') return lane.released;
+  if (lane.kind === 'ending') return lane.released;
   return lane.kind === 'busy' || lane.kind === 'idle';
 }

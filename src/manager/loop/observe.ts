@@ -290,8 +290,7 @@ function hasBegun(slot: Slot): boolean {
     case 'retiring':
     case 'busy':
       return true;
-    case 'stopping':
-    case 'killing':
+    case 'ending':
       return slot.agent.released;
     default:
       return false;

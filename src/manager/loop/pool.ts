@@ -205,8 +205,8 @@ function isRenewing({ agent }: Slot): boolean {
       return agent.job === null;
     case 'idle':
       return !agent.online;
-    case 'stopping':
-      return agent.why === 'renewal';
+    case 'ending':
+      return agent.signal === 'TERM' && agent.why === 'renewal';
     default:
       return false;
   }

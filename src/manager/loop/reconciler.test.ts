@@ -112,7 +112,7 @@ test('a deadline that passes while nothing can be committed waits, once, and mak
   expect(it.attempts - before).toBeLessThan(70);
   it.diskFull = false;
   it.advance(2_000);
-  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout' });
 });
 
 test('an empty slot goes over to the runtime its pool has now', () => {
@@ -158,7 +158,7 @@ test('a timer that fires a moment too early does not lose its deadline', () => {
   it.advance(29_999.5);
   it.tick = 0;
   it.advance(1);
-  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout' });
 });
 
 test('where an agent stands for each slot its service is told what the slot could do with a job, once for each change', () => {

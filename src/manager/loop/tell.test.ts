@@ -32,7 +32,16 @@ test('says when an agent is online, which job it began, and that it ended, once 
 test('an agent that was told to end has ended, too, but not one whose script never began', () => {
   const said: string[] = [];
   const log = { info: (text: string, more?: object) => said.push(`${text} ${JSON.stringify(more)}`), warn() {}, error() {} };
-  const stopping = { kind: 'stopping', agent: 'a', job: 'j', why: 'renewal', released: true, failure: null, due: 0 } as const;
+  const stopping = {
+    kind: 'ending',
+    signal: 'TERM',
+    agent: 'a',
+    job: 'j',
+    why: 'renewal',
+    released: true,
+    failure: null,
+    due: 0,
+  } as const;
   const tell = (was: AgentLane, is: AgentLane) => tellProgress(slot(was), slot(is), log, () => serviceJob('j', { title: 'make' }));
   tell(busy, stopping);
   tell(stopping, { kind: 'free' });
