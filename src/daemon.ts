@@ -11,7 +11,7 @@ import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
-import { rebased } from './manager/loop/restore-slots.ts';
+import { storedSlots } from './manager/loop/restore-slots.ts';
 import { tellStop } from './manager/loop/shutdown.ts';
 import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
@@ -34,7 +34,7 @@ export async function runDaemon(
     tellToLeave: async (socket) => createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' }),
   });
   parts.defer(() => store.close());
-  const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
+  const stored = storedSlots(store, clock);
   const runtimes = await chooseRuntimes({ config, clock, env, owner: store.owner, stateDir: store.dir, stored });
   parts.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
@@ -44,7 +44,7 @@ export async function runDaemon(
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const host = await openHost({
-    ...{ config, env, store, stored, runtimes, clock, log, version, self, temporary },
+    ...{ config, env, store, runtimes, clock, log, program: { version, self } },
     configChanged: async () =>
       options.instead === undefined ? configChange(loaded, findConfig(options, env, process.cwd()), clock.wall()) : null,
     findings: () => (system ? [socketFinding(socket)] : []),

@@ -7,11 +7,12 @@ import { type CiServices, createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { OpenParts } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
-import { slotNames } from './config/template.ts';
 import type { Finding } from './finding.ts';
-import { createDiagnosticSandboxes } from './manager/actions/probe-sandbox.ts';
+import type { ToolRunner } from './gpu/run.ts';
+import { createLogFolder } from './logs/log-folder.ts';
+import { lastWords } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
-import { createPruneJobs, keepHouse } from './manager/housekeeping.ts';
+import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
 import { keepChoosing } from './manager/loop/observe.ts';
@@ -22,13 +23,18 @@ import { waitingReason } from './manager/status.ts';
 import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 
-export interface HostParts
-  extends Pick<OpenParts, 'version' | 'self' | 'variables' | 'fetch' | 'filter'>,
-    Pick<LoopParts, 'config' | 'env' | 'store' | 'stored' | 'runtimes' | 'clock' | 'log' | 'temporary' | 'runner'> {
-  /** Why the config in use is not the one that is written down by now; null while it is. */
+export interface HostParts extends Pick<LoopParts, 'config' | 'env' | 'store' | 'runtimes' | 'clock' | 'log'> {
+  readonly program: Pick<OpenParts, 'version' | 'self'>;
+  readonly outside?: Outside;
+  /** A sentence that says that the config has changed since it was loaded; null if it has not. */
   readonly configChanged: () => Promise<string | null>;
-  /** What `doctor` says beside what the manager finds itself. */
+  /** Findings for `doctor` in addition to the manager's own. */
   readonly findings: () => Finding[];
+}
+
+/** Replaces what lies outside of onejob, for tests. */
+export interface Outside extends Partial<Pick<OpenParts, 'variables' | 'fetch' | 'filter'>> {
+  readonly runner?: ToolRunner;
 }
 
 export interface Host extends AsyncDisposable {
@@ -44,34 +50,29 @@ export interface Host extends AsyncDisposable {
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH, E_BUG; what was opened is closed again. */
 export async function openHost(given: HostParts): Promise<Host> {
-  const { config, env, store, stored, runtimes, clock, log, temporary } = given;
+  const { config, env, store, runtimes, clock, log } = given;
+  const { temporary } = store;
+  const { runner, ...outside } = given.outside ?? {};
   await using parts = new AsyncDisposableStack();
   const reasonFor = (pool: string): string | null => waitingReason(loop.reconciler, pool, loop.observer.problems);
   const services = createCiServices({
     ...{ config, env, store, reasonFor, clock, log, temporary },
-    ...{ version: given.version, self: given.self },
-    ...(given.variables !== undefined && { variables: given.variables }),
-    ...(given.fetch !== undefined && { fetch: given.fetch }),
-    ...(given.filter !== undefined && { filter: given.filter }),
+    ...{ ...given.program, ...outside },
     slots: slotFacts(() => loop.reconciler, clock),
   });
   const queue = services.own;
   parts.defer(() => queue.close());
 
-  const nameOf = slotNames(config);
-  const logDir = subdirectory(store.dir, 'logs');
   const hurry = new AbortController();
   const room = createStateRoom({ dir: store.dir, now: clock.now });
   const loop: Loop = await openLoop({
-    noRoom: room.noRoom,
-    ...{ config, env, store, stored, runtimes, clock, log, nameOf, logDir, temporary },
+    ...{ config, env, store, runtimes, clock, log, runner },
+    logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
-    runner: given.runner,
-    emptied: () => shutdown.look(),
-    hurry: hurry.signal,
+    end: { emptied: () => shutdown.look(), hurry: hurry.signal },
   });
   parts.use(loop);
-  const { reconciler, observer, images, fingerprints, caches, fleet } = loop;
+  const { reconciler, observer, images, fingerprints, caches, deviceManager } = loop;
 
   const house = await keepHouse({ clock, log, store, queue, config, caches });
   parts.defer(() => house.close());
@@ -87,48 +88,52 @@ export async function openHost(given: HostParts): Promise<Host> {
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   const started = Promise.withResolvers<void>();
   const manager = createManager({
-    ...{ clock, loop, shutdown, queue, store, logDir, nameOf },
+    ...{ clock, loop, shutdown, queue, store },
     services: elsewhere,
-    trial: createDiagnosticSandboxes({ nameOf, asker: loop.asker, reconciler, fingerprints }),
-    runtimes: () => runtimes.all,
     facts: {
-      version: given.version,
+      version: given.program.version,
       pid: process.pid,
       owner: store.owner,
       config: config.path,
       stateDir: store.dir,
       temporary,
     },
-    chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
-    findings: () => [
-      ...given.findings(),
-      ...chosen().findings,
-      ...weakenedFindings(config),
-      ...fingerprints.findings(),
-      ...caches.findings(),
-    ],
-    hostFindings: async (signal) => [
-      ...(await room.findings()),
-      ...(await house.findings()),
-      ...((await fleet?.doctor(signal)) ?? []),
-    ],
-    problems: () => [...[room.problem()].filter((one) => one !== null), ...observer.problems, ...house.problems, ...queue.problems],
-    configChanged: given.configChanged,
+    host: {
+      chosen: () => ({ runtimeReason: chosen().reason, weaker: runtimes.best.capabilities.weaker }),
+      findings: () => [
+        ...given.findings(),
+        ...chosen().findings,
+        ...weakenedFindings(config),
+        ...fingerprints.findings(),
+        ...caches.findings(),
+      ],
+      hostFindings: async (signal) => [
+        ...(await room.findings()),
+        ...(await house.findings()),
+        ...((await deviceManager?.doctor(signal)) ?? []),
+      ],
+      problems: () => [
+        ...[room.problem()].filter((one) => one !== null),
+        ...observer.problems,
+        ...house.problems,
+        ...queue.problems,
+      ],
+      configChanged: given.configChanged,
+    },
     started: started.promise,
-    pruneJobs: createPruneJobs({ store, queue, clock, logDir }),
   });
   const watching = new AbortController();
   parts.defer(() => watching.abort());
-  parts.defer(() => fleet?.close(true));
+  parts.defer(() => deviceManager?.close(true));
 
   const opened = parts.move();
   return {
     ...{ manager, loop, services, shutdown },
     async start() {
-      const demanded = (pool: string) => fleet?.book.demanded(pool);
+      const demanded = (pool: string) => deviceManager?.book.demanded(pool);
       followServices(
         new Set(services.byName.values()),
-        { reconciler, clock, log, demanded, lastWords: loop.lastWords },
+        { reconciler, clock, log, demanded, lastWords: (agent) => lastWords(loop.followers.read(agent)) },
         watching.signal,
       );
       // The queue lets go of a job right after it has told of its end.
@@ -144,7 +149,7 @@ export async function openHost(given: HostParts): Promise<Host> {
       await observer.start();
       // What a daemon before a temporary one has left at services is the next one's to judge.
       if (!temporary) void services.endStrays(watching.signal);
-      void fleet?.start();
+      void deviceManager?.start();
       opened.defer(renewImages(images, { clock, log }));
       caches.start();
       // A temporary one ends with its jobs, and they were told where they run.
@@ -159,7 +164,7 @@ export async function openHost(given: HostParts): Promise<Host> {
       // Whoever waits for a job's end hears of it before the API is closed.
       reconciler.flush();
       if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
-      fleet?.close(how === 'leave');
+      deviceManager?.close(how === 'leave');
       await Promise.all(elsewhere.map((service) => service.close?.(how === 'leave')));
       if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
       return how;

@@ -65,7 +65,7 @@ export class LogFollower {
   /** Never gives up by itself: what cannot be read now is not at its end. */
   async #follow(runtime: Runtime): Promise<boolean> {
     const { signal } = this.#abort;
-    // Whoever made this keeper hears of what was in the file before it hears of what comes.
+    // Whoever made this follower hears of what was in the file before it hears of what comes.
     await Promise.resolve();
     if (this.#state === 'released') this.#events.state(this.agent, 'released');
     try {

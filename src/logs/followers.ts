@@ -1,19 +1,20 @@
-/** All keepers of one manager: at most one per agent, made when its sandbox is there, gone with it. */
+/** All followers of one manager: at most one per agent, made when its sandbox is there, gone with it. */
 
+import type { LogPiece } from '../api/manager.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { LogFollower } from './follower.ts';
-import type { LogFile } from './log-file.ts';
+import type { LogFile, ReadOptions } from './log-file.ts';
+import type { LogFolder } from './log-folder.ts';
 
 /** How long a log that could not be written waits before it is tried again, in ms. */
 const writeRetry = 1_000;
 
 export interface LogFollowersOptions {
-  readonly open: (agent: AgentId) => LogFile;
-  readonly forget: (agent: AgentId) => void;
+  readonly logs: Pick<LogFolder, 'open' | 'delete' | 'read'>;
   readonly clock: Clock;
   readonly state: (agent: AgentId, state: GateState) => void;
   readonly failed: (agent: AgentId, error: unknown) => void;
@@ -23,7 +24,7 @@ export interface LogFollowersOptions {
 
 export class LogFollowers {
   readonly #options: LogFollowersOptions;
-  readonly #keepers = new Map<AgentId, LogFollower>();
+  readonly #followers = new Map<AgentId, LogFollower>();
   readonly #waiting = new Map<AgentId, Set<() => void>>();
   /** Each resolves once all that is kept of the agent was told. */
   readonly #told = new Map<AgentId, Promise<void>>();
@@ -32,26 +33,27 @@ export class LogFollowers {
     this.#options = options;
   }
 
-  get(agent: AgentId): LogFollower | undefined {
-    return this.#keepers.get(agent);
+  /** What is kept of an agent's output. With `follow`, also what comes while its sandbox is followed. */
+  read(agent: AgentId, options: ReadOptions = {}): AsyncIterable<LogPiece> {
+    return this.#followers.get(agent)?.file.read(options) ?? this.#options.logs.read(agent);
   }
 
-  /** Follows the output of a sandbox; the second call for an agent gives the same keeper. */
+  /** Follows the output of a sandbox; the second call for an agent gives the same follower. */
   follow(agent: AgentId, runtime: Runtime): LogFollower {
-    const known = this.#keepers.get(agent);
+    const known = this.#followers.get(agent);
     if (known !== undefined) return known;
-    const keeper = new LogFollower(agent, this.#options.open(agent), runtime, {
+    const follower = new LogFollower(agent, this.#options.logs.open(agent), runtime, {
       state: (_, state) => {
         this.#options.state(agent, state);
-        if (state === 'released') this.#tell(keeper);
+        if (state === 'released') this.#tell(follower);
         this.#wake(agent);
       },
       failed: this.#options.failed,
       pause: (signal) => sleep(this.#options.clock, writeRetry, signal),
     });
-    this.#keepers.set(agent, keeper);
-    void keeper.ended.then(() => this.#wake(agent));
-    return keeper;
+    this.#followers.set(agent, follower);
+    void follower.ended.then(() => this.#wake(agent));
+    return follower;
   }
 
   /**
@@ -59,14 +61,14 @@ export class LogFollowers {
    * @throws OnejobError E_GATE_SILENT after `ms`.
    */
   async until(agent: AgentId, state: 'ready' | 'released', ms: number, signal: AbortSignal): Promise<boolean> {
-    const keeper = this.#keepers.get(agent);
-    if (keeper === undefined) return false;
+    const follower = this.#followers.get(agent);
+    if (follower === undefined) return false;
     let ended = false;
     let late = false;
-    void keeper.ended.then(() => {
+    void follower.ended.then(() => {
       ended = true;
     });
-    const reached = (): boolean => keeper.state === 'released' || keeper.state === state;
+    const reached = (): boolean => follower.state === 'released' || follower.state === state;
     const cancel = this.#options.clock.after(ms, () => {
       late = true;
       this.#wake(agent);
@@ -87,19 +89,19 @@ export class LogFollowers {
 
   /** Waits until all output is kept, and told, as long as more comes within `ms`. True when it is. */
   async complete(agent: AgentId, ms: number): Promise<boolean> {
-    const keeper = this.#keepers.get(agent);
-    if (keeper === undefined) return true;
+    const follower = this.#followers.get(agent);
+    if (follower === undefined) return true;
     let cancel = (): void => {};
     const late = new Promise<boolean>((resolve) => {
       const look = (): void => {
-        const { position } = keeper.file;
+        const { position } = follower.file;
         // A long log takes its time to be read: giving up in the middle would lose its end.
-        cancel = this.#options.clock.after(ms, () => (keeper.file.position === position ? resolve(false) : look()));
+        cancel = this.#options.clock.after(ms, () => (follower.file.position === position ? resolve(false) : look()));
       };
       look();
     });
     try {
-      return await Promise.race([keeper.ended.then((whole) => this.#told.get(agent)?.then(() => whole) ?? whole), late]);
+      return await Promise.race([follower.ended.then((whole) => this.#told.get(agent)?.then(() => whole) ?? whole), late]);
     } finally {
       cancel();
     }
@@ -107,10 +109,10 @@ export class LogFollowers {
 
   /** Says in an agent's log that its end could not be read, and is not there. */
   lostEnd(agent: AgentId): void {
-    const keeper = this.#keepers.get(agent);
-    if (keeper?.file.hasOutput !== true || keeper.file.closed) return;
+    const follower = this.#followers.get(agent);
+    if (follower?.file.hasOutput !== true || follower.file.closed) return;
     try {
-      keeper.file.note('the end of the output is missing here: reading it failed');
+      follower.file.note('the end of the output is missing here: reading it failed');
     } catch (error) {
       this.#options.failed(agent, error);
     }
@@ -118,17 +120,17 @@ export class LogFollowers {
 
   /** Stops following an agent that is gone. A log without output, as of a standby that was never released, goes too. */
   async drop(agent: AgentId): Promise<void> {
-    const keeper = this.#keepers.get(agent);
-    this.#keepers.delete(agent);
+    const follower = this.#followers.get(agent);
+    this.#followers.delete(agent);
     this.#told.delete(agent);
-    await keeper?.stop();
-    if (keeper?.file.hasOutput === false) this.#options.forget(agent);
+    await follower?.stop();
+    if (follower?.file.hasOutput === false) this.#options.logs.delete(agent);
   }
 
   async close(): Promise<void> {
-    const keepers = [...this.#keepers.values()];
-    this.#keepers.clear();
-    await Promise.all(keepers.map((keeper) => keeper.stop()));
+    const followers = [...this.#followers.values()];
+    this.#followers.clear();
+    await Promise.all(followers.map((follower) => follower.stop()));
   }
 
   #tell({ agent, file }: LogFollower): void {

@@ -8,7 +8,8 @@ import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogPiece } from '../api/manager.ts';
 import type { LogChunk } from '../runtimes/runtime.ts';
-import { deleteLog, LogFile, logPath } from './log-file.ts';
+import { deleteLog, LogFile } from './log-file.ts';
+import { createLogFolder } from './log-folder.ts';
 import { type Part, partsOf, takeOver } from './parts.ts';
 import { Cursor, keptPieces, readLog } from './read.ts';
 import { encodeHead, encodePosition } from './record.ts';
@@ -17,7 +18,7 @@ let dir: Scratch;
 let path: string;
 beforeEach(() => {
   dir = scratch();
-  path = logPath(dir.path, 'a1');
+  path = createLogFolder(dir.path).path('a1');
 });
 afterEach(() => dir[Symbol.dispose]());
 

@@ -7,9 +7,7 @@
  */
 import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, rmSync, writeSync, writevSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
-import { join } from 'node:path';
 import type { LogPiece } from '../api/manager.ts';
-import type { AgentId } from '../core/slot.ts';
 import { codeOf } from '../errors.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
@@ -24,11 +22,6 @@ const defaultLogLimit = 64 * 2 ** 20;
 const defaultEndKept = 2 ** 20;
 /** Bytes written until it is seen whether somebody has deleted the file. */
 const lookEvery = 2 ** 20;
-
-/** Where an agent's log lies in a folder of logs. */
-export function logPath(folder: string, agent: AgentId): string {
-  return join(folder, `${agent}.log`);
-}
 
 export interface LogFileOptions {
   /** Bytes of output that are kept; 21 more for each piece of it are on disk. Pieces shorter than that are kept only in part (`roomOf`). */

@@ -1,4 +1,5 @@
-/** A part of a log: its last lines, or what a reader does not have yet. */
+/** A part of a log: its last lines or words, or what a reader does not have yet. */
+import { stripVTControlCharacters } from 'node:util';
 import type { LogPiece } from '../api/manager.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
 
@@ -75,4 +76,21 @@ export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }:
       if (part.length > 0) yield { ...piece, bytes: part };
     }
   }
+}
+
+/** How many lines and characters `lastWords` returns at most. */
+const [wordLines, wordLength] = [6, 1_000];
+
+/** The end of an agent's output, for a message that says why the agent failed: at most six lines without colours. */
+export async function lastWords(pieces: AsyncIterable<LogPiece>): Promise<string> {
+  let end = Buffer.alloc(0);
+  for await (const { stream, bytes } of pieces) {
+    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * wordLength);
+  }
+  const said = stripVTControlCharacters(end.toString('utf8'))
+    .replaceAll(/[^\P{Cc}\n]/gu, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  return said.slice(-wordLines).join('\n').slice(-wordLength);
 }

@@ -117,8 +117,8 @@ function warning(subject: string, message: string, hint: string | null): Finding
 interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'clock'> {
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'check'>[];
-  /** What services may try out. */
-  readonly trial: DiagnosticSandboxes;
+  /** Sandboxes in which services may try things out. */
+  readonly diagnostics: DiagnosticSandboxes;
 }
 
 /** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
@@ -132,13 +132,13 @@ export async function serviceFindings(parts: ServiceFindingsParts, signal: Abort
 
 async function checked(
   service: Pick<CiService, 'name' | 'check'>,
-  { clock, trial }: Pick<ServiceFindingsParts, 'clock' | 'trial'>,
+  { clock, diagnostics }: Pick<ServiceFindingsParts, 'clock' | 'diagnostics'>,
   signal: AbortSignal,
 ): Promise<FindingView[]> {
   const subject = `service ${service.name}`;
   using limit = deadline(clock, patience, signal);
   try {
-    return await abortable(service.check(limit.signal, trial), limit.signal);
+    return await abortable(service.check(limit.signal, diagnostics), limit.signal);
   } catch (error) {
     signal.throwIfAborted();
     if (limit.passed) {

@@ -12,8 +12,7 @@ import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
-import { logPath } from '../logs/log-file.ts';
-import { filesOf } from '../logs/parts.ts';
+import type { LogFolder } from '../logs/log-folder.ts';
 import type { Store } from '../store/store.ts';
 import type { Caches } from './caches/caches.ts';
 
@@ -112,10 +111,10 @@ export function createPruneJobs({
   store,
   queue,
   clock,
-  logDir,
+  logs,
 }: Pick<HousekeepingParts, 'clock' | 'queue'> & {
   readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
-  readonly logDir: string;
+  readonly logs: Pick<LogFolder, 'files'>;
 }) {
   return async ({ olderThan, dryRun }: PruneRequest): Promise<PrunedView> => {
     const now = clock.wall();
@@ -124,7 +123,7 @@ export function createPruneJobs({
     let bytes = 0;
     for (const job of jobs) bytes += await sizeOf(join(store.dir, 'artifacts', `${job}.tar`));
     for (const agent of agents)
-      for (const file of [...filesOf(logPath(logDir, agent)), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
+      for (const file of [...logs.files(agent), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
     if (!dryRun) {
       await queue.prune(now, olderThan);
       await createPruneServices(store)(now, olderThan);

@@ -11,7 +11,8 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { CiCapabilities, ServiceJob } from '../ci/ci-service.ts';
-import { LogFile, logPath } from '../logs/log-file.ts';
+import type { LogFile } from '../logs/log-file.ts';
+import { createLogFolder } from '../logs/log-folder.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createLogs } from './logs.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -45,8 +46,8 @@ beforeEach(() => {
   const services = [{ name: 'azure', capabilities, serviceJobs: () => live }];
   mkdirSync(join(store.dir, 'logs'));
   logs = createLogs({
-    ...{ clock, reconciler, history: store.history, logDir: join(store.dir, 'logs'), stateDir: store.dir },
-    keepers: { get: (agent) => (files.has(agent) ? ({ file: files.get(agent) } as never) : undefined) },
+    ...{ clock, reconciler, history: store.history, stateDir: store.dir },
+    output: { read: (agent, options) => files.get(agent)?.read(options) ?? createLogFolder(join(store.dir, 'logs')).read(agent) },
     queue: { job: () => null, onChange: () => () => {} },
     services,
     serviceJobs: createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor: () => null, clock }),
@@ -62,7 +63,7 @@ function works(agent: string, job: string | null): LogFile {
   placed.add(agent);
   store.history.made({ agent, pool: 'lab', slot: 'lab/1', name: 'lab-1', madeAt: 1 });
   if (job !== null) store.history.released(agent, job, 2);
-  const file = new LogFile(logPath(join(store.dir, 'logs'), agent));
+  const file = createLogFolder(join(store.dir, 'logs')).open(agent);
   files.set(agent, file);
   return file;
 }

@@ -1,6 +1,5 @@
 /** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
 import { existsSync } from 'node:fs';
-import { stripVTControlCharacters } from 'node:util';
 import { abortable } from '../abortable.ts';
 import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
@@ -11,22 +10,19 @@ import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { LogFollowers } from '../logs/followers.ts';
-import { logPath } from '../logs/log-file.ts';
 import { createPlain } from '../logs/plain.ts';
-import { readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 export interface LogParts {
   readonly clock: Clock;
   readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
-  readonly keepers: Pick<LogFollowers, 'get'>;
+  readonly output: Pick<LogFollowers, 'read'>;
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
   readonly serviceJobs: { job(id: string): JobView | null };
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
   /** Those beside the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
-  readonly logDir: string;
   readonly stateDir: string;
 }
 
@@ -34,7 +30,7 @@ export interface LogParts {
 const lookEvery = 1_000;
 
 export function createLogs(parts: LogParts) {
-  const { clock, reconciler, keepers, queue, serviceJobs, history, services, logDir, stateDir } = parts;
+  const { clock, reconciler, output, queue, serviceJobs, history, services, stateDir } = parts;
 
   const jobOf = (id: string): JobView => {
     const job = queue.job(id) ?? serviceJobs.job(id);
@@ -70,22 +66,15 @@ export function createLogs(parts: LogParts) {
 
   async function* ofAgent(agent: AgentId, { follow }: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
-    if (!isSplit(agent)) return yield* kept(agent, follow, signal);
+    if (!isSplit(agent)) return yield* output.read(agent, { follow, signal });
     let hasBegun = false;
-    for await (const piece of forTerminal(kept(agent, follow, signal))) {
+    for await (const piece of forTerminal(output.read(agent, { follow, signal }))) {
       if (piece.stream === 'stderr') continue;
       hasBegun ||= piece.stream === 'stdout';
       yield piece;
     }
     // Of a job that never began the agent's own words are all there is.
-    if (!hasBegun && !signal.aborted) yield* forTerminal(kept(agent, false, signal));
-  }
-
-  async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    const keeper = keepers.get(agent);
-    const path = logPath(logDir, agent);
-    if (keeper !== undefined) yield* keeper.file.read({ follow, signal });
-    else if (existsSync(path)) yield* readLog(path);
+    if (!hasBegun && !signal.aborted) yield* forTerminal(output.read(agent, { signal }));
   }
 
   /** Whether the agent had a job, and its output is apart from that of the job. */
@@ -152,7 +141,7 @@ export function createLogs(parts: LogParts) {
       if (isSplit(agent)) {
         // Nobody shows an agent's log as it is, nor goes on with it after a lost connection.
         const filter = createPlain();
-        for await (const piece of kept(agent, false, signal)) {
+        for await (const piece of output.read(agent, { signal })) {
           if (piece.stream === 'note') yield piece;
           else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
         }
@@ -174,27 +163,4 @@ export function createLogs(parts: LogParts) {
 
 async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
   for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
-}
-
-/** How many lines and characters of last words are taken. */
-const lines = 6;
-const longest = 1_000;
-
-/** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
-export async function lastWords(keepers: LogFollowers, logDir: string, agent: AgentId): Promise<string> {
-  const keeper = keepers.get(agent);
-  const path = logPath(logDir, agent);
-  const pieces =
-    keeper?.file.read({ follow: false, signal: new AbortController().signal }) ?? (existsSync(path) ? readLog(path) : null);
-  if (pieces === null) return '';
-  let end = Buffer.alloc(0);
-  for await (const { stream, bytes } of pieces) {
-    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * longest);
-  }
-  const said = stripVTControlCharacters(end.toString('utf8'))
-    .replaceAll(/[^\P{Cc}\n]/gu, '')
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '');
-  return said.slice(-lines).join('\n').slice(-longest);
 }

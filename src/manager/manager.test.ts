@@ -9,7 +9,7 @@ import { createManager, type ManagerParts } from './manager.ts';
 const patient = new AbortController().signal;
 
 /** A manager without pools, runtimes and CI services, as it is in its first moments; `ending`: as in its last ones. */
-function starting(ending = false, more: object = {}) {
+function starting(ending = false, { all = [] as readonly object[], findings = (): readonly object[] => [] } = {}) {
   const clock = handClock();
   const pause = new Pause();
   pause.hold('starting', 'onejob is starting');
@@ -17,20 +17,16 @@ function starting(ending = false, more: object = {}) {
   const parts = {
     ...{
       services: [],
-      runtimes: () => [],
-      configChanged: async () => null,
-      findings: () => [],
-      hostFindings: async () => [],
+      host: { configChanged: async () => null, findings, hostFindings: async () => [] },
     },
     ...{
       queue: { check: async () => [], submit: () => 'taken' },
       store: { registrations: { services: () => [] } },
       facts: {},
     },
-    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, fleet: null },
+    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, deviceManager: null, runtimes: { all } },
     shutdown: { clients: () => {}, isEnding: ending },
     ...{ started, clock },
-    ...more,
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');
@@ -74,7 +70,7 @@ test('one that has decided to end admits nobody and takes no job, also while its
 test('doctor does not call a choice ok whose runtime cannot be used now', async () => {
   const check = async () => [{ level: 'error', subject: 'docker', message: 'the socket does not exist', hint: null } as const];
   const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
-  const { manager, start } = starting(false, { runtimes: () => [{ name: 'docker', check }], findings });
+  const { manager, start } = starting(false, { all: [{ name: 'docker', check }], findings });
   start();
   expect((await manager.doctor(patient)).map(({ level, subject }) => `${level} ${subject}`)).toEqual(['error docker']);
 });

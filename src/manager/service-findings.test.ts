@@ -23,7 +23,7 @@ function ask(services: Record<string, Check>, signal = new AbortController().sig
     open: (name: string) => (open[name] ?? []).map((one) => ({ name: one }) as StoredRegistration),
   };
   const all = Object.entries(services).map(([name, check]) => ({ name, check }));
-  return serviceFindings({ services: all, registrations, clock, trial: noDiagnosticSandboxes }, signal);
+  return serviceFindings({ services: all, registrations, clock, diagnostics: noDiagnosticSandboxes }, signal);
 }
 
 test('one that never answers is given up, and the others are heard', async () => {

@@ -51,7 +51,7 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
     nameOf: (key) => key,
     noteOf: (key) => notes[key] ?? null,
     about: () => null,
-    fleet,
+    deviceManager: fleet,
   };
 }
 
@@ -298,7 +298,7 @@ describe('a pool whose agents must be online to be given a job', () => {
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
     const pause = new Pause();
     const reconciler = { pools: [pool], slots: [slot], poolOf: () => pool, pause, intentOf: () => intent, stopping: false };
-    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), fleet: null } };
+    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), deviceManager: null } };
   }
   const cpus = { ...devicePool('lab').devices, count: 0 };
   const waiting: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };

@@ -17,7 +17,7 @@ export interface StatusParts {
   /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
   readonly about: (job: string) => AboutView | null;
   /** null where no pool asks for devices. */
-  readonly fleet: FleetParts | null;
+  readonly deviceManager: FleetParts | null;
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -35,7 +35,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       draining: pool.draining,
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
-      devices: parts.fleet === null ? null : poolDevices(parts.fleet.book, pool.config),
+      devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.book, pool.config),
       slots: mine.map((slot) => slotView(slot, parts)),
     };
   });
@@ -154,9 +154,9 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
 }
 
 /** Why the slot's devices must not be used now. Without standbys a slot has some only while a job needs them. */
-function devicesHeld(slot: Slot, pool: Pool, { fleet }: StatusParts): string | null {
+function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
   const { name, standby } = pool.config;
-  const needsNone = !standby && isEmpty(slot) && fleet?.book.partition.waiting.has(name) !== true;
+  const needsNone = !standby && isEmpty(slot) && deviceManager?.book.partition.waiting.has(name) !== true;
   return needsNone ? null : pool.devices.heldBack(slot.key);
 }
 

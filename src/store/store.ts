@@ -3,11 +3,11 @@
  * The only place with SQL in it.
  */
 import { randomBytes } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
+import { bootId } from '../system/process-identity.ts';
 import { type Database, openDatabase } from './db.ts';
 import { deviceTable, proofTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
@@ -23,13 +23,13 @@ import { slotTable } from './slots.ts';
 export type Store = ReturnType<typeof assemble>;
 
 /** @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_LED, E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL */
-export function openStore(stateDir: string, options: { readonly temporary?: boolean } = {}): Store {
+export function openStore(stateDir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Store {
   const dir = prepareDirectory(stateDir);
-  const lead = takeLead(dir, options);
+  const lead = takeLead(dir, { temporary });
   let db: Database | null = null;
   try {
     db = openDatabase(join(dir, databaseName));
-    return assemble(dir, db, lead);
+    return assemble(dir, db, lead, temporary);
   } catch (error) {
     db?.close();
     lead.release();
@@ -37,16 +37,18 @@ export function openStore(stateDir: string, options: { readonly temporary?: bool
   }
 }
 
-function assemble(dir: string, db: Database, lead: Lead) {
-  const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
+  const boot = bootId();
   return {
     /** Real path of the state directory. */
     dir,
     /** Id of this installation: made once per state directory, labels everything onejob creates. 12 hex digits. */
     owner: ownerOf(db),
     /** Id of the running boot; times of slots stored in another one mean nothing. */
-    bootId,
-    slots: slotTable(db, bootId),
+    bootId: boot,
+    /** Its manager ends with its last job, and makes no agents that wait for jobs. */
+    temporary,
+    slots: slotTable(db, boot),
     jobs: jobTable(db),
     history: historyTable(db),
     registrations: registrationTable(db),

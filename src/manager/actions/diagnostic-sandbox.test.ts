@@ -33,7 +33,7 @@ function trial({ image = 'x:1' as string | null, known = null as string | null, 
     reconciler: { pools: [pool] },
     nameOf: (key) => `box-${key.replace('/', '-')}`,
     fingerprints: { madeFrom: () => known },
-    asker: {
+    probe: {
       look: async ({ spec, script }) => {
         made.push(spec.recipe);
         return `said ${script}`;

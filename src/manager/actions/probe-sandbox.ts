@@ -150,16 +150,16 @@ function unfinished(how: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot inspect the sandbox: the script for that ${how}.`, { retry: true });
 }
 
-interface TrialParts {
+interface DiagnosticParts {
   readonly reconciler: Pick<Reconciler, 'pools'>;
   /** Agents' names by slot. */
   readonly nameOf: (key: string) => string;
   readonly fingerprints: Pick<Fingerprints, 'madeFrom'>;
-  readonly asker: Pick<SandboxProbe, 'look'>;
+  readonly probe: Pick<SandboxProbe, 'look'>;
 }
 
 /** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
-export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, asker }: TrialParts): DiagnosticSandboxes {
+export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, probe }: DiagnosticParts): DiagnosticSandboxes {
   return {
     like(name, change = (recipe) => recipe) {
       const pool = reconciler.pools.find(({ config }) => config.name === name);
@@ -180,7 +180,7 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, as
           // It is there: a look fetches nothing newer.
           const own: Recipe = { ...withoutCaches(recipe, runtime), pull: 'never' };
           const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
-          return asker.look({ runtime, spec, script }, signal);
+          return probe.look({ runtime, spec, script }, signal);
         },
         door: (port, signal) => runtime.door(recipe.network, port, signal),
       };

@@ -6,6 +6,7 @@ import type { CiService } from '../../ci/ci-service.ts';
 import { systemClock as clock } from '../../clock.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { createLogFolder } from '../../logs/log-folder.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { openStore } from '../../store/store.ts';
 import { openLoop } from './loop.ts';
@@ -24,6 +25,7 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
   const folder = opened.use(new Folder());
   const { config } = await folder.load('pools: { gpu: { agents: 2, standby: true, devices: 0, runtime: process } }');
   const store = opened.adopt(openStore(dir.path), (one) => one.close());
+  store.transaction({ durable: false }, () => stored.forEach(store.slots.save));
   const asked: string[] = [];
   const runtime = {
     name: 'process',
@@ -44,7 +46,6 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     config: { ...config, stateDir: dir.path },
     env: emptyEnvironment(),
     store,
-    stored,
     runtimes: {
       all: [runtime],
       best: runtime,
@@ -56,11 +57,8 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     services: new Map(services.map((one) => [one.name, one])),
     clock,
     log: { info() {}, warn, error() {} },
-    nameOf: (key) => key,
-    logDir: subdirectory(dir.path, 'logs'),
-    temporary: false,
-    emptied,
-    hurry: new AbortController().signal,
+    logs: createLogFolder(subdirectory(dir.path, 'logs')),
+    end: { emptied, hurry: new AbortController().signal },
   });
   opened.use(loop);
   return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };

@@ -7,23 +7,15 @@ import { randomBytes } from 'node:crypto';
 import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
+import { slotNames } from '../../config/template.ts';
 import { cachesFolder } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import {
-  type AgentId,
-  type AgentLane,
-  type Change,
-  type Exit,
-  isEmpty,
-  type JobId,
-  type JobResult,
-  type Slot,
-} from '../../core/slot.ts';
+import { type AgentLane, type Change, type Exit, isEmpty, type JobId, type JobResult, type Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { ToolRunner } from '../../gpu/run.ts';
 import type { Log } from '../../log.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import { deleteLog, LogFile, logPath } from '../../logs/log-file.ts';
+import type { LogFolder } from '../../logs/log-folder.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { HistoryTable } from '../../store/history.ts';
 import type { Store } from '../../store/store.ts';
@@ -37,7 +29,6 @@ import { createDiskWatch } from '../caches/disk-watch.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
 import { createFingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
-import { lastWords } from '../logs.ts';
 import { createObserver } from './observe.ts';
 import { createHolds } from './pause.ts';
 import { noDevices } from './pool.ts';
@@ -48,25 +39,22 @@ export interface LoopParts {
   readonly config: Config;
   readonly env: Environment;
   readonly store: Store;
-  /** Slots of the manager before, on this boot's clock. */
-  readonly stored: readonly Slot[];
   readonly runtimes: Runtimes;
   /** What pools name in `service`. */
   readonly services: ReadonlyMap<string, CiService>;
   readonly clock: Clock;
   readonly log: Log;
-  readonly nameOf: (key: string) => string;
-  /** Folder of what is kept of agents' output. */
-  readonly logDir: string;
-  /** Why none may be kept now, as a line for a log; null while there is room; left out: there always is. */
-  readonly noRoom?: () => string | null;
-  /** This manager ends with its last job, and makes no agents that wait for jobs. */
-  readonly temporary: boolean;
-  /** Told after each commit that left a slot empty. */
-  readonly emptied: () => void;
-  /** Runs the tools of GPU vendors; left out: as processes. */
+  readonly logs: LogFolder;
+  readonly end: EndOfManager;
+  /** Runs the tools of GPU vendors. Default: as processes. */
   readonly runner?: ToolRunner | undefined;
-  /** Aborts when what is kept of ended jobs is no longer waited for. */
+}
+
+/** How the loop and the end of its manager depend on each other. */
+export interface EndOfManager {
+  /** Called after each commit that left a slot empty. */
+  readonly emptied: () => void;
+  /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
   readonly hurry: AbortSignal;
 }
 
@@ -74,32 +62,30 @@ export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
 /** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
 export async function openLoop(parts: LoopParts) {
-  const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
+  const { config, env, store, runtimes, services, clock, log, logs } = parts;
   const { pools } = config;
+  const nameOf = slotNames(config);
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = createSandboxProbe(clock, newAgent);
+  const probe = createSandboxProbe(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
   const images = await openPoolImages({ config, env, store, services, log });
 
-  const keepers = new LogFollowers({
-    clock,
-    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit, ...(parts.noRoom && { noRoom: parts.noRoom }) }),
-    forget: (agent) => deleteLog(logPath(logDir, agent)),
+  const followers = new LogFollowers({
+    ...{ clock, logs },
     state: (agent, state) => {
       const key = reconciler.placeOf(agent);
       if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
     },
     listener: (agent) => {
-      const slot = reconciler.slot(reconciler.placeOf(agent) ?? '');
+      const slot = reconciler.slotOf(agent);
       return slot === undefined ? null : (reconciler.poolOf(slot.key).serviceOf(slot).listen?.(agent) ?? null);
     },
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
-  opened.defer(() => keepers.close());
-  const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
+  opened.defer(() => followers.close());
 
   const reconciler: Reconciler = new Reconciler({
     ...{ clock, log, newAgent },
@@ -119,9 +105,9 @@ export async function openLoop(parts: LoopParts) {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
-      fleet?.book.slotChanged(after);
+      deviceManager?.book.slotChanged(after);
       if (hasEnded(before, after)) caches.used(after.key);
-      if (isEmpty(after)) parts.emptied();
+      if (isEmpty(after)) parts.end.emptied();
     },
   });
 
@@ -134,7 +120,7 @@ export async function openLoop(parts: LoopParts) {
   });
   const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
-  const fleet: DeviceManager | null =
+  const deviceManager: DeviceManager | null =
     needy.length === 0
       ? null
       : (await import('../devices/device-manager.ts')).openDeviceManager({
@@ -148,7 +134,7 @@ export async function openLoop(parts: LoopParts) {
           runner: parts.runner,
         });
   const observer = createObserver({
-    ...{ clock, log, keepers, reconciler, asker, fingerprints },
+    ...{ clock, log, followers, reconciler, probe, fingerprints },
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
     makeRoom: async (signal) => {
@@ -171,16 +157,16 @@ export async function openLoop(parts: LoopParts) {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      ...{ clock, keepers, registrations, runtimes, observer, fleet, fingerprints, caches, asker, hurry: parts.hurry },
-      startedAt: clock.now(),
-      place: (key) => {
-        const slot = reconciler.slot(key);
-        if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
-        return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
+      ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, hurry: parts.end.hurry },
+      slots: {
+        place: (key) => {
+          const slot = reconciler.slot(key);
+          if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
+          return { slot, pool: reconciler.poolOf(key), name: nameOf(key), runtime: runtimes.get(slot.runtime) };
+        },
+        note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+        ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       },
-      note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
-      lastWords: said,
-      ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
     }),
   });
   opened.defer(() => caches.close());
@@ -192,11 +178,8 @@ export async function openLoop(parts: LoopParts) {
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
   restoreSlots({
-    ...{ reconciler, pools, services, runtimes },
-    devices: fleet?.book.slotDevices ?? noDevices,
-    stored: parts.stored,
-    keepStandby: !parts.temporary,
-    forget: (key) => store.slots.remove(key),
+    ...{ reconciler, pools, services, runtimes, store, clock },
+    devices: deviceManager?.book.slotDevices ?? noDevices,
   });
   const holds = createHolds({ clock, store, reconciler });
   holds.restore();
@@ -208,10 +191,10 @@ export async function openLoop(parts: LoopParts) {
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, keepers, images, fingerprints, caches, asker, holds },
+    ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds },
     /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
-    fleet,
-    lastWords: said,
+    deviceManager,
+    nameOf,
     /** What a slot is busy with, for people; null when there is nothing to say. */
     noteOf: (key: string): string | null => notes.get(key) ?? null,
     [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),

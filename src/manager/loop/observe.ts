@@ -18,7 +18,7 @@ import type { Reconciler } from './reconciler.ts';
 export interface ObserveParts {
   readonly clock: Clock;
   readonly log: Log;
-  readonly keepers: LogFollowers;
+  readonly followers: LogFollowers;
   readonly reconciler: Reconciler;
   /** Those there are at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
@@ -27,7 +27,7 @@ export interface ObserveParts {
   /** Removes what is not needed from a disk that is too full. */
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
   /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
-  readonly asker: Pick<SandboxProbe, 'isProbe'>;
+  readonly probe: Pick<SandboxProbe, 'isProbe'>;
 }
 
 const resyncEvery = 30_000;
@@ -39,7 +39,7 @@ const lastWords = 10_000;
 export type Observer = ReturnType<typeof createObserver>;
 
 export function createObserver(parts: ObserveParts) {
-  const { reconciler, keepers, log, minFree, fingerprints, asker, makeRoom, clock } = parts;
+  const { reconciler, followers, log, minFree, fingerprints, probe, makeRoom, clock } = parts;
   const abort = new AbortController();
   const away = new Map<string, string>();
   const judging = new Set<AgentId>();
@@ -64,7 +64,7 @@ export function createObserver(parts: ObserveParts) {
   /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
   async function start(): Promise<void> {
     for (const slot of reconciler.slots) {
-      for (const agent of standing(slot)) keepers.follow(agent, runtimeOf(slot));
+      for (const agent of standing(slot)) followers.follow(agent, runtimeOf(slot));
     }
     for (const runtime of runtimes) watching.push(watch(runtime));
     await resyncAll();
@@ -112,9 +112,9 @@ export function createObserver(parts: ObserveParts) {
 
   /** An agent's first process has ended. */
   async function exited(agent: AgentId, exit: Exit): Promise<void> {
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    const slot = reconciler.slotOf(agent);
+    if (slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    const { key } = slot;
     if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
       const failure = slot.standby.kind === 'preparing' ? noShell(slot.standby, reconciler.poolOf(key), exit) : null;
       reconciler.post(
@@ -131,15 +131,15 @@ export function createObserver(parts: ObserveParts) {
     judging.add(agent);
     try {
       const runtime = runtimeOf(slot);
-      const keeper = keepers.follow(agent, runtime);
-      let whole = await keepers.complete(agent, lastWords);
+      const follower = followers.follow(agent, runtime);
+      let whole = await followers.complete(agent, lastWords);
       // A runtime that is away says nothing about the script either: its log is read once it is back.
       while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
-        whole = await keepers.complete(agent, lastWords);
+        whole = await followers.complete(agent, lastWords);
       }
       if (abort.signal.aborted) return;
       // The marker may be read of output that a full disk does not take yet.
-      const begun = keeper.state === 'released';
+      const begun = follower.state === 'released';
       const end: Exit =
         whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so it is unknown whether it began' };
       reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
@@ -189,7 +189,7 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function isOrphan({ agent }: SandboxSeen): boolean {
-    return !asker.isProbe(agent) && reconciler.placeOf(agent) === undefined;
+    return !probe.isProbe(agent) && reconciler.placeOf(agent) === undefined;
   }
 
   async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
@@ -217,10 +217,8 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function gone(agent: AgentId): void {
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    if (key === undefined || slot === undefined || !standing(slot).includes(agent)) return;
-    reconciler.post(key, { kind: 'gone', agent });
+    const slot = reconciler.slotOf(agent);
+    if (slot !== undefined && standing(slot).includes(agent)) reconciler.post(slot.key, { kind: 'gone', agent });
   }
 
   function runtimeOf(slot: Slot): Runtime {

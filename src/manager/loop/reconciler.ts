@@ -111,9 +111,14 @@ export class Reconciler {
     return pool;
   }
 
-  /** Which slot an agent is in, in whatever lane. */
+  /** Key of the slot that an agent is in, in any lane. */
   placeOf(agent: AgentId): string | undefined {
     return this.#places.get(agent);
+  }
+
+  /** The slot that an agent is in, in any lane. */
+  slotOf(agent: AgentId): Slot | undefined {
+    return this.#slots.get(this.#places.get(agent) ?? '');
   }
 
   get isEmpty(): boolean {

@@ -52,12 +52,14 @@ function start(
   restoreSlots({
     reconciler,
     pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig),
-    stored,
+    store: {
+      slots: { all: () => stored.map((slot) => ({ slot, thisBoot: true })), remove() {} },
+      temporary: !keepStandby,
+    } as never,
+    clock,
     services: new Map(services.map((one) => [one.name, one])),
     runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
-    keepStandby,
     devices: noDevices,
-    forget() {},
   });
   for (const pool of reconciler.pools) pool.learn('', 'f');
   reconciler.start();

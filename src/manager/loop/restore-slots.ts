@@ -2,28 +2,28 @@
 import { absentService, type CiService } from '../../ci/ci-service.ts';
 import { isolationProblem } from '../../config/check-trust.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
 import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Store } from '../../store/store.ts';
 import type { LoopParts } from './loop.ts';
 import { noDevices, Pool, type SlotDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
-interface PopulateParts extends Pick<LoopParts, 'stored' | 'services' | 'runtimes'> {
+interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
   readonly pools: readonly PoolConfig[];
-  /** False: this manager ends with its last job, and makes no agents that wait for jobs. Services are told nothing of its slots. */
-  readonly keepStandby: boolean;
   /** Of pools whose agents need devices. */
   readonly devices: SlotDevices;
-  /** Deletes a slot that nothing is in and config does not name. */
-  readonly forget: (key: string) => void;
 }
 
-export function restoreSlots(parts: PopulateParts): void {
-  const { reconciler, runtimes, keepStandby } = parts;
+export function restoreSlots(parts: RestoreParts): void {
+  const { reconciler, runtimes, store } = parts;
+  // A temporary manager makes no agents that wait for jobs, and tells services nothing of its slots.
+  const keepStandby = !store.temporary;
   const serviceNamed = (name: string): CiService =>
     [...parts.services.values()].find((one) => one.name === name) ?? absentService(name);
-  const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
+  const left = new Map(storedSlots(store, parts.clock).map((slot) => [slot.key, slot]));
   for (const config of parts.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
     const devices = config.devices.count === 0 ? noDevices : parts.devices;
@@ -44,7 +44,7 @@ export function restoreSlots(parts: PopulateParts): void {
   }
   for (const slot of left.values()) {
     if (isEmpty(slot)) {
-      parts.forget(slot.key);
+      store.slots.remove(slot.key);
       continue;
     }
     const [name = slot.key] = slot.key.split('/');
@@ -77,15 +77,20 @@ function heldBy({ devices }: Slot): SlotDevices {
   return { of: () => devices, heldBack: () => null, lost: () => false };
 }
 
-/** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */
-export function rebased(slot: Slot, now: number): Slot {
+/** The slots of the previous manager, on this boot's clock. @throws OnejobError E_STATE_CORRUPT */
+export function storedSlots(store: Pick<Store, 'slots'>, clock: Pick<Clock, 'now'>): Slot[] {
+  return store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
+}
+
+/** A slot of another boot, on this boot's clock. Nobody knows any more how long its job may still run. */
+function rebased(slot: Slot, now: number): Slot {
   const standby = 'since' in slot.standby ? { ...slot.standby, since: now } : slot.standby;
   const agent = { ...slot.agent, ...('since' in slot.agent ? { since: now } : {}) };
   if (agent.kind === 'busy') return { ...slot, standby, agent: { ...agent, due: null } };
   return { ...slot, standby, agent: 'due' in agent ? { ...agent, due: now } : agent };
 }
 
-function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
+function serviceOf(pool: PoolConfig, { services }: RestoreParts): CiService {
   const service = services.get(pool.service);
   if (service === undefined)
     throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which does not exist.`);

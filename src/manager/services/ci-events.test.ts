@@ -27,7 +27,7 @@ function open(words: () => Promise<string> = async () => '') {
   const slot = { key: 'ci/1', grace: 5_000, agent: { kind: 'idle', agent: 'a1', online: false, since: 40 } } as unknown as Slot;
   const reconciler = {
     pools: [pool],
-    placeOf: (agent: string) => (agent === 'a1' || agent === 'standby' ? 'ci/1' : undefined),
+    slotOf: (agent: string) => (agent === 'a1' || agent === 'standby' ? slot : undefined),
     slot: () => slot,
     poolOf: () => pool,
     post: (_: string, event: SlotEvent) => void posted.push(event),

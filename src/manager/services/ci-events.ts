@@ -2,7 +2,7 @@
 import type { CiEvent, CiService } from '../../ci/ci-service.ts';
 import type { SlotFacts } from '../../ci/parts.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type AgentId, jobsIn, type Slot } from '../../core/slot.ts';
+import { type AgentId, jobsIn } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
@@ -36,10 +36,10 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
       return;
     }
     const { agent } = event;
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    // Two services may look at one list of agents; only that of the agent itself is heard.
-    if (key === undefined || slot === undefined || reconciler.poolOf(key).serviceOf(slot) !== service) return;
+    const slot = reconciler.slotOf(agent);
+    // Two services may look at one list of agents; only the agent's own is heard.
+    if (slot === undefined || reconciler.poolOf(slot.key).serviceOf(slot) !== service) return;
+    const { key } = slot;
     switch (event.kind) {
       case 'cancel': {
         const grace = event.grace ?? slot.grace;
@@ -86,21 +86,17 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
 
 /** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
 export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
-  const slotOf = (agent: AgentId): Slot | undefined => {
-    const key = loop().placeOf(agent);
-    return key === undefined ? undefined : loop().slot(key);
-  };
   return {
     poolOf(agent) {
-      const slot = slotOf(agent);
+      const slot = loop().slotOf(agent);
       return slot === undefined ? null : loop().poolOf(slot.key).config.name;
     },
     silentFor(agent) {
-      const lane = slotOf(agent)?.agent;
+      const lane = loop().slotOf(agent)?.agent;
       return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
     },
     isBusy(agent) {
-      const lane = slotOf(agent)?.agent;
+      const lane = loop().slotOf(agent)?.agent;
       return lane?.kind === 'busy' && lane.agent === agent;
     },
     jobsOf(key) {
