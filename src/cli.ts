@@ -1,6 +1,6 @@
 /**
- * The command line as a whole: the program, its help, and how a failure becomes an exit code. What a command does is
- * imported when it is called, so that `run` and `--help` start without what they do not need.
+ * The command line: the program, its help, and exit codes of failures. A command's code is imported when it is called, so that
+ * `run` and `--help` start without unneeded code.
  */
 import { resolve } from 'node:path';
 import { Command, CommanderError, Option } from 'commander';
@@ -16,12 +16,11 @@ import type { Act } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
-import type { CliContext, GlobalFlags, Place, Session } from './cli/session.ts';
-import { findPlace, readVersion } from './cli/session.ts';
+import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
 import { OnejobError } from './errors.ts';
 
-/** Runs one command line. Resolves with the exit code; never rejects. */
+/** Runs one command line. Resolves to the exit code; never rejects. */
 export async function runCli(context: CliContext): Promise<number> {
   let code: number = exitCodes.ok;
   let output: Output = createOutput(context, context.args.includes('--json'));
@@ -49,7 +48,7 @@ export async function runCli(context: CliContext): Promise<number> {
   return code;
 }
 
-/** Every command with its options and help; what one does is up to `act`. */
+/** Every command with its options and help. `act` decides what a command does. */
 export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Command {
   const version = readVersion();
   const program = new Command('onejob')
@@ -100,7 +99,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of th
 }
 
 function createSession(context: CliContext, output: Output, given: GlobalFlags): Session {
-  // Absolute from here on, since a daemon started for us lives in another directory.
+  // Absolute from here on, since a daemon that we start has another directory.
   const path = (value: string | undefined) => (value === undefined ? undefined : resolve(context.cwd, value));
   const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
   let place: Promise<Place> | null = null;

@@ -17,7 +17,7 @@ import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 
-/** Runs a manager until it has stopped; the exit code. */
+/** Runs a manager until it has stopped. Returns the exit code. */
 export async function runDaemon(
   options: DaemonOptions,
   env: Environment,
@@ -40,7 +40,7 @@ export async function runDaemon(
     for (const runtime of runtimes.all) runtime.close?.();
   });
   const system = env.uid === 0 && !temporary;
-  // The state directory lets nobody else in, so what is shared is not in it.
+  // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const host = await openHost({

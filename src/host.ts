@@ -1,6 +1,6 @@
 /**
- * One manager of one host, put together on a store and on runtimes that are there: services, the loop, house-keeping, and the way
- * it ends. The daemon adds the command line, the choice of runtimes and the API; tests run it in virtual time.
+ * One manager of one host, assembled on a store and runtimes: services, the loop, housekeeping, and the way it ends. The daemon
+ * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
 import type { Manager } from './api/manager.ts';
 import { type CiServices, createCiServices } from './ci/index.ts';
@@ -44,11 +44,11 @@ export interface Host extends AsyncDisposable {
   readonly shutdown: Shutdown;
   /** Looks at everything once, then lets the loop decide and act. */
   start(): Promise<void>;
-  /** Runs until the manager has come to its end, and closes what is open at services. */
+  /** Runs until the manager has ended, and closes connections to services. */
   finish(): Promise<'drain' | 'end' | 'leave'>;
 }
 
-/** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH, E_BUG; what was opened is closed again. */
+/** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH, E_BUG; everything is closed again then */
 export async function openHost(given: HostParts): Promise<Host> {
   const { config, env, store, runtimes, clock, log } = given;
   const { temporary } = store;
@@ -136,23 +136,23 @@ export async function openHost(given: HostParts): Promise<Host> {
         { reconciler, clock, log, demanded, lastWords: (agent) => lastWords(loop.followers.read(agent)) },
         watching.signal,
       );
-      // The queue lets go of a job right after it has told of its end.
+      // The queue drops a job right after it has reported its end.
       queue.onChange((job) => {
         const { pool } = job;
         tellLost(job, log);
-        // One that waited for devices and was cancelled lets the next one ask.
+        // The cancellation of a job that waited for devices lets the next one ask.
         queueMicrotask(() => {
           demanded(pool);
           shutdown.look();
         });
       });
       await observer.start();
-      // What a daemon before a temporary one has left at services is the next one's to judge.
+      // The next permanent daemon handles what a previous one left at services.
       if (!temporary) void services.endStrays(watching.signal);
       void deviceManager?.start();
       opened.defer(renewImages(images, { clock, log }));
       caches.start();
-      // A temporary one ends with its jobs, and they were told where they run.
+      // A temporary manager ends with its jobs, which were told where they run.
       if (!temporary) opened.defer(keepChoosing({ clock, log, runtimes, reconciler, observer }));
       reconciler.pause.release('starting');
       reconciler.start();
@@ -161,7 +161,7 @@ export async function openHost(given: HostParts): Promise<Host> {
     },
     async finish() {
       const how = await shutdown.finished;
-      // Whoever waits for a job's end hears of it before the API is closed.
+      // Those who wait for a job's end are notified before the API is closed.
       reconciler.flush();
       if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
       deviceManager?.close(how === 'leave');

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import { type Allocation, allocate, type Supply } from './allocate.ts';
 import type { Allocatable, Lease, Want } from './lease.ts';
 
 type Gpu = Allocatable & { readonly group?: number };
@@ -21,7 +21,7 @@ const lease = (key: string, ...devices: (string | Gpu)[]): Lease => ({
 });
 /** What each slot got, as `pool/1: g1 g2`. */
 const got = ({ slots }: Allocation) => slots.map((slot) => [`${slot.key}:`, ...slot.devices.map(({ uuid }) => uuid)].join(' '));
-const run = (wants: Want<Gpu>[], fleet: Fleet<Gpu>) => got(allocate(wants, fleet));
+const run = (wants: Want<Gpu>[], supply: Supply<Gpu>) => got(allocate(wants, supply));
 const on = (...keys: string[]) => new Set(keys);
 
 describe('from nothing', () => {
@@ -172,10 +172,10 @@ describe('what is in use stays', () => {
 
   test('a card that must not be used is not taken from under a job', () => {
     const leases = [lease('lab/1', 'a')];
-    const fleet = { devices, leases, barred: on('a') };
-    const busy = allocate([want('lab', { agents: 1 })], { ...fleet, inUse: on('lab/1') });
+    const supply = { devices, leases, barred: on('a') };
+    const busy = allocate([want('lab', { agents: 1 })], { ...supply, inUse: on('lab/1') });
     expect(busy.slots).toMatchObject([{ key: 'lab/1', devices: [{ uuid: 'a' }], barred: ['a'], outdated: true }]);
-    expect(run([want('lab', { agents: 1 })], fleet)).toEqual(['lab/1: b']);
+    expect(run([want('lab', { agents: 1 })], supply)).toEqual(['lab/1: b']);
   });
 
   test('as it should be it is not outdated, and a CPU slot needs no lease', () => {
@@ -188,8 +188,8 @@ describe('what is in use stays', () => {
   });
 
   test('a whole GPU in use bars its instances, and an instance its GPU', () => {
-    const fleet = { devices: [gpu('g'), gpu('m1', 'g')], inUse: on('old/1') };
-    expect(run([want('lab')], { ...fleet, leases: [lease('old/1', 'g')] })).toEqual(['old/1: g']);
+    const supply = { devices: [gpu('g'), gpu('m1', 'g')], inUse: on('old/1') };
+    expect(run([want('lab')], { ...supply, leases: [lease('old/1', 'g')] })).toEqual(['old/1: g']);
     expect(run([want('lab')], { devices: [gpu('g')], inUse: on('old/1'), leases: [lease('old/1', gpu('m1', 'g'))] })).toEqual([
       'old/1: m1',
     ]);
@@ -217,12 +217,12 @@ describe('devices that sit together', () => {
 
   test('make up for a bad one', () => {
     const leases = [lease('pair/1', 'g0', 'g3')];
-    const fleet = { devices: grouped(0, 1, 0, 1), leases, barred: on('g3'), ...pairs };
-    expect(run([want('pair', { agents: 1, count: 2 })], fleet)).toEqual(['pair/1: g0 g2']);
+    const supply = { devices: grouped(0, 1, 0, 1), leases, barred: on('g3'), ...pairs };
+    expect(run([want('pair', { agents: 1, count: 2 })], supply)).toEqual(['pair/1: g0 g2']);
   });
 
   test('matter less than staying', () => {
-    const fleet = { devices: grouped(0, 0, 1, 1), leases: [lease('pair/1', 'g0', 'g3')], ...pairs };
-    expect(run([want('pair', { agents: 1, count: 2 })], fleet)).toEqual(['pair/1: g0 g3']);
+    const supply = { devices: grouped(0, 0, 1, 1), leases: [lease('pair/1', 'g0', 'g3')], ...pairs };
+    expect(run([want('pair', { agents: 1, count: 2 })], supply)).toEqual(['pair/1: g0 g3']);
   });
 });

@@ -1,20 +1,20 @@
 /**
- * One slot, one event, one answer. Pure: the same slot, event and time always give the same next slot.
+ * Decides what an event changes in a slot. Pure: the same slot, event and time always give the same next slot.
  *
- * Held here: an agent moves to the agent lane only by being released from standby (S2), its job is written as started at
- * most once (S3), it goes back to the queue only while its script has certainly not begun (S7), and an event about
- * another agent, or one that makes no sense in this state, changes nothing.
+ * Guarantees: an agent enters the agent lane only by its release from standby (S2). Its job is recorded as started at most once
+ * (S3). The job returns to the queue only while its script has certainly not begun (S7). An event about another agent, or one
+ * that makes no sense in this state, changes nothing.
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
 import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Slot, SlotEvent } from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
-/** How often a sandbox that does not die is killed again, in ms. */
+/** ms between two kills of a sandbox that does not end. */
 export const killInterval = 10_000;
 
 export interface Decision {
-  /** The same object as before when the event meant nothing. */
+  /** The same object as before if the event changed nothing. */
   readonly slot: Slot;
   readonly changes: readonly Change[];
   readonly actions: readonly Action[];
@@ -125,7 +125,7 @@ function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
 }
 
 function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
-  // That its script began says nothing of an agent that has yet to be seen by its CI service.
+  // A started script says nothing about an agent that its CI service has yet to see.
   if (lane.kind === 'releasing' && lane.job === null) {
     const { agent, fingerprint } = lane;
     return to(slot, { kind: 'idle', agent, fingerprint, online: false, since: now });
@@ -163,7 +163,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       return leaveLane(slot, lane.agent, null, now, exit.kind === 'lost' ? [] : [failed]);
     }
     case 'releasing': {
-      // The log may tell of its beginning only together with its end.
+      // The log may show the beginning only together with the end.
       if (logSaysReleased) return lane.job === null ? idleEnded(slot, lane.agent, exit, now) : finish(slot, lane, exit, now);
       const failure = endedAtGate(exit);
       const changes = returned(lane.job, lane.agent, failure);
@@ -186,7 +186,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
   }
 }
 
-/** Nobody has seen a job of it: its CI service is asked, with how it ended. */
+/** No job was seen, so its CI service is asked, with how it ended. */
 function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
   return leaveLane(slot, agent, null, now, [], exit.kind === 'lost' ? null : exit);
 }
@@ -200,7 +200,7 @@ function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
     case 'shutdown':
       return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
     case 'unreleased':
-      // It had begun all the same. TERM and KILL were ours and say nothing of the job; any other end is its own.
+      // The script had begun after all. Our TERM or KILL says nothing about the job; any other end is its own.
       if (exit.kind !== 'code' || (exit.code !== 137 && exit.code !== 143)) return exit;
       return { kind: 'lost', reason: failure?.message ?? 'nobody saw it begin in time' };
     case 'renewal':

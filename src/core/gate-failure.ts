@@ -1,7 +1,7 @@
-/** What it means that a sandbox ended while its script had not begun. */
+/** Explains the end of a sandbox whose script had not begun. */
 import type { Exit, Failure } from './slot.ts';
 
-/** An agent that ends before its script began: a start failure, never a job's result. */
+/** An end before the script began is a start failure, never a job's result. */
 export function endedAtGate(exit: Exit): Failure {
   switch (exit.kind) {
     case 'code':

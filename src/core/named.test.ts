@@ -1,7 +1,7 @@
 /** Slot k of a pool that names its devices gets the k-th of them: names of agents and their folders stay with their cards. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import { type Allocation, allocate, type Supply } from './allocate.ts';
 import type { Allocatable, Lease, Want } from './lease.ts';
 
 const gpus = (...uuids: string[]): Allocatable[] => uuids.map((uuid) => ({ uuid, parent: null }));
@@ -12,7 +12,7 @@ const want = (named: readonly string[], more: Partial<Want<Allocatable>> = {}): 
 };
 const got = ({ slots }: Allocation) =>
   slots.map(({ key, devices }) => `${key.slice(2)}: ${devices.map(({ uuid }) => uuid).join(' ')}`);
-const run = (one: Want<Allocatable>, fleet: Fleet<Allocatable>) => got(allocate([one], fleet));
+const run = (one: Want<Allocatable>, supply: Supply<Allocatable>) => got(allocate([one], supply));
 
 describe('devices that are named', () => {
   test('go to the slots in the order of their names, however the host lists them', () => {
@@ -72,14 +72,14 @@ test('S1: as many slots are served as without an order, no device twice, and the
       fc.integer({ min: 1, max: 2 }),
       fc.subarray(names),
       (named, there, agents, count, away) => {
-        const fleet = { devices: gpus(...there), barred: new Set(away) };
+        const supply = { devices: gpus(...there), barred: new Set(away) };
         const { named: _, ...plain } = want(named, { agents, count });
-        const ordered = allocate([want(named, { agents, count })], fleet);
+        const ordered = allocate([want(named, { agents, count })], supply);
         const all = ordered.slots.flatMap(({ devices }) => devices.map(({ uuid }) => uuid));
         expect(new Set(all).size).toBe(all.length);
-        expect(got(allocate([want(named, { agents, count })], { ...fleet, leases: ordered.slots }))).toEqual(got(ordered));
+        expect(got(allocate([want(named, { agents, count })], { ...supply, leases: ordered.slots }))).toEqual(got(ordered));
         const served = ({ slots }: Allocation) => slots.length;
-        if (count === 1) expect(served(ordered)).toBe(served(allocate([plain], fleet)));
+        if (count === 1) expect(served(ordered)).toBe(served(allocate([plain], supply)));
       },
     ),
     { numRuns: 1000 },

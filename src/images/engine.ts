@@ -1,5 +1,4 @@
 /** What building images needs of an Engine, beside what the docker runtime asks it. */
-
 import { createInterface } from 'node:readline';
 import { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
@@ -7,8 +6,8 @@ import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { connect, usualLimits } from '../engine/call.ts';
 import type { Endpoint } from '../engine/endpoint.ts';
-import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../engine/failures.ts';
-import { OnejobError } from '../errors.ts';
+import { diskFull, isDiskFull, statusOf, translate } from '../engine/failures.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 
 const imageAnswer = z.object({
   Id: z.string(),

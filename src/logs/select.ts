@@ -3,7 +3,7 @@ import { stripVTControlCharacters } from 'node:util';
 import type { LogPiece } from '../api/manager.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
 
-/** The last lines of what there is, and with `follow` what comes then. */
+/** The last existing lines, and with `follow` what comes then. */
 export async function* lastLines(
   read: (follow: boolean) => AsyncIterable<LogPiece>,
   lines: number,
@@ -26,15 +26,9 @@ export async function* lastLines(
     if (index > 0 || surplus <= 0) return [piece];
     return piece.stream === 'note' ? [] : [{ ...piece, bytes: afterLines(piece.bytes, surplus) }];
   });
-  // Whoever goes on after a lost connection counts from the start.
-  yield gapPiece({
-    missing: beyond(
-      told,
-      shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none),
-    ),
-    after: none,
-    asked: true,
-  });
+  // A client that reconnects counts from the start.
+  const size = shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
+  yield gapPiece({ missing: beyond(told, size), after: none, asked: true });
   yield* shown;
   if (follow) yield* skip(read(true), told);
 }
@@ -47,7 +41,7 @@ function count(bytes: Uint8Array): number {
   return found;
 }
 
-/** What comes after so many lines. */
+/** What follows so many lines. */
 function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
   let at = 0;
   for (let left = lines; left > 0; left -= 1) {
@@ -58,7 +52,7 @@ function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
   return bytes.subarray(at);
 }
 
-/** Leaves out the first bytes of each stream, and the notes among them. */
+/** Skips the first bytes of each stream, and the notes in between. */
 export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }: Counts): AsyncGenerator<LogPiece> {
   let left: Counts = { stdout, stderr };
   for await (const piece of pieces) {

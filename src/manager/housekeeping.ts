@@ -1,5 +1,4 @@
-/** What is done now and then, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
-
+/** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
 import { readdir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
@@ -8,7 +7,7 @@ import { agentsIn, overBefore } from '../ci/own-queue/prune.ts';
 import type { Config } from '../config/config.ts';
 import { secretFindings } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
-import { toFailure } from '../errors.ts';
+import { codeOf, toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
@@ -22,11 +21,11 @@ export interface HousekeepingParts {
   readonly store: Store;
   readonly queue: Pick<OwnQueue, 'prune'>;
   readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
-  /** Named caches, looked after once an hour; left out where there are none. */
+  /** Named caches, checked once an hour; omitted if there are none. */
   readonly caches?: Pick<Caches, 'tidy'>;
 }
 
-/** ms between two looks at secrets, between two times of forgetting, and between two looks at caches. */
+/** ms between checks of secrets, between deletions, and between checks of caches. */
 const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
 export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
@@ -59,11 +58,11 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
     failed,
   );
   return {
-    /** What is not in order with the config's secrets, one sentence each. */
+    /** Problems with the config's secrets, one sentence each. */
     get problems(): readonly string[] {
       return problems;
     },
-    /** The same for `doctor`, looked at anew. */
+    /** The same for `doctor`, checked again. */
     findings,
     close: (): void => {
       stopCaches();
@@ -72,16 +71,16 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
   };
 }
 
-/** How often the folder is looked through, in ms: it may hold many. */
+/** ms between scans of the folder, which may hold many files. */
 const sweepEvery = 60 * 60_000;
 
-/** Forgets jobs of CI services, and the logs of their agents, that nobody will ask for any more. `now`: wall clock, ms since the epoch. */
+/** Deletes old jobs of CI services and the logs of their agents. `now`: wall clock, ms since the epoch. */
 export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'serviceJobs' | 'transaction'>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
     store.transaction({ durable: false }, () => store.serviceJobs.prune(before));
-    // A clock that was set back must not put it off.
+    // Setting the clock back must not delay it.
     if (swept !== null && Math.abs(now - swept) < Math.min(sweepEvery, keepMs)) return;
     swept = now;
     const folder = join(store.dir, agentLogsFolder);
@@ -99,14 +98,17 @@ async function list(folder: string): Promise<string[]> {
   try {
     return await readdir(folder);
   } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return [];
+    if (codeOf(error) === 'ENOENT') return [];
     throw error;
   }
 }
 
 const noLimit = 2 ** 31 - 1;
 
-/** `onejob jobs prune`: forgets jobs that ended longer ago than somebody says, with all that is kept of them, before `keep_jobs` does. */
+/**
+ * `onejob jobs prune`: deletes jobs that ended longer ago than given, with everything that is kept of them, before `keep_jobs`
+ * does.
+ */
 export function createPruneJobs({
   store,
   queue,

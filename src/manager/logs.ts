@@ -1,4 +1,4 @@
-/** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
+/** The content of `onejob logs`: the live and kept output of jobs and agents, and the agents' own logs. */
 import { existsSync } from 'node:fs';
 import { abortable } from '../abortable.ts';
 import type { LogManner, LogPiece, LogSource } from '../api/manager.ts';
@@ -21,12 +21,12 @@ export interface LogParts {
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
   readonly serviceJobs: { job(id: string): JobView | null };
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
   readonly stateDir: string;
 }
 
-/** ms between two looks at a job of a CI service that nobody tells of its changes. */
+/** ms between looks at a job of a CI service, whose changes nobody reports. */
 const lookEvery = 1_000;
 
 export function createLogs(parts: LogParts) {
@@ -38,7 +38,7 @@ export function createLogs(parts: LogParts) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
   };
 
-  /** Who has begun it, the first one first. */
+  /** The agents that ran it, the first one first. */
   const agentsOf = ({ id, about, agent }: JobView): AgentId[] => {
     const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
     const agents = begun.map((entry) => entry.agent).reverse();
@@ -48,7 +48,7 @@ export function createLogs(parts: LogParts) {
   async function* ofJob(id: string, how: LogManner, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
-      // One that waited, and was cancelled where it waits.
+      // It waited, and was cancelled at its service.
       if (job === null) return;
       const agent = agentsOf(job).find((one) => !read.has(one));
       if (agent !== undefined) {
@@ -73,18 +73,18 @@ export function createLogs(parts: LogParts) {
       hasBegun ||= piece.stream === 'stdout';
       yield piece;
     }
-    // Of a job that never began the agent's own words are all there is.
+    // If the job never began, the agent's own words are all there is.
     if (!hasBegun && !signal.aborted) yield* forTerminal(output.read(agent, { signal }));
   }
 
-  /** Whether the agent had a job, and its output is apart from that of the job. */
+  /** Whether the agent had a job whose output is separate from its own. */
   function isSplit(agent: AgentId): boolean {
     const job = history.get(agent)?.job ?? null;
     const view = job === null ? null : (queue.job(job) ?? serviceJobs.job(job));
     return services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
   }
 
-  /** An id becomes part of a path, so only one that was given out may come so far. */
+  /** An id becomes part of a path, so only known ones are allowed. */
   function checkAgent(agent: AgentId): void {
     if (history.get(agent) !== null || reconciler.placeOf(agent) !== undefined) return;
     throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
@@ -112,7 +112,7 @@ export function createLogs(parts: LogParts) {
     throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no agent logs.`, { retry: true });
   }
 
-  /** Resolves when the job has changed, or may have: nobody tells of a job that a CI service keeps. */
+  /** Resolves when the job may have changed: nobody reports changes of a job at a CI service. */
   async function change(id: string, signal: AbortSignal): Promise<void> {
     const changed = Promise.withResolvers<void>();
     const stop = queue.onChange((job) => {
@@ -139,7 +139,7 @@ export function createLogs(parts: LogParts) {
         return;
       }
       if (isSplit(agent)) {
-        // Nobody shows an agent's log as it is, nor goes on with it after a lost connection.
+        // Nobody shows an agent's log as it is, or continues it after a lost connection.
         const filter = createPlain();
         for await (const piece of output.read(agent, { signal })) {
           if (piece.stream === 'note') yield piece;

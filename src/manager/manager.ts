@@ -1,5 +1,4 @@
-/** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
-
+/** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
 import { abortable } from '../abortable.ts';
 import type { Manager } from '../api/manager.ts';
 import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
@@ -62,7 +61,7 @@ export interface HostReport {
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
 }
 
-/** ms that `doctor` waits for a start that is under way. */
+/** ms that `doctor` waits for a start in progress. */
 const startPatience = 5_000;
 
 export function createManager(parts: ManagerParts): Manager {
@@ -83,7 +82,7 @@ export function createManager(parts: ManagerParts): Manager {
   const diagnostics = createDiagnosticSandboxes(loop);
   let clients = 0;
 
-  /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
+  /** Somebody who asks a daemon right after its start wants to know what is wrong, not that it is still starting. */
   const startedSoon = async (signal: AbortSignal): Promise<void> => {
     using limit = deadline(clock, startPatience, signal);
     await abortable(parts.started, limit.signal).catch(() => signal.throwIfAborted());
@@ -119,14 +118,14 @@ export function createManager(parts: ManagerParts): Manager {
         ...runtimes.all.map((runtime) => runtime.check(signal)),
       ];
       const wide = await host.hostFindings(signal);
-      // What a pool lacks is said once, where the reason is said, too.
+      // A pool's lack of devices is reported once, with its reason.
       const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
       const found = deviceManager === null ? [] : deviceFindings(deviceManager, reconciler.slots);
       const lacking = found.filter(({ subject }) => !explained.has(subject));
       const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);
       const checked = (await Promise.all(checks)).flat();
       const all = [...config, ...pools, ...lacking, ...wide, ...host.findings(), ...checked];
-      // Why a runtime was chosen is no comfort where it cannot be used now.
+      // The reason for a runtime is of no use if the runtime cannot be used now.
       const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes.all.some(({ name }) => name === subject));
       return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));
     },
@@ -168,8 +167,8 @@ export function createManager(parts: ManagerParts): Manager {
     down: (request) => shutdown.begin(request),
     forgotten: (signal) => abortable(shutdown.forgotten, signal),
     hold() {
-      // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
-      // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
+      // A temporary manager that is ending accepts no new clients: they find their place with the next one. A daemon that
+      // somebody stops may wait for its jobs for hours, and can be queried and hurried meanwhile.
       if (shutdown.isEnding) throw stopping();
       shutdown.clients(++clients);
       let held = true;

@@ -1,32 +1,30 @@
 /**
- * Which runtimes a manager has, and which one serves the pools that name neither a runtime nor an image. For those, Docker is
- * chosen when its Engine answers and the default image can be had; otherwise their jobs run as processes, the reason is said,
- * and Docker is looked at again while the manager runs. Docker, once chosen, stays chosen. A pool that names an image or a
- * runtime never gets another one: what it lacks, it waits for.
+ * Which runtimes a manager has, and which one serves the pools that name neither a runtime nor an image. Docker serves them if
+ * its Engine answers and the default image can be pulled. Otherwise their jobs run as processes, onejob says why, and checks
+ * Docker again while the manager runs. Docker stays chosen. A pool that names an image or a runtime never gets another one: it
+ * waits for what is missing.
  */
-
 import { join } from 'node:path';
 import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
-import type { Slot } from '../core/slot.ts';
-import { isEmpty } from '../core/slot.ts';
+import { isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { type Finding, fine, warning } from '../finding.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 import type { Runtime } from './runtime.ts';
 
 export interface Runtimes {
-  /** Grows when `chooseAgain` chooses one that was not there. */
+  /** Grows when `chooseAgain` chooses a new one. */
   readonly all: readonly Runtime[];
   /** For pools that name none. */
   readonly best: Runtime;
-  /** Why `best` was chosen; null when every pool names its runtime. */
+  /** Why `best` was chosen; null if every pool names its runtime. */
   readonly reason: string | null;
   /** For `doctor`. */
   findings(): readonly Finding[];
   get(name: string): Runtime;
-  /** Looks whether a better runtime than a fallback is there now. True when `best` is another one from now on. */
+  /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
   chooseAgain(): Promise<boolean>;
 }
 
@@ -39,7 +37,7 @@ export interface ChooseOptions {
   readonly stored: readonly Slot[];
 }
 
-/** How long the choice may take to look at an Engine, in ms. */
+/** ms that the choice may take to probe an Engine. */
 const patience = 5_000;
 
 export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
@@ -80,7 +78,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   };
 }
 
-/** What is told of the choice: an Engine that answered then need not answer now (`isAway`), and says so itself. */
+/** How to report the choice. An Engine that answered at the start may be away now (`isAway`), and reports that itself. */
 export function choiceNow({ best, reason, findings }: Pick<Runtimes, 'best' | 'reason' | 'findings'>, isAway: boolean) {
   if (!isAway) return { reason, findings: findings() };
   return { reason: reason === null ? null : `${best.name}, chosen at the start`, findings: [] };
@@ -89,7 +87,7 @@ export function choiceNow({ best, reason, findings }: Pick<Runtimes, 'best' | 'r
 interface Choice {
   readonly runtime: Runtime;
   readonly reason: string;
-  /** Docker would have been chosen, and could not be used. */
+  /** Docker was the first choice, but could not be used. */
   readonly isFallback: boolean;
 }
 
@@ -138,7 +136,7 @@ async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime
 
 async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise<DockerRuntime> {
   const { createDockerRuntime, logLimits } = await import('./docker/docker.ts');
-  // Each pool's own setting holds for its sandboxes; what `doctor` says is about the one that they share.
+  // Each pool's own setting applies to its sandboxes. `doctor` reports the one that they share.
   const ways = new Set(config.pools.flatMap(({ devices, recipe }) => (devices.count === 0 ? [] : [recipe.grant.way])));
   const [grant = 'auto'] = ways.size === 1 ? ways : [];
   return createDockerRuntime({ owner, clock, environment: env.docker, grant, log: logLimits(config.logLimit) });

@@ -1,4 +1,4 @@
-/** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
+/** The executors: the only place where a slot's actions reach a runtime or a CI service. Each may run again after a crash. */
 import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../../ci/ci-service.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../../core/slot.ts';
@@ -43,25 +43,25 @@ export interface Places {
   ran(agent: AgentId, job: JobId): void;
 }
 
-/** What errors say of a runtime that cannot be reached at all. */
+/** Codes of a runtime that cannot be reached. */
 const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION']);
 
-/** How long a started sandbox may take until its gate is ready, in ms. */
+/** ms that a started sandbox may take until its gate is ready. */
 const readyTimeout = 60_000;
-/** How long one wait for a word of the gate takes, in ms. A script it was handed it must take within three. */
+/** ms of one wait for the gate's answer. It must take a script within three. */
 const heardTimeout = 5_000;
-/** How long the log of an interrupted release may take from *ready* to *released*, both of which were written long ago, in ms. */
+/** ms between *ready* and *released* in the log of an interrupted release, both of which were written long ago. */
 const replayTimeout = 500;
-/** Between two TERMs, in ms. */
+/** ms between two TERMs. */
 const betweenTerms = 250;
-/** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
+/** ms that reading an ended sandbox's output may take before it is removed anyway. */
 const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
   const { clock, slots, registrations, observer, deviceManager, fingerprints, followers } = parts;
   const { place, note } = slots;
   const startedAt = clock.now();
-  /** Agents that were sent one TERM, to be given no job. */
+  /** Agents that got one TERM, so that they take no job. */
   const asked = new Set<AgentId>();
 
   const isAway = (runtime: Runtime): boolean => observer.unreachable(runtime.name) !== null;
@@ -113,11 +113,11 @@ export function createExecutors(parts: ActParts): Executors {
     folder: (name, signal) => runtime.getFolder(agent, name, signal),
   });
 
-  /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
+  /** An idle agent ended by itself: its service may know whether it had a job; otherwise, what was wrong. */
   async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
     const { service, runtime, context } = endedOf(key, agent, null);
     const isEarly = service.capabilities.binds === 'early';
-    // What was never let through its gate has nothing to keep.
+    // A sandbox that was never released has nothing to keep.
     if (isEarly && (followers.follow(agent, runtime).state === 'released' || exit !== null)) {
       await followers.complete(agent, drainTimeout);
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
@@ -127,7 +127,7 @@ export function createExecutors(parts: ActParts): Executors {
     if (exit === null) return null;
     if (typeof ran === 'string') return 'worked';
     if (asked.has(agent)) return null;
-    // Nobody can say: an agent that says itself that something was wrong is believed.
+    // Nobody knows, so an agent that itself reports an error is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
     const words = await lastWords(followers.read(agent));
     return service.describeExit?.(exit, words) ?? endedWithoutJob(exit, words);
@@ -140,7 +140,7 @@ export function createExecutors(parts: ActParts): Executors {
     return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
   }
 
-  /** A script that was handed over may have begun: only a log that can be read and does not say so speaks against it. */
+  /** A script that was handed over may have begun. Only a readable log without the marker is evidence against it. */
   async function heard(agent: AgentId, runtime: Runtime, what: 'ready' | 'released', times: number, signal: AbortSignal) {
     for (let silent = 1; ; silent = isAway(runtime) ? 1 : silent + 1) {
       try {
@@ -148,7 +148,7 @@ export function createExecutors(parts: ActParts): Executors {
         return;
       } catch (error) {
         signal.throwIfAborted();
-        // Not at the first time: after a pause of the whole machine timers come before what was sent meanwhile.
+        // Not the first time: after a pause of the whole machine timers fire before data that arrived meanwhile.
         if (silent >= times && !isAway(runtime)) throw error;
       }
     }
@@ -165,13 +165,13 @@ export function createExecutors(parts: ActParts): Executors {
         followers.follow(agent, runtime);
         const ready = await followers.until(agent, 'ready', readyTimeout, signal);
         if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));
-        // A sandbox that ended instead says so by its exit, with more to tell than we know here.
+        // The exit of an ended sandbox is reported separately, with more details.
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
       } catch (error) {
         signal.throwIfAborted();
         const failure = toFailure(error);
         if (!notThere.has(failure.code)) return [{ kind: 'prepareFailed', agent, failure }];
-        // No fault of the pool's or the job's, so it counts for neither: what is to be made waits until the runtime is back.
+        // This is not the pool's or the job's fault, so it counts for neither: preparation waits until the runtime is back.
         observer.cannotReach(runtime, failure.message);
         return [{ kind: 'exited', agent, exit: { kind: 'lost', reason: failure.message }, released: false }];
       } finally {
@@ -197,15 +197,15 @@ export function createExecutors(parts: ActParts): Executors {
       const { pool, runtime, context } = contextOf(key, agent, job, fingerprint);
       try {
         followers.follow(agent, runtime);
-        // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
-        // what has not.
+        // A previous manager began it: files and script may have been handed over. Adopt it if it has begun, otherwise start
+        // over.
         if (lane.kind === 'releasing' && lane.since < startedAt) return await interrupted(agent, runtime, signal);
         const registration = await registered();
         if (registration.files !== null) {
           note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
         }
-        // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
+        // Nothing has begun: the job returns to its queue, and the slot waits for its proof.
         if ((await deviceManager?.prover.before(place(key).slot, agent, signal)) === false)
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
@@ -229,7 +229,7 @@ export function createExecutors(parts: ActParts): Executors {
         if (pool.service.capabilities.binds === 'late') return pool.service.register(context, signal);
         const known = await registrations.get(agent);
         if (known !== null) return known;
-        // Credentials are in memory only: after a restart the agent is given up and a new one registered.
+        // Credentials are only in memory: after a restart the agent is given up, and a new one registered.
         throw new OnejobError('E_REGISTRATION_LOST', `The registration of agent ${agent} was lost in a restart.`, { retry: true });
       }
     },
@@ -238,7 +238,7 @@ export function createExecutors(parts: ActParts): Executors {
       const { slot, pool, runtime } = place(key);
       const service = pool.serviceOf(slot);
       try {
-        // A manager that is gone may have sent it, and a second one would end a job that has come all the same: that is looked at first.
+        // A previous manager may have sent the first TERM, and a second one would end a job that came anyway: ask first.
         if (slot.agent.kind === 'retiring' && slot.agent.since >= startedAt) await wish();
         const job = await service.retire(agent, signal).catch(async (error: unknown) => {
           if (!signal.aborted) await wish();
@@ -264,7 +264,7 @@ export function createExecutors(parts: ActParts): Executors {
       if (slot.agent.kind === 'ending') await service.ending?.(slot.agent, signal);
       for (let left = service.capabilities.terms - (asked.has(agent) ? 1 : 0); left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
-        // Two that come together may be taken for one.
+        // Two TERMs at the same time may count as one.
         if (left > 1) await sleep(clock, betweenTerms, signal);
       }
       return [];
@@ -277,7 +277,7 @@ export function createExecutors(parts: ActParts): Executors {
 
     async settle({ agent, job }, key, signal) {
       const { service, runtime, context } = endedOf(key, agent, job);
-      // A job that was cancelled before its release leaves a sandbox at its gate, whose output has no end.
+      // A job that was cancelled before its release leaves a sandbox at its gate, whose output never ends.
       if (followers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
       if (!(await followers.complete(agent, drainTimeout))) followers.lostEnd(agent);
       signal.throwIfAborted();
@@ -301,19 +301,19 @@ export function createExecutors(parts: ActParts): Executors {
   };
 }
 
-/** What a job asks for itself is given or refused, never left out in silence; a pool's image only says what images it would use. */
+/** A job's own wishes are fulfilled or refused, never ignored. A pool's image only says what it would use. */
 function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
   return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
     hint: 'Omit --image to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
   });
 }
 
-/** Whether a gate may have taken the script though handing it over failed: the answer was lost, not the script (S6). */
+/** Whether a gate may have taken the script although handing it over failed: only the answer was lost (S6). */
 function mayHaveArrived({ code, retry }: Failure): boolean {
   return retry && code !== 'E_GATE_ENDED';
 }
 
-/** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
+/** The recipe of a slot's next sandbox: the pool's, or the job's own. */
 export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
   const base = poolRecipe(pool, name);
   return (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;

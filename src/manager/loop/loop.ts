@@ -1,7 +1,7 @@
 /**
- * The loop, put together for one manager: what observes, what decides, what acts, and what each of them asks the others.
- * Once it is open every slot of the last manager is in it, and nothing is decided or begun: its pause `starting` is let go,
- * and it is started, by whoever has opened it, once everything was looked at.
+ * Assembles the loop of one manager: what observes, decides and acts, and how they depend on each other. Once it is open it
+ * contains every slot of the previous manager, but does nothing. Its creator looks at everything, releases the pause `starting`,
+ * and starts it.
  */
 import { randomBytes } from 'node:crypto';
 import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
@@ -40,7 +40,7 @@ export interface LoopParts {
   readonly env: Environment;
   readonly store: Store;
   readonly runtimes: Runtimes;
-  /** What pools name in `service`. */
+  /** By the names that pools use in `service`. */
   readonly services: ReadonlyMap<string, CiService>;
   readonly clock: Clock;
   readonly log: Log;
@@ -60,7 +60,7 @@ export interface EndOfManager {
 
 export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
-/** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
+/** @throws OnejobError E_BUG if a pool names a service or runtime that does not exist; everything is closed again then */
 export async function openLoop(parts: LoopParts) {
   const { config, env, store, runtimes, services, clock, log, logs } = parts;
   const { pools } = config;
@@ -192,16 +192,16 @@ export async function openLoop(parts: LoopParts) {
   const closing = opened.move();
   return {
     ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds },
-    /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
+    /** null if no pool needs devices. It outlives the loop: the caller that starts it closes it. */
     deviceManager,
     nameOf,
-    /** What a slot is busy with, for people; null when there is nothing to say. */
+    /** What a slot is busy with, for people; null if there is nothing to say. */
     noteOf: (key: string): string | null => notes.get(key) ?? null,
     [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),
   };
 }
 
-/** Writes down what a step of one slot says about its agents, in the slot's own commit. Standbys that nothing was released to leave no trace. */
+/** Records what a step of a slot says about its agents, in the same commit. Standbys that were never released leave no trace. */
 function writeHistory(
   before: Slot,
   after: Slot,
@@ -219,7 +219,7 @@ function writeHistory(
   if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
 }
 
-/** How its job ended, when that was by the agent's own end; else how the agent ended, as its slot still knows. */
+/** How its job ended, if by the agent's own end; else how the agent ended, if its slot knows. */
 function exitOf(agent: string, { leaving }: Slot, changes: readonly Change[]): Exit | null {
   const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
   if (ended?.change === 'ended' && isExit(ended.result)) return ended.result;
@@ -230,7 +230,7 @@ function isExit(result: JobResult): result is Exit {
   return result.kind === 'code' || result.kind === 'signal' || result.kind === 'oom' || result.kind === 'lost';
 }
 
-/** What an agent of a service that keeps its jobs itself goes through, as lines of the log: nobody else tells whoever sits before it. */
+/** Logs the progress of an agent whose service keeps its own jobs: nobody else reports it on this host. */
 export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: JobId) => ServiceJob | null): void {
   const [was, is] = [before.agent, after.agent];
   const slot = after.key;

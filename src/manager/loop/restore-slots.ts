@@ -1,4 +1,4 @@
-/** Brings slots and config together when a manager starts: adopted where they fit, emptied where config has moved on. */
+/** Merges stored slots with the config when a manager starts: slots that fit are adopted, others are emptied. */
 import { absentService, type CiService } from '../../ci/ci-service.ts';
 import { isolationProblem } from '../../config/check-trust.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -13,7 +13,7 @@ import type { Reconciler } from './reconciler.ts';
 interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
   readonly pools: readonly PoolConfig[];
-  /** Of pools whose agents need devices. */
+  /** Devices of pools that need some. */
   readonly devices: SlotDevices;
 }
 
@@ -32,7 +32,7 @@ export function restoreSlots(parts: RestoreParts): void {
       const fresh = emptySlot({ key, runtime: runtime.name, service: service.name, grace: config.stopGrace });
       const known = left.get(fresh.key);
       left.delete(fresh.key);
-      // Another runtime takes the slot over only once what the first one made is gone.
+      // Another runtime takes over a slot only once the sandboxes of the first one are gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
     const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed, tellsOffers: keepStandby });
@@ -66,13 +66,13 @@ export function restoreSlots(parts: RestoreParts): void {
   }
 }
 
-/** As many as config says; of a pool that has one for each device those there were, until somebody has looked. */
+/** As many slots as config says; with one slot per device the stored ones, until the devices were looked at. */
 function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
   if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => key.slice(0, key.lastIndexOf('/')) === pool.name);
   return Array.from({ length: pool.agents }, (_, i) => `${pool.name}/${i + 1}`);
 }
 
-/** What is left of a slot that config has moved on from keeps its devices until it is empty. */
+/** A slot that has left the config keeps its devices until it is empty. */
 function heldBy({ devices }: Slot): SlotDevices {
   return { of: () => devices, heldBack: () => null, lost: () => false };
 }

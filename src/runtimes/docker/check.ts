@@ -1,5 +1,4 @@
 /** What `doctor` says about an Engine. */
-
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { systemClock } from '../../clock.ts';
@@ -10,6 +9,7 @@ import { type Endpoint, endpointUrl, resolveEndpoint } from '../../engine/endpoi
 import { probeDocker } from '../../engine/probe.ts';
 import { toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
+import type { EngineFacts } from '../../gpu/doctor.ts';
 import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
@@ -63,7 +63,10 @@ const ways: Readonly<Record<Way, string>> = {
   runtime: 'through the runtime "nvidia"',
 };
 
-/** How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null. Nothing on a host without GPUs. */
+/**
+ * How devices would be granted, and whether onejob checks that. `blind` says why it cannot, or is null. Empty on a host without
+ * GPUs.
+ */
 export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
   if (!gpus) return [];
   const subject = 'devices';
@@ -77,13 +80,16 @@ export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: 
   return [how, warning(subject, message, "Run onejob as root on the Engine's own host.")];
 }
 
-/** A limit of this host, and no fault: only pools that ask for that network mind. */
+/** This is a limit of the host, not a fault: it concerns only pools that ask for that network. */
 export async function checkInternet(firewall: Firewall): Promise<Finding> {
   const why = await firewall.obstacle();
   return fine('docker', why === null ? 'Pools may use network: internet.' : `Pools cannot use network: internet, because ${why}.`);
 }
 
-/** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */
+/**
+ * Why the network `internet` is not possible here, as the end of a sentence; null if it is. Does not ask the Engine. Never
+ * throws.
+ */
 export async function internetObstacle(settings: DockerEnvironment): Promise<string | null> {
   try {
     const { kind } = await resolveEndpoint(settings);
@@ -102,16 +108,9 @@ async function diskFinding(rootDir: string): Promise<Finding | null> {
   return warning('disk', message, 'Free space on it, e.g. with "docker image prune".');
 }
 
-/** As `EngineFacts` of `src/gpu/doctor.ts`. */
-export interface EngineFacts {
-  readonly version: string;
-  readonly cgroupDriver: string | null;
-  readonly way: Way | null;
-}
-
 /**
- * Of the Engine that gives these pools their devices. null when none has to, none answers, or the one that does is not on this
- * host. Never throws but when `signal` aborts.
+ * The facts about the Engine that gives these pools their devices. null if no pool needs one, it does not answer, or it is not on
+ * this host. Throws only when `signal` aborts.
  */
 export async function engineFacts(
   pools: readonly Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>[],

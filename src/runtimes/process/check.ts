@@ -1,4 +1,4 @@
-/** What `doctor` says about the process runtime. */
+/** The findings of `doctor` about the process runtime. */
 import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -6,7 +6,7 @@ import { type Finding, fine, warning } from '../../finding.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
 
-/** Programs without which no sandbox can be made; all are part of every Debian, Ubuntu and Fedora. */
+/** Programs that every sandbox needs. All are part of every Debian, Ubuntu and Fedora. */
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 export async function findings(host: Host): Promise<Finding[]> {
@@ -55,7 +55,7 @@ function seccomp({ mode, root, filter }: Host): Finding {
   );
 }
 
-/** On a host without GPUs there is nothing to warn of. */
+/** A host without GPUs needs no warning. */
 function devices({ mode, deviceDir }: Host): Finding {
   if (mode === 'bubblewrap') return fine('devices', 'A job can only use the GPUs of the host that were leased to it.');
   const message =
