@@ -14,7 +14,6 @@ const mostBraces = 64;
 /** A longer text matches nothing: no path on Linux is longer. */
 const longestText = 4_096;
 
-/** Matches one letter. */
 type One = (letter: string) => boolean;
 type Many = '*';
 type Part = '**' | readonly (One | Many)[];

@@ -2,6 +2,8 @@
 import { z } from 'zod';
 import type { Mount } from './runtimes/runtime.ts';
 
+const optional = <T extends z.ZodType>(type: T) => type.nullable().prefault(null);
+
 const mount = z.strictObject({
   host: z.string(),
   container: z.string(),
@@ -11,37 +13,23 @@ const mount = z.strictObject({
   cache: z.custom<Mount['cache']>((found) => found === null, 'a job has no caches of its own').default(null),
 });
 
-/** The request of `onejob run`. */
+/** A line of at most `most` characters. */
+const label = (most: number) => optional(z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u')));
+
 export const jobRequest = z.strictObject({
   /** Chosen by the client, so that submitting again after a lost connection gives the same job. 12 hex digits. */
-  id: z
-    .string()
-    .regex(/^[0-9a-f]{12}$/)
-    .nullable()
-    .default(null),
+  id: optional(z.string().regex(/^[0-9a-f]{12}$/)),
   command: z.array(z.string()).min(1),
   /** null: the pool named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
   pool: z.string().nullable().default(null),
   env: z.record(z.string(), z.string()).default({}),
   /** For people, in lists. */
-  name: z
-    .string()
-    .regex(/^\P{Cc}{1,100}$/u)
-    .nullable()
-    .default(null),
+  name: label(100),
   /** The submitter according to the client, unchecked. */
-  user: z
-    .string()
-    .regex(/^\P{Cc}{1,64}$/u)
-    .nullable()
-    .default(null),
+  user: label(64),
   image: z.string().nullable().default(null),
   /** Overrides the pool's limit, and may not exceed it. Bytes. */
-  memory: z
-    .int()
-    .min(6 * 2 ** 20)
-    .nullable()
-    .default(null),
+  memory: optional(z.int().min(6 * 2 ** 20)),
   cpus: z.number().min(0.01).nullable().default(null),
   volumes: z.array(mount).default([]),
   devices: z.int().min(0).nullable().default(null),

@@ -17,12 +17,10 @@ export interface Log {
 }
 
 export interface LogOptions {
-  /** JSON lines, or text for a person. */
   readonly json: boolean;
   readonly stream: Writable;
   /** Removes secrets from a text; applied to every string of every line. */
   readonly redact?: (text: string) => string;
-  /** Whether text is coloured. */
   readonly color?: boolean;
   /** Lays out a line of text; `lead` is its time. */
   readonly layout?: (lead: string, text: string) => string;

@@ -4,10 +4,8 @@
  *
  * `next` and `record` are synchronous, because they are part of one commit; everything that talks to the world is not.
  */
-
 import type { Readable } from 'node:stream';
-import type { WaitingJob } from '../core/plan.ts';
-import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
+import type { AgentId, Change, Exit, Failure, JobId, Reserved, StopReason } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -224,7 +222,7 @@ export interface CiService {
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
   /** The pool's next job that this slot could take, or with null any slot, not taking it. */
-  next(pool: string, slot: string | null): WaitingJob | null;
+  next(pool: string, slot: string | null): Reserved | null;
 
   /** Writes down what became of a job. Called inside the store's transaction; must not throw for a change it has seen before. */
   record(change: Change): void;

@@ -7,7 +7,7 @@
  * still fits stays, a missing device stays leased to its slot, and only a slot whose device must not be used now moves to a free
  * one.
  */
-import { type Allocatable, createLeaseTable, type Lease, type LeaseTable, type Want } from './lease.ts';
+import { type Allocatable, createLeaseTable, type Lease, type Want } from './lease.ts';
 import type { DeviceId } from './slot.ts';
 
 /** The devices to allocate, and the existing leases. */
@@ -42,165 +42,179 @@ export interface Allocation {
 
 /** Allocates devices. The same input always gives the same slots, and its result as leases gives that result again. */
 export function allocate<D extends Allocatable>(wants: readonly Want<D>[], supply: Supply<D>): Allocation {
-  const { inUse = new Set<string>() } = supply;
-  const old = new Map((supply.leases ?? []).map((lease) => [lease.key, lease]));
-  const view = createView(supply);
-  const table = createLeaseTable();
-  // First the leases in use, then those that can stay, for all pools: only then the rest is free.
-  for (const lease of old.values()) if (inUse.has(lease.key)) table.take(lease);
-  for (const want of wants) {
-    for (const lease of leasesOf(want, old)) {
-      const kept = inUse.has(lease.key) ? null : keep(want, lease, view, table);
-      if (kept !== null) table.take(kept);
-    }
-  }
-  let pass = handOut(wants, old, view, table, inUse);
-  // A slot of a later pool that moved may have left what a slot of an earlier pool waits for.
-  for (let left = old.size; pass.hasMoved && left > 0; left--) pass = handOut(wants, old, view, table, inUse);
-  const slots = [...pass.slots];
-  const pools = new Set(wants.map((want) => want.pool));
-  for (const lease of old.values()) {
-    if (inUse.has(lease.key) && !pools.has(lease.pool)) slots.push(show(lease, null, view, inUse));
-  }
-  return { slots, short: pass.short };
-}
-
-interface Pass extends Allocation {
-  /** A slot has moved from its devices to others. */
-  readonly hasMoved: boolean;
-}
-
-/** One pass through the pools: slots that have nothing, or something barred, take what is free. */
-function handOut<D extends Allocatable>(
-  wants: readonly Want<D>[],
-  old: ReadonlyMap<string, Lease>,
-  view: View<D>,
-  table: LeaseTable,
-  inUse: ReadonlySet<string>,
-): Pass {
-  const short: { pool: string; wanted: number; got: number }[] = [];
-  const slots: AllocatedSlot[] = [];
-  let hasMoved = false;
-  for (const want of wants) {
-    const settle = (key: string): Filled => {
-      if (inUse.has(key) && old.has(key)) return 'has';
-      const held = table.held(key);
-      const result = fill(want, key, old.get(key) ?? null, view, table);
-      if (result === 'got' && held !== undefined) hasMoved = true;
-      return result;
-    };
-    const keys = new Set<string>();
-    const first = keysOf(want, old, inUse);
-    // Others may be able to join a slot that moved; each moves once.
-    for (let left = first.length; left >= 0; left--) {
-      const results = first.map((key) => ({ key, result: settle(key) }));
-      for (const { key, result } of results) if (result !== 'none') keys.add(key);
-      if (!results.some(({ result }) => result === 'got')) break;
-    }
-    if (want.agents === 'per-device') addPerDevice(want, keys, settle);
-    else if (keys.size < want.agents) short.push({ pool: want.pool, wanted: want.agents, got: keys.size });
-    // Surplus slots stay while they are in use.
-    for (const lease of old.values()) if (lease.pool === want.pool && inUse.has(lease.key)) keys.add(lease.key);
-    for (const key of [...keys].toSorted((a, b) => numberOf(a) - numberOf(b))) {
-      slots.push(show(table.held(key) ?? { key, pool: want.pool, devices: [] }, want, view, inUse));
-    }
-  }
-  return { slots, short, hasMoved };
-}
-
-/** Facts about devices, whoever holds them. */
-interface View<D extends Allocatable> {
-  readonly present: ReadonlyMap<DeviceId, D>;
-  readonly near: Near<D> | null;
-  isBarred(device: Allocatable): boolean;
-  /** Whether the pool wants such a device. A missing device is accepted. */
-  suits(want: Want<D>, device: Allocatable): boolean;
-}
-
-function createView<D extends Allocatable>({ devices, barred = new Set(), near }: Supply<D>): View<D> {
-  const present = new Map(devices.map((device) => [device.uuid, device]));
-  const split = new Set(devices.map((device) => device.parent));
-  return {
-    present,
-    near: near ?? null,
-    isBarred: ({ uuid, parent }) => barred.has(uuid) || (parent !== null && barred.has(parent)),
-    suits(want, { uuid }) {
-      const device = present.get(uuid);
-      // A GPU with MIG instances is not a device of its own.
-      return device === undefined || (!split.has(uuid) && want.fits(device));
-    },
-  };
-}
-
-/** The lease as it can stay, apart from barred devices; null if it is not complete. */
-function keep<D extends Allocatable>(want: Want<D>, lease: Lease, view: View<D>, table: LeaseTable): Lease | null {
-  const good = lease.devices.filter((device) => view.suits(want, device) && table.isFree(device, want.pool, want.share));
-  const devices = want.count === 'all' ? good : good.slice(0, want.count);
-  return devices.length === 0 || devices.length < least(want) ? null : { ...lease, devices };
+  return new Allocator(supply).allocate(wants);
 }
 
 /** Whether a slot got devices, keeps what it had, or there is nothing for it. */
 type Filled = 'got' | 'has' | 'none';
 
-function fill<D extends Allocatable>(want: Want<D>, key: string, old: Lease | null, view: View<D>, table: LeaseTable): Filled {
-  if (want.count === 0) return 'has';
-  const held = table.held(key);
-  if (held !== undefined && want.count !== 'all' && !held.devices.some(view.isBarred)) return 'has';
-  // A lease that is no longer complete keeps the devices that nobody else got.
-  const before = held?.devices ?? old?.devices.filter((device) => isFreeNow(want, device, view, table)) ?? [];
-  const good = before.filter((device) => !view.isBarred(device));
-  const devices =
-    choose(want, key, good, view, table) ?? (held === undefined && good.length > 0 ? choose(want, key, [], view, table) : null);
-  if (devices === null) return held === undefined ? 'none' : 'has';
-  if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
-  table.take({ key, pool: want.pool, devices });
-  return 'got';
-}
+class Allocator<D extends Allocatable> {
+  readonly #supply: Supply<D>;
+  readonly #present: ReadonlyMap<DeviceId, D>;
+  /** GPUs with MIG instances. Such a GPU is not a device of its own. */
+  readonly #split: ReadonlySet<DeviceId | null>;
+  readonly #old: ReadonlyMap<string, Lease>;
+  readonly #table = createLeaseTable();
 
-function choose<D extends Allocatable>(
-  want: Want<D>,
-  key: string,
-  kept: readonly Allocatable[],
-  view: View<D>,
-  table: LeaseTable,
-): readonly Allocatable[] | null {
-  const turn = turnOf(want, key);
-  const free = turn.inOrder(
-    [...view.present.values()].filter(
-      (device) => isFreeNow(want, device, view, table) && !kept.some(({ uuid }) => uuid === device.uuid),
-    ),
-    (other) => table.held(other) !== undefined,
-  );
-  if (want.count === 'all' && free.length > 0) return [...kept, ...free];
-  const company = kept.length > 0 ? undefined : withRoom(want, view, table);
-  if (company !== undefined) return company;
-  if (want.count === 'all') return kept.length > 0 ? kept : null;
-  const own = kept.length === 0 ? free.filter(turn.isOwn) : [];
-  if (own.length === want.count) return own;
-  const seen = kept.flatMap(({ uuid }) => view.present.get(uuid) ?? []);
-  const more = pick(free, want.count - kept.length, seen, want.named !== undefined && want.count === 1 ? null : view.near);
-  return more === null ? null : [...kept, ...more];
-}
+  constructor(supply: Supply<D>) {
+    this.#supply = supply;
+    this.#present = new Map(supply.devices.map((device) => [device.uuid, device]));
+    this.#split = new Set(supply.devices.map((device) => device.parent));
+    this.#old = new Map((supply.leases ?? []).map((lease) => [lease.key, lease]));
+  }
 
-function isFreeNow<D extends Allocatable>(
-  want: Want<D>,
-  device: Allocatable,
-  view: View<D>,
-  table: LeaseTable,
-  share = 1,
-): boolean {
-  const isUsable = view.present.has(device.uuid) && !view.isBarred(device) && view.suits(want, device);
-  return isUsable && table.isFree(device, want.pool, share);
-}
+  allocate(wants: readonly Want<D>[]): Allocation {
+    // First the leases in use, then those that can stay, for all pools: only then the rest is free.
+    for (const lease of this.#old.values()) if (this.#isInUse(lease.key)) this.#table.take(lease);
+    for (const want of wants) {
+      for (const lease of this.#leasesOf(want)) {
+        const kept = this.#isInUse(lease.key) ? null : this.#keep(want, lease);
+        if (kept !== null) this.#table.take(kept);
+      }
+    }
+    let { hasMoved, slots, short } = this.#handOut(wants);
+    // A slot of a later pool that moved may have left what a slot of an earlier pool waits for.
+    for (let left = this.#old.size; hasMoved && left > 0; left--) ({ hasMoved, slots, short } = this.#handOut(wants));
+    const pools = new Set(wants.map((want) => want.pool));
+    const others = [...this.#old.values()].filter((lease) => this.#isInUse(lease.key) && !pools.has(lease.pool));
+    return { slots: [...slots, ...others.map((lease) => this.#show(lease, null))], short };
+  }
 
-/** Devices of a slot that another slot of its sharing pool may join: cards are filled up one by one. */
-function withRoom<D extends Allocatable>(want: Want<D>, view: View<D>, table: LeaseTable): readonly Allocatable[] | undefined {
-  if (want.share === 1) return undefined;
-  const isOpen = (device: Allocatable) => isFreeNow(want, device, view, table, want.share);
-  return [...table.leases()].find(
-    ({ pool, devices }) =>
-      pool === want.pool && devices.length > 0 && (want.count === 'all' || devices.length === want.count) && devices.every(isOpen),
-  )?.devices;
+  /**
+   * One pass through the pools: slots that have nothing, or something barred, take what is free. `hasMoved`: a slot has moved from
+   * its devices to others.
+   */
+  #handOut(wants: readonly Want<D>[]): Allocation & { readonly hasMoved: boolean } {
+    const short: { pool: string; wanted: number; got: number }[] = [];
+    const slots: AllocatedSlot[] = [];
+    let hasMoved = false;
+    for (const want of wants) {
+      const settle = (key: string): Filled => {
+        if (this.#isInUse(key) && this.#old.has(key)) return 'has';
+        const held = this.#table.held(key);
+        const result = this.#fill(want, key);
+        if (result === 'got' && held !== undefined) hasMoved = true;
+        return result;
+      };
+      const keys = new Set<string>();
+      const first = this.#keysOf(want);
+      // Others may be able to join a slot that moved; each moves once.
+      for (let left = first.length; left >= 0; left--) {
+        const results = first.map((key) => ({ key, result: settle(key) }));
+        for (const { key, result } of results) if (result !== 'none') keys.add(key);
+        if (!results.some(({ result }) => result === 'got')) break;
+      }
+      if (want.agents === 'per-device') addPerDevice(want, keys, settle);
+      else if (keys.size < want.agents) short.push({ pool: want.pool, wanted: want.agents, got: keys.size });
+      // Surplus slots stay while they are in use.
+      for (const lease of this.#old.values()) if (lease.pool === want.pool && this.#isInUse(lease.key)) keys.add(lease.key);
+      for (const key of [...keys].toSorted((a, b) => numberOf(a) - numberOf(b))) {
+        slots.push(this.#show(this.#table.held(key) ?? { key, pool: want.pool, devices: [] }, want));
+      }
+    }
+    return { slots, short, hasMoved };
+  }
+
+  #isInUse(key: string): boolean {
+    return this.#supply.inUse?.has(key) === true;
+  }
+
+  #isBarred({ uuid, parent }: Allocatable): boolean {
+    const { barred } = this.#supply;
+    return barred !== undefined && (barred.has(uuid) || (parent !== null && barred.has(parent)));
+  }
+
+  /** Whether the pool wants such a device. A missing device is accepted. */
+  #suits(want: Want<D>, { uuid }: Allocatable): boolean {
+    const device = this.#present.get(uuid);
+    return device === undefined || (!this.#split.has(uuid) && want.fits(device));
+  }
+
+  #isFreeNow(want: Want<D>, device: Allocatable, share = 1): boolean {
+    const isUsable = this.#present.has(device.uuid) && !this.#isBarred(device) && this.#suits(want, device);
+    return isUsable && this.#table.isFree(device, want.pool, share);
+  }
+
+  /** The lease as it can stay, apart from barred devices; null if it is not complete. */
+  #keep(want: Want<D>, lease: Lease): Lease | null {
+    const { pool, share, count } = want;
+    const good = lease.devices.filter((device) => this.#suits(want, device) && this.#table.isFree(device, pool, share));
+    const devices = count === 'all' ? good : good.slice(0, count);
+    return devices.length === 0 || devices.length < least(want) ? null : { ...lease, devices };
+  }
+
+  #fill(want: Want<D>, key: string): Filled {
+    if (want.count === 0) return 'has';
+    const held = this.#table.held(key);
+    if (held !== undefined && want.count !== 'all' && !held.devices.some((device) => this.#isBarred(device))) return 'has';
+    // A lease that is no longer complete keeps the devices that nobody else got.
+    const before = held?.devices ?? this.#old.get(key)?.devices.filter((device) => this.#isFreeNow(want, device)) ?? [];
+    const good = before.filter((device) => !this.#isBarred(device));
+    const devices = this.#choose(want, key, good) ?? (held === undefined && good.length > 0 ? this.#choose(want, key, []) : null);
+    if (devices === null) return held === undefined ? 'none' : 'has';
+    if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
+    this.#table.take({ key, pool: want.pool, devices });
+    return 'got';
+  }
+
+  #choose(want: Want<D>, key: string, kept: readonly Allocatable[]): readonly Allocatable[] | null {
+    const turn = turnOf(want, key);
+    const isKept = (device: D) => kept.some(({ uuid }) => uuid === device.uuid);
+    const open = [...this.#present.values()].filter((device) => this.#isFreeNow(want, device) && !isKept(device));
+    const free = turn.inOrder(open, (other) => this.#table.held(other) !== undefined);
+    if (want.count === 'all' && free.length > 0) return [...kept, ...free];
+    const company = kept.length > 0 ? undefined : this.#withRoom(want);
+    if (company !== undefined) return company;
+    if (want.count === 'all') return kept.length > 0 ? kept : null;
+    const own = kept.length === 0 ? free.filter(turn.isOwn) : [];
+    if (own.length === want.count) return own;
+    const seen = kept.flatMap(({ uuid }) => this.#present.get(uuid) ?? []);
+    const near = want.named !== undefined && want.count === 1 ? null : (this.#supply.near ?? null);
+    const more = pick(free, want.count - kept.length, seen, near);
+    return more === null ? null : [...kept, ...more];
+  }
+
+  /** Devices of a slot that another slot of its sharing pool may join: cards are filled up one by one. */
+  #withRoom(want: Want<D>): readonly Allocatable[] | undefined {
+    if (want.share === 1) return undefined;
+    const isOpen = ({ pool, devices }: Lease): boolean =>
+      pool === want.pool &&
+      devices.length > 0 &&
+      (want.count === 'all' || devices.length === want.count) &&
+      devices.every((device) => this.#isFreeNow(want, device, want.share));
+    return [...this.#table.leases()].find(isOpen)?.devices;
+  }
+
+  #show(lease: Lease, want: Want<D> | null): AllocatedSlot {
+    const { key, pool, devices } = lease;
+    const barred = devices.filter((device) => this.#isBarred(device));
+    const isRight =
+      want !== null &&
+      isWithin(want, key) &&
+      devices.length >= least(want) &&
+      (want.count === 'all' || devices.length === want.count) &&
+      devices.every((device) => this.#suits(want, device));
+    return {
+      key,
+      pool,
+      devices: devices.map(({ uuid, parent }) => ({ uuid, parent })),
+      missing: devices.filter(({ uuid }) => !this.#present.has(uuid)).map(({ uuid }) => uuid),
+      barred: barred.map(({ uuid }) => uuid),
+      outdated: this.#isInUse(key) && (!isRight || barred.length > 0),
+    };
+  }
+
+  /** Slots that the pool has or should have. Further ones of `per-device` come later. */
+  #keysOf(want: Want<D>): string[] {
+    if (want.agents !== 'per-device') return Array.from({ length: want.agents }, (_, n) => `${want.pool}/${n + 1}`);
+    const keys = this.#leasesOf(want).map(({ key }) => key);
+    return keys.filter((key) => want.count !== 0 || this.#isInUse(key));
+  }
+
+  #leasesOf(want: Want<D>): Lease[] {
+    const all = [...this.#old.values()].filter((lease) => lease.pool === want.pool && isWithin(want, lease.key));
+    return all.toSorted((a, b) => numberOf(a.key) - numberOf(b.key));
+  }
 }
 
 function addPerDevice<D extends Allocatable>(want: Want<D>, keys: Set<string>, settle: (key: string) => Filled): void {
@@ -213,40 +227,8 @@ function addPerDevice<D extends Allocatable>(want: Want<D>, keys: Set<string>, s
   }
 }
 
-function show<D extends Allocatable>(lease: Lease, want: Want<D> | null, view: View<D>, inUse: ReadonlySet<string>): AllocatedSlot {
-  const { key, pool, devices } = lease;
-  const barred = devices.filter(view.isBarred);
-  const isRight =
-    want !== null &&
-    isWithin(want, key) &&
-    devices.length >= least(want) &&
-    (want.count === 'all' || devices.length === want.count) &&
-    devices.every((device) => view.suits(want, device));
-  return {
-    key,
-    pool,
-    devices: devices.map(({ uuid, parent }) => ({ uuid, parent })),
-    missing: devices.filter(({ uuid }) => !view.present.has(uuid)).map(({ uuid }) => uuid),
-    barred: barred.map(({ uuid }) => uuid),
-    outdated: inUse.has(key) && (!isRight || barred.length > 0),
-  };
-}
-
 function least<D extends Allocatable>({ count }: Want<D>): number {
   return count === 'all' ? 1 : count;
-}
-
-/** Slots that the pool has or should have. Further ones of `per-device` come later. */
-function keysOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>, inUse: ReadonlySet<string>): string[] {
-  if (want.agents !== 'per-device') return Array.from({ length: want.agents }, (_, n) => `${want.pool}/${n + 1}`);
-  return leasesOf(want, old)
-    .filter((lease) => want.count !== 0 || inUse.has(lease.key))
-    .map((lease) => lease.key);
-}
-
-function leasesOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>): Lease[] {
-  const all = [...old.values()].filter((lease) => lease.pool === want.pool && isWithin(want, lease.key));
-  return all.toSorted((a, b) => numberOf(a.key) - numberOf(b.key));
 }
 
 function isWithin<D extends Allocatable>({ pool, agents }: Want<D>, key: string): boolean {

@@ -59,7 +59,6 @@ export function createLeaseTable() {
   };
 
   return {
-    /** The slot's current lease. */
     held: (key: string): Lease | undefined => leases.get(key),
     /** Gives the slot this lease instead of its current one. */
     take(lease: Lease): void {
@@ -76,7 +75,6 @@ export function createLeaseTable() {
       if (all.length >= share || all.some((lease) => lease.pool !== pool)) return false;
       return (parts.get(uuid) ?? 0) === 0 && (parent === null || holdersOf(parent).length === 0);
     },
-    /** In the order in which they were taken. */
     leases: (): Iterable<Lease> => leases.values(),
   };
 }

@@ -5,9 +5,6 @@
 import type { Backoff } from './backoff.ts';
 import type { DeviceId, Reserved, Slot, SlotEvent } from './slot.ts';
 
-/** The next job that a pool could start (late binding). `cold`: its recipe differs from the pool's, so no standby fits. */
-export type WaitingJob = Reserved;
-
 /** What a pool asks of its slots now. */
 export interface PoolView {
   readonly binds: 'late' | 'early';
@@ -22,7 +19,8 @@ export interface PoolView {
   readonly fingerprint: string | null;
   /** ms after which a standby is replaced. */
   readonly standbyMaxAge: number;
-  readonly waiting: WaitingJob | null;
+  /** The next job that the pool could start (late binding). `cold`: its recipe differs from the pool's, so no standby fits. */
+  readonly waiting: Reserved | null;
   /** The devices for the slot; null while there are none for it. Empty for CPU pools. */
   readonly devices: readonly DeviceId[] | null;
   /** Its devices are known to be faulty, gone, or another slot's, so an idle agent must go. */

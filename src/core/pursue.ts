@@ -4,12 +4,10 @@
  */
 import type { Action, AgentLane, Leaving, Slot, StandbyLane } from './slot.ts';
 
-/** The action of the standby lane. */
 export function pursueStandby(lane: StandbyLane): Action | null {
   return lane.kind === 'preparing' ? { act: 'prepare', agent: lane.agent, job: lane.reserved?.job ?? null } : null;
 }
 
-/** The action of the agent lane. */
 export function pursueAgent(lane: AgentLane): Action | null {
   switch (lane.kind) {
     case 'registering':

@@ -30,10 +30,8 @@ export type Exit =
   | { readonly kind: 'oom' }
   | { readonly kind: 'lost'; readonly reason: string };
 
-/** Why an agent is stopped. */
 export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'renewal' | 'unreleased';
 
-/** The result of a job. */
 export type JobResult =
   | Exit
   | { readonly kind: 'cancelled' }
@@ -216,7 +214,6 @@ export function emptySlot(
   return { service: '', devices: [], ...place, standby: { kind: 'none' }, agent: { kind: 'free' }, leaving: [] };
 }
 
-/** Whether the slot is empty. */
 export function isEmpty(slot: Slot): boolean {
   return slot.standby.kind === 'none' && slot.agent.kind === 'free' && slot.leaving.length === 0;
 }

@@ -48,7 +48,6 @@ export interface Call {
 
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
-/** A client with its own connections, which `close` ends. */
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   const agent = connections(endpoint);
 

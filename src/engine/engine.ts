@@ -112,7 +112,6 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     start: async (id: string): Promise<void> => {
       await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
     },
-    /** null when there is no such container. */
     inspect: (id: string, signal?: AbortSignal) =>
       find(containerAnswer, `/containers/${id}/json`, `inspect container ${short(id)}`, signal),
     /** Containers with all of `labels`, including ended ones. */
@@ -143,7 +142,6 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       return true;
     },
 
-    /** null if the Engine does not have it. */
     image: async (reference: string, signal?: AbortSignal) => {
       const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
       return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
@@ -161,7 +159,6 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       await raw({ ...call, doing: `ask for ${reference}` });
     },
 
-    /** null when there is none. */
     network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `inspect network "${name}"`, signal),
     /** An existing network of that name is not an error. */
     createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
@@ -197,7 +194,6 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const doing = `put files into container ${short(id)}`;
       await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
     },
-    /** null when there is no such container or path. */
     getArchive,
     /**
      * A folder named by the end of `path`, which is the first entry. null if it does not exist, or the Engine reports a link or

@@ -56,7 +56,6 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     look,
     forget: (reference: string) => seen.delete(reference),
 
-    /** The image of a recipe, pulled if its policy says so. */
     get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {

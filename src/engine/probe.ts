@@ -10,7 +10,7 @@ import { mute, unreachable } from './failures.ts';
 export type DockerProbe =
   | {
       readonly reachable: false;
-      /** The error's message and hint. */
+      /** Message and hint of `error`. */
       readonly why: string;
       readonly error: OnejobError;
     }
@@ -18,10 +18,7 @@ export type DockerProbe =
       readonly reachable: true;
       /** A clause that names the Engine. */
       readonly why: string;
-      readonly apiVersion: string;
       readonly podman: boolean;
-      /** Whether containers outlive a restart of the Engine; always true for Podman. */
-      readonly liveRestore: boolean;
       /** Whether it is on this host, according to its address. */
       readonly local: boolean;
       readonly version: VersionAnswer;
@@ -83,9 +80,7 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
     return {
       reachable: true,
       why: `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${endpoint.kind === 'unix' ? endpoint.path : endpoint.host}`,
-      apiVersion: version.ApiVersion,
       podman,
-      liveRestore: podman || info.LiveRestoreEnabled,
       local: endpoint.kind === 'unix',
       version,
       info,

@@ -19,7 +19,6 @@ export interface LogFollowerEvents {
   readonly state: (agent: AgentId, state: GateState) => void;
   /** Output cannot be followed or kept at the moment; it is tried again. */
   readonly failed: (agent: AgentId, error: unknown) => void;
-  /** Waits a moment before a retry. */
   readonly pause: (signal: AbortSignal) => Promise<void>;
 }
 

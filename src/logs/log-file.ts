@@ -94,7 +94,6 @@ export class LogFile {
     return this.#position;
   }
 
-  /** Whether there was any output. */
   get hasOutput(): boolean {
     return this.#hasOutput;
   }

@@ -14,7 +14,6 @@ export function createLogFolder(folder: string, options: LogFileOptions = {}) {
   const path = (agent: AgentId): string => join(folder, `${agent}.log`);
   return {
     path,
-    /** All files that an agent's log may have. */
     files: (agent: AgentId): string[] => filesOf(path(agent)),
     /** Opens or makes an agent's log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
     open: (agent: AgentId): LogFile => new LogFile(path(agent), options),

@@ -11,7 +11,6 @@ import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positi
 
 /** Maximum bytes of `.a` and of `.b`. */
 const largestPart = 16 * 2 ** 20;
-/** Bytes per read. */
 const readSize = 256 * 1024;
 
 export interface Part {
@@ -21,7 +20,6 @@ export interface Part {
 
 export interface Shares {
   readonly first: number;
-  /** Share of `.a` and of `.b`. */
   readonly part: number;
 }
 
@@ -53,13 +51,11 @@ export function partsOf(path: string): { readonly parts: readonly Part[]; readon
   return { parts: parts.sort((a, b) => total(a.start) - total(b.start)), kept: `${path}.kept`, broken };
 }
 
-/** The path of the next part after these. */
 export function nextPart(path: string, parts: readonly Part[]): string {
   const [a, b] = later(path);
   return parts.at(-1)?.path === a ? b : a;
 }
 
-/** All files of a log. */
 export function filesOf(path: string): string[] {
   return [path, ...later(path), `${path}.kept`, `${path}.kept.new`];
 }

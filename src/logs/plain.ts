@@ -36,49 +36,51 @@ const begunAnywhere = new RegExp(
   `(?:${stringBegin}${inString}{0,1024}\\u001b?|${csiBegin}[0-?]{0,64}[ -/]{0,8}|\\u001b[ -/]{0,8})$`,
 );
 
-/**
- * Foreign output for one's own terminal: text and colours (SGR), and nothing that could make a terminal answer, change the
- * clipboard, or show what was not printed. Bytes that are not UTF-8 become U+FFFD.
- */
-export function createColorsOnly(): Plain {
-  const decoder = new TextDecoder();
-  let held = '';
-  const clean = (text: string): Buffer =>
-    Buffer.from(text.replace(foreign, (found) => (color.test(found) ? found : '')).replace(controls, ''));
-  return {
-    take(bytes) {
-      const text = held + decoder.decode(bytes, { stream: true });
-      const cut = begunAnywhere.exec(text)?.index ?? text.length;
-      held = text.slice(cut);
-      return clean(text.slice(0, cut));
-    },
-    rest() {
-      const text = held + decoder.decode();
-      held = '';
-      return clean(text);
-    },
-  };
-}
-
 export interface Plain {
   take(bytes: Uint8Array): Buffer;
   /** What was held back for a next piece, at the end. */
   rest(): Buffer;
 }
 
+/**
+ * Foreign output for one's own terminal: text and colours (SGR), and nothing that could make a terminal answer, change the
+ * clipboard, or show what was not printed. Bytes that are not UTF-8 become U+FFFD.
+ */
+export function createColorsOnly(): Plain {
+  const decoder = new TextDecoder();
+  const clean = (text: string): Buffer =>
+    Buffer.from(text.replace(foreign, (found) => (color.test(found) ? found : '')).replace(controls, ''));
+  const cutAt = (text: string): number => begunAnywhere.exec(text)?.index ?? text.length;
+  return inPieces((bytes) => decoder.decode(bytes, { stream: bytes !== undefined }), cutAt, clean, clean);
+}
+
 export function createPlain(): Plain {
+  const decode = (bytes: Uint8Array = new Uint8Array(0)): string =>
+    Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1');
+  const cutAt = (text: string): number => open.exec(text)?.index ?? beforeReturns(text);
+  const encode = (text: string): Buffer => Buffer.from(text, 'latin1');
+  return inPieces(decode, cutAt, (text) => encode(text.replace(taken, withoutReturns)), encode);
+}
+
+/** Cleans text up to `cutAt`, and holds back the rest, where a sequence may have begun. */
+function inPieces(
+  decode: (bytes?: Uint8Array) => string,
+  cutAt: (text: string) => number,
+  clean: (text: string) => Buffer,
+  cleanEnd: (text: string) => Buffer,
+): Plain {
   let held = '';
   return {
     take(bytes) {
-      const text = held + Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString('latin1');
-      const cut = open.exec(text)?.index ?? beforeReturns(text);
+      const text = held + decode(bytes);
+      const cut = cutAt(text);
       held = text.slice(cut);
-      return Buffer.from(text.slice(0, cut).replace(taken, withoutReturns), 'latin1');
+      return clean(text.slice(0, cut));
     },
     rest() {
-      const bytes = Buffer.from(held, 'latin1');
+      const text = held + decode();
       held = '';
-      return bytes;
+      return cleanEnd(text);
     },
   };
 }

@@ -16,7 +16,6 @@ import { decodeHead, headSize, positionAfter, type RecordHead } from './record.t
 
 const readSize = 256 * 1024;
 
-/** How far a reader has come. */
 export class Cursor {
   /** Bytes of the sandbox's output up to the current record. */
   #at: Counts = none;

@@ -67,7 +67,6 @@ export interface Recipe {
 /** The fields of a leased device that a grant needs. */
 export type LeasedDevice = Pick<Device, 'uuid' | 'kind' | 'vendor' | 'index' | 'minor' | 'pciId' | 'parent' | 'mig'>;
 
-/** A sandbox to create. */
 export interface SandboxSpec {
   readonly agent: AgentId;
   readonly pool: string;
@@ -82,7 +81,6 @@ export interface SandboxSpec {
   readonly cpuset?: string;
 }
 
-/** A sandbox as the runtime sees it. */
 export interface SandboxSeen {
   readonly agent: AgentId;
   readonly pool: string;
@@ -115,7 +113,6 @@ export interface LogPosition {
   readonly time: bigint;
   /** Number of kept chunks with that time stamp. */
   readonly atTime: number;
-  /** Bytes kept per stream. */
   readonly stdout: number;
   readonly stderr: number;
 }

@@ -7,7 +7,6 @@ const known = z.object({
   uuid: z.string(),
   model: z.string(),
   pciId: z.string().nullable(),
-  /** Profile of a MIG instance. */
   profile: z.string().nullable(),
   parent: z.string().nullable(),
   /** Wall clock, ms since the epoch. */
@@ -24,7 +23,6 @@ const known = z.object({
       remedy: z.enum(['look', 'reset', 'reboot', 'replace', 'person']),
       hint: z.string().nullable(),
       evidence: z.json(),
-      /** Boot in which it happened. */
       boot: z.string(),
       /** Wall clock, ms. */
       since: z.number(),
@@ -61,11 +59,9 @@ export function deviceTable(db: Database) {
 const proof = z.object({
   device: z.string(),
   slot: z.string(),
-  /** The previous agent. */
   agent: z.string(),
   /** `clean`, `occupied`, `dirty`, … */
   verdict: z.string(),
-  /** What was checked, and the results. */
   evidence: z.string().transform((text) => z.json().parse(JSON.parse(text))),
   /** ms from the agent's end to the verdict. */
   took: z.number(),

@@ -38,7 +38,6 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
   return error;
 }
 
-/** The error for a database of another version. */
 export function wrongVersion(doing: 'open' | 'read', path: string, version: number): OnejobError {
   const [code, who, hint] =
     version > migrations.length

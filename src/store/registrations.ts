@@ -59,7 +59,6 @@ export function registrationTable(db: Database) {
     get: (agent: AgentId): StoredRegistration | null => get.get(agent),
     /** Deletes entries that were removed before `time`. */
     prune: (time: number): void => void prune.run(time),
-    /** Deletes an entry completely. */
     forget: (agent: AgentId): void => void forget.run(agent),
   };
 }

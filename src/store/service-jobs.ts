@@ -28,7 +28,6 @@ const body = z.object({
   endedAt: time,
 }) satisfies z.ZodType<ServiceJob>;
 
-/** A row contains JSON. */
 const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
 
 /** Times are wall clock, ms since the epoch. */

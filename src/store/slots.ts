@@ -18,7 +18,6 @@ const failure = z.object({ code: z.string(), message: z.string(), retry: z.boole
 const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
 // Slots of 0.1.0 and before have neither a fingerprint nor the exit of what leaves.
 const fingerprint = z.string().default('');
-/** How an agent ended. */
 export const exit = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('code'), code: z.number() }),
   z.object({ kind: z.literal('signal'), signal: z.string() }),
@@ -42,7 +41,6 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);
 
-/** A stored slot. */
 export const slotSchema = z.object({
   key: z.string(),
   runtime: z.string(),

@@ -97,7 +97,6 @@ interface OpenOptions {
   readonly tellToLeave: (socket: string) => Promise<void>;
   /** ms to wait for one that does not leave. Default 30 s. */
   readonly patience?: number;
-  /** Default: the real one. */
   readonly clock?: Clock;
 }
 

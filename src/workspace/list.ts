@@ -12,7 +12,6 @@ import { run } from '../system/run.ts';
 export interface Listing {
   /** Relative to the folder, sorted. */
   readonly paths: readonly string[];
-  /** Whether git listed them. */
   readonly git: boolean;
   /** Sentences about files that could not be listed. */
   readonly warnings: readonly string[];
@@ -34,7 +33,6 @@ export async function listWorkspace(folder: string): Promise<Listing> {
   return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
 }
 
-/** Whether to ask git. */
 function isBelowGit(top: string): boolean {
   for (let at = top; ; at = dirname(at)) {
     if (hasGit(at)) return true;

@@ -23,7 +23,6 @@ export interface PackedWorkspace {
   readonly files: number;
   /** Approximate bytes of the tar. */
   readonly bytes: number;
-  /** Whether git listed the files. */
   readonly git: boolean;
   /** Destroy it to stop; nothing stays open. */
   readonly stream: Readable;

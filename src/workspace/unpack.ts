@@ -68,7 +68,6 @@ function safeParts(name: string): string[] | null {
   return parts.includes('..') ? null : parts;
 }
 
-/** What was written or checked so far. */
 interface Progress {
   readonly top: string;
   /** Files that came with the tar: the only valid targets of hard links. */
@@ -77,7 +76,6 @@ interface Progress {
   readonly folders: Set<string>;
 }
 
-/** Files up to this size are written at once. */
 const small = 256 * 1024;
 const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 

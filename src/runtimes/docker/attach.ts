@@ -33,9 +33,39 @@ export async function writeInput(
     const { Running, Status, ExitCode } = container.State;
     if (!Running) throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
   };
+  const send = async (socket: Socket, limit: AbortSignal): Promise<void> => {
+    const closed = once(socket, 'close', { signal: limit });
+    const abort = () => socket.destroy();
+    limit.addEventListener('abort', abort, { once: true });
+    socket.resume();
+    try {
+      // Podman passes input on, but never closes the connection.
+      if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
+      else socket.end(frame);
+      await (podman ? Promise.race([closed, sleep(engine.clock, settling, limit)]) : closed);
+    } finally {
+      limit.removeEventListener('abort', abort);
+      socket.destroy();
+    }
+  };
+  const write = async (): Promise<void> => {
+    const { endpoint, limits, clock } = engine;
+    using limit = deadline(clock, limits.late, either);
+    const doing = `release the agent in container ${id.slice(0, 12)}`;
+    try {
+      const socket = door ?? (await upgrade(endpoint, attachPath(id), limit.signal));
+      if (!('status' in socket)) return await send(socket, limit.signal);
+      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
+      throw new Refusal(socket.status, socket.body);
+    } catch (error) {
+      either.throwIfAborted();
+      if (limit.passed) throw await silence(doing, endpoint, limits.late, limits.ping, either, clock);
+      throw translate(error, doing, endpoint);
+    }
+  };
   // Attaching to an ended container makes Podman prepare it to run again.
   if (podman) await look();
-  const writing = write(engine, id, frame, either, podman, door);
+  const writing = write();
   const looking = sleep(engine.clock, expected, either).then(look);
   try {
     await Promise.race([writing, looking.then(() => writing)]);
@@ -51,44 +81,6 @@ export function gateEnded(what: string): OnejobError {
     hint: 'Another standby runs the script.',
     retry: true,
   });
-}
-
-async function write(
-  engine: Engine,
-  id: string,
-  frame: Uint8Array,
-  caller: AbortSignal,
-  podman: boolean,
-  door: Socket | null,
-): Promise<void> {
-  using limit = deadline(engine.clock, engine.limits.late, caller);
-  const { signal } = limit;
-  const doing = `release the agent in container ${id.slice(0, 12)}`;
-  try {
-    const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
-    if ('status' in socket) {
-      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
-      throw new Refusal(socket.status, socket.body);
-    }
-    const closed = once(socket, 'close', { signal });
-    const abort = () => socket.destroy();
-    signal.addEventListener('abort', abort, { once: true });
-    socket.resume();
-    try {
-      // Podman passes input on, but never closes the connection.
-      if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
-      else socket.end(frame);
-      if (podman) await Promise.race([closed, sleep(engine.clock, settling, signal)]);
-      else await closed;
-    } finally {
-      signal.removeEventListener('abort', abort);
-      socket.destroy();
-    }
-  } catch (error) {
-    caller.throwIfAborted();
-    if (limit.passed) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller, engine.clock);
-    throw translate(error, doing, engine.endpoint);
-  }
 }
 
 /**

@@ -8,7 +8,7 @@ import type { Clock } from '../../core/clock.ts';
 import { type Endpoint, endpointUrl, resolveEndpoint } from '../../engine/endpoint.ts';
 import { probeDocker } from '../../engine/probe.ts';
 import { toFailure } from '../../errors.ts';
-import { type Finding, fine, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
 import type { EngineFacts } from '../../gpu/doctor.ts';
 import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
@@ -23,22 +23,23 @@ export async function checkEngine(
   const probe = await probeDocker(endpoint, signal, clock);
   const subject = 'docker';
   if (!probe.reachable) {
-    return [{ level: 'error', subject, message: probe.error.message, hint: probe.error.hint }];
+    return [problem(subject, probe.error.message, probe.error.hint)];
   }
-  const { info } = probe;
-  const findings: Finding[] = [fine(subject, `${probe.why} (API ${probe.apiVersion}, from ${endpoint.from}).`)];
-  if (!probe.liveRestore) {
+  const { info, version, podman } = probe;
+  const findings: Finding[] = [fine(subject, `${probe.why} (API ${version.ApiVersion}, from ${endpoint.from}).`)];
+  // Podman's containers always outlive a restart.
+  if (!podman && !info.LiveRestoreEnabled) {
     const message = 'The Engine runs without live-restore: restarting it ends every running job.';
     const hint = 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".';
     findings.push(warning(subject, message, hint));
   }
-  if (probe.podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
+  if (podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
     findings.push(warning(subject, `${where}: it only works for pools without devices and volumes.`));
   }
   if (probe.local) {
-    const choice = chooseGrant(info, probe.version, { ...anyGrant, setting: grant });
+    const choice = chooseGrant(info, version, { ...anyGrant, setting: grant });
     const isHere = (await statfs(info.DockerRootDir).catch(() => null)) !== null;
     const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run directly on this host';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));

@@ -29,7 +29,6 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const { engine, owner, bootId, log, containers, images, networks, devices, isPodman } = parts;
   const { endpoint } = engine;
 
-  /** The container of this spec, created if it does not exist. */
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
     const [mount] = spec.recipe.mounts;
     if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpointUrl(endpoint));

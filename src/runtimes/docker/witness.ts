@@ -24,7 +24,6 @@ export interface LookOptions {
   readonly proc?: string;
   /** ms that the Engine's own process may take to become the container's. Default 2 s. */
   readonly patience?: number;
-  /** Default: the real one. */
   readonly clock?: Clock;
 }
 

@@ -29,7 +29,6 @@ export interface BubblewrapSpec {
   readonly filtered: boolean;
 }
 
-/** `passwd` and `group` of the sandbox. */
 export function accounts(uid: number | null): { passwd: string; group: string } {
   const id = uid ?? inside;
   return {

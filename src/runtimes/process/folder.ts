@@ -31,7 +31,6 @@ const intent = z.object({
   mode: z.enum(['bubblewrap', 'plain']),
   /** The agent's own user; null if it runs as the manager's. */
   uid: z.number().nullable(),
-  /** Folder with work, home and tmp. */
   files: z.string(),
   /** Its cgroup folders, the one that can kill first. */
   cgroups: z.array(z.string()),
@@ -39,7 +38,6 @@ const intent = z.object({
 /** What was decided about a sandbox before it started. */
 export type Intent = z.infer<typeof intent>;
 
-/** Paths of a runtime's folder. */
 export interface Layout {
   readonly agents: string;
   readonly exits: string;

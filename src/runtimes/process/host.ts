@@ -5,7 +5,6 @@ import type { Layout } from './folder.ts';
 
 export interface Host {
   readonly clock: Clock;
-  /** Id of this installation. */
   readonly owner: string;
   readonly at: Layout;
   readonly mode: 'bubblewrap' | 'plain';

@@ -7,7 +7,6 @@
  * code.
  */
 export interface SupervisorOptions {
-  /** The first process of the sandbox. */
   readonly command: readonly string[];
   /** Working directory of the command; null for the agent's folder. */
   readonly cwd: string | null;
@@ -21,7 +20,6 @@ export interface SupervisorOptions {
   readonly outputLimit: number;
   /** Group of the supervisor itself; null to stay in the manager's. */
   readonly ownGroup: string | null;
-  /** Groups of the command. */
   readonly cgroups: readonly string[];
   /** Ends what the job left running when 1 is written to it; null to end its process group. */
   readonly killFile: string | null;
