@@ -2,8 +2,7 @@
  * One manager of one host, assembled on a store and runtimes: services, the loop, housekeeping, and the way it ends. The daemon
  * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
-import type { Manager } from './api/manager.ts';
-import { type CiServices, createCiServices } from './ci/index.ts';
+import { createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { OpenParts } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
@@ -16,7 +15,7 @@ import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
 import { keepChoosing } from './manager/loop/observe.ts';
-import { createShutdown, foreignTo, forgetServices, type Shutdown, tellLeft } from './manager/loop/shutdown.ts';
+import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
 import { createManager } from './manager/manager.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
@@ -37,19 +36,10 @@ export interface Outside extends Partial<Pick<OpenParts, 'variables' | 'fetch' |
   readonly runner?: ToolRunner;
 }
 
-export interface Host extends AsyncDisposable {
-  readonly manager: Manager;
-  readonly loop: Loop;
-  readonly services: CiServices;
-  readonly shutdown: Shutdown;
-  /** Looks at everything once, then lets the loop decide and act. */
-  start(): Promise<void>;
-  /** Runs until the manager has ended, and closes connections to services. */
-  finish(): Promise<'drain' | 'end' | 'leave'>;
-}
+export type Host = Awaited<ReturnType<typeof openHost>>;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH, E_BUG; everything is closed again then */
-export async function openHost(given: HostParts): Promise<Host> {
+export async function openHost(given: HostParts) {
   const { config, env, store, runtimes, clock, log } = given;
   const { temporary } = store;
   const { runner, ...outside } = given.outside ?? {};
@@ -129,7 +119,8 @@ export async function openHost(given: HostParts): Promise<Host> {
   const opened = parts.move();
   return {
     ...{ manager, loop, services, shutdown },
-    async start() {
+    /** Looks at everything once, then lets the loop decide and act. */
+    async start(): Promise<void> {
       const demanded = (pool: string) => deviceManager?.book.demanded(pool);
       followServices(
         new Set(services.byName.values()),
@@ -159,7 +150,8 @@ export async function openHost(given: HostParts): Promise<Host> {
       started.resolve();
       shutdown.look();
     },
-    async finish() {
+    /** Runs until the manager has ended, and closes connections to services. */
+    async finish(): Promise<'drain' | 'end' | 'leave'> {
       const how = await shutdown.finished;
       // Those who wait for a job's end are notified before the API is closed.
       reconciler.flush();
@@ -169,6 +161,6 @@ export async function openHost(given: HostParts): Promise<Host> {
       if (how !== 'leave') tellLeft({ registrations: store.registrations, log });
       return how;
     },
-    [Symbol.asyncDispose]: () => opened.disposeAsync(),
+    [Symbol.asyncDispose]: (): Promise<void> => opened.disposeAsync(),
   };
 }

@@ -7,7 +7,7 @@
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Slot, SlotEvent } from './slot.ts';
+import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Leaving, Slot, SlotEvent } from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
 /** ms between two kills of a sandbox that does not end. */
@@ -47,7 +47,7 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       return to(slot, { ...lane, kind: 'releasing', job: null, limit: null, since: now });
     case 'registerFailed':
       if (lane.kind !== 'registering') return null;
-      return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
+      return leaveLane(slot, { agent: lane.agent }, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
     case 'released':
       return whenReleased(slot, lane, now);
     case 'releaseFailed': {
@@ -141,7 +141,7 @@ function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEve
   const due = now + grace;
   switch (lane.kind) {
     case 'registering':
-      return leaveLane(slot, lane.agent, null, now, []);
+      return leaveLane(slot, { agent: lane.agent }, now);
     case 'releasing':
       return to(slot, ending(lane, { why, released: false, due }));
     case 'idle':
@@ -160,7 +160,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
   switch (lane.kind) {
     case 'registering': {
       const failed: Change = { change: 'failed', stage: 'release', failure: endedAtGate(exit) };
-      return leaveLane(slot, lane.agent, null, now, exit.kind === 'lost' ? [] : [failed]);
+      return leaveLane(slot, { agent: lane.agent }, now, exit.kind === 'lost' ? [] : [failed]);
     }
     case 'releasing': {
       // The log may show the beginning only together with the end.
@@ -168,7 +168,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
       const failure = endedAtGate(exit);
       const changes = returned(lane.job, lane.agent, failure);
       if (exit.kind !== 'lost') changes.push({ change: 'failed', stage: 'release', failure });
-      return leaveLane(slot, lane.agent, null, now, changes);
+      return leaveLane(slot, { agent: lane.agent }, now, changes);
     }
     case 'idle':
     case 'retiring':
@@ -178,7 +178,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
     case 'ending': {
       const released = lane.released || logSaysReleased;
       if (!released && lane.why !== 'cancelled')
-        return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, lane.failure));
+        return leaveLane(slot, { agent: lane.agent }, now, returned(lane.job, lane.agent, lane.failure));
       return finish(slot, lane, stopResult(lane, exit), now);
     }
     case 'proving':
@@ -188,7 +188,7 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
 
 /** No job was seen, so its CI service is asked, with how it ended. */
 function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
-  return leaveLane(slot, agent, null, now, [], exit.kind === 'lost' ? null : exit);
+  return leaveLane(slot, { agent, exit: exit.kind === 'lost' ? null : exit }, now);
 }
 
 function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
@@ -211,20 +211,15 @@ function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
 function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: JobResult, now: number): Step {
   const job = lane.job ?? null;
   const changes: Change[] = job === null ? [] : [{ change: 'ended', job, agent: lane.agent, result }];
-  return leaveLane(slot, lane.agent, job, now, changes);
+  return leaveLane(slot, { agent: lane.agent, job }, now, changes);
 }
 
-function leaveLane(
-  slot: Slot,
-  agent: AgentId,
-  job: JobId | null,
-  now: number,
-  changes: readonly Change[],
-  exit: Exit | null = null,
-): Step {
+function leaveLane(slot: Slot, { agent, job = null, exit = null }: Left, now: number, changes: readonly Change[] = []): Step {
   const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
   return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job, exit }] }, changes };
 }
+
+type Left = Pick<Leaving, 'agent'> & Partial<Leaving>;
 
 function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step {
   return { slot: { ...slot, agent }, changes };

@@ -5,16 +5,27 @@
  * A record that a crash cut off is removed on opening. A full disk changes nothing: the append throws and may be tried again.
  * Readers in this process follow at their own pace; a slow one holds nobody up.
  */
-import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
 import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
 import { beyond } from './gap.ts';
-import { filesOf, hasTakenOver, nextPart, type Part, partsOf, roomOf, type Shares, sharesOf, takeOver } from './parts.ts';
+import {
+  eachRecord,
+  filesOf,
+  hasTakenOver,
+  nextPart,
+  type Part,
+  partsOf,
+  roomOf,
+  type Shares,
+  sharesOf,
+  takeOver,
+} from './parts.ts';
 import { Cursor, keptPieces, readRecords } from './read.ts';
-import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
+import { encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
 /** Default for the kept bytes of output. */
 const defaultLogLimit = 64 * 2 ** 20;
@@ -297,24 +308,13 @@ export class LogFile {
   }
 
   #load(): void {
-    const end = fstatSync(this.#fd).size;
-    const buffer = Buffer.allocUnsafe(Math.min(end, 1024 * 1024));
-    let [filled, base] = [0, 0];
-    for (let at = 0; at + headSize <= end; ) {
-      if (at - base + headSize + positionSize > filled) {
-        base = at;
-        filled = readSync(this.#fd, buffer, 0, buffer.length, base);
-      }
-      const head = decodeHead(buffer.subarray(0, filled), at - base);
-      if (head === null || at + headSize + head.length > end) break;
-      this.#position = positionAfter(this.#position, head, buffer, at - base + headSize);
+    this.#size = eachRecord(this.#fd, (head, bytes, at) => {
+      this.#position = positionAfter(this.#position, head, bytes, at);
       if (head.type === 'stdout' || head.type === 'stderr') this.#filled += head.length;
       if (head.type === 'position') this.#hasOutput = true;
-      at += headSize + head.length;
-      this.#size = at;
-    }
+    });
     this.#hasOutput ||= this.#filled > 0;
-    if (this.#size < end) ftruncateSync(this.#fd, this.#size);
+    if (this.#size < fstatSync(this.#fd).size) ftruncateSync(this.#fd, this.#size);
   }
 }
 

@@ -77,16 +77,18 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
     position = next;
   };
   for (const path of [kept, part.path]) {
-    eachRecord(path, (head, bytes, at) => {
-      const next = positionAfter(position, head, bytes, at);
-      if (head.type === 'position') goTo(next);
-      else if (head.type !== 'note') {
-        // The position of output before dropped bytes is unknown.
-        if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
-        tail.push(head.type, bytes.subarray(at, at + head.length));
-        position = next;
-      }
-    });
+    reading(path, (file) =>
+      eachRecord(file, (head, bytes, at) => {
+        const next = positionAfter(position, head, bytes, at);
+        if (head.type === 'position') goTo(next);
+        else if (head.type !== 'note') {
+          // The position of output before dropped bytes is unknown.
+          if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
+          tail.push(head.type, bytes.subarray(at, at + head.length));
+          position = next;
+        }
+      }),
+    );
   }
   goTo({ ...origin, ...end });
   const start = { stdout: end.stdout - tail.lengthOf('stdout'), stderr: end.stderr - tail.lengthOf('stderr') };
@@ -97,9 +99,11 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
 /** Whether `kept` ends there. */
 export function hasTakenOver(kept: string, end: Counts): boolean {
   let has = origin;
-  eachRecord(kept, (head, bytes, at) => {
-    has = positionAfter(has, head, bytes, at);
-  });
+  reading(kept, (file) =>
+    eachRecord(file, (head, bytes, at) => {
+      has = positionAfter(has, head, bytes, at);
+    }),
+  );
   return has !== origin && has.stdout >= end.stdout && has.stderr >= end.stderr;
 }
 
@@ -178,56 +182,58 @@ class Tail {
   }
 }
 
-/** Visits the whole records of a file, if it exists. The body is at `at` and must not be kept. */
-function eachRecord(path: string, visit: (head: RecordHead, bytes: Buffer, at: number) => void): void {
-  const file = openOr(path);
-  if (file === null) return;
-  try {
-    const end = fstatSync(file).size;
-    let buffer = Buffer.allocUnsafe(Math.min(end, readSize));
-    for (let offset = 0; offset + headSize <= end; ) {
-      const bytes = buffer.subarray(0, readSync(file, buffer, 0, buffer.length, offset));
-      let at = 0;
-      for (let head = decodeHead(bytes, at); ; head = decodeHead(bytes, at)) {
-        if (head === null || at + headSize + head.length > bytes.length) {
-          const size = headSize + (head?.length ?? 0);
-          // A torn end, or not a record.
-          if (offset + at + size > end || (at === 0 && (head === null || size <= buffer.length))) return;
-          if (at === 0) buffer = Buffer.allocUnsafe(size);
-          break;
-        }
-        visit(head, bytes, at + headSize);
-        at += headSize + head.length;
+/**
+ * Visits the whole records of an open file, and returns where the last one ends. The body of each is at `at`, and must not be
+ * kept.
+ */
+export function eachRecord(file: number, visit: (head: RecordHead, bytes: Buffer, at: number) => void): number {
+  const end = fstatSync(file).size;
+  let buffer = Buffer.allocUnsafe(Math.min(end, readSize));
+  let offset = 0;
+  while (offset + headSize <= end) {
+    const bytes = buffer.subarray(0, readSync(file, buffer, 0, buffer.length, offset));
+    let at = 0;
+    for (let head = decodeHead(bytes, at); ; head = decodeHead(bytes, at)) {
+      if (head === null || at + headSize + head.length > bytes.length) {
+        const size = headSize + (head?.length ?? 0);
+        // A torn end, or not a record.
+        if (offset + at + size > end || (at === 0 && (head === null || size <= buffer.length))) return offset + at;
+        if (at === 0) buffer = Buffer.allocUnsafe(size);
+        break;
       }
-      offset += at;
+      visit(head, bytes, at + headSize);
+      at += headSize + head.length;
     }
-  } finally {
-    closeSync(file);
+    offset += at;
   }
+  return offset;
 }
 
-function openOr(path: string): number | null {
+/** Reads a file if it exists; null if not. */
+function reading<T>(path: string, read: (file: number) => T): T | null {
+  let file: number;
   try {
-    return openSync(path, 'r');
+    file = openSync(path, 'r');
   } catch (error) {
     if (codeOf(error) === 'ENOENT') return null;
     throw error;
+  }
+  try {
+    return read(file);
+  } finally {
+    closeSync(file);
   }
 }
 
 /** The position in a part's first record; null if there is no such part. */
 function positionAt(path: string): LogPosition | 'broken' | null {
-  const bytes = Buffer.alloc(headSize + positionSize);
-  const file = openOr(path);
-  if (file === null) return null;
-  try {
+  return reading(path, (file) => {
+    const bytes = Buffer.alloc(headSize + positionSize);
     const length = readSync(file, bytes, 0, bytes.length, 0);
     const head = decodeHead(bytes, 0);
     if (length < bytes.length || head?.type !== 'position') return 'broken';
     return positionAfter(origin, head, bytes, headSize);
-  } finally {
-    closeSync(file);
-  }
+  });
 }
 
 function total({ stdout, stderr }: Counts): number {

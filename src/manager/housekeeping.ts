@@ -1,5 +1,5 @@
 /** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
-import { readdir, rm, stat } from 'node:fs/promises';
+import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -7,12 +7,13 @@ import { agentsIn, overBefore } from '../ci/own-queue/prune.ts';
 import type { Config } from '../config/config.ts';
 import { secretFindings } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
-import { codeOf, toFailure } from '../errors.ts';
+import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
 import type { LogFolder } from '../logs/log-folder.ts';
 import type { Store } from '../store/store.ts';
+import { namesIn } from '../system/files.ts';
 import type { Caches } from './caches/caches.ts';
 
 export interface HousekeepingParts {
@@ -85,22 +86,13 @@ export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'servic
     swept = now;
     const folder = join(store.dir, agentLogsFolder);
     const alive = agentsIn(store);
-    for (const name of await list(folder)) {
+    for (const name of await namesIn(folder)) {
       if (alive.has(name.split('.')[0] ?? '')) continue;
       const path = join(folder, name);
       const found = await stat(path).catch(() => null);
       if (found !== null && found.mtimeMs < before) await rm(path, { force: true });
     }
   };
-}
-
-async function list(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder);
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return [];
-    throw error;
-  }
 }
 
 const noLimit = 2 ** 31 - 1;

@@ -14,19 +14,7 @@ import { type Finding, fine, warning } from '../finding.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 import type { Runtime } from './runtime.ts';
 
-export interface Runtimes {
-  /** Grows when `chooseAgain` chooses a new one. */
-  readonly all: readonly Runtime[];
-  /** For pools that name none. */
-  readonly best: Runtime;
-  /** Why `best` was chosen; null if every pool names its runtime. */
-  readonly reason: string | null;
-  /** For `doctor`. */
-  findings(): readonly Finding[];
-  get(name: string): Runtime;
-  /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
-  chooseAgain(): Promise<boolean>;
-}
+export type Runtimes = Awaited<ReturnType<typeof chooseRuntimes>>;
 
 export interface ChooseOptions {
   readonly config: Config;
@@ -40,7 +28,7 @@ export interface ChooseOptions {
 /** ms that the choice may take to probe an Engine. */
 const patience = 5_000;
 
-export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
+export async function chooseRuntimes(options: ChooseOptions) {
   const { config, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
@@ -55,22 +43,26 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   let choice = open.length === 0 ? null : await chooseBest(open, inOpen, make, options);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
-    get all() {
+    /** Grows when `chooseAgain` chooses a new one. */
+    get all(): readonly Runtime[] {
       return [...made.values()];
     },
-    get best() {
+    /** For pools that name none. */
+    get best(): Runtime {
       return choice?.runtime ?? best;
     },
-    get reason() {
+    /** Why `best` was chosen; null if every pool names its runtime. */
+    get reason(): string | null {
       return choice?.reason ?? null;
     },
-    findings: () => (choice === null ? [] : [choiceFinding(choice, open)]),
-    get(name) {
+    findings: (): readonly Finding[] => (choice === null ? [] : [choiceFinding(choice, open)]),
+    get(name: string): Runtime {
       const runtime = made.get(name);
       if (runtime === undefined) throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`);
       return runtime;
     },
-    async chooseAgain() {
+    /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
+    async chooseAgain(): Promise<boolean> {
       if (choice === null || !choice.isFallback) return false;
       choice = await chooseBest(open, [], make, options);
       return !choice.isFallback;

@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Finding, fine, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
 
@@ -14,7 +14,7 @@ export async function findings(host: Host): Promise<Finding[]> {
   for (const name of host.root ? [...needed, 'setpriv'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
-    found.push({ level: 'error', subject: name, message, hint: `Install the package that holds "${name}".` });
+    found.push(problem(name, message, `Install the package that holds "${name}".`));
   }
   const { memory, cpu, kills } = host.cgroups;
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
@@ -66,12 +66,6 @@ function devices({ mode, deviceDir }: Host): Finding {
 }
 
 async function isInstalled(name: string): Promise<boolean> {
-  for (const folder of path.split(':')) {
-    const there = await access(`${folder}/${name}`, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (there) return true;
-  }
-  return false;
+  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
+  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

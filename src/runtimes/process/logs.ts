@@ -1,9 +1,10 @@
 /** Follows a sandbox's log files from any position: every byte once, live, in bounded pieces. */
 import { existsSync } from 'node:fs';
-import { type FileHandle, open, readdir } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import { namesIn } from '../../system/files.ts';
 import { mayPass } from '../../system/process-identity.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
@@ -95,11 +96,7 @@ interface Segment {
 
 /** The files of one stream (`supervisor.ts`), oldest first. */
 async function segmentsOf(folder: string, stream: string): Promise<Segment[]> {
-  const names = await readdir(folder).catch((error: unknown) => {
-    if (codeOf(error) === 'ENOENT') return [];
-    throw error;
-  });
-  const found = names.flatMap((name): Segment[] => {
+  const found = (await namesIn(folder)).flatMap((name): Segment[] => {
     if (name === stream) return [{ name, start: 0 }];
     const start = name.startsWith(`${stream}.`) ? name.slice(stream.length + 1) : '';
     return /^\d+$/.test(start) ? [{ name, start: Number(start) }] : [];

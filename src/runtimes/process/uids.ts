@@ -7,9 +7,10 @@
  */
 import { randomInt } from 'node:crypto';
 import { lstatSync } from 'node:fs';
-import { mkdir, readdir, readlink, rm, symlink } from 'node:fs/promises';
+import { mkdir, readlink, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
 import { codeOf, OnejobError } from '../../errors.ts';
+import { namesIn } from '../../system/files.ts';
 
 export const firstUid = 2_100_000_000;
 export const uidCount = 65_536;
@@ -42,7 +43,7 @@ export async function claimUid(claims: string, folder: string): Promise<number> 
 
 /** The id of the agent whose folder is `folder`; null if it has none. */
 export async function uidOf(claims: string, folder: string): Promise<number | null> {
-  for (const name of await claimsIn(claims)) {
+  for (const name of await namesIn(claims)) {
     if ((await readlink(join(claims, name)).catch(() => '')) === folder) return Number(name);
   }
   return null;
@@ -52,17 +53,9 @@ export async function freeUid(claims: string, uid: number): Promise<void> {
   await rm(join(claims, String(uid)), { force: true });
 }
 
-/** Empty without the folder: any manager's sweep removes it if it is empty. */
-async function claimsIn(claims: string): Promise<readonly string[]> {
-  return readdir(claims).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return [];
-    throw error;
-  });
-}
-
 /** Releases ids of agents in `agents` whose folder is gone: a manager died in between. */
 export async function freeLostUids(claims: string, agents: string): Promise<void> {
-  for (const name of await claimsIn(claims)) {
+  for (const name of await namesIn(claims)) {
     const target = await readlink(join(claims, name)).catch(() => '');
     if (target.startsWith(`${agents}/`) && lstatSync(target, { throwIfNoEntry: false }) === undefined)
       await rm(join(claims, name), { force: true });
