@@ -53,7 +53,7 @@ function keep(runtime: Runtime) {
   return { follower, states, failures, text };
 }
 
-test('says what the gate said, and keeps only what is the job’s', async () => {
+test('reports the gate’s markers, and keeps only the job’s output', async () => {
   const { runtime } = runtimeOf([[...gate(), chunk('stdout', 'out'), chunk('stderr', 'err')]]);
   const { follower, states, text } = keep(runtime);
   expect(await follower.ended).toBe(true);
@@ -61,7 +61,7 @@ test('says what the gate said, and keeps only what is the job’s', async () => 
   expect([await text('stdout'), await text('stderr')]).toEqual(['out', 'err']);
 });
 
-test('never takes a log that cannot be read now for one that was read to its end', async () => {
+test('never takes an unreadable log for a complete one', async () => {
   const away = new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
   const { runtime, asked } = runtimeOf(
     [away],
@@ -88,14 +88,14 @@ test('a follower that was stopped does not claim to have read everything', async
   expect(await follower.ended).toBe(false);
 });
 
-test('what a job says first on stderr is kept also when it is read before the marker on stdout', async () => {
+test('a job’s first words on stderr are kept, even if they are read before the marker on stdout', async () => {
   const { runtime } = runtimeOf([[chunk('stderr', 'early ')], gate(), [chunk('stderr', 'late')]]);
   const { follower, text } = keep(runtime);
   await follower.ended;
   expect(await text('stderr')).toBe('early late');
 });
 
-test('says once that output was rotated away, however often a full disk refuses what comes after it', async () => {
+test('notes rotated output once, however often a full disk refuses the output after it', async () => {
   const { runtime } = runtimeOf([
     [...gate(), { ...chunk('stdout', 'late'), gap: true }, { ...chunk('stdout', 'later'), gap: true }],
   ]);

@@ -44,7 +44,7 @@ function slowly(listener: (agent: string) => ((line: string) => void) | null = (
   return { clock, followers, path, give };
 }
 
-test('an end is waited for as long as more of the output comes, however long that takes', async () => {
+test('the end is awaited as long as more output arrives, however long that takes', async () => {
   const { clock, followers, give } = slowly();
   await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\n`);
   let whole: boolean | null = null;
@@ -61,7 +61,7 @@ test('an end is waited for as long as more of the output comes, however long tha
   expect(whole).toBe(true);
 });
 
-test('one that stands still is given up, and the log says that its end is missing', async () => {
+test('a stalled log is given up, and says that its end is missing', async () => {
   const { clock, followers, path, give } = slowly();
   await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\nfirst\n`);
   const complete = followers.complete(agent, 60_000);
@@ -74,7 +74,7 @@ test('one that stands still is given up, and the log says that its end is missin
   expect(text).toBe('first\nthe end of the output is missing here: reading it failed\n');
 });
 
-test('what a released agent writes on its standard error is told line by line, whole and before its log is complete', async () => {
+test('a released agent’s standard error is passed on line by line, completely and before its log is complete', async () => {
   const lines: string[] = [];
   const { followers, give } = slowly((one) => (line) => void lines.push(`${one}: ${line}`));
   await give('too early\n', 'stderr');
@@ -88,7 +88,7 @@ test('what a released agent writes on its standard error is told line by line, w
   expect(lines.at(-1)).toBe(`${agent}: last`);
 });
 
-test('a later manager hears all of it again', async () => {
+test('a later manager gets all of it again', async () => {
   const before = slowly();
   await before.give(`${readyMarker(agent)}\n${releasedMarker(agent)}\n`);
   await before.give('first\n', 'stderr');

@@ -21,13 +21,13 @@ function write(...texts: readonly string[]): LogFile {
   return log;
 }
 
-it('says nothing of an agent that said nothing', async () => {
+it('is empty for an agent without output', async () => {
   expect(await words()).toBe('');
   write('\n \n').close();
   expect(await words()).toBe('');
 });
 
-it('gives the last six lines, without empty ones, colours, and what would move a cursor', async () => {
+it('gives the last six lines, without empty ones, colours, and control characters', async () => {
   write('one\ntwo\nthree\n', '\u001b[31mfour\u001b[0m\n\n', 'five\rsix\u0007\nseven\n', 'eight\n  nine  \n').close();
   expect(await words()).toBe('three\nfour\nfivesix\nseven\neight\nnine');
 });

@@ -1,4 +1,4 @@
-/** Logs of jobs that a CI service keeps: who ran them, and what those agents logged themselves. */
+/** Logs of jobs at a CI service: who ran them, and what those agents logged themselves. */
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -108,7 +108,7 @@ test('a job is followed from its waiting to the end of its agent', async () => {
   expect(await followed).toBe('Running job: build\n');
 });
 
-test('one that waits has no output, and following it ends when it vanishes', async () => {
+test('a waiting job has no output, and following it ends when it disappears', async () => {
   live = [serviceJob('azure-7', { state: 'waiting' })];
   expect(await read({ job: 'azure-7' })).toBe('');
   const followed = read({ job: 'azure-7' }, true);
@@ -119,7 +119,7 @@ test('one that waits has no output, and following it ends when it vanishes', asy
   await expect(read({ job: 'azure-7' })).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
 });
 
-test('the agent that the service names is shown also where history has no job of it', async () => {
+test('the agent that the service names is shown even if history has no job for it', async () => {
   say(works('a1', null), 'Running job: build\n');
   ends('a1');
   store.serviceJobs.save(serviceJob('azure-7', { state: 'done', agent: 'a1', result: 'succeeded' }), 5);
@@ -135,7 +135,7 @@ test('an agent’s own logs, by its job and by itself', async () => {
   expect(await own({ agent: 'a1' })).toBe('==> Agent.log <==\nListening for Jobs\n');
 });
 
-test('while it runs it is said when they come; afterwards that there are none', async () => {
+test('a running agent’s logs are announced; an ended one without logs is reported', async () => {
   works('a1', 'azure-7');
   await expect(own({ agent: 'a1' })).rejects.toMatchObject({
     code: 'E_LOG_UNKNOWN',
@@ -154,7 +154,7 @@ test('a job without an agent, and ids that were never given out', async () => {
     await expect(own({ agent })).rejects.toMatchObject({ code: 'E_AGENT_UNKNOWN' });
 });
 
-test('a job whose agent logs apart from it is shown alone', async () => {
+test('a job whose agent logs separately is shown alone', async () => {
   jobOnStdout = true;
   const file = works('a1', 'bk-7');
   live = [serviceJob('bk-7', { agent: 'a1' })];
@@ -185,7 +185,7 @@ test('the agent’s own words are all there is of a job that never began, and of
   ends('a2');
 });
 
-test('what is missing of such a job is told as it is, and what is there is known to be written for a terminal', async () => {
+test('gaps of such a job are passed on, and its output is marked as written for a terminal', async () => {
   jobOnStdout = true;
   const file = works('a1', 'bk-7');
   live = [serviceJob('bk-7', { agent: 'a1' })];

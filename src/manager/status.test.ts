@@ -1,4 +1,4 @@
-/** What people see of pools whose agents need devices, over a real book of devices; the loop is stood in for by its slots. */
+/** Views of pools whose agents need devices, over a real registry of devices; the loop is replaced by its slots. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';

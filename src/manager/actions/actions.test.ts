@@ -1,4 +1,4 @@
-/** A release that a manager which is gone had begun, over followers and a clock that a test moves by hand. */
+/** A release that a previous manager had begun, with real followers and a manual clock. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { SlotEvent } from '../../core/slot.ts';
@@ -46,7 +46,7 @@ function workbench() {
   return { it, advance, done };
 }
 
-test('what has begun is not given up while its runtime is away, nor as soon as it is back', async () => {
+test('a begun release is not given up while its runtime is away, nor as soon as it is back', async () => {
   const { it, advance, done } = workbench();
   await advance(600_000);
   expect(it.posted).toBeNull();
@@ -84,7 +84,7 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
   return { sent, terminate, retire: () => executors.retire({ act: 'retire', agent: 'a' }, 'p/1', signal) };
 }
 
-test('one that takes the first TERM as a wish is sent it once, before it is asked what came', async () => {
+test('an agent that takes the first TERM as a request gets it once, before its service is asked', async () => {
   const it = retiring(async () => `after ${it.sent.length}`, 1);
   expect(await it.retire()).toEqual([{ kind: 'jobSeen', agent: 'a', job: 'after 1', limit: null }]);
   await it.retire();
@@ -94,7 +94,7 @@ test('one that takes the first TERM as a wish is sent it once, before it is aske
   expect(it.sent).toEqual(['TERM', 'TERM']);
 });
 
-test('one that an earlier manager may have sent it is listened to first', async () => {
+test('the service is asked first if an earlier manager may have sent the TERM', async () => {
   let job: string | null = 'j';
   const had = retiring(async () => job, 9);
   await had.retire();

@@ -63,7 +63,7 @@ const spec = { agent: 'a1', pool: 'ci', slot: 'ci/1', name: 'box-1', recipe, dev
 const ask = (probe: SandboxProbe, script: string, signal = new AbortController().signal, fingerprint = 'f') =>
   probe.ask({ runtime: gates.runtime, spec, fingerprint, script }, signal);
 
-it('hears what a script says in a sandbox of its own, without devices, mounts and network, and removes it', async () => {
+it('returns the output of a script in its own sandbox, without devices, mounts and network, and removes it', async () => {
   const probe = open();
   expect(await ask(probe, "printf 'one\\ntwo'; echo aside >&2")).toBe('one\ntwo');
   const [made] = gates.made;
@@ -73,7 +73,7 @@ it('hears what a script says in a sandbox of its own, without devices, mounts an
   expect(probe.isProbe(made?.agent ?? '')).toBe(false);
 });
 
-it('a look has the mounts and the network of an agent, and is made anew each time', async () => {
+it('a look has the mounts and the network of an agent, and is never remembered', async () => {
   const probe = open();
   const look = () => probe.look({ runtime: gates.runtime, spec, script: 'echo $$' }, new AbortController().signal);
   expect(await look()).not.toBe(await look());
@@ -82,7 +82,7 @@ it('a look has the mounts and the network of an agent, and is made anew each tim
   expect(gates.removed).toEqual(gates.made.map(({ agent }) => agent));
 });
 
-it('asks once for each fingerprint and script, however many want to know', async () => {
+it('asks once per fingerprint and script, for any number of callers', async () => {
   const probe = open();
   const answers = await Promise.all([ask(probe, 'echo $$'), ask(probe, 'echo $$'), ask(probe, 'echo $$')]);
   expect(new Set([...answers, await ask(probe, 'echo $$')]).size).toBe(1);
@@ -95,7 +95,7 @@ it('asks once for each fingerprint and script, however many want to know', async
 it.each([
   ['exit 3', 'ended with exit code 3'],
   ['kill -9 $$', 'did not finish'],
-])('takes no half answer, and asks again: %s', async (script, message) => {
+])('rejects an incomplete answer, and asks again: %s', async (script, message) => {
   const probe = open();
   const failing = ask(probe, script);
   await expect(failing).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true, message: expect.stringContaining(message) });
@@ -104,7 +104,7 @@ it.each([
   expect(gates.removed).toHaveLength(2);
 });
 
-it('passes on why no sandbox could be made, and tries the next time', async () => {
+it('passes on why no sandbox could be made, and tries again the next time', async () => {
   const probe = open();
   gates.broken = new Error('no such image');
   await expect(ask(probe, 'echo hello')).rejects.toThrow('no such image');
@@ -118,7 +118,7 @@ it('does not wait for ever', async () => {
   expect(gates.removed).toHaveLength(1);
 });
 
-it('goes on for the others when the first one gives up', async () => {
+it('continues for the others when the first caller leaves', async () => {
   const probe = open();
   const abort = new AbortController();
   const first = ask(probe, 'echo hello', abort.signal);
@@ -129,7 +129,7 @@ it('goes on for the others when the first one gives up', async () => {
   expect(gates.made).toHaveLength(1);
 });
 
-it('has removed the sandbox when the last one has given up, and serves who comes after', async () => {
+it('has removed the sandbox when the last caller has left, and serves later ones', async () => {
   const probe = open();
   const abort = new AbortController();
   gates.prepared = () => abort.abort();
@@ -139,7 +139,7 @@ it('has removed the sandbox when the last one has given up, and serves who comes
   expect(await ask(probe, 'echo hello')).toBe('hello\n');
 });
 
-it('does not keep more than it is worth', async () => {
+it('remembers a limited number of answers', async () => {
   const probe = open();
   await expect(ask(probe, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
     'did not finish',
