@@ -7,7 +7,7 @@
  *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: the seccomp filter
  *                 proc, job    identity of the supervisor and of the job's first process
  *                 stdin        the gate's standard input, a FIFO
- *                 log/         stdout and stderr, continued in stdout.BYTES and stderr.BYTES; stdout.end and stderr.end at their end
+ *                 log/         stdout and stderr, continued in STREAM.BYTES; STREAM.end once a stream is complete
  *                 work home tmp   what the job may write
  * exits/AGENT     exit code of the first process: one folder for all, so that one watch sees every exit
  * ```
