@@ -11,6 +11,7 @@ import {
   type Slot,
   type SlotEvent,
   type StandbyLane,
+  stateName,
 } from '../src/core/slot.ts';
 
 const agent = 'a1';
@@ -44,13 +45,11 @@ const agentSamples: Record<AgentLane['kind'], Record<string, AgentLane>> = {
   },
   retiring: { retiring: { kind: 'retiring', agent, since: 0 } },
   busy: { busy: { kind: 'busy', agent, job: 'j1', since: 0, due } },
-  stopping: {
-    'stopping, not released': { kind: 'stopping', ...ending, why: 'shutdown', released: false },
-    'stopping, released': { kind: 'stopping', ...ending, why: 'shutdown', released: true },
-  },
-  killing: {
-    'killing, not released': { kind: 'killing', ...ending, why: 'unreleased', released: false },
-    'killing, released': { kind: 'killing', ...ending, why: 'shutdown', released: true },
+  ending: {
+    'stopping, not released': { kind: 'ending', signal: 'TERM', ...ending, why: 'shutdown', released: false },
+    'stopping, released': { kind: 'ending', signal: 'TERM', ...ending, why: 'shutdown', released: true },
+    'killing, not released': { kind: 'ending', signal: 'KILL', ...ending, why: 'unreleased', released: false },
+    'killing, released': { kind: 'ending', signal: 'KILL', ...ending, why: 'shutdown', released: true },
   },
   proving: { proving: { kind: 'proving', agent, since: 0 } },
 };
@@ -143,7 +142,7 @@ function cell(before: Slot, { slot, changes, actions }: Decision): string {
 function where(before: Slot, after: Slot): string {
   const parts: string[] = [];
   if (after.standby !== before.standby) parts.push(after.standby.kind === 'none' ? 'no standby' : `**${after.standby.kind}**`);
-  if (after.agent !== before.agent) parts.push(`**${after.agent.kind}**`);
+  if (after.agent !== before.agent) parts.push(`**${stateName(after.agent)}**`);
   if (after.leaving.length > before.leaving.length) parts.push('leaving');
   if (after.leaving.length < before.leaving.length) parts.push('gone');
   return parts.join(', ');

@@ -1,4 +1,4 @@
-/** Work that is shared: done once, for as long as somebody waits for it. */
+/** Shared work: done once, for as long as somebody waits for it. */
 import { expect, test } from 'vitest';
 import { createShared, type Progress } from './abortable.ts';
 
@@ -22,7 +22,7 @@ function work() {
 /** Until everything that is under way has come to its end. */
 const settled = () => new Promise((resolve) => setImmediate(resolve));
 
-test('whoever asks meanwhile waits for the same, and hears where it is', async () => {
+test('callers that join wait for the same result, and get the progress so far', async () => {
   const { done, begun, join, shared } = work();
   const [first, second]: [string[], string[]] = [[], []];
   const one = join(undefined, first);
@@ -37,7 +37,7 @@ test('whoever asks meanwhile waits for the same, and hears where it is', async (
   expect(shared.isBusy()).toBe(false);
 });
 
-test('goes on while one of them waits, and is given up when the last has gone', async () => {
+test('work continues while one caller waits, and is aborted when the last one leaves', async () => {
   const { begun, join } = work();
   const [a, b] = [new AbortController(), new AbortController()];
   const [one, other] = [join(a.signal), join(b.signal)];
@@ -50,7 +50,7 @@ test('goes on while one of them waits, and is given up when the last has gone', 
   expect(begun[0]?.signal.aborted).toBe(true);
 });
 
-test('what is being given up is not joined: it is begun anew', async () => {
+test('work that is being aborted is not joined: it starts again', async () => {
   const { begun, join } = work();
   const gone = new AbortController();
   const first = join(gone.signal);
@@ -62,7 +62,7 @@ test('what is being given up is not joined: it is begun anew', async () => {
   expect(begun.length).toBe(2);
 });
 
-test('a failure is everybody’s, and forgotten', async () => {
+test('a failure goes to all callers, and is not remembered', async () => {
   const { done, begun, join } = work();
   const both = Promise.allSettled([join(), join()]);
   done.reject(new Error('no'));

@@ -1,6 +1,6 @@
-/** Waiting for what others wait for, too. */
+/** Waiting for something that others wait for, too. */
 
-/** The same promise for one who may give up: who waits no longer is told so at once, and what it waited for goes on. */
+/** The same promise for a caller that may give up. It then rejects at once, and the work continues. */
 export function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     const stop = (): void => reject(signal.reason);
@@ -11,21 +11,45 @@ export function abortable<T>(promise: Promise<T>, signal: AbortSignal): Promise<
 }
 
 export type Progress = (line: string) => void;
+
+/** Callers that wait for the next change. */
+export class Waiters {
+  readonly #waiting = new Set<() => void>();
+
+  /** Resolves at the next `wake`, or when `signal` aborts. */
+  next(signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      if (signal?.aborted === true) return resolve();
+      const done = (): void => {
+        this.#waiting.delete(done);
+        signal?.removeEventListener('abort', done);
+        resolve();
+      };
+      this.#waiting.add(done);
+      signal?.addEventListener('abort', done, { once: true });
+    });
+  }
+
+  wake(): void {
+    for (const done of [...this.#waiting]) done();
+  }
+}
+
 type Work<T> = (progress: Progress, signal: AbortSignal) => Promise<T>;
 
 interface Running<T> {
   readonly done: Promise<T>;
   readonly listeners: Set<Progress>;
   readonly stop: AbortController;
-  /** The last thing said, for who comes later. */
+  /** The last progress, for those who join later. */
   last: string | null;
 }
 
 /**
- * Work that many wait for and one does. Of each key it is done once at a time; all who ask meanwhile get the same end, and the progress from where it is. It is given up
- * when the last who waits has gone.
+ * Work that many callers wait for, done once at a time per key. All get the same result, and progress from where it is. It is
+ * aborted when the last caller leaves; with `waits` the last caller then waits for its end.
  */
-export function createShared<T>() {
+export function createShared<T>({ waits = false } = {}) {
   const all = new Map<string, Running<T>>();
 
   const begin = (key: string, work: Work<T>): Running<T> => {
@@ -48,7 +72,7 @@ export function createShared<T>() {
   const join = async (key: string, work: Work<T>, progress: Progress, signal: AbortSignal): Promise<T> => {
     signal.throwIfAborted();
     const running = all.get(key) ?? begin(key, work);
-    // One of its own, since two who wait may pass the same function.
+    // A separate function, since two callers may pass the same one.
     const listener: Progress = (line) => progress(line);
     running.listeners.add(listener);
     if (running.last !== null) progress(running.last);
@@ -57,9 +81,10 @@ export function createShared<T>() {
     } finally {
       running.listeners.delete(listener);
       if (running.listeners.size === 0) {
-        // What is being given up must not be joined by who comes now.
+        // A new caller must not join work that is being aborted.
         if (all.get(key) === running) all.delete(key);
         running.stop.abort();
+        if (waits) await running.done.catch(() => {});
       }
     }
   };

@@ -1,6 +1,6 @@
 /**
- * The whole command line: the program, its help, and how a failure becomes an exit code. The code of a command is imported when it
- * is called, so that `run` and `--help` start quickly.
+ * The command line: the program, its help, and exit codes of failures. A command's code is imported when it is called, so that
+ * `run` and `--help` start without unneeded code.
  */
 import { resolve } from 'node:path';
 import { CommanderError, Option } from 'commander';
@@ -16,12 +16,11 @@ import { type Act, Cli } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
-import type { CliContext, GlobalFlags, Place, Session } from './cli/session.ts';
-import { findPlace, readVersion } from './cli/session.ts';
+import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
 import { hasCode } from './errors.ts';
 
-/** Runs one command line. Resolves with the exit code; never rejects. */
+/** Runs one command line. Resolves to the exit code; never rejects. */
 export async function runCli(context: CliContext): Promise<number> {
   let code: number = exitCodes.ok;
   let output: Output = createOutput(context, context.args.includes('--json'));
@@ -49,7 +48,7 @@ export async function runCli(context: CliContext): Promise<number> {
   return code;
 }
 
-/** Every command with its options and help; `act` runs them. */
+/** Every command with its options and help. `act` decides what a command does. */
 export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Cli {
   const version = readVersion();
   const program = new Cli('onejob', act)

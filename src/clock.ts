@@ -1,4 +1,4 @@
-/** The real clock: CLOCK_MONOTONIC, so that a wall clock that jumps moves no deadline. The only place with timers of Node's. */
+/** The real clock: CLOCK_MONOTONIC, so a jump of the wall clock moves no deadline. Only this file uses Node's timers. */
 import type { Clock } from './core/clock.ts';
 
 const longestTimer = 2 ** 31 - 1;
@@ -15,7 +15,7 @@ export const systemClock: Clock = {
   },
 };
 
-/** Lets everything that waits for its turn have it, within work that takes long. Not a wait: it takes no time of the clock. */
+/** Lets everything else run once, during long work. This is not a wait: it takes no time of the clock. */
 export function turn(): Promise<void> {
   return new Promise((resolve) => setImmediate(resolve));
 }

@@ -11,13 +11,13 @@ import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
-import { rebased } from './manager/loop/restore-slots.ts';
+import { storedSlots } from './manager/loop/restore-slots.ts';
 import { tellStop } from './manager/loop/shutdown.ts';
 import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 
-/** Runs a manager until it has stopped; the exit code. */
+/** Runs a manager until it has stopped. Returns the exit code. */
 export async function runDaemon(options: DaemonOptions, env: Environment, { onSignal, onHangup }: ProcessControl): Promise<number> {
   const { log, version, self, temporary } = options;
   const { config, files, warnings } = await loadConfig({ flags: options, env, instead: options.instead });
@@ -30,17 +30,17 @@ export async function runDaemon(options: DaemonOptions, env: Environment, { onSi
     tellToLeave: async (socket) => createClient({ socket, version, patience: 5_000 }).down({ how: 'leave' }),
   });
   parts.defer(() => store.close());
-  const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
+  const stored = storedSlots(store, clock);
   const runtimes = await chooseRuntimes({ config, clock, env, owner: store.owner, stateDir: store.dir, stored });
   parts.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
   });
   const system = env.uid === 0 && !temporary;
-  // The state directory lets nobody else in, so what is shared is not in it.
+  // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const host = await openHost({
-    ...{ config, env, store, stored, runtimes, clock, log, version, self, temporary },
+    ...{ config, env, store, runtimes, clock, log, program: { version, self } },
     configChanged: async () =>
       options.instead === undefined ? configChange(loaded, findConfig(options, env, process.cwd()), clock.wall()) : null,
     findings: () => (system ? [socketFinding(socket)] : []),

@@ -17,12 +17,12 @@ describe('docs/errors.md', () => {
     expect(section).toMatch(new RegExp(`^${code}\\n\\*${kind}\\* · \\S.*\\n\\*\\*Do:\\*\\* \\S`));
   });
 
-  it('explains no code that is gone', () => {
+  it('explains no removed code', () => {
     expect([...sections.keys()].filter((code) => !Object.hasOwn(errorCodes, code))).toEqual([]);
   });
 });
 
-it('any thrown thing becomes a failure that can be kept', () => {
+it('any thrown value becomes a failure that can be stored', () => {
   const error = new OnejobError('E_STATE_FULL', 'Cannot write.', { hint: 'Free space.', retry: true });
   expect(toFailure(error)).toEqual({ code: 'E_STATE_FULL', message: 'Cannot write. Free space.', retry: true });
   expect(toFailure(new TypeError('odd'))).toEqual({ code: 'E_BUG', message: 'odd', retry: true });

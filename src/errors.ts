@@ -1,6 +1,6 @@
 /**
- * The one error class, and the table of every code onejob can show. `docs/errors.md` must describe each code; a test
- * fails when one is missing. A message says what was tried, on what, and what came back; the hint says what to do next.
+ * The only error class, and the table of every code that onejob can show. `docs/errors.md` must describe each code; a test checks
+ * that. A message says what was tried, on what, and what came back. The hint says what to do next.
  */
 import type { Failure } from './core/slot.ts';
 
@@ -112,7 +112,7 @@ export type ErrorCode = keyof typeof errorCodes;
 export interface ErrorOptions {
   /** What to type or change next, as one sentence. */
   readonly hint?: string | null | undefined;
-  /** Whether trying the same again can help; default false. */
+  /** Whether a retry can help. Default false. */
   readonly retry?: boolean;
   readonly cause?: unknown;
 }
@@ -136,6 +136,7 @@ export function hasCode(error: unknown, ...codes: readonly ErrorCode[]): error i
   return error instanceof OnejobError && codes.includes(error.code);
 }
 
+/** The message of any thrown value. */
 export function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
@@ -149,23 +150,21 @@ export function attempt<T>(act: () => T): T | null {
   }
 }
 
-/** Any thrown thing as a failure the core can keep: foreign errors become E_BUG, which may pass. */
+/** Any thrown value as a failure that the core can store. Foreign errors become E_BUG, which may pass. */
 export function toFailure(error: unknown): Failure {
-  if (error instanceof OnejobError) {
-    const message = error.hint === null ? error.message : `${error.message} ${error.hint}`;
-    return { code: error.code, message, retry: error.retry };
-  }
-  return { code: 'E_BUG', message: messageOf(error), retry: true };
+  if (!(error instanceof OnejobError)) return { code: 'E_BUG', message: messageOf(error), retry: true };
+  const { code, message, hint, retry } = error;
+  return { code, message: hint === null ? message : `${message} ${hint}`, retry };
 }
 
 const jobsOwn: ReadonlySet<string> = new Set<ErrorCode>(['E_FILES', 'E_WORKSPACE_UNKNOWN', 'E_JOB_REQUEST', 'E_JOB_GONE']);
 
-/** Whether what went wrong is the job's own, whatever pool it waits in: then no pool backs off for it. */
+/** Whether the error is the job's own, in any pool. No pool backs off because of it. */
 export function isJobsOwn({ code, retry }: Failure): boolean {
   return jobsOwn.has(code) && !retry;
 }
 
-/** The system's own word for what failed, such as `ENOENT`; empty where it has none. */
+/** The system's code for an error, such as `ENOENT`; empty if it has none. */
 export function codeOf(error: unknown): string {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : '';
 }

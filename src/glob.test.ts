@@ -22,7 +22,7 @@ const pattern = fc
   // Here picomatch reads one text in two ways, or another one than shells do.
   .filter((text) => !/\*\*\/\*\*|[*?][*?]|\.[*?[{]|[*?\]}]\.|[*?]\{a,-b,\}[*?]/.test(text));
 
-it('fits what picomatch fits', () => {
+it('matches what picomatch matches', () => {
   fc.assert(
     fc.property(pattern, path, (pattern, path) => {
       expect([pattern, path, glob(pattern)(path)]).toEqual([pattern, path, oracle(pattern)(path)]);
@@ -31,7 +31,7 @@ it('fits what picomatch fits', () => {
   );
 });
 
-it('fits every text that was made from the pattern', () => {
+it('matches every text that was made from the pattern', () => {
   const made = fc.array(
     fc.oneof(
       word.map((text) => [text, text] as const),
@@ -98,13 +98,13 @@ describe('a pattern and a name that somebody chose', () => {
     expect(user / 1_000).toBeLessThan(2_000);
   });
 
-  it('is not looked at when it is longer than a path can be', () => {
+  it('is not matched if it is longer than a path can be', () => {
     expect(glob('**')('a'.repeat(4_096))).toBe(true);
     expect(glob('**')('a'.repeat(4_097))).toBe(false);
   });
 });
 
-it('looks through a pattern a bounded number of times, whatever its braces are', () => {
+it('scans a pattern a bounded number of times, whatever its braces', () => {
   const began = process.cpuUsage();
   for (const text of [
     '{'.repeat(962) + '{,}'.repeat(20),

@@ -1,30 +1,29 @@
 /**
- * Patterns for paths and names, matched without backtracking: a text costs at most its length times the pattern's, whoever
- * chose them. A regular expression that stands for `*-*-*-*` takes minutes for some names of 250 letters.
+ * Patterns for paths and names, matched without backtracking: a text costs at most its length times the pattern's, whoever chose
+ * them. A regular expression for `*-*-*-*` takes minutes for some names of 250 letters.
  *
- * `*` and `?` stop at a slash, `**` as a whole part of a path does not, and at its end stands for at least one part. `[a-z]`,
- * `[!a-z]`, `{a,b}` and a backslash mean what they do in shells. Names that begin with a dot match like others; case counts.
+ * `*` and `?` do not match a slash. `**` as a whole part of a path does, and at its end stands for at least one part. `[a-z]`,
+ * `[!a-z]`, `{a,b}` and a backslash have their meaning in shells. Names that begin with a dot match like others. Case matters.
  */
 
-/** Letters that a pattern may have, and that it may have with its braces written out. */
+/** Maximum letters of a pattern, and of the pattern with its braces expanded. */
 const longestPattern = 1_024;
 const longestWrittenOut = 4_096;
-/** Braces that it may open: each is looked for the end of, anew wherever those before it are written out. */
+/** Maximum opening braces: the end of each is searched for again after every expansion. */
 const mostBraces = 64;
-/** A text that is longer matches nothing: no path on Linux is. */
+/** A longer text matches nothing: no path on Linux is longer. */
 const longestText = 4_096;
 
-/** Matches one letter. */
 type One = (letter: string) => boolean;
 type Many = '*';
 type Part = '**' | readonly (One | Many)[];
 
 export interface GlobOptions {
-  /** Whether `{a,b}` means either; else braces are letters. Default true. */
+  /** Whether `{a,b}` means either; otherwise braces are letters. Default true. */
   readonly braces?: boolean;
 }
 
-/** Why a pattern is refused, as a clause; null when it is not. */
+/** Why a pattern is invalid, as a clause; null if it is valid. */
 export function globProblem(pattern: string): string | null {
   if (pattern.length > longestPattern) return `it has more than ${longestPattern} letters`;
   if (/(^|[^\\])[!@?*+]\(/.test(pattern)) return 'patterns such as !(a) or +(a) are not known';
@@ -33,7 +32,7 @@ export function globProblem(pattern: string): string | null {
   return alternatives(pattern) === null ? `its braces stand for more than ${longestWrittenOut} letters` : null;
 }
 
-/** Whether a text is what the pattern says. A pattern with a problem matches nothing. */
+/** Returns whether a text matches the pattern. An invalid pattern matches nothing. */
 export function glob(pattern: string, { braces = true }: GlobOptions = {}): (text: string) => boolean {
   const written = pattern.length > longestPattern ? null : braces ? alternatives(pattern) : [pattern];
   const all = (written ?? []).map((one) => one.split('/').map(parsePart)).map(endOpen);
@@ -45,8 +44,8 @@ export function glob(pattern: string, { braces = true }: GlobOptions = {}): (tex
 }
 
 /**
- * Whether `items` are what `pattern` says, where `many` stands for any number of them, none too. What follows a `many` is looked
- * for from there on, and when that fails one further: a `many` before it need not be tried again.
+ * Whether `items` match `pattern`, where `many` stands for any number of them. The rest after a `many` is searched for from there
+ * on, then one further each time; an earlier `many` need not be tried again.
  */
 function fits<P, T>(pattern: readonly P[], items: readonly T[], many: P, one: (pattern: P, item: T) => boolean): boolean {
   let [at, next, after, from] = [0, 0, -1, 0];
@@ -70,12 +69,12 @@ function fits<P, T>(pattern: readonly P[], items: readonly T[], many: P, one: (p
 
 function fitsPart(part: Part, letters: readonly string[]): boolean {
   if (part === '**') return false;
-  // A wildcard stands for no empty name, as in `a//b`.
+  // A wildcard does not match an empty name, as in `a//b`.
   if (letters.length === 0) return part.length === 0;
   return fits<One | Many, string>(part, letters, '*', (wanted, letter) => wanted !== '*' && wanted(letter));
 }
 
-/** `a/**` is all that is in a, and not a itself. */
+/** `a/**` matches everything in a, but not a itself. */
 function endOpen(parts: readonly Part[]): readonly Part[] {
   return parts.at(-1) === '**' ? [...parts, ['*']] : parts;
 }
@@ -103,7 +102,7 @@ function is(letter: string): One {
   return (other) => other === letter;
 }
 
-/** The set that begins at a bracket, and where it ends; null when it does not end, and is a bracket only. */
+/** The set that begins at a bracket, and its end; null if it has no end, so that it is only a bracket. */
 function parseSet(letters: readonly string[], start: number): { one: One; end: number } | null {
   let at = start + 1;
   const negated = letters[at] === '!' || letters[at] === '^';
@@ -126,7 +125,7 @@ function parseSet(letters: readonly string[], start: number): { one: One; end: n
   return { one: (letter) => has(letter) !== negated, end: at };
 }
 
-/** A pattern with its braces written out; null when that is too much. Braces without a comma are letters. */
+/** A pattern with its braces expanded; null if that is too long. Braces without a comma are letters. */
 function alternatives(pattern: string): string[] | null {
   if (opened(pattern) > mostBraces) return null;
   const done: string[] = [];
@@ -143,7 +142,7 @@ function alternatives(pattern: string): string[] | null {
   return done;
 }
 
-/** Braces that no backslash stands before. */
+/** Number of opening braces without a backslash before them. */
 function opened(pattern: string): number {
   let found = 0;
   for (let at = 0; at < pattern.length; at += 1) {
@@ -153,7 +152,7 @@ function opened(pattern: string): number {
   return found;
 }
 
-/** The pattern once for each alternative of its first braces that have a comma; null when none have. */
+/** The pattern once for each alternative of its first braces with a comma; null if there are none. */
 function firstBraces(pattern: string): string[] | null {
   for (let start = 0; start < pattern.length; start += 1) {
     if (pattern[start] === '\\') start += 1;

@@ -1,47 +1,35 @@
-/** A job of the own queue: what is asked for, and how it ended. As it crosses the API, and as it is stored. */
+/** A job of the own queue: the request and the result, as in the API and in the store. */
 import { z } from 'zod';
 import type { Mount } from './runtimes/runtime.ts';
+
+const optional = <T extends z.ZodType>(type: T) => type.nullable().prefault(null);
 
 const mount = z.strictObject({
   host: z.string(),
   container: z.string(),
   readOnly: z.boolean(),
   variable: z.string().nullable(),
-  /** Caches are a pool's. */
+  /** Caches belong to pools. */
   cache: z.custom<Mount['cache']>((found) => found === null, 'a job has no caches of its own').default(null),
 });
 
-/** What `onejob run` asks for. */
+/** A line of at most `most` characters. */
+const label = (most: number) => optional(z.string().regex(new RegExp(`^\\P{Cc}{1,${most}}$`, 'u')));
+
 export const jobRequest = z.strictObject({
-  /** Chosen by the client, so that handing in again after a lost connection gives the same job. 12 hex digits. */
-  id: z
-    .string()
-    .regex(/^[0-9a-f]{12}$/)
-    .nullable()
-    .default(null),
+  /** Chosen by the client, so that submitting again after a lost connection gives the same job. 12 hex digits. */
+  id: optional(z.string().regex(/^[0-9a-f]{12}$/)),
   command: z.array(z.string()).min(1),
-  /** null: the one named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
+  /** null: the pool named `default`, the only one, or the first without devices; with `devices` the first that has as many. */
   pool: z.string().nullable().default(null),
   env: z.record(z.string(), z.string()).default({}),
   /** For people, in lists. */
-  name: z
-    .string()
-    .regex(/^\P{Cc}{1,100}$/u)
-    .nullable()
-    .default(null),
-  /** Who hands it in, as the client says: nobody checks it. */
-  user: z
-    .string()
-    .regex(/^\P{Cc}{1,64}$/u)
-    .nullable()
-    .default(null),
+  name: label(100),
+  /** The submitter according to the client, unchecked. */
+  user: label(64),
   image: z.string().nullable().default(null),
-  /** Instead of the pool's, and no more than these. Bytes. */
-  memory: z
-    .int()
-    .min(6 * 2 ** 20)
-    .nullable()
-    .default(null),
+  /** Overrides the pool's limit, and may not exceed it. Bytes. */
+  memory: optional(z.int().min(6 * 2 ** 20)),
   cpus: z.number().min(0.01).nullable().default(null),
   volumes: z.array(mount).default([]),
   devices: z.int().min(0).nullable().default(null),

@@ -27,7 +27,7 @@ test('a line for a person is one line', () => {
   expect(text()).toMatch(/^\d\d:\d\d:\d\d error: cannot start {2}agent=a1 why="no such\\nimage \\"x\\""\n$/);
 });
 
-test.each([true, false])('secrets are taken out of every string, json %s', (json) => {
+test.each([true, false])('secrets are removed from every string, json %s', (json) => {
   const { log, text } = logged({ json, redact: (each) => each.replaceAll('hunter2', '***') });
   const error = new OnejobError('E_BUG', 'token hunter2 refused', { hint: 'not hunter2' });
   log.info('event hunter2', { deep: { list: ['x hunter2 y'] }, error, plain: new Error('hunter2') });
@@ -36,7 +36,7 @@ test.each([true, false])('secrets are taken out of every string, json %s', (json
   expect(line).not.toContain('hunter2');
 });
 
-test('a stream that is gone ends nothing', () => {
+test('a closed stream ends nothing', () => {
   const stream = new PassThrough();
   const log = createLog({ json: true, stream });
   stream.destroy(new Error('EPIPE'));

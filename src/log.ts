@@ -1,7 +1,7 @@
 /**
- * What the daemon says about itself: one line per event, JSON for collectors or plain for a person at a terminal.
+ * The daemon's log: one line per event, in JSON for collectors or as text for a terminal.
  *
- * No value that `redact` knows reaches a line, and a stream that has gone away never ends the daemon.
+ * No value that `redact` knows reaches a line, and a closed stream never ends the daemon.
  */
 import type { Writable } from 'node:stream';
 import pino from 'pino';
@@ -9,7 +9,7 @@ import { OnejobError } from './errors.ts';
 
 export type LogFields = Readonly<Record<string, unknown>>;
 
-/** `event` is a few fixed words that can be searched for; all that differs from line to line goes in `fields`. */
+/** `event` is a few fixed, searchable words. Everything that differs from line to line goes in `fields`. */
 export interface Log {
   info(event: string, fields?: LogFields): void;
   warn(event: string, fields?: LogFields): void;
@@ -17,14 +17,12 @@ export interface Log {
 }
 
 export interface LogOptions {
-  /** JSON lines, or lines for a person. */
   readonly json: boolean;
   readonly stream: Writable;
-  /** Takes secrets out of a text; every string of every line goes through it. */
+  /** Removes secrets from a text; applied to every string of every line. */
   readonly redact?: (text: string) => string;
-  /** Whether lines for a person are coloured. */
   readonly color?: boolean;
-  /** Lays out a line for a person: `lead` is its time. */
+  /** Lays out a line of text; `lead` is its time. */
   readonly layout?: (lead: string, text: string) => string;
 }
 
@@ -32,7 +30,7 @@ type Level = 'info' | 'warn' | 'error';
 
 export function createLog(options: LogOptions): Log {
   const redact = options.redact ?? ((text) => text);
-  // A closed pipe or a full disk under our own log must not end running jobs.
+  // A closed pipe or a full disk under our log must not end running jobs.
   options.stream.on('error', () => {});
   const write = options.json ? jsonLines(options.stream) : humanLines(options);
   const say =
@@ -77,7 +75,7 @@ function inLine(value: unknown): string {
   return /^[^\s"=]+$/.test(text) || typeof value !== 'string' ? text : JSON.stringify(text);
 }
 
-/** A value as it may stand in a line: errors by their code and message, strings and keys redacted, depth bounded. */
+/** A value for a line: errors by their code and message, strings and keys redacted, depth limited. */
 function clean(value: unknown, redact: (text: string) => string, depth: number): unknown {
   if (typeof value === 'string') return redact(value);
   if (typeof value === 'bigint') return value.toString();
@@ -88,7 +86,7 @@ function clean(value: unknown, redact: (text: string) => string, depth: number):
   return Object.fromEntries(Object.entries(fields).map(([key, each]) => [redact(key), clean(each, redact, depth + 1)]));
 }
 
-/** The stack only of what nobody foresaw. */
+/** Includes the stack only for unexpected errors. */
 function fieldsOf(error: Error): Record<string, unknown> {
   if (!(error instanceof OnejobError)) return { message: error.message, stack: error.stack ?? null };
   const { code, message, hint, retry } = error;

@@ -1,5 +1,4 @@
-/** Where onejob begins: the command line, and behind `up` the daemon. The only file that knows everyone. */
-
+/** The entry point: the command line, and behind `up` the daemon. The only file that knows both. */
 import { processContext } from './cli/process.ts';
 import { runCli } from './cli.ts';
 

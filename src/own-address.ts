@@ -2,8 +2,8 @@
 import { createServer, isIP } from 'node:net';
 
 /**
- * Whether somebody could listen at the address `host` on this host. False for names other than `localhost`. An interface that
- * is down is not listed, and its address is ours all the same, so this tries rather than looks.
+ * Whether a server could listen at the address `host` on this host. False for names other than `localhost`. It tries to listen,
+ * because an interface that is down is not listed, although its address is ours.
  */
 export async function isOwnAddress(host: string): Promise<boolean> {
   if (host === 'localhost') return true;

@@ -1,4 +1,4 @@
-/** A word as a person types it in a shell: in quotes only where it needs them. */
+/** Quotes a word for a shell if necessary. */
 export function quoted(word: string): string {
   return /^[\w.-]+$/.test(word) ? word : inQuotes(word);
 }

@@ -4,8 +4,7 @@
  * are part of a commit.
  */
 import type { Readable } from 'node:stream';
-import type { WaitingJob } from '../core/plan.ts';
-import type { AgentId, Change, Exit, Failure, JobId, StopReason } from '../core/slot.ts';
+import type { AgentId, Change, Exit, Failure, JobId, Reserved, StopReason } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -185,7 +184,7 @@ export interface CiService {
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
   /** The pool's next job for this slot, or for any slot (null). Does not take it. */
-  next(pool: string, slot: string | null): WaitingJob | null;
+  next(pool: string, slot: string | null): Reserved | null;
   /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */
   record(change: Change): void;
   /** The transaction was committed: `next` must follow at once. Results are not announced yet. */

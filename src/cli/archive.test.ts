@@ -9,7 +9,7 @@ import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
 import { jobRequest } from '../job.ts';
-import { logPath } from '../logs/log-file.ts';
+import { createLogFolder } from '../logs/log-folder.ts';
 import { openStore } from '../store/store.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
@@ -53,7 +53,7 @@ test('jobs lists what waits and what ran, and says that no daemon runs', async (
 
 test('logs shows what was kept; with -f it ends with 1, as more would come', async () => {
   mkdirSync(join(state(), 'logs'), { recursive: true });
-  writeFileSync(logPath(join(state(), 'logs'), 'a1'), '');
+  writeFileSync(createLogFolder(join(state(), 'logs')).path('a1'), '');
   for (const [flags, code] of [
     [[], 0],
     [['-f'], 1],

@@ -7,6 +7,7 @@ import { viewOf } from '../ci/own-queue/job.ts';
 import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
+import { createLogFolder } from '../logs/log-folder.ts';
 import { lastLines } from '../logs/select.ts';
 import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
@@ -45,12 +46,11 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
   const logs = createLogs({
     clock,
     reconciler: { placeOf, slot: (key) => slots.find((slot) => slot.key === key) },
-    keepers: { get: () => undefined },
+    output: createLogFolder(join(stateDir, 'logs')),
     queue: { job: ownJob, onChange: () => () => {} },
     serviceJobs: elsewhere,
     history: store.history,
     services: [],
-    logDir: join(stateDir, 'logs'),
     stateDir,
   });
   return {

@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import { type Allocation, allocate, type Supply } from './allocate.ts';
 import type { Allocatable, Lease, Want } from './lease.ts';
 
 type Gpu = Allocatable & { readonly group?: number };
@@ -21,11 +21,11 @@ const lease = (key: string, ...devices: (string | Gpu)[]): Lease => ({
 });
 /** What each slot got, as `pool/1: g1 g2`. */
 const got = ({ slots }: Allocation) => slots.map((slot) => [`${slot.key}:`, ...slot.devices.map(({ uuid }) => uuid)].join(' '));
-const run = (wants: Want<Gpu>[], fleet: Fleet<Gpu>) => got(allocate(wants, fleet));
+const run = (wants: Want<Gpu>[], supply: Supply<Gpu>) => got(allocate(wants, supply));
 const on = (...keys: string[]) => new Set(keys);
 
 describe('from nothing', () => {
-  test('pools lease in order, and a pool that comes too late is told how short it is', () => {
+  test('pools lease in order, and a pool that comes too late learns how many it lacks', () => {
     const wants = [want('multi', { agents: 1, count: 2 }), want('single', { agents: 2 }), want('cpu', { agents: 2, count: 0 })];
     const allocation = allocate(wants, { devices: gpus('g1', 'g2', 'g3') });
     expect(got(allocation)).toEqual(['multi/1: g1 g2', 'single/1: g3', 'cpu/1:', 'cpu/2:']);
@@ -38,13 +38,13 @@ describe('from nothing', () => {
     expect(allocation.short).toEqual([]);
   });
 
-  test('per-device in pairs leaves the odd one, and means nothing without devices', () => {
+  test('per-device in pairs leaves the odd device, and has no effect without devices', () => {
     expect(run([want('pairs', { count: 2 }), want('cpu', { count: 0 })], { devices: gpus('a', 'b', 'c') })).toEqual([
       'pairs/1: a b',
     ]);
   });
 
-  test('all: what is there, for one slot', () => {
+  test('all: every device, for one slot', () => {
     expect(run([want('one'), want('rest', { agents: 1, count: 'all' })], { devices: gpus('a', 'b') })).toEqual([
       'one/1: a',
       'one/2: b',
@@ -52,7 +52,7 @@ describe('from nothing', () => {
     expect(run([want('rest', { agents: 1, count: 'all' }), want('one')], { devices: gpus('a', 'b') })).toEqual(['rest/1: a b']);
   });
 
-  test('a GPU with MIG instances is not handed out whole', () => {
+  test('a GPU with MIG instances is not allocated as a whole', () => {
     expect(run([want('all')], { devices: [gpu('g'), gpu('m1', 'g'), gpu('m2', 'g')] })).toEqual(['all/1: m1', 'all/2: m2']);
   });
 
@@ -90,7 +90,7 @@ describe('when something changes', () => {
     expect(got(back)).toEqual(got(allocation));
   });
 
-  test('forgotten, its slot takes another, or ends', () => {
+  test('its slot takes another device, or ends, once the device is forgotten', () => {
     expect(run([want('lab', { agents: 1 })], { devices: gpus('b'), leases: [lease('lab/1')] })).toEqual(['lab/1: b']);
     expect(run([want('lab')], { devices: [], leases: [lease('lab/1')] })).toEqual([]);
     const pair = [want('pair', { agents: 1, count: 2 })];
@@ -109,7 +109,7 @@ describe('when something changes', () => {
     expect(waits.short).toEqual([]);
   });
 
-  test('of several devices only the bad one is replaced', () => {
+  test('only the bad one of several devices is replaced', () => {
     const leases = [lease('pair/1', 'a', 'b')];
     expect(run([want('pair', { agents: 1, count: 2 })], { devices: gpus('a', 'b', 'c'), leases, barred: on('b') })).toEqual([
       'pair/1: a c',
@@ -121,7 +121,7 @@ describe('when something changes', () => {
     expect(run([want('lab')], { devices, barred: on('a', 'g') })).toEqual(['lab/1: b']);
   });
 
-  test('another MIG layout: old instances stay leased, new ones are new devices, and the GPU is not given whole', () => {
+  test('another MIG layout: old instances stay leased, new ones are new devices, and the GPU is not allocated as a whole', () => {
     const m1 = gpu('m1', 'g');
     const slices = want('slices', { fits: ({ parent }) => parent !== null });
     const cards = want('cards', { fits: ({ parent }) => parent === null });
@@ -152,7 +152,7 @@ describe('when something changes', () => {
   });
 });
 
-test('leases that contradict each other: a device goes to one of them', () => {
+test('a device goes to one of several contradicting leases', () => {
   const leases = [lease('x/1', 'a'), lease('y/1', 'a'), lease('x/01', 'b'), { ...lease('y/2', 'b'), pool: 'x' }];
   const wants = [want('x', { agents: 1, share: 2 }), want('y', { agents: 1, share: 2 })];
   expect(run(wants, { devices: gpus('a', 'b'), leases })).toEqual(['x/1: a', 'y/1: b']);
@@ -162,7 +162,7 @@ test('leases that contradict each other: a device goes to one of them', () => {
 describe('what is in use stays', () => {
   const devices = gpus('a', 'b');
 
-  test('whatever is asked for now, and nobody else gets it', () => {
+  test('whatever the pools want now, and no other slot gets it', () => {
     const leases = [lease('gone/1', 'a'), lease('lab/5', 'b')];
     const allocation = allocate([want('lab', { agents: 1 })], { devices, leases, inUse: on('gone/1', 'lab/5') });
     expect(got(allocation)).toEqual(['lab/5: b', 'gone/1: a']);
@@ -170,15 +170,15 @@ describe('what is in use stays', () => {
     expect(allocation.short).toEqual([{ pool: 'lab', wanted: 1, got: 0 }]);
   });
 
-  test('a card that must not be used is not taken from under a job', () => {
+  test('a card that must not be used is not taken away from a running job', () => {
     const leases = [lease('lab/1', 'a')];
-    const fleet = { devices, leases, barred: on('a') };
-    const busy = allocate([want('lab', { agents: 1 })], { ...fleet, inUse: on('lab/1') });
+    const supply = { devices, leases, barred: on('a') };
+    const busy = allocate([want('lab', { agents: 1 })], { ...supply, inUse: on('lab/1') });
     expect(busy.slots).toMatchObject([{ key: 'lab/1', devices: [{ uuid: 'a' }], barred: ['a'], outdated: true }]);
-    expect(run([want('lab', { agents: 1 })], fleet)).toEqual(['lab/1: b']);
+    expect(run([want('lab', { agents: 1 })], supply)).toEqual(['lab/1: b']);
   });
 
-  test('as it should be it is not outdated, and a CPU slot needs no lease', () => {
+  test('a slot that fits is not outdated, and a CPU slot needs no lease', () => {
     const allocation = allocate([want('lab', { agents: 1 }), want('cpu', { agents: 1, count: 0 })], {
       devices,
       leases: [lease('lab/1', 'b'), lease('cpu/1')],
@@ -188,8 +188,8 @@ describe('what is in use stays', () => {
   });
 
   test('a whole GPU in use bars its instances, and an instance its GPU', () => {
-    const fleet = { devices: [gpu('g'), gpu('m1', 'g')], inUse: on('old/1') };
-    expect(run([want('lab')], { ...fleet, leases: [lease('old/1', 'g')] })).toEqual(['old/1: g']);
+    const supply = { devices: [gpu('g'), gpu('m1', 'g')], inUse: on('old/1') };
+    expect(run([want('lab')], { ...supply, leases: [lease('old/1', 'g')] })).toEqual(['old/1: g']);
     expect(run([want('lab')], { devices: [gpu('g')], inUse: on('old/1'), leases: [lease('old/1', gpu('m1', 'g'))] })).toEqual([
       'old/1: m1',
     ]);
@@ -200,7 +200,7 @@ describe('devices that sit together', () => {
   const pairs = { near: (a: Gpu, b: Gpu) => (a.group === b.group ? 2 : 0) };
   const grouped = (...groups: number[]) => groups.map((group, n): Gpu => ({ ...gpu(`g${n}`), group }));
 
-  test('are given together', () => {
+  test('are allocated together', () => {
     expect(run([want('pair', { count: 2 })], { devices: grouped(0, 1, 0, 1), ...pairs })).toEqual([
       'pair/1: g0 g2',
       'pair/2: g1 g3',
@@ -210,19 +210,19 @@ describe('devices that sit together', () => {
     ]);
   });
 
-  test('are left together by who needs only one', () => {
+  test('are left together by a slot that needs only one', () => {
     const wants = [want('one', { agents: 1 }), want('pair', { count: 2 })];
     expect(run(wants, { devices: grouped(0, 0, 1), ...pairs })).toEqual(['one/1: g2', 'pair/1: g0 g1']);
   });
 
-  test('make up for a bad one', () => {
+  test('replace a bad one', () => {
     const leases = [lease('pair/1', 'g0', 'g3')];
-    const fleet = { devices: grouped(0, 1, 0, 1), leases, barred: on('g3'), ...pairs };
-    expect(run([want('pair', { agents: 1, count: 2 })], fleet)).toEqual(['pair/1: g0 g2']);
+    const supply = { devices: grouped(0, 1, 0, 1), leases, barred: on('g3'), ...pairs };
+    expect(run([want('pair', { agents: 1, count: 2 })], supply)).toEqual(['pair/1: g0 g2']);
   });
 
-  test('matter less than staying', () => {
-    const fleet = { devices: grouped(0, 0, 1, 1), leases: [lease('pair/1', 'g0', 'g3')], ...pairs };
-    expect(run([want('pair', { agents: 1, count: 2 })], fleet)).toEqual(['pair/1: g0 g3']);
+  test('matter less than keeping a lease', () => {
+    const supply = { devices: grouped(0, 0, 1, 1), leases: [lease('pair/1', 'g0', 'g3')], ...pairs };
+    expect(run([want('pair', { agents: 1, count: 2 })], supply)).toEqual(['pair/1: g0 g3']);
   });
 });

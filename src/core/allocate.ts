@@ -1,203 +1,220 @@
 /**
- * Which slot gets which devices: a static partition, pools in the order of the config file. Pure, and the only place that
- * hands out devices, so S1 starts here: a device is in one slot at most unless its pool shares it, and a whole GPU and an
- * instance of it are never both handed out.
+ * Decides which slot gets which devices: a static partition, with pools in the order of the config file. Pure, and the only place
+ * that allocates devices, so S1 starts here: a device is in at most one slot unless its pool shares it, and a whole GPU and an
+ * instance of it are never both allocated.
  *
- * It is asked again whenever devices, config or leases change, and disturbs as little as it can: what is in use stays, a lease
- * that still suits stays, a device that is missing stays leased to its slot, and only a slot whose device must not be used
- * now moves to a free one.
+ * It runs again whenever devices, config or leases change, and disturbs as little as possible: devices in use stay, a lease that
+ * still fits stays, a missing device stays leased to its slot, and only a slot whose device must not be used now moves to a free
+ * one.
  */
-import { type Allocatable, createLeaseBook, type Lease, type LeaseBook, type Want } from './lease.ts';
+import { type Allocatable, createLeaseTable, type Lease, type Want } from './lease.ts';
 import type { DeviceId } from './slot.ts';
 
-/** What there is to hand out, and what is handed out already. */
-export interface Fleet<D extends Allocatable> {
-  /** Those seen now; the earlier ones are preferred. */
+/** The devices to allocate, and the existing leases. */
+export interface Supply<D extends Allocatable> {
+  /** Devices that are seen now; earlier ones are preferred. */
   readonly devices: readonly D[];
-  /** Leases so far. What a person wants forgotten is taken out of them before. */
+  /** Existing leases, without those that a person dropped. */
   readonly leases?: readonly Lease[];
-  /** Keys of slots that something is in: their devices cannot be taken from them. */
+  /** Keys of slots that are not empty: their devices cannot be taken away. */
   readonly inUse?: ReadonlySet<string>;
-  /** Devices not to be used now: quarantined, occupied, reserved. A GPU's bars its instances too. */
+  /** Devices that must not be used now: quarantined, occupied, reserved. A barred GPU bars its instances, too. */
   readonly barred?: ReadonlySet<DeviceId>;
   /** How well two devices work together: NVLink above PCIe root above NUMA node above 0. Symmetric. */
   readonly near?: Near<D>;
 }
 
 export interface AllocatedSlot extends Lease {
-  /** Of its devices those that are not seen: it waits for them. */
+  /** Its devices that are not seen: it waits for them. */
   readonly missing: readonly DeviceId[];
-  /** Of its devices those not to be used now, where no free one could take their place. */
+  /** Its devices that must not be used now and have no free replacement. */
   readonly barred: readonly DeviceId[];
-  /** In use, and to be emptied: its pool is gone, smaller or asks for something else, or its devices must not be used. */
+  /** In use, and to be emptied: its pool is gone, smaller or has other wishes, or its devices must not be used. */
   readonly outdated: boolean;
 }
 
 export interface Allocation {
-  /** Pools in their order, slots by number, then those of pools that are gone. Slots that got no devices are not here. */
+  /** Pools in order, slots by number, then slots of removed pools. Slots without devices are not listed. */
   readonly slots: readonly AllocatedSlot[];
   /** Pools that got fewer slots than they asked for. */
   readonly short: readonly { readonly pool: string; readonly wanted: number; readonly got: number }[];
 }
 
-/** Hands out devices. The same input always gives the same slots, and its own answer as leases gives that answer again. */
-export function allocate<D extends Allocatable>(wants: readonly Want<D>[], fleet: Fleet<D>): Allocation {
-  const { inUse = new Set<string>() } = fleet;
-  const old = new Map((fleet.leases ?? []).map((lease) => [lease.key, lease]));
-  const view = createView(fleet);
-  const book = createLeaseBook();
-  // First what nobody can take away, then what need not be taken away, for all pools: only then is the rest free.
-  for (const lease of old.values()) if (inUse.has(lease.key)) book.take(lease);
-  for (const want of wants) {
-    for (const lease of leasesOf(want, old)) {
-      const kept = inUse.has(lease.key) ? null : keep(want, lease, view, book);
-      if (kept !== null) book.take(kept);
-    }
-  }
-  let pass = handOut(wants, old, view, book, inUse);
-  // What a slot of a later pool has left for a better device may be what one of an earlier pool waits for.
-  for (let left = old.size; pass.hasMoved && left > 0; left--) pass = handOut(wants, old, view, book, inUse);
-  const slots = [...pass.slots];
-  const pools = new Set(wants.map((want) => want.pool));
-  for (const lease of old.values()) {
-    if (inUse.has(lease.key) && !pools.has(lease.pool)) slots.push(show(lease, null, view, inUse));
-  }
-  return { slots, short: pass.short };
+/** Allocates devices. The same input always gives the same slots, and its result as leases gives that result again. */
+export function allocate<D extends Allocatable>(wants: readonly Want<D>[], supply: Supply<D>): Allocation {
+  return new Allocator(supply).allocate(wants);
 }
 
-interface Pass extends Allocation {
-  /** A slot that held devices holds others now. */
-  readonly hasMoved: boolean;
-}
-
-/** One turn through the pools: whoever has nothing, or something that is barred, takes what is free. */
-function handOut<D extends Allocatable>(
-  wants: readonly Want<D>[],
-  old: ReadonlyMap<string, Lease>,
-  view: View<D>,
-  book: LeaseBook,
-  inUse: ReadonlySet<string>,
-): Pass {
-  const short: { pool: string; wanted: number; got: number }[] = [];
-  const slots: AllocatedSlot[] = [];
-  let hasMoved = false;
-  for (const want of wants) {
-    const settle = (key: string): Filled => {
-      if (inUse.has(key) && old.has(key)) return 'has';
-      const held = book.held(key);
-      const result = fill(want, key, old.get(key) ?? null, view, book);
-      if (result === 'got' && held !== undefined) hasMoved = true;
-      return result;
-    };
-    const keys = new Set<string>();
-    const first = keysOf(want, old, inUse);
-    // A slot that moved may be one that others can join; each moves once.
-    for (let left = first.length; left >= 0; left--) {
-      const results = first.map((key) => ({ key, result: settle(key) }));
-      for (const { key, result } of results) if (result !== 'none') keys.add(key);
-      if (!results.some(({ result }) => result === 'got')) break;
-    }
-    if (want.agents === 'per-device') addPerDevice(want, keys, settle);
-    else if (keys.size < want.agents) short.push({ pool: want.pool, wanted: want.agents, got: keys.size });
-    // Slots beyond what is wanted live on while they are in use.
-    for (const lease of old.values()) if (lease.pool === want.pool && inUse.has(lease.key)) keys.add(lease.key);
-    for (const key of [...keys].toSorted((a, b) => numberOf(a) - numberOf(b))) {
-      slots.push(show(book.held(key) ?? { key, pool: want.pool, devices: [] }, want, view, inUse));
-    }
-  }
-  return { slots, short, hasMoved };
-}
-
-/** What can be asked about devices, whoever holds them. */
-interface View<D extends Allocatable> {
-  readonly present: ReadonlyMap<DeviceId, D>;
-  readonly near: Near<D> | null;
-  isBarred(device: Allocatable): boolean;
-  /** Whether the pool asks for such a device; of one that is missing nothing speaks against it. */
-  suits(want: Want<D>, device: Allocatable): boolean;
-}
-
-function createView<D extends Allocatable>({ devices, barred = new Set(), near }: Fleet<D>): View<D> {
-  const present = new Map(devices.map((device) => [device.uuid, device]));
-  const split = new Set(devices.map((device) => device.parent));
-  return {
-    present,
-    near: near ?? null,
-    isBarred: ({ uuid, parent }) => barred.has(uuid) || (parent !== null && barred.has(parent)),
-    suits(want, { uuid }) {
-      const device = present.get(uuid);
-      // A GPU with MIG instances is no device of its own.
-      return device === undefined || (!split.has(uuid) && want.fits(device));
-    },
-  };
-}
-
-/** The lease as it can stay, were it not for devices that are barred; null when it is not whole. */
-function keep<D extends Allocatable>(want: Want<D>, lease: Lease, view: View<D>, book: LeaseBook): Lease | null {
-  const good = lease.devices.filter((device) => view.suits(want, device) && book.isFree(device, want.pool, want.share));
-  const devices = want.count === 'all' ? good : good.slice(0, want.count);
-  return devices.length === 0 || devices.length < least(want) ? null : { ...lease, devices };
-}
-
-/** Whether a slot has just got devices, has what it had, or there is nothing for it. */
+/** Whether a slot got devices, keeps what it had, or there is nothing for it. */
 type Filled = 'got' | 'has' | 'none';
 
-function fill<D extends Allocatable>(want: Want<D>, key: string, old: Lease | null, view: View<D>, book: LeaseBook): Filled {
-  if (want.count === 0) return 'has';
-  const held = book.held(key);
-  if (held !== undefined && want.count !== 'all' && !held.devices.some(view.isBarred)) return 'has';
-  // Of a lease that is not whole any more it keeps what nobody else got.
-  const before = held?.devices ?? old?.devices.filter((device) => isFreeNow(want, device, view, book)) ?? [];
-  const good = before.filter((device) => !view.isBarred(device));
-  const devices =
-    choose(want, key, good, view, book) ?? (held === undefined && good.length > 0 ? choose(want, key, [], view, book) : null);
-  if (devices === null) return held === undefined ? 'none' : 'has';
-  if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
-  book.take({ key, pool: want.pool, devices });
-  return 'got';
-}
+class Allocator<D extends Allocatable> {
+  readonly #supply: Supply<D>;
+  readonly #present: ReadonlyMap<DeviceId, D>;
+  /** GPUs with MIG instances. Such a GPU is not a device of its own. */
+  readonly #split: ReadonlySet<DeviceId | null>;
+  readonly #old: ReadonlyMap<string, Lease>;
+  readonly #table = createLeaseTable();
 
-function choose<D extends Allocatable>(
-  want: Want<D>,
-  key: string,
-  kept: readonly Allocatable[],
-  view: View<D>,
-  book: LeaseBook,
-): readonly Allocatable[] | null {
-  const turn = turnOf(want, key);
-  const free = turn.inOrder(
-    [...view.present.values()].filter(
-      (device) => isFreeNow(want, device, view, book) && !kept.some(({ uuid }) => uuid === device.uuid),
-    ),
-    (other) => book.held(other) !== undefined,
-  );
-  if (want.count === 'all' && free.length > 0) return [...kept, ...free];
-  const company = kept.length > 0 ? undefined : withRoom(want, view, book);
-  if (company !== undefined) return company;
-  if (want.count === 'all') return kept.length > 0 ? kept : null;
-  const own = kept.length === 0 ? free.filter(turn.isOwn) : [];
-  if (own.length === want.count) return own;
-  const seen = kept.flatMap(({ uuid }) => view.present.get(uuid) ?? []);
-  const more = pick(free, want.count - kept.length, seen, want.named !== undefined && want.count === 1 ? null : view.near);
-  return more === null ? null : [...kept, ...more];
-}
+  constructor(supply: Supply<D>) {
+    this.#supply = supply;
+    this.#present = new Map(supply.devices.map((device) => [device.uuid, device]));
+    this.#split = new Set(supply.devices.map((device) => device.parent));
+    this.#old = new Map((supply.leases ?? []).map((lease) => [lease.key, lease]));
+  }
 
-function isFreeNow<D extends Allocatable>(want: Want<D>, device: Allocatable, view: View<D>, book: LeaseBook): boolean {
-  return view.present.has(device.uuid) && !view.isBarred(device) && view.suits(want, device) && book.isFree(device, want.pool, 1);
-}
+  allocate(wants: readonly Want<D>[]): Allocation {
+    // First the leases in use, then those that can stay, for all pools: only then the rest is free.
+    for (const lease of this.#old.values()) if (this.#isInUse(lease.key)) this.#table.take(lease);
+    for (const want of wants) {
+      for (const lease of this.#leasesOf(want)) {
+        const kept = this.#isInUse(lease.key) ? null : this.#keep(want, lease);
+        if (kept !== null) this.#table.take(kept);
+      }
+    }
+    let { hasMoved, slots, short } = this.#handOut(wants);
+    // A slot of a later pool that moved may have left what a slot of an earlier pool waits for.
+    for (let left = this.#old.size; hasMoved && left > 0; left--) ({ hasMoved, slots, short } = this.#handOut(wants));
+    const pools = new Set(wants.map((want) => want.pool));
+    const others = [...this.#old.values()].filter((lease) => this.#isInUse(lease.key) && !pools.has(lease.pool));
+    return { slots: [...slots, ...others.map((lease) => this.#show(lease, null))], short };
+  }
 
-/** Devices of a slot of a sharing pool that another slot may join: cards are filled up before a new one is begun. */
-function withRoom<D extends Allocatable>(want: Want<D>, view: View<D>, book: LeaseBook): readonly Allocatable[] | undefined {
-  if (want.share === 1) return undefined;
-  const isOpen = (device: Allocatable) =>
-    view.present.has(device.uuid) &&
-    !view.isBarred(device) &&
-    view.suits(want, device) &&
-    book.isFree(device, want.pool, want.share);
-  return [...book.leases()].find(
-    ({ pool, devices }) =>
-      pool === want.pool && devices.length > 0 && (want.count === 'all' || devices.length === want.count) && devices.every(isOpen),
-  )?.devices;
+  /**
+   * One pass through the pools: slots that have nothing, or something barred, take what is free. `hasMoved`: a slot has moved from
+   * its devices to others.
+   */
+  #handOut(wants: readonly Want<D>[]): Allocation & { readonly hasMoved: boolean } {
+    const short: { pool: string; wanted: number; got: number }[] = [];
+    const slots: AllocatedSlot[] = [];
+    let hasMoved = false;
+    for (const want of wants) {
+      const settle = (key: string): Filled => {
+        if (this.#isInUse(key) && this.#old.has(key)) return 'has';
+        const held = this.#table.held(key);
+        const result = this.#fill(want, key);
+        if (result === 'got' && held !== undefined) hasMoved = true;
+        return result;
+      };
+      const keys = new Set<string>();
+      const first = this.#keysOf(want);
+      // Others may be able to join a slot that moved; each moves once.
+      for (let left = first.length; left >= 0; left--) {
+        const results = first.map((key) => ({ key, result: settle(key) }));
+        for (const { key, result } of results) if (result !== 'none') keys.add(key);
+        if (!results.some(({ result }) => result === 'got')) break;
+      }
+      if (want.agents === 'per-device') addPerDevice(want, keys, settle);
+      else if (keys.size < want.agents) short.push({ pool: want.pool, wanted: want.agents, got: keys.size });
+      // Surplus slots stay while they are in use.
+      for (const lease of this.#old.values()) if (lease.pool === want.pool && this.#isInUse(lease.key)) keys.add(lease.key);
+      for (const key of [...keys].toSorted((a, b) => numberOf(a) - numberOf(b))) {
+        slots.push(this.#show(this.#table.held(key) ?? { key, pool: want.pool, devices: [] }, want));
+      }
+    }
+    return { slots, short, hasMoved };
+  }
+
+  #isInUse(key: string): boolean {
+    return this.#supply.inUse?.has(key) === true;
+  }
+
+  #isBarred({ uuid, parent }: Allocatable): boolean {
+    const { barred } = this.#supply;
+    return barred !== undefined && (barred.has(uuid) || (parent !== null && barred.has(parent)));
+  }
+
+  /** Whether the pool wants such a device. A missing device is accepted. */
+  #suits(want: Want<D>, { uuid }: Allocatable): boolean {
+    const device = this.#present.get(uuid);
+    return device === undefined || (!this.#split.has(uuid) && want.fits(device));
+  }
+
+  #isFreeNow(want: Want<D>, device: Allocatable, share = 1): boolean {
+    const isUsable = this.#present.has(device.uuid) && !this.#isBarred(device) && this.#suits(want, device);
+    return isUsable && this.#table.isFree(device, want.pool, share);
+  }
+
+  /** The lease as it can stay, apart from barred devices; null if it is not complete. */
+  #keep(want: Want<D>, lease: Lease): Lease | null {
+    const { pool, share, count } = want;
+    const good = lease.devices.filter((device) => this.#suits(want, device) && this.#table.isFree(device, pool, share));
+    const devices = count === 'all' ? good : good.slice(0, count);
+    return devices.length === 0 || devices.length < least(want) ? null : { ...lease, devices };
+  }
+
+  #fill(want: Want<D>, key: string): Filled {
+    if (want.count === 0) return 'has';
+    const held = this.#table.held(key);
+    if (held !== undefined && want.count !== 'all' && !held.devices.some((device) => this.#isBarred(device))) return 'has';
+    // A lease that is no longer complete keeps the devices that nobody else got.
+    const before = held?.devices ?? this.#old.get(key)?.devices.filter((device) => this.#isFreeNow(want, device)) ?? [];
+    const good = before.filter((device) => !this.#isBarred(device));
+    const devices = this.#choose(want, key, good) ?? (held === undefined && good.length > 0 ? this.#choose(want, key, []) : null);
+    if (devices === null) return held === undefined ? 'none' : 'has';
+    if (held !== undefined && held.devices.length === devices.length && good.length === devices.length) return 'has';
+    this.#table.take({ key, pool: want.pool, devices });
+    return 'got';
+  }
+
+  #choose(want: Want<D>, key: string, kept: readonly Allocatable[]): readonly Allocatable[] | null {
+    const turn = turnOf(want, key);
+    const isKept = (device: D) => kept.some(({ uuid }) => uuid === device.uuid);
+    const open = [...this.#present.values()].filter((device) => this.#isFreeNow(want, device) && !isKept(device));
+    const free = turn.inOrder(open, (other) => this.#table.held(other) !== undefined);
+    if (want.count === 'all' && free.length > 0) return [...kept, ...free];
+    const company = kept.length > 0 ? undefined : this.#withRoom(want);
+    if (company !== undefined) return company;
+    if (want.count === 'all') return kept.length > 0 ? kept : null;
+    const own = kept.length === 0 ? free.filter(turn.isOwn) : [];
+    if (own.length === want.count) return own;
+    const seen = kept.flatMap(({ uuid }) => this.#present.get(uuid) ?? []);
+    const near = want.named !== undefined && want.count === 1 ? null : (this.#supply.near ?? null);
+    const more = pick(free, want.count - kept.length, seen, near);
+    return more === null ? null : [...kept, ...more];
+  }
+
+  /** Devices of a slot that another slot of its sharing pool may join: cards are filled up one by one. */
+  #withRoom(want: Want<D>): readonly Allocatable[] | undefined {
+    if (want.share === 1) return undefined;
+    const isOpen = ({ pool, devices }: Lease): boolean =>
+      pool === want.pool &&
+      devices.length > 0 &&
+      (want.count === 'all' || devices.length === want.count) &&
+      devices.every((device) => this.#isFreeNow(want, device, want.share));
+    return [...this.#table.leases()].find(isOpen)?.devices;
+  }
+
+  #show(lease: Lease, want: Want<D> | null): AllocatedSlot {
+    const { key, pool, devices } = lease;
+    const barred = devices.filter((device) => this.#isBarred(device));
+    const isRight =
+      want !== null &&
+      isWithin(want, key) &&
+      devices.length >= least(want) &&
+      (want.count === 'all' || devices.length === want.count) &&
+      devices.every((device) => this.#suits(want, device));
+    return {
+      key,
+      pool,
+      devices: devices.map(({ uuid, parent }) => ({ uuid, parent })),
+      missing: devices.filter(({ uuid }) => !this.#present.has(uuid)).map(({ uuid }) => uuid),
+      barred: barred.map(({ uuid }) => uuid),
+      outdated: this.#isInUse(key) && (!isRight || barred.length > 0),
+    };
+  }
+
+  /** Slots that the pool has or should have. Further ones of `per-device` come later. */
+  #keysOf(want: Want<D>): string[] {
+    if (want.agents !== 'per-device') return Array.from({ length: want.agents }, (_, n) => `${want.pool}/${n + 1}`);
+    const keys = this.#leasesOf(want).map(({ key }) => key);
+    return keys.filter((key) => want.count !== 0 || this.#isInUse(key));
+  }
+
+  #leasesOf(want: Want<D>): Lease[] {
+    const all = [...this.#old.values()].filter((lease) => lease.pool === want.pool && isWithin(want, lease.key));
+    return all.toSorted((a, b) => numberOf(a.key) - numberOf(b.key));
+  }
 }
 
 function addPerDevice<D extends Allocatable>(want: Want<D>, keys: Set<string>, settle: (key: string) => Filled): void {
@@ -210,40 +227,8 @@ function addPerDevice<D extends Allocatable>(want: Want<D>, keys: Set<string>, s
   }
 }
 
-function show<D extends Allocatable>(lease: Lease, want: Want<D> | null, view: View<D>, inUse: ReadonlySet<string>): AllocatedSlot {
-  const { key, pool, devices } = lease;
-  const barred = devices.filter(view.isBarred);
-  const isRight =
-    want !== null &&
-    isWithin(want, key) &&
-    devices.length >= least(want) &&
-    (want.count === 'all' || devices.length === want.count) &&
-    devices.every((device) => view.suits(want, device));
-  return {
-    key,
-    pool,
-    devices: devices.map(({ uuid, parent }) => ({ uuid, parent })),
-    missing: devices.filter(({ uuid }) => !view.present.has(uuid)).map(({ uuid }) => uuid),
-    barred: barred.map(({ uuid }) => uuid),
-    outdated: inUse.has(key) && (!isRight || barred.length > 0),
-  };
-}
-
 function least<D extends Allocatable>({ count }: Want<D>): number {
   return count === 'all' ? 1 : count;
-}
-
-/** Slots that the pool has or should have; those of `per-device` beyond the leases so far come later. */
-function keysOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>, inUse: ReadonlySet<string>): string[] {
-  if (want.agents !== 'per-device') return Array.from({ length: want.agents }, (_, n) => `${want.pool}/${n + 1}`);
-  return leasesOf(want, old)
-    .filter((lease) => want.count !== 0 || inUse.has(lease.key))
-    .map((lease) => lease.key);
-}
-
-function leasesOf<D extends Allocatable>(want: Want<D>, old: ReadonlyMap<string, Lease>): Lease[] {
-  const all = [...old.values()].filter((lease) => lease.pool === want.pool && isWithin(want, lease.key));
-  return all.toSorted((a, b) => numberOf(a.key) - numberOf(b.key));
 }
 
 function isWithin<D extends Allocatable>({ pool, agents }: Want<D>, key: string): boolean {
@@ -255,27 +240,24 @@ function numberOf(key: string): number {
   return Number(/\/(\d{1,9})$/.exec(key)?.[1] ?? 0);
 }
 
-/** How well two devices work together, the higher the better, 0 for not at all. Symmetric. */
+/** How well two devices work together: the higher the better, 0 for not at all. Symmetric. */
 type Near<D> = (a: D, b: D) => number;
 
 /**
- * `count` of `free` that sit together and with `kept`; null when there are not so many. Of equal choices the one that leaves
- * other neighbours together, then the one that comes first. Without `near` simply the first.
+ * `count` of `free` that are close together and to `kept`; null if there are not enough. Of equal choices, the one that leaves
+ * other neighbours together, then the first. Without `near` simply the first devices.
  */
 function pick<D>(free: readonly D[], count: number, kept: readonly D[], near: Near<D> | null): D[] | null {
   if (count > free.length) return null;
   if (near === null || count <= 0 || count === free.length) return free.slice(0, Math.max(0, count));
-  // With many devices every set cannot be looked at: each is the begin of one that grows by its nearest neighbour.
+  // There may be too many sets to compare, so each device starts one that grows by its nearest neighbour.
   const begins = kept.length > 0 ? [[]] : free.map((device) => [device]);
   let best: { set: D[]; inside: number; outside: number } | null = null;
   for (const begin of begins) {
     const set = grow(begin, free, count, kept, near);
     const inside = between([...kept, ...set], [...kept, ...set], near);
-    const outside = between(
-      set,
-      free.filter((device) => !set.includes(device)),
-      near,
-    );
+    const others = free.filter((device) => !set.includes(device));
+    const outside = between(set, others, near);
     if (best === null || inside > best.inside || (inside === best.inside && outside < best.outside))
       best = { set, inside, outside };
   }
@@ -300,18 +282,18 @@ function between<D>(some: readonly D[], others: readonly D[], near: Near<D>): nu
   return sum;
 }
 
-/** Which of the devices that a pool names are a slot's: their order is that of its slots. */
+/** Which of a pool's named devices belong to a slot: they have the order of its slots. */
 interface Turn<D extends Allocatable> {
-  /** Whether a device is this slot's own. */
+  /** Whether a device belongs to this slot. */
   isOwn(device: D): boolean;
   /**
-   * Free devices as the slot may take them: by their names, without those that are the own of another slot which has none yet.
-   * `hasSome`: by the slot's key.
+   * Free devices in the order in which the slot may take them: by their names, without those that belong to another slot which
+   * has none yet. `hasSome`: by the slot's key.
    */
   inOrder(free: readonly D[], hasSome: (key: string) => boolean): readonly D[];
 }
 
-/** The turn of one slot. Upper and lower case are the same, as in the config. */
+/** The named devices of one slot. Case does not matter, as in the config. */
 function turnOf<D extends Allocatable>(want: Want<D>, key: string): Turn<D> {
   const { named = [], agents, count, share } = want;
   if (named.length === 0) return { isOwn: () => false, inOrder: (free) => free };
@@ -320,7 +302,9 @@ function turnOf<D extends Allocatable>(want: Want<D>, key: string): Turn<D> {
     ranks.get(uuid.toLowerCase()) ?? ranks.get(parent?.toLowerCase() ?? '') ?? ranks.size;
   const byRank = (free: readonly D[]) => free.toSorted((one, other) => rankOf(one) - rankOf(other));
   if (agents === 'per-device' || count === 'all') return { isOwn: () => false, inOrder: byRank };
-  /** Number of the set, from 0, that a device is in by its own name; a card's name stands for no instance of it in particular. */
+  /**
+   * Number of the set, from 0, that a device is in by its own name. A card's name stands for none of its instances in particular.
+   */
   const setOf = ({ uuid }: Allocatable) => {
     const rank = ranks.get(uuid.toLowerCase());
     return rank === undefined ? null : Math.floor(rank / count);
@@ -339,7 +323,7 @@ function turnOf<D extends Allocatable>(want: Want<D>, key: string): Turn<D> {
       }
       return byRank(free).filter((device) => {
         const set = setOf(device);
-        // What is left of another's set is of no use to that one.
+        // The rest of another slot's incomplete set is useless to that slot.
         return set === null || set === mine || set >= sets || there.get(set) !== count || !waits(set);
       });
     },

@@ -14,8 +14,8 @@ const first = 1_000;
 const longest = 5 * 60_000;
 
 /**
- * The pool's back-off after one more failure: 1 s, 2 s, 4 s … up to 5 min. A failure that trying again cannot mend
- * starts at 30 s. `jitter` in [0, 1) spreads pools that failed together by up to a fifth.
+ * The pool's back-off after one more failure: 1 s, 2 s, 4 s … up to 5 min. A failure that a retry cannot fix starts at 30 s.
+ * `jitter` in [0, 1) spreads pools that failed together by up to a fifth.
  */
 export function backoff(before: Backoff | null, failure: Failure, stage: Backoff['stage'], now: number, jitter: number): Backoff {
   const failures = (before?.failures ?? 0) + 1;

@@ -6,7 +6,7 @@ import { deadline, sleep } from './clock.ts';
 const listeners = (signal: AbortSignal): number => getEventListeners(signal, 'abort').length;
 
 describe('sleep', () => {
-  test('ends when its time is over, and leaves nothing at the signal', async () => {
+  test('ends when its time is over, and leaves no listener on the signal', async () => {
     const clock = handClock();
     const { signal } = new AbortController();
     let isOver = false;

@@ -1,10 +1,10 @@
-/** Time, as everything that waits knows it. Kept behind an interface so that tests move it by hand. */
+/** Time for everything that waits. It is an interface, so that tests can control it. */
 export interface Clock {
-  /** Milliseconds since boot; never goes back, and the same for every process of this boot. */
+  /** Milliseconds since boot. Never goes back, and is the same for every process of this boot. */
   now(): number;
   /** Wall clock, ms since the epoch, for people only. */
   wall(): number;
-  /** Calls `fn` once after `ms`; the returned function calls it off. */
+  /** Calls `fn` once after `ms`. The returned function cancels that. */
   after(ms: number, fn: () => void): () => void;
 }
 
@@ -22,15 +22,15 @@ export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<v
   });
 }
 
-/** How long something may take. Disposed of, it leaves no timer and no listener. */
+/** A time limit. Disposing of it removes its timer and listeners. */
 export interface Deadline extends Disposable {
-  /** Aborts with a `TimeoutError` when the time is over, or as the first of the outer signals does. */
+  /** Aborts with a `TimeoutError` when the time is over, or with the first of the outer signals. */
   readonly signal: AbortSignal;
-  /** The time is over, and that is why `signal` has aborted. */
+  /** Whether `signal` aborted because the time is over. */
   readonly passed: boolean;
 }
 
-/** A limit of `ms` from now on, for work that ends with any of `outer`, too. */
+/** A limit of `ms` from now on. It also ends with any of `outer`. */
 export function deadline(clock: Clock, ms: number, ...outer: readonly AbortSignal[]): Deadline {
   const controller = new AbortController();
   const { signal } = controller;
@@ -57,7 +57,7 @@ export function deadline(clock: Clock, ms: number, ...outer: readonly AbortSigna
   };
 }
 
-/** Does `work` every `ms`, counted from the end of the last time, until the answer is called. What it throws goes to `failed`. */
+/** Does `work` every `ms` after the end of the previous run, until the returned function is called. Errors go to `failed`. */
 export function every(clock: Clock, ms: number, work: () => Promise<void>, failed: (error: unknown) => void): () => void {
   let cancel = (): void => {};
   let isOver = false;
@@ -72,12 +72,12 @@ export function every(clock: Clock, ms: number, work: () => Promise<void>, faile
   };
 }
 
-/** A wait that doubles with each failure in a row: `first` ms after the first one, `longest` at most. */
+/** A wait that doubles with each failure in a row: from `first` to at most `longest` ms. */
 export function doubling(first: number, longest: number, failures: number): number {
   return Math.min(longest, first * 2 ** Math.min(failures - 1, 20));
 }
 
-/** Timers by key: at most one each, armed for a time on the core's clock. */
+/** Timers by key, at most one each, for times on the core's clock. */
 export class Timers {
   readonly #clock: Clock;
   readonly #armed = new Map<string, { readonly at: number; readonly cancel: () => void }>();
@@ -86,7 +86,7 @@ export class Timers {
     this.#clock = clock;
   }
 
-  /** Calls `fire` at `at`; null calls it off. The same time again changes nothing. */
+  /** Calls `fire` at `at`; null cancels it. The same time again changes nothing. */
   arm(key: string, at: number | null, fire: () => void): void {
     if (this.#armed.get(key)?.at === at) return;
     this.cancel(key);

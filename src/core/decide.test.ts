@@ -1,4 +1,4 @@
-/** Given this slot and this event, expect that. The whole table is in docs/slot-lifecycle.md; these are the reasons behind it. */
+/** Decisions for given slots and events. docs/slot-lifecycle.md has the whole table; these tests are the reasons behind it. */
 import { describe, expect, test } from 'vitest';
 import { decide, killInterval } from './decide.ts';
 import { type AgentLane, emptySlot, type Slot, type SlotEvent, type StandbyLane } from './slot.ts';
@@ -20,7 +20,7 @@ const exit = (code: number, released: boolean): SlotEvent => ({
 });
 
 describe('the standby lane', () => {
-  test('a fill is prepared, and a job it is made for is reserved in the same commit', () => {
+  test('a fill is prepared, and its job is reserved in the same commit', () => {
     const reserved = { job: 'j1', limit: null, cold: true };
     const step = decide(empty, { kind: 'fill', agent: 'a1', reserved }, now);
     expect(step.slot.standby).toEqual({ kind: 'preparing', agent: 'a1', reserved, since: now });
@@ -28,7 +28,7 @@ describe('the standby lane', () => {
     expect(step.actions).toEqual([{ act: 'prepare', agent: 'a1', job: 'j1' }]);
   });
 
-  test('an image without a shell is the failure of the image, said once more in words', () => {
+  test('an image without a shell is a failure of the image, with an explanation', () => {
     const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: null, since: 0 });
     const step = decide(preparing, exit(127, false), now);
     expect(step.changes).toEqual([
@@ -37,14 +37,14 @@ describe('the standby lane', () => {
     expect(step.actions).toEqual([{ act: 'clear', agent: 'a0' }]);
   });
 
-  test("a job's own broken image sends the job back with the reason and does not hold up the pool", () => {
+  test("a job's own broken image returns the job with the reason, and does not block the pool", () => {
     const preparing = withStandby({ kind: 'preparing', agent: 'a0', reserved: { job: 'j0', limit: null, cold: true }, since: 0 });
-    const mendless = { ...failure, retry: false };
-    const step = decide(preparing, { kind: 'prepareFailed', agent: 'a0', failure: mendless }, now);
-    expect(step.changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure: mendless }]);
+    const permanent = { ...failure, retry: false };
+    const step = decide(preparing, { kind: 'prepareFailed', agent: 'a0', failure: permanent }, now);
+    expect(step.changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure: permanent }]);
   });
 
-  test('a standby that the Engine took down is replaced without blaming the pool', () => {
+  test('a standby that the Engine ended is replaced, and the pool does not back off', () => {
     const step = decide(
       withStandby(standby),
       { kind: 'exited', agent: 'a1', exit: { kind: 'lost', reason: 'x' }, released: false },
@@ -66,7 +66,7 @@ describe('the standby lane', () => {
 });
 
 describe('release', () => {
-  test('a release that failed, and yet began: what our KILL made of it is the infrastructure’s, its own code stands', () => {
+  test('a failed release that began after all: our KILL counts as the infrastructure’s, its own exit code counts', () => {
     const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: 'j0', limit: null, fingerprint: 'f', since: 0 });
     const failed = decide(releasing, { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now).slot;
     const begun = decide(failed, { kind: 'released', agent: 'a0' }, now).slot;
@@ -75,7 +75,7 @@ describe('release', () => {
     expect(ended(3)).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
   });
 
-  test('moves the standby to the agent lane and writes the assignment down before anything is sent', () => {
+  test('moves the standby to the agent lane, and records the assignment before anything is sent', () => {
     const step = decide(withStandby(standby), { kind: 'assign', job: 'j1', limit: 60_000 }, now);
     expect(step.slot).toMatchObject({ standby: { kind: 'none' }, agent: { kind: 'releasing', agent: 'a1', job: 'j1' } });
     expect(step.changes).toEqual([{ change: 'assigned', job: 'j1', agent: 'a1' }]);
@@ -96,7 +96,7 @@ describe('release', () => {
     expect(decide(step.slot, { kind: 'released', agent: 'a0' }, now).changes).toEqual([]);
   });
 
-  test('an end before released gives the job back; an end after it is the result', () => {
+  test('an end before the release returns the job; an end after it is the result', () => {
     expect(decide(withAgent(releasing), exit(97, false), now).changes[0]).toMatchObject({
       change: 'returned',
       failure: { code: 'E_DEVICE_LOST' },
@@ -106,9 +106,9 @@ describe('release', () => {
     ]);
   });
 
-  test('a failed release ends the sandbox first and looks at its log before the job may run again', () => {
+  test('a failed release ends the sandbox, and checks its log before the job may run again', () => {
     const step = decide(withAgent(releasing), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
-    expect(step.slot.agent).toMatchObject({ kind: 'killing', why: 'unreleased', released: false });
+    expect(step.slot.agent).toMatchObject({ kind: 'ending', signal: 'KILL', why: 'unreleased', released: false });
     expect(decide(step.slot, exit(137, false), now).changes).toEqual([{ change: 'returned', job: 'j0', agent: 'a0', failure }]);
     expect(decide(step.slot, exit(137, true), now).changes[0]).toMatchObject({
       change: 'ended',
@@ -116,7 +116,7 @@ describe('release', () => {
     });
   });
 
-  test('a job that began although nobody saw it, and was ended for that, has not failed by itself', () => {
+  test('a job that began unseen, and was ended for that, has not failed by itself', () => {
     const stop = { kind: 'stop', agent: 'a0', why: 'unreleased', grace: 0 } as const;
     const step = decide(withAgent(releasing), stop, now);
     expect(step.actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
@@ -128,14 +128,14 @@ describe('release', () => {
     expect(own).toMatchObject({ change: 'ended', result: { kind: 'code', code: 3 } });
   });
 
-  test('a sandbox somebody removed during the release is lost: nobody can say whether the script began', () => {
+  test('a sandbox that somebody removed during the release is lost: nobody knows whether the script began', () => {
     const step = decide(withAgent(releasing), { kind: 'gone', agent: 'a0' }, now);
     expect(step.changes[0]).toMatchObject({ change: 'ended', result: { kind: 'lost' } });
   });
 });
 
 describe('the end of an agent', () => {
-  test('frees the lane at once; clearing away happens beside the next one', () => {
+  test('frees the lane at once; it is cleared while the next one works', () => {
     const step = decide(withAgent(busy), exit(3, true), now);
     expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: 'j0', exit: null }] });
     expect(step.changes).toEqual([{ change: 'ended', job: 'j0', agent: 'a0', result: { kind: 'code', code: 3 } }]);
@@ -162,17 +162,17 @@ describe('the end of an agent', () => {
 
   test('a job over its time limit ends as timed out', () => {
     const late = decide(withAgent({ ...busy, due: now }), { kind: 'due' }, now);
-    expect(late.slot.agent).toMatchObject({ kind: 'stopping', why: 'timeout', due: now + empty.grace });
+    expect(late.slot.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout', due: now + empty.grace });
     expect(decide(late.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'timeout' } });
   });
 
-  test('a job whose files take too much ends as that, whatever it says at the end', () => {
+  test('a job whose files exceed the limit ends for that reason, whatever its exit code', () => {
     const stopping = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'disk', grace: 2_000 }, now);
     expect(stopping.actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
     expect(decide(stopping.slot, exit(0, true), now).changes[0]).toMatchObject({ result: { kind: 'disk' } });
   });
 
-  test('a second wish to stop only hurries the first', () => {
+  test('a second request to stop only hurries the first', () => {
     const first = decide(withAgent(busy), { kind: 'stop', agent: 'a0', why: 'cancelled', grace: 9_000 }, now).slot;
     expect(decide(first, { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 10_000 }, now).slot).toBe(first);
     expect(decide(first, { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 0 }, now).slot.agent).toMatchObject({
@@ -181,7 +181,7 @@ describe('the end of an agent', () => {
     });
   });
 
-  test('a shutdown before the script began gives the job back to its queue', () => {
+  test('a shutdown before the script began returns the job to its queue', () => {
     const step = decide(withAgent(releasing), { kind: 'stop', agent: 'a0', why: 'shutdown', grace: 0 }, now);
     expect(decide(step.slot, exit(143, false), now).changes).toEqual([
       { change: 'returned', job: 'j0', agent: 'a0', failure: null },
@@ -212,14 +212,15 @@ describe('early binding', () => {
       const seen = decide(withAgent({ ...idle, kind }), { kind: 'jobSeen', agent: 'a0', job: 'build-7', limit: 5_000 }, now).slot;
       expect(seen.agent).toMatchObject({ kind: 'busy', due: now + 5_000 });
       expect(decide(seen, { kind: 'due' }, now + 5_000).slot.agent).toMatchObject({
-        kind: 'stopping',
+        kind: 'ending',
+        signal: 'TERM',
         why: 'timeout',
         job: 'build-7',
       });
     },
   );
 
-  test('only what its service sees of it says that an agent works', () => {
+  test('an agent counts as working only once its service sees it', () => {
     const releasing = withAgent({ kind: 'releasing', agent: 'a0', job: null, limit: null, fingerprint: 'f', since: 0 });
     expect(decide(releasing, { kind: 'released', agent: 'a0' }, now).changes).toEqual([]);
     const online = decide(withAgent(idle), { kind: 'online', agent: 'a0' }, now);
@@ -227,16 +228,16 @@ describe('early binding', () => {
     expect(decide(online.slot, { kind: 'online', agent: 'a0' }, now).slot).toBe(online.slot);
   });
 
-  test('one that never comes online is ended and backs the pool off; one that is online is not', () => {
+  test('an agent that never comes online is ended, and its pool backs off; one that is online is not', () => {
     const silent = decide(withAgent(idle), { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now);
-    expect(silent.slot.agent).toMatchObject({ kind: 'killing', failure });
+    expect(silent.slot.agent).toMatchObject({ kind: 'ending', signal: 'KILL', failure });
     expect(silent.changes).toEqual([{ change: 'failed', stage: 'release', failure }]);
     expect(decide(silent.slot, exit(137, true), now).changes).toEqual([]);
     const online = withAgent({ ...idle, online: true });
     expect(decide(online, { kind: 'releaseFailed', agent: 'a0', failure, countsAgainst: 'pool' }, now).slot).toBe(online);
   });
 
-  test('is told to end only once its service gives it no job any more; a job that came all the same runs', () => {
+  test('is told to end only once its service gives it no more jobs; a job that came anyway runs', () => {
     const retiring = decide(withAgent({ ...idle, online: true }), { kind: 'retire', agent: 'a0' }, now);
     expect(retiring.actions).toEqual([{ act: 'retire', agent: 'a0' }]);
     expect(decide(retiring.slot, { kind: 'retired', agent: 'a0' }, now).actions).toEqual([{ act: 'terminate', agent: 'a0' }]);
@@ -245,7 +246,7 @@ describe('early binding', () => {
     expect(decide(late, { kind: 'retired', agent: 'a0' }, now).slot).toBe(late);
   });
 
-  test('one that ends by itself leaves its end behind, until its service has said whether it had a job', () => {
+  test('the exit of an agent that ends by itself is kept until its service has said whether it had a job', () => {
     const step = decide(withAgent(idle), exit(1, true), now);
     expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null, exit: { code: 1 } }] });
     expect(step.changes).toEqual([]);
@@ -259,7 +260,7 @@ describe('early binding', () => {
     expect(clear(null)).toEqual([]);
   });
 
-  test('a refused registration frees the lane and backs the pool off', () => {
+  test('after a refused registration the lane is free and the pool backs off', () => {
     const registering = withAgent({ kind: 'registering', agent: 'a0', fingerprint: 'f', since: 0 });
     const step = decide(registering, { kind: 'registerFailed', agent: 'a0', failure }, now);
     expect(step.slot).toMatchObject({ agent: { kind: 'free' }, leaving: [{ agent: 'a0', job: null, exit: null }] });

@@ -1,20 +1,20 @@
 /**
- * One slot, one event, one answer. Pure: the same slot, event and time always give the same next slot.
+ * Decides what an event changes in a slot. Pure: the same slot, event and time always give the same next slot.
  *
- * Held here: an agent moves to the agent lane only by being released from standby (S2), its job is written as started at
- * most once (S3), it goes back to the queue only while its script has certainly not begun (S7), and an event about
- * another agent, or one that makes no sense in this state, changes nothing.
+ * Guarantees: an agent enters the agent lane only by its release from standby (S2). Its job is recorded as started at most once
+ * (S3). The job returns to the queue only while its script has certainly not begun (S7). An event about another agent, or one
+ * that makes no sense in this state, changes nothing.
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type { Action, AgentId, AgentLane, Change, Exit, Failure, JobId, JobResult, Slot, SlotEvent, StopReason } from './slot.ts';
+import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Leaving, Slot, SlotEvent } from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
-/** How often a sandbox that does not die is killed again, in ms. */
+/** ms between two kills of a sandbox that does not end. */
 export const killInterval = 10_000;
 
 export interface Decision {
-  /** The same object as before when the event meant nothing. */
+  /** The same object as before if the event changed nothing. */
   readonly slot: Slot;
   readonly changes: readonly Change[];
   readonly actions: readonly Action[];
@@ -47,14 +47,21 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
       return to(slot, { ...lane, kind: 'releasing', job: null, limit: null, since: now });
     case 'registerFailed':
       if (lane.kind !== 'registering') return null;
-      return leaveLane(slot, lane.agent, null, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
+      return leaveLane(slot, { agent: lane.agent }, now, [{ change: 'failed', stage: 'release', failure: event.failure }]);
     case 'released':
       return whenReleased(slot, lane, now);
     case 'releaseFailed': {
       const isSilent = lane.kind === 'idle' && !lane.online;
       if (lane.kind !== 'releasing' && !isSilent) return null;
       const failed: Change = { change: 'failed', stage: 'release', failure: event.failure };
-      return to(slot, killing(lane, 'unreleased', isSilent, event.failure, now), event.countsAgainst === 'pool' ? [failed] : []);
+      const killed = ending(lane, {
+        signal: 'KILL',
+        why: 'unreleased',
+        released: isSilent,
+        failure: event.failure,
+        due: now + killInterval,
+      });
+      return to(slot, killed, event.countsAgainst === 'pool' ? [failed] : []);
     }
     case 'online':
       if (lane.kind !== 'idle' || lane.online) return null;
@@ -68,9 +75,9 @@ function inAgentLane(slot: Slot, event: SlotEvent, now: number): Step {
     case 'retire':
       return lane.kind === 'idle' ? to(slot, { kind: 'retiring', agent: lane.agent, since: now }) : null;
     case 'retired':
-      return lane.kind === 'retiring' ? to(slot, stopping(lane, 'renewal', true, now + slot.grace)) : null;
+      return lane.kind === 'retiring' ? to(slot, ending(lane, { why: 'renewal', due: now + slot.grace })) : null;
     case 'stop':
-      return whenStopped(slot, lane, event.why, event.grace, now);
+      return whenStopped(slot, lane, event, now);
     case 'exited':
       return whenExited(slot, lane, event.exit, event.released, now);
     case 'gone':
@@ -106,46 +113,44 @@ function dueAfter(limit: number | null, now: number): number | null {
 }
 
 type Occupied = Exclude<AgentLane, { kind: 'free' }>;
-type Stopped = Extract<AgentLane, { kind: 'stopping' | 'killing' }>;
 
 function atDeadline(slot: Slot, lane: Occupied, now: number): Step {
   if (!('due' in lane) || lane.due === null || now < lane.due) return null;
   switch (lane.kind) {
     case 'busy':
-      return to(slot, stopping(lane, 'timeout', true, now + slot.grace));
-    case 'stopping':
-    case 'killing':
-      return to(slot, killing(lane, lane.why, lane.released, lane.failure, now));
+      return to(slot, ending(lane, { why: 'timeout', due: now + slot.grace }));
+    case 'ending':
+      return to(slot, { ...lane, signal: 'KILL', due: now + killInterval });
   }
 }
 
 function whenReleased(slot: Slot, lane: Occupied, now: number): Step {
-  // That its script began says nothing of an agent that has yet to be seen by its CI service.
+  // A started script says nothing about an agent that its CI service has yet to see.
   if (lane.kind === 'releasing' && lane.job === null) {
     const { agent, fingerprint } = lane;
     return to(slot, { kind: 'idle', agent, fingerprint, online: false, since: now });
   }
   const changes: Change[] = [{ change: 'worked', stage: 'release' }];
-  if (lane.kind !== 'releasing' && !((lane.kind === 'stopping' || lane.kind === 'killing') && !lane.released)) return null;
+  if (lane.kind !== 'releasing' && (lane.kind !== 'ending' || lane.released)) return null;
   if (lane.job !== null) changes.push({ change: 'started', job: lane.job, agent: lane.agent });
   if (lane.kind !== 'releasing') return to(slot, { ...lane, released: true }, changes);
   return to(slot, { kind: 'busy', agent: lane.agent, job: lane.job, since: now, due: dueAfter(lane.limit, now) }, changes);
 }
 
-function whenStopped(slot: Slot, lane: Occupied, why: StopReason, grace: number, now: number): Step {
+function whenStopped(slot: Slot, lane: Occupied, { why, grace }: Extract<SlotEvent, { kind: 'stop' }>, now: number): Step {
+  const due = now + grace;
   switch (lane.kind) {
     case 'registering':
-      return leaveLane(slot, lane.agent, null, now, []);
+      return leaveLane(slot, { agent: lane.agent }, now);
     case 'releasing':
-      return to(slot, stopping(lane, why, false, now + grace));
+      return to(slot, ending(lane, { why, released: false, due }));
     case 'idle':
     case 'retiring':
     case 'busy':
-      return to(slot, stopping(lane, why, true, now + grace));
-    case 'stopping':
-      // A second wish to stop can only hurry it; the first reason stays the reason.
-      return now + grace < lane.due ? to(slot, { ...lane, due: now + grace }) : null;
-    case 'killing':
+      return to(slot, ending(lane, { why, due }));
+    case 'ending':
+      // A second request to stop can only bring the kill forward; the first reason stays the reason.
+      return lane.signal === 'TERM' && due < lane.due ? to(slot, { ...lane, due }) : null;
     case 'proving':
       return null;
   }
@@ -155,26 +160,25 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
   switch (lane.kind) {
     case 'registering': {
       const failed: Change = { change: 'failed', stage: 'release', failure: endedAtGate(exit) };
-      return leaveLane(slot, lane.agent, null, now, exit.kind === 'lost' ? [] : [failed]);
+      return leaveLane(slot, { agent: lane.agent }, now, exit.kind === 'lost' ? [] : [failed]);
     }
     case 'releasing': {
-      // The log may tell of its beginning only together with its end.
+      // The log may show the beginning only together with the end.
       if (logSaysReleased) return lane.job === null ? idleEnded(slot, lane.agent, exit, now) : finish(slot, lane, exit, now);
       const failure = endedAtGate(exit);
       const changes = returned(lane.job, lane.agent, failure);
       if (exit.kind !== 'lost') changes.push({ change: 'failed', stage: 'release', failure });
-      return leaveLane(slot, lane.agent, null, now, changes);
+      return leaveLane(slot, { agent: lane.agent }, now, changes);
     }
     case 'idle':
     case 'retiring':
       return idleEnded(slot, lane.agent, exit, now);
     case 'busy':
       return finish(slot, lane, exit, now);
-    case 'stopping':
-    case 'killing': {
+    case 'ending': {
       const released = lane.released || logSaysReleased;
       if (!released && lane.why !== 'cancelled')
-        return leaveLane(slot, lane.agent, null, now, returned(lane.job, lane.agent, lane.failure));
+        return leaveLane(slot, { agent: lane.agent }, now, returned(lane.job, lane.agent, lane.failure));
       return finish(slot, lane, stopResult(lane, exit), now);
     }
     case 'proving':
@@ -182,12 +186,12 @@ function whenExited(slot: Slot, lane: Occupied, exit: Exit, logSaysReleased: boo
   }
 }
 
-/** Nobody has seen a job of it: its CI service is asked, with how it ended. */
+/** No job was seen, so its CI service is asked, with how it ended. */
 function idleEnded(slot: Slot, agent: AgentId, exit: Exit, now: number): Step {
-  return leaveLane(slot, agent, null, now, [], exit.kind === 'lost' ? null : exit);
+  return leaveLane(slot, { agent, exit: exit.kind === 'lost' ? null : exit }, now);
 }
 
-function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Exit): JobResult {
+function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
   switch (why) {
     case 'cancelled':
     case 'timeout':
@@ -196,7 +200,7 @@ function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Ex
     case 'shutdown':
       return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
     case 'unreleased':
-      // It had begun all the same. TERM and KILL were ours and say nothing of the job; any other end is its own.
+      // The script had begun after all. Our TERM or KILL says nothing about the job; any other end is its own.
       if (exit.kind !== 'code' || (exit.code !== 137 && exit.code !== 143)) return exit;
       return { kind: 'lost', reason: failure?.message ?? 'nobody saw it begin in time' };
     case 'renewal':
@@ -207,35 +211,24 @@ function stopResult({ why, failure }: Pick<Stopped, 'why' | 'failure'>, exit: Ex
 function finish(slot: Slot, lane: Occupied & { job?: JobId | null }, result: JobResult, now: number): Step {
   const job = lane.job ?? null;
   const changes: Change[] = job === null ? [] : [{ change: 'ended', job, agent: lane.agent, result }];
-  return leaveLane(slot, lane.agent, job, now, changes);
+  return leaveLane(slot, { agent: lane.agent, job }, now, changes);
 }
 
-function leaveLane(
-  slot: Slot,
-  agent: AgentId,
-  job: JobId | null,
-  now: number,
-  changes: readonly Change[],
-  exit: Exit | null = null,
-): Step {
+function leaveLane(slot: Slot, { agent, job = null, exit = null }: Left, now: number, changes: readonly Change[] = []): Step {
   const next: AgentLane = slot.devices.length > 0 ? { kind: 'proving', agent, since: now } : { kind: 'free' };
   return { slot: { ...slot, agent: next, leaving: [...slot.leaving, { agent, job, exit }] }, changes };
 }
+
+type Left = Pick<Leaving, 'agent'> & Partial<Leaving>;
 
 function to(slot: Slot, agent: AgentLane, changes: readonly Change[] = []): Step {
   return { slot: { ...slot, agent }, changes };
 }
 
-function stopping(lane: Occupied & { job?: JobId | null }, why: StopReason, released: boolean, due: number): AgentLane {
-  return { kind: 'stopping', agent: lane.agent, job: lane.job ?? null, why, released, failure: null, due };
-}
-
-function killing(
-  lane: Occupied & { job?: JobId | null },
-  why: StopReason,
-  released: boolean,
-  failure: Failure | null,
-  now: number,
-): AgentLane {
-  return { kind: 'killing', agent: lane.agent, job: lane.job ?? null, why, released, failure, due: now + killInterval };
+/** Asked by TERM and released unless `how` says otherwise. */
+function ending(
+  { agent, job = null }: { readonly agent: AgentId; readonly job?: JobId | null },
+  how: Pick<EndingLane, 'why' | 'due'> & Partial<EndingLane>,
+): EndingLane {
+  return { kind: 'ending', signal: 'TERM', agent, job, released: true, failure: null, ...how };
 }

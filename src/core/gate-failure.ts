@@ -1,36 +1,21 @@
-/** What it means that a sandbox ended while its script had not begun. */
+/** Explains the end of a sandbox whose script had not begun. */
 import type { Exit, Failure } from './slot.ts';
 
-/** An agent that ends before its script began: a start failure, never a job's result. */
+/** An end before the script began is a start failure, never a job's result. */
 export function endedAtGate(exit: Exit): Failure {
+  const fail = (code: string, message: string, retry = true): Failure => ({ code, message, retry });
   switch (exit.kind) {
     case 'code':
-      return endedWithCode(exit.code);
+      if (exit.code === 97)
+        return fail('E_DEVICE_LOST', 'The sandbox could not open its devices any more (exit 97); nothing has run.');
+      if (exit.code === 126 || exit.code === 127)
+        return fail('E_NO_SHELL', `The image has no usable "sh" (exit ${exit.code}); the gate needs a POSIX shell.`, false);
+      return fail('E_GATE_ENDED', `The sandbox ended with exit code ${exit.code} before its script began.`);
     case 'signal':
-      return { code: 'E_GATE_ENDED', message: `The sandbox was ended by ${exit.signal} before its script began.`, retry: true };
+      return fail('E_GATE_ENDED', `The sandbox was ended by ${exit.signal} before its script began.`);
     case 'oom':
-      return { code: 'E_GATE_OOM', message: 'The sandbox ran out of memory before its script began.', retry: true };
+      return fail('E_GATE_OOM', 'The sandbox ran out of memory before its script began.');
     case 'lost':
-      return { code: 'E_SANDBOX_LOST', message: `The sandbox was lost before its script began: ${exit.reason}.`, retry: true };
-  }
-}
-
-function endedWithCode(code: number): Failure {
-  switch (code) {
-    case 97:
-      return {
-        code: 'E_DEVICE_LOST',
-        message: 'The sandbox could not open its devices any more (exit 97); nothing has run.',
-        retry: true,
-      };
-    case 126:
-    case 127:
-      return {
-        code: 'E_NO_SHELL',
-        message: `The image has no usable "sh" (exit ${code}); the gate needs a POSIX shell.`,
-        retry: false,
-      };
-    default:
-      return { code: 'E_GATE_ENDED', message: `The sandbox ended with exit code ${code} before its script began.`, retry: true };
+      return fail('E_SANDBOX_LOST', `The sandbox was lost before its script began: ${exit.reason}.`);
   }
 }

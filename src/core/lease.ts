@@ -1,30 +1,31 @@
-/** What the allocation of devices speaks of: devices, what pools want of them, what slots hold, and what makes a device free. */
+/** The terms of device allocation: devices, what pools want, what slots hold, and when a device is free. */
 import type { DeviceId } from './slot.ts';
 
-/** What allocation needs to know of a GPU or a MIG instance. */
+/** What allocation has to know of a GPU or a MIG instance. */
 export interface Allocatable {
   readonly uuid: DeviceId;
-  /** UUID of the GPU that a MIG instance is part of; null for a whole GPU. */
+  /** UUID of the GPU that a MIG instance belongs to; null for a whole GPU. */
   readonly parent: DeviceId | null;
 }
 
 export interface Want<D extends Allocatable> {
   readonly pool: string;
-  /** How many slots, or one for each device (set of `count` devices) that fits and is free. */
+  /** Number of slots, or one for each free device (set of `count` devices) that fits. */
   readonly agents: number | 'per-device';
-  /** Devices per slot; 0 for a CPU pool; `all`: each that fits and is free. */
+  /** Devices per slot; 0 for a CPU pool; `all`: every free one that fits. */
   readonly count: number | 'all';
-  /** How many slots of this pool may hold the same device; 1 for exclusive. */
+  /** How many slots of this pool may hold the same device; 1 for exclusive use. */
   readonly share: number;
   readonly fits: (device: D) => boolean;
   /**
-   * The devices it asks for by name, in the order of its slots: of a numbered pool slot k gets the k-th (of `count` each: the k-th
-   * set) while nobody has it. A slot whose own is not to be had takes what is named beyond, never that of another.
+   * The devices that it asks for by name, in the order of its slots. Slot k of a numbered pool gets the k-th one (with `count`,
+   * the k-th set) while it is free. If it is not available, the slot takes a named device beyond those sets, never that of
+   * another slot.
    */
   readonly named?: readonly DeviceId[];
 }
 
-/** The devices a slot holds. `parent` is kept so that a MIG instance that is missing still bars its whole GPU. */
+/** The devices of a slot. `parent` is kept so that a missing MIG instance still bars its whole GPU. */
 export interface Lease {
   /** Slot key, `<pool>/<n>` with n from 1. */
   readonly key: string;
@@ -32,13 +33,13 @@ export interface Lease {
   readonly devices: readonly Allocatable[];
 }
 
-export type LeaseBook = ReturnType<typeof createLeaseBook>;
+export type LeaseTable = ReturnType<typeof createLeaseTable>;
 
-/** Who holds which device while devices are handed out. */
-export function createLeaseBook() {
+/** Who holds which device during allocation. */
+export function createLeaseTable() {
   const leases = new Map<string, Lease>();
   const holders = new Map<DeviceId, Lease[]>();
-  /** Devices that are held, by the GPU they are part of. */
+  /** Number of held devices by the GPU that they belong to. */
   const parts = new Map<DeviceId, number>();
 
   const count = (parent: DeviceId | null, by: number): void => {
@@ -51,18 +52,15 @@ export function createLeaseBook() {
     if (lease === undefined) return;
     leases.delete(key);
     for (const { uuid, parent } of lease.devices) {
-      holders.set(
-        uuid,
-        holdersOf(uuid).filter((one) => one !== lease),
-      );
+      const others = holdersOf(uuid).filter((one) => one !== lease);
+      holders.set(uuid, others);
       count(parent, -1);
     }
   };
 
   return {
-    /** The slot's lease now. */
     held: (key: string): Lease | undefined => leases.get(key),
-    /** Gives the slot this lease in place of the one it had. */
+    /** Gives the slot this lease instead of its current one. */
     take(lease: Lease): void {
       release(lease.key);
       leases.set(lease.key, lease);
@@ -77,7 +75,6 @@ export function createLeaseBook() {
       if (all.length >= share || all.some((lease) => lease.pool !== pool)) return false;
       return (parts.get(uuid) ?? 0) === 0 && (parent === null || holdersOf(parent).length === 0);
     },
-    /** In the order in which they were taken. */
     leases: (): Iterable<Lease> => leases.values(),
   };
 }

@@ -1,7 +1,7 @@
-/** Slot k of a pool that names its devices gets the k-th of them: names of agents and their folders stay with their cards. */
+/** Slot k of a pool with named devices gets the k-th of them, so agents' names and folders stay with their cards. */
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { type Allocation, allocate, type Fleet } from './allocate.ts';
+import { type Allocation, allocate, type Supply } from './allocate.ts';
 import type { Allocatable, Lease, Want } from './lease.ts';
 
 const gpus = (...uuids: string[]): Allocatable[] => uuids.map((uuid) => ({ uuid, parent: null }));
@@ -12,22 +12,22 @@ const want = (named: readonly string[], more: Partial<Want<Allocatable>> = {}): 
 };
 const got = ({ slots }: Allocation) =>
   slots.map(({ key, devices }) => `${key.slice(2)}: ${devices.map(({ uuid }) => uuid).join(' ')}`);
-const run = (one: Want<Allocatable>, fleet: Fleet<Allocatable>) => got(allocate([one], fleet));
+const run = (one: Want<Allocatable>, supply: Supply<Allocatable>) => got(allocate([one], supply));
 
-describe('devices that are named', () => {
-  test('go to the slots in the order of their names, however the host lists them', () => {
+describe('named devices', () => {
+  test("go to the slots in the order of their names, whatever the host's order", () => {
     expect(run(want(['C', 'a', 'b']), { devices: gpus('a', 'b', 'c') })).toEqual(['1: c', '2: a', '3: b']);
     const near = (one: Allocatable, other: Allocatable) => (one.uuid + other.uuid === 'ab' ? 1 : 0);
     expect(run(want(['b', 'a', 'c']), { devices: gpus('a', 'b', 'c'), near })).toEqual(['1: b', '2: a', '3: c']);
   });
 
-  test('go in sets to agents that have several, and stay the sets that are written', () => {
+  test('go in the configured sets to agents with several devices', () => {
     const near = (one: Allocatable, other: Allocatable) => (one.uuid < 'c' === other.uuid < 'c' ? 1 : 0);
     const two = want(['a', 'd', 'c', 'b'], { agents: 2, count: 2 });
     expect(run(two, { devices: gpus('a', 'b', 'c', 'd'), near })).toEqual(['1: a d', '2: c b']);
   });
 
-  test('leave a slot without its own what is named beyond the others, and nothing of theirs', () => {
+  test('leave a slot without its own device only those that no other slot owns', () => {
     expect(run(want(['a', 'b', 'c']), { devices: gpus('b', 'c') })).toEqual(['2: b', '3: c']);
     expect(run(want(['a', 'b', 'c'], { agents: 2 }), { devices: gpus('b', 'c') })).toEqual(['1: c', '2: b']);
     expect(run(want(['a', 'b', 'c']), { devices: gpus('a', 'b', 'c'), barred: new Set(['a']) })).toEqual(['2: b', '3: c']);
@@ -35,17 +35,17 @@ describe('devices that are named', () => {
     expect(run(want(['a', 'b', 'c', 'd'], { agents: 2, count: 2 }), { devices: gpus('b', 'c') })).toEqual(['1: b c']);
   });
 
-  test('do not move a slot that has one already', () => {
+  test('do not move a slot that has a device already', () => {
     const leases: Lease[] = [{ key: 'p/1', pool: 'p', devices: gpus('b') }];
     expect(run(want(['a', 'b']), { devices: gpus('a', 'b'), leases })).toEqual(['1: b', '2: a']);
   });
 
-  test('are shared by slots that follow each other', () => {
+  test('are shared by consecutive slots', () => {
     const shared = want(['b', 'a'], { agents: 4, share: 2 });
     expect(run(shared, { devices: gpus('a', 'b') })).toEqual(['1: b', '2: b', '3: a', '4: a']);
   });
 
-  test('come in their order to an agent per device too', () => {
+  test('keep their order with an agent per device, too', () => {
     expect(run(want(['c', 'a', 'b'], { agents: 'per-device' }), { devices: gpus('a', 'b', 'c') })).toEqual([
       '1: c',
       '2: a',
@@ -62,7 +62,7 @@ describe('devices that are named', () => {
   });
 });
 
-test('S1: as many slots are served as without an order, no device twice, and the answer is its own next answer', () => {
+test('S1: as many slots get devices as without an order, no device twice, and the result as input gives the same result', () => {
   const names = ['a', 'b', 'c', 'd', 'e', 'f'];
   fc.assert(
     fc.property(
@@ -72,21 +72,21 @@ test('S1: as many slots are served as without an order, no device twice, and the
       fc.integer({ min: 1, max: 2 }),
       fc.subarray(names),
       (named, there, agents, count, away) => {
-        const fleet = { devices: gpus(...there), barred: new Set(away) };
+        const supply = { devices: gpus(...there), barred: new Set(away) };
         const { named: _, ...plain } = want(named, { agents, count });
-        const ordered = allocate([want(named, { agents, count })], fleet);
+        const ordered = allocate([want(named, { agents, count })], supply);
         const all = ordered.slots.flatMap(({ devices }) => devices.map(({ uuid }) => uuid));
         expect(new Set(all).size).toBe(all.length);
-        expect(got(allocate([want(named, { agents, count })], { ...fleet, leases: ordered.slots }))).toEqual(got(ordered));
+        expect(got(allocate([want(named, { agents, count })], { ...supply, leases: ordered.slots }))).toEqual(got(ordered));
         const served = ({ slots }: Allocation) => slots.length;
-        if (count === 1) expect(served(ordered)).toBe(served(allocate([plain], fleet)));
+        if (count === 1) expect(served(ordered)).toBe(served(allocate([plain], supply)));
       },
     ),
     { numRuns: 1000 },
   );
 });
 
-test('slots that hold something keep it, whatever the order says, and the others take what is left', () => {
+test('slots that hold devices keep them, whatever the order, and the others take what is left', () => {
   const names = ['a', 'b', 'c', 'd', 'e'];
   fc.assert(
     fc.property(

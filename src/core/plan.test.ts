@@ -25,7 +25,7 @@ const pool: PoolView = {
 const failure = { code: 'E_X', message: 'x', retry: true };
 
 describe('plan', () => {
-  test('keeps one standby, also beside a running agent', () => {
+  test('keeps one standby, also while an agent runs', () => {
     expect(plan(empty, pool, now)).toEqual({ kind: 'fill', reserved: null });
     const working: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
     expect(plan(working, pool, now)).toEqual({ kind: 'fill', reserved: null });
@@ -37,7 +37,7 @@ describe('plan', () => {
     expect(plan(ready, { ...pool, binds: 'early' }, now)).toEqual({ kind: 'engage' });
   });
 
-  test('a slot is open while a job would be let in at once, whatever waits now', () => {
+  test('a slot is open while it would accept a job at once, whatever waits now', () => {
     expect(isOpen(ready, pool, now)).toBe(true);
     expect(isOpen(ready, { ...pool, waiting: { ...job, cold: true } }, now)).toBe(true);
     expect(isOpen(empty, pool, now)).toBe(false);
@@ -54,13 +54,13 @@ describe('plan', () => {
     expect(isOpen({ ...ready, agent: { kind: 'proving', agent: 'a0', since: 0 } }, pool, now)).toBe(false);
   });
 
-  test('makes room for a job that needs another sandbox, and makes that one for it alone', () => {
+  test('makes room for a job that needs another sandbox, and makes one for it alone', () => {
     const waiting = { ...job, cold: true };
     expect(plan(ready, { ...pool, waiting }, now)).toEqual({ kind: 'discard' });
     expect(plan(empty, { ...pool, waiting }, now)).toEqual({ kind: 'fill', reserved: { job: 'j1', limit: null, cold: true } });
   });
 
-  test('without standbys prepares only for a job that waits', () => {
+  test('prepares only for a waiting job without standbys', () => {
     expect(plan(empty, { ...pool, standby: false }, now)).toBeNull();
     expect(plan(empty, { ...pool, standby: false, waiting: job }, now)).toEqual({
       kind: 'fill',
@@ -68,7 +68,7 @@ describe('plan', () => {
     });
   });
 
-  test('without standbys an agent that must be online first is made as soon as its place is free', () => {
+  test('makes an agent that must be online first as soon as its lane is free, also without standbys', () => {
     const early: PoolView = { ...pool, binds: 'early', standby: false };
     expect(plan(empty, early, now)).toEqual({ kind: 'fill', reserved: null });
     const busy: Slot = { ...empty, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
@@ -82,7 +82,7 @@ describe('plan', () => {
     expect(plan(ready, { ...pool, fingerprint: 'g', paused: true }, now)).toBeNull();
   });
 
-  test('starts nothing while paused, backing off, or with too much to clear away', () => {
+  test('starts nothing while paused, backing off, or with too many agents to clear', () => {
     const held = backoff(null, failure, 'prepare', now, 0);
     const leaving = Array.from({ length: leavingLimit }, (_, i) => ({ agent: `l${i}`, job: null, exit: null }));
     for (const slot of [empty, ready]) {
@@ -132,7 +132,7 @@ describe('plan', () => {
       expect(plan(idle, { ...early, fingerprint: 'g', paused: true }, now)).toBeNull();
     });
 
-    test('goes when its pool drains, when a person pauses it, and when its devices are another slot’s', () => {
+    test('goes when its pool drains, when a person pauses it, and when another slot has its devices', () => {
       expect(plan(idle, { ...early, wanted: false }, now)).toEqual(retired);
       expect(plan(idle, { ...early, paused: true, closed: true }, now)).toEqual(retired);
       expect(plan({ ...idle, devices: ['GPU-1'] }, { ...early, devices: ['GPU-2'] }, now)).toEqual(retired);

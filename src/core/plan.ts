@@ -1,49 +1,47 @@
 /**
- * What one slot should do next, given what its pool asks for. Pure, and about one slot only, so that the work after an
- * event does not grow with the number of slots.
+ * Plans the next step of one slot, given what its pool asks for. Pure, and about one slot only, so that the work after an event
+ * does not grow with the number of slots.
  */
 import type { Backoff } from './backoff.ts';
 import type { DeviceId, Reserved, Slot, SlotEvent } from './slot.ts';
 
-/** The next job a pool could start: late binding only. `cold`: its recipe differs from the pool's, so that no standby fits. */
-export type WaitingJob = Reserved;
-
-/** What a pool asks of its slots at this moment. */
+/** What a pool asks of its slots now. */
 export interface PoolView {
   readonly binds: 'late' | 'early';
-  /** False while draining, stopping, or when the pool left the config. */
+  /** False while draining or stopping, or if the config no longer has the pool. */
   readonly wanted: boolean;
-  /** Keep a sandbox at the gate without a job waiting for it. */
+  /** Keep a sandbox at the gate even if no job waits for it. */
   readonly standby: boolean;
   /** Paused for any reason: nothing new is prepared or released. */
   readonly paused: boolean;
   readonly backoff: Backoff | null;
-  /** What a standby must have been made from to be released (S11); null when nobody can tell, and then none may be. */
+  /** The fingerprint that a standby needs to be released (S11); null if it is unknown, and then none may be. */
   readonly fingerprint: string | null;
-  /** ms after which a standby is made anew. */
+  /** ms after which a standby is replaced. */
   readonly standbyMaxAge: number;
-  readonly waiting: WaitingJob | null;
-  /** What the slot is to hold now; null while there is nothing for it. Empty for CPU pools. */
+  /** The next job that the pool could start (late binding). `cold`: its recipe differs from the pool's, so no standby fits. */
+  readonly waiting: Reserved | null;
+  /** The devices for the slot; null while there are none for it. Empty for CPU pools. */
   readonly devices: readonly DeviceId[] | null;
-  /** Its devices are known to be somebody else's, faulty or gone, so that an idle agent must go. */
+  /** Its devices are known to be faulty, gone, or another slot's, so an idle agent must go. */
   readonly lost: boolean;
-  /** The idle agents of an early binding are to take no jobs either: a person said so. */
+  /** A person has closed the pool: idle agents of an early binding may take no jobs either. */
   readonly closed: boolean;
-  /** Whether an idle agent that is not current may be renewed now: one slot of a pool after the other. */
+  /** Whether an outdated idle agent may be renewed now: one slot of a pool after the other. */
   readonly mayRenew: boolean;
-  /** Why its devices must not be used right now, although they are its own: a person's process, an unknown state. */
+  /** Its devices must not be used now, although they are its own: a person's process, an unknown state. */
   readonly held: boolean;
 }
 
-/** Ended agents a slot may have uncleared before it takes no more work, so that a stuck removal cannot pile up. */
+/** Number of uncleared agents at which a slot takes no more work, so that stuck removals cannot pile up. */
 export const leavingLimit = 3;
 
-/** What the loop turns into an event; it makes up the agent id of a `fill`. */
+/** The loop turns it into an event, and chooses the agent id of a `fill`. */
 export type Intent =
   | Extract<SlotEvent, { kind: 'discard' | 'assign' | 'engage' | 'retire' }>
   | { readonly kind: 'fill'; readonly reserved: Reserved | null };
 
-/** The next intent for this slot, or null when there is nothing to do before another event. */
+/** The next intent for this slot, or null if there is nothing to do before another event. */
 export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   const lane = slot.standby;
   if (slot.agent.kind === 'idle' && isOver(slot.agent, slot, pool, now)) return { kind: 'retire', agent: slot.agent.agent };
@@ -53,9 +51,9 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
     case 'preparing':
       return pool.wanted && hasDevices ? null : { kind: 'discard' };
     case 'standby': {
-      // What it was granted is no longer the slot's to use.
+      // The slot may no longer use the devices that it was granted.
       if (!pool.wanted || !hasDevices) return { kind: 'discard' };
-      // While paused nothing takes its place, and what it was made from may not have been looked at yet.
+      // While paused nothing would replace it, and its fingerprint may not have been checked yet.
       if (!pool.paused && isStale(lane, pool, now)) return { kind: 'discard' };
       if (slot.agent.kind !== 'free' || !mayStart || pool.held) return null;
       if (pool.binds === 'early') return { kind: 'engage' };
@@ -69,26 +67,26 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (waiting !== null && slot.agent.kind === 'free' && (waiting.cold || !pool.standby)) {
         return { kind: 'fill', reserved: waiting };
       }
-      // An agent that must be online to be given a job is made before there is one, whether or not another waits behind it.
+      // An agent that must be online to get a job is made before there is one, even without standby.
       const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free');
       return isNeeded ? { kind: 'fill', reserved: null } : null;
     }
   }
 }
 
-/** Whether a job that came now would be let into the slot at once, or a sandbox made for it where the pool keeps no standby. */
+/** Whether a job could enter the slot at once, or get its own sandbox if the pool keeps no standby. */
 export function isOpen(slot: Slot, pool: PoolView, now: number): boolean {
   if (slot.agent.kind !== 'free') return false;
   const intent = plan(slot, { ...pool, waiting: { job: '', limit: null, cold: false } }, now);
   return intent?.kind === 'assign' || (intent?.kind === 'fill' && intent.reserved !== null);
 }
 
-/** In whatever order: which of a slot's devices comes first means nothing. */
+/** The order of a slot's devices does not matter. */
 export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId[]): boolean {
   return some.length === others.length && some.every((device) => others.includes(device));
 }
 
-/** Whether an idle agent should go: it is not to take jobs any more, or it is not current and the next one is ready. */
+/** Whether an idle agent should go: it may take no more jobs, or it is outdated and the next one is ready. */
 function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
   if (!pool.wanted || pool.closed || pool.lost) return true;
   if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;

@@ -1,11 +1,11 @@
 /**
- * What an event makes of the standby lane, which holds at most one sandbox at the gate (S2). It leaves this lane by being released,
- * and its job goes back to the queue whatever else becomes of it: its script has certainly not begun (S7).
+ * What an event changes in the standby lane, which holds at most one sandbox at the gate (S2). A sandbox leaves it by its
+ * release. Otherwise its job always returns to the queue, because its script has certainly not begun (S7).
  */
 import { endedAtGate } from './gate-failure.ts';
 import type { AgentId, Change, Failure, JobId, Reserved, Slot, SlotEvent } from './slot.ts';
 
-/** null: the event means nothing here. */
+/** null: the event changes nothing here. */
 export type Step = { readonly slot: Slot; readonly changes: readonly Change[] } | null;
 
 export function inStandbyLane(slot: Slot, event: SlotEvent, now: number): Step {
@@ -87,11 +87,11 @@ function dropStandby(slot: Slot, agent: AgentId, changes: readonly Change[], job
 
 function standbyFailure(reserved: Reserved | null, agent: AgentId, failure: Failure): Change[] {
   const changes = returned(reserved?.job ?? null, agent, failure);
-  // A job's own image or volume must not hold up the jobs behind it: how often it is tried is its service's to say.
+  // A job's own image or volume must not delay the jobs behind it. Its service limits the attempts.
   return reserved?.cold === true ? changes : [...changes, { change: 'failed', stage: 'prepare', failure }];
 }
 
-/** The job goes back, when there is one. */
+/** Returns the job to its queue, if there is one. */
 export function returned(job: JobId | null, agent: AgentId, failure: Failure | null): Change[] {
   return job === null ? [] : [{ change: 'returned', job, agent, failure }];
 }

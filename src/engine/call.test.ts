@@ -31,7 +31,7 @@ async function engine(answer: RequestListener) {
 
 const pull = { method: 'POST', path: '/images/create', doing: 'pull', limit: 'idle', stream: true } as const;
 
-test('a stream that has been read leaves no timer, also where its reader was slower than the Engine', async () => {
+test('a stream that was read leaves no timer, even if its reader was slower than the Engine', async () => {
   using one = await engine(async (_, response) => {
     // In pieces of which several fit between the Engine and its reader.
     for (const size of [40_000, 40_000, 20_000]) {

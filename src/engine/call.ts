@@ -1,28 +1,27 @@
 /**
- * One call to an Engine, over connections that are kept, and it ends in time. Silence of one call is told apart from an Engine that
- * is not there, because a volume on a dead file server holds up one call for ever and no other (E_ENGINE_SILENT).
+ * One call to an Engine, in bounded time, on connections that are kept open. A silent call is told apart from an absent Engine,
+ * because a volume on a dead file server blocks one call forever and no other (E_ENGINE_SILENT).
  */
-
 import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { type Clock, deadline } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
 
 /** In ms. */
 export interface Limits {
-  /** How long an Engine may take over a look. */
+  /** For looking something up. */
   readonly soon: number;
-  /** Over making or removing something. */
+  /** For creating or removing something. */
   readonly late: number;
-  /** How long something that may take any time, such as a pull, may stand still. */
+  /** How long something of any length, such as a pull, may make no progress. */
   readonly idle: number;
-  /** How long an Engine that is silent has to answer a ping. */
+  /** For a ping of an Engine that is silent. */
   readonly ping: number;
 }
 
@@ -33,27 +32,26 @@ export type Query = Readonly<Record<string, unknown>>;
 export interface Call {
   readonly method: 'GET' | 'POST' | 'PUT' | 'DELETE';
   readonly path: string;
-  /** In words, for messages: `Cannot <doing>: …`. */
+  /** In words for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   readonly query?: Query;
   readonly body?: object;
   readonly file?: Readable | Buffer;
   readonly auth?: object | null;
-  /** Until the answer has come, or with `stream` until it has begun; `idle` begins anew with each piece either way. */
+  /** Limits the time until the answer is complete, or with `stream` has begun. `idle` starts again with each piece. */
   readonly limit: 'soon' | 'late' | 'idle';
   readonly signal?: AbortSignal | undefined;
-  /** Statuses to be answered with null instead of an error. */
+  /** Statuses that mean null instead of an error. */
   readonly nothing?: readonly number[];
   readonly stream?: true;
 }
 
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
-/** A client with connections of its own; `close` ends them. */
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   const agent = connections(endpoint);
 
-  /** The answer, as JSON where it is some; with `stream` unread. @throws Refusal, and what Node throws */
+  /** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
   async function send(call: Call, file: Readable | Buffer | undefined, signal: AbortSignal): Promise<unknown> {
     const answered = Promise.withResolvers<IncomingMessage>();
     const body = file ?? (call.method === 'POST' ? Buffer.from(JSON.stringify(call.body ?? {})) : undefined);
@@ -74,7 +72,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     return jsonOf(said) ?? said;
   }
 
-  /** @throws what `send` does, but for silence and aborts: what a refusal means is the caller's to say. */
+  /** Handles silence and aborts. @throws what `send` throws: the caller knows what a refusal means */
   const raw = async (call: Call): Promise<unknown> => {
     call.signal?.throwIfAborted();
     const ms = limits[call.limit];
@@ -91,7 +89,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     let callOff = clock.after(ms, late);
     const refresh = (): void => {
       callOff();
-      // A slow reader takes the last pieces when the Engine has long hung up.
+      // A slow reader may take the last pieces long after the Engine has closed the connection.
       if (!isOver) callOff = clock.after(ms, late);
     };
     const end = () => {
@@ -113,7 +111,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
         end();
         return said;
       }
-      // A stream goes on; ending it with its caller is then the stream's own matter.
+      // The caller ends the stream.
       said.once('close', end);
       if (!isIdle) {
         callOff();
@@ -132,7 +130,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
       }
       throw unread === null ? error : unreadable(call.doing, unread);
     } finally {
-      // An Engine that refuses, or is given up, leaves the rest of what was to be sent.
+      // After a refusal or a timeout the rest of the upload is dropped.
       if (file instanceof Readable) file.destroy();
     }
   };
@@ -153,7 +151,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   return { raw, ask, flow, close: () => agent.destroy() };
 }
 
-/** The same stream; `seen` is called with each piece that is taken from it. Each ends the other. */
+/** The same stream; `seen` is called for each piece that is taken from it. Ending one ends the other. */
 function counted(stream: Readable, seen: () => void): Readable {
   const through = new PassThrough();
   const { push } = through;
@@ -165,25 +163,23 @@ function counted(stream: Readable, seen: () => void): Readable {
   return through;
 }
 
-/** What was to be sent could not be read: no fault of the Engine's. */
+/** The upload could not be read, which is not the Engine's fault. */
 function unreadable(doing: string, cause: unknown): OnejobError {
   if (cause instanceof OnejobError) return cause;
-  const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_FILES', `Cannot ${doing}: failed to read them (${why}).`, { retry: true, cause });
+  return new OnejobError('E_FILES', `Cannot ${doing}: failed to read them (${messageOf(cause)}).`, { retry: true, cause });
 }
 
-/** Kept open between calls. */
 function connections(endpoint: Endpoint): HttpAgent {
   const options = { keepAlive: true, maxFreeSockets: 4 };
   return endpoint.kind === 'unix' || endpoint.tls === null ? new HttpAgent(options) : new HttpsAgent(options);
 }
 
-/** Base64 for addresses, and padded, which the Engine insists on. */
+/** Base64 in the URL alphabet, with the padding that the Engine requires. */
 function credentials(auth: object): string {
   return Buffer.from(JSON.stringify(auth)).toString('base64').replaceAll('+', '-').replaceAll('/', '_');
 }
 
-/** As the Engine's API has it: what is no plain value goes as JSON. */
+/** In the format of the Engine's API: objects as JSON. */
 function queryOf(query: Query): string {
   const pairs = Object.entries(query).flatMap(([name, value]): [string, string][] => {
     if (value === undefined || value === null) return [];
@@ -197,7 +193,7 @@ export interface Answer {
   readonly body: string;
 }
 
-/** One GET on a connection of its own. Throws what Node throws. */
+/** One GET on its own connection. @throws what Node throws */
 export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
   return new Promise((resolve, reject) => {
     const sent = open(endpoint, { method: 'GET', path, signal }, (answer) => whole(answer).then(resolve, reject));
@@ -210,7 +206,7 @@ async function whole(answer: IncomingMessage): Promise<Answer> {
   return { status: answer.statusCode ?? 0, body: await text(answer) };
 }
 
-/** What it means that a call got no answer within `limit` ms: asks on another connection, for at most `patience` ms. */
+/** Explains a call without an answer within `limit` ms: sends a ping on another connection, for at most `patience` ms. */
 export async function silence(
   doing: string,
   endpoint: Endpoint,
@@ -229,7 +225,7 @@ export async function silence(
   }
 }
 
-/** Asks for a raw connection, as attach gives it. An answer that is no upgrade comes as `Answer`. */
+/** Opens a raw connection, as attach needs it. Returns an `Answer` if the Engine does not upgrade. */
 export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Socket | Answer> {
   return new Promise((resolve, reject) => {
     const headers = { Connection: 'Upgrade', Upgrade: 'tcp' };
@@ -240,7 +236,7 @@ export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): 
   });
 }
 
-/** `agent` in `options`: whose connections are kept; else the call has one of its own. */
+/** Sends a request. Without an `agent` in `options` it has its own connection. */
 export function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
   const own = { agent: false, ...options } as const;
   if (endpoint.kind === 'unix') return http({ ...own, socketPath: endpoint.path, host: 'localhost' }, answered);

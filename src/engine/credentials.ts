@@ -1,8 +1,7 @@
 /**
- * Credentials for a registry, from Docker's own config.json and its credential helpers. They go into the one request that
- * needs them and nowhere else: not into messages, logs or the store (S8).
+ * Credentials for a registry, from Docker's own config.json and its credential helpers. They are used in the one request that
+ * needs them, and never in messages, logs or the store (S8).
  */
-
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -12,7 +11,7 @@ import { OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import { run } from '../system/run.ts';
 
-/** As the Engine's X-Registry-Auth header wants it. */
+/** The content of the Engine's X-Registry-Auth header. */
 export type RegistryAuth =
   | { readonly username: string; readonly password: string; readonly serveraddress: string }
   | { readonly identitytoken: string; readonly serveraddress: string };
@@ -25,13 +24,13 @@ const dockerConfig = z.object({
 
 const helperAnswer = z.object({ Username: z.string(), Secret: z.string() });
 
-/** How long a credential helper may take, in ms. */
+/** ms that a credential helper may take. */
 const patience = 30_000;
 
-/** Docker Hub is known by this address in config.json and to helpers. */
+/** The address of Docker Hub in config.json and for helpers. */
 const hub = 'https://index.docker.io/v1/';
 
-/** null when nothing is known of the registry: then it is asked anonymously. `folder` holds config.json. */
+/** null if there are none for the registry; it is then asked anonymously. `folder` holds config.json. */
 export async function registryAuth(
   folder: string,
   registry: string,
@@ -43,7 +42,7 @@ export async function registryAuth(
   if (written === null) return null;
   const { data: config } = dockerConfig.safeParse(jsonOf(written));
   if (config === undefined) {
-    // No cause: a JSON error quotes the text, which may hold a password.
+    // Without a cause: a JSON error quotes the text, which may contain a password.
     throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not in Docker's format.`, {
       hint: 'Fix or remove that file.',
     });
@@ -68,7 +67,7 @@ async function askHelper(name: string, server: string, signal: AbortSignal, cloc
   using late = deadline(clock, patience, signal);
   const { code, error, stdout } = await run(program, ['get'], {
     ...{ input: `${server}\n`, signal: late.signal },
-    // It may have a lock or an agent of its own to clear away.
+    // It may have to release its own lock or agent.
     killSignal: 'SIGTERM',
   });
   signal.throwIfAborted();

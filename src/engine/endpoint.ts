@@ -1,6 +1,6 @@
 /**
- * Which Engine to speak to, found as Docker's own command line finds it: DOCKER_HOST, then DOCKER_CONTEXT, then the
- * current context of config.json, then the usual sockets.
+ * Which Engine to use, found as Docker's own command line does: DOCKER_HOST, DOCKER_CONTEXT, the current context of config.json,
+ * then the usual sockets.
  */
 import { createHash } from 'node:crypto';
 import { access, readFile } from 'node:fs/promises';
@@ -16,7 +16,7 @@ export interface Tls {
   readonly verify: boolean;
 }
 
-/** `from` says in words where the address came from, for messages. */
+/** `from` says in words where the address came from. */
 export type Endpoint =
   | { readonly kind: 'unix'; readonly path: string; readonly from: string }
   | { readonly kind: 'tcp'; readonly host: string; readonly port: number; readonly tls: Tls | null; readonly from: string };
@@ -30,7 +30,7 @@ const contextMeta = z.object({
   Endpoints: z.object({ docker: z.object({ Host: z.string(), SkipTLSVerify: z.boolean().optional() }) }),
 });
 
-/** @throws OnejobError E_ENGINE_ADDRESS when what is configured cannot be used. */
+/** @throws OnejobError E_ENGINE_ADDRESS if the configured address cannot be used */
 export async function resolveEndpoint(settings: DockerEnvironment): Promise<Endpoint> {
   const { host, certPath, tlsVerify, context, config } = settings;
   if (host !== null) return parseHost(host, 'DOCKER_HOST', tlsVerify ? await readTls(certPath ?? config, true) : null);
@@ -51,7 +51,7 @@ async function currentContext(folder: string): Promise<string | null> {
   }
 }
 
-/** Contexts lie under the SHA-256 of their name (docker/cli, cli/context/store). */
+/** Contexts are stored under the SHA-256 of their name (docker/cli, cli/context/store). */
 async function fromContext(folder: string, name: string): Promise<Endpoint> {
   const id = createHash('sha256').update(name).digest('hex');
   const path = join(folder, 'contexts/meta', id, 'meta.json');
@@ -85,7 +85,7 @@ function parseHost(written: string, from: string, tls: Tls | null): Endpoint {
   const hint = 'Write it as "unix:///var/run/docker.sock" or "tcp://host:2375".';
   if (written.startsWith('unix://')) {
     const path = written.slice('unix://'.length);
-    // Node cuts a longer path silently and then speaks to the wrong socket.
+    // Node silently cuts a longer path and then uses the wrong socket.
     if (Buffer.byteLength(path) > 100) throw unusable(`${from} names a socket path of more than 100 bytes`, hint);
     return { kind: 'unix', path: path === '' ? '/var/run/docker.sock' : path, from };
   }

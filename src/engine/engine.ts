@@ -1,17 +1,17 @@
 /**
- * The Engine's API as this runtime needs it: `call.ts` carries the calls, zod looks at each answer, and every error comes
- * out as an OnejobError, or as null where the Engine has no such thing.
+ * The parts of the Engine's API that onejob needs. `call.ts` sends the calls, zod checks each answer, and every error becomes an
+ * OnejobError, or null for something that does not exist.
  */
-
 import { IncomingMessage } from 'node:http';
 import { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
+import { messageOf } from '../errors.ts';
 import { connect, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
-import { messageOf, statusOf, translate } from './failures.ts';
+import { statusOf, translate } from './failures.ts';
 import { infoAnswer, versionAnswer } from './probe.ts';
 
 const containerState = z.object({
@@ -20,7 +20,7 @@ const containerState = z.object({
   OOMKilled: z.boolean().default(false),
   ExitCode: z.number(),
   FinishedAt: z.string().default(''),
-  /** Of its first process, as the Engine's host counts; 0 while it does not run. */
+  /** Pid of its first process on the Engine's host; 0 while it does not run. */
   Pid: z.number().default(0),
 });
 
@@ -30,7 +30,7 @@ export const containerAnswer = z.object({
   Image: z.string(),
   State: containerState,
   Config: z.object({ User: z.string().default(''), Labels: z.record(z.string(), z.string()).nullish() }),
-  /** `overlay2` says where what the container writes lies; containerd's image store does not. */
+  /** `overlay2` reports where the container's files are; containerd's image store does not. */
   GraphDriver: z
     .object({ Data: z.object({ UpperDir: z.string().optional() }).nullish() })
     .nullish()
@@ -57,12 +57,12 @@ const networkAnswer = z.object({
   IPAM: z
     .object({ Config: z.array(z.object({ Subnet: z.string().default(''), Gateway: z.string().default('') })).nullish() })
     .nullish(),
-  /** By the container's id, or any other word for one that is gone; only of a network that was asked for alone. */
+  /** By the container's id, or another word if it is gone. Only when one network is inspected. */
   Containers: z.record(z.string(), z.object({ Name: z.string().default('') })).nullish(),
 });
 export type NetworkAnswer = z.infer<typeof networkAnswer>;
 const volumesAnswer = z.object({ Volumes: z.array(z.object({ Name: z.string() })).nullish() });
-/** Of `X-Docker-Container-Path-Stat`, whose mode is Go's: the file's kind in its upper bits. */
+/** Content of `X-Docker-Container-Path-Stat`. The mode is Go's, with the kind of file in its upper bits. */
 const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
 const modeLink = 27;
@@ -70,14 +70,14 @@ const idAnswer = z.object({ Id: z.string() });
 
 export type Engine = ReturnType<typeof connectEngine>;
 
-/** A client with connections of its own; `close` ends them. */
+/** A client with its own connections, which `close` ends. */
 export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
   const { raw, ask, flow, close } = connect(endpoint, limits, clock);
 
   type Look = { readonly query?: Query; readonly signal?: AbortSignal | undefined };
   const look = async <T extends z.ZodType>(answer: T, path: string, doing: string, more: Look): Promise<z.infer<T>> =>
     answer.parse(await ask({ method: 'GET', path, doing, limit: 'soon', ...more }));
-  /** null when there is no such thing. */
+  /** null if it does not exist. */
   const find = async <T extends z.ZodType>(
     answer: T,
     path: string,
@@ -102,35 +102,34 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     version: (signal?: AbortSignal) => look(versionAnswer, '/version', 'get the version', { signal }),
     info: (signal?: AbortSignal) => look(infoAnswer, '/info', 'get information about the Engine', { signal }),
 
-    /** @throws foreign errors too: what a refusal means depends on the recipe. Has no signal, see `prepare`. */
+    /** @throws foreign errors, too: the meaning of a refusal depends on the recipe. Has no signal, see `prepare` */
     create: async (name: string, body: object): Promise<string> => {
       const doing = `create container ${name}`;
       return idAnswer.parse(await raw({ method: 'POST', path: '/containers/create', query: { name }, body, doing, limit: 'late' }))
         .Id;
     },
-    /** Also when it already runs. @throws foreign errors too. */
+    /** Succeeds also if it already runs. @throws foreign errors, too */
     start: async (id: string): Promise<void> => {
       await raw({ method: 'POST', path: `/containers/${id}/start`, doing: `start container ${short(id)}`, limit: 'late' });
     },
-    /** null when there is no such container. */
     inspect: (id: string, signal?: AbortSignal) =>
       find(containerAnswer, `/containers/${id}/json`, `inspect container ${short(id)}`, signal),
-    /** Containers with all of `labels`, ended ones too. */
+    /** Containers with all of `labels`, including ended ones. */
     containers: (labels: readonly string[], signal?: AbortSignal) =>
       look(listAnswer, '/containers/json', 'list containers', { query: { all: true, filters: { label: labels } }, signal }),
-    /** One that is unknown or does not run is no error. */
+    /** A container that is unknown or does not run is not an error. */
     kill: async (id: string, signal: string): Promise<void> => {
       const doing = `send ${signal} to container ${short(id)}`;
       try {
         await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
       } catch (error) {
         const status = statusOf(error);
-        // Podman says 500 where Docker says 409.
+        // Podman answers 500 where Docker answers 409.
         const isNotRunning = status === 500 && /not running|only kill running|state improper/i.test(messageOf(error));
         if (status !== 404 && status !== 409 && !isNotRunning) throw translate(error, doing, endpoint);
       }
     },
-    /** Ends and removes it with its anonymous volumes. False when a removal is already under way. */
+    /** Ends and removes a container with its anonymous volumes. False if a removal is already under way. */
     remove: async (id: string): Promise<boolean> => {
       const call = { method: 'DELETE', path: `/containers/${id}`, query: { force: true, v: true }, limit: 'late' } as const;
       try {
@@ -143,39 +142,37 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       return true;
     },
 
-    /** null when it is not on the Engine. */
     image: async (reference: string, signal?: AbortSignal) => {
       const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
       return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
     },
-    /** The pull's progress as JSON lines. @throws foreign errors too. */
+    /** The pull's progress as JSON lines. @throws foreign errors, too */
     pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
       const call = { method: 'POST', path: '/images/create', query, auth, limit: 'idle', signal, stream: true } as const;
       const answer = await raw({ ...call, doing: `pull ${query.fromImage}:${query.tag}` });
       if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a pull without a stream');
       return answer;
     },
-    /** Asks the registry for the image's description. @throws foreign errors too. */
+    /** Asks the registry for the description of an image. @throws foreign errors, too */
     distribution: async (reference: string, auth: object | null, signal: AbortSignal): Promise<void> => {
       const call = { method: 'GET', path: `/distribution/${reference}/json`, auth, limit: 'soon', signal } as const;
       await raw({ ...call, doing: `ask for ${reference}` });
     },
 
-    /** null when there is none. */
     network: (name: string, signal?: AbortSignal) => find(networkAnswer, `/networks/${name}`, `inspect network "${name}"`, signal),
-    /** One of that name being there already is no error. */
+    /** An existing network of that name is not an error. */
     createNetwork: async (body: { readonly Name: string } & Query): Promise<void> => {
       const doing = `create network "${body.Name}"`;
       await ask({ method: 'POST', path: '/networks/create', body, doing, limit: 'late', nothing: [409] });
     },
     networks: (label: string, signal?: AbortSignal) =>
       look(z.array(networkAnswer), '/networks', 'list networks', { query: { filters: { label: [label] } }, signal }),
-    /** False when it is in use, or gone. */
+    /** False if it is in use, or gone. */
     removeNetwork: async (id: string): Promise<boolean> => {
       const doing = `remove network ${short(id)}`;
       return (await ask({ method: 'DELETE', path: `/networks/${id}`, doing, limit: 'soon', nothing: [403, 404, 409] })) !== null;
     },
-    /** Takes a container off a network; by its name, as it may be gone. One that is not on it is no error. */
+    /** Disconnects a container, by name because it may be gone. Succeeds also if it is not connected. */
     disconnect: async (id: string, name: string): Promise<void> => {
       const doing = `disconnect container "${name}" from network ${short(id)}`;
       const body = { Container: name, Force: true };
@@ -186,26 +183,25 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const { Volumes } = await look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
       return (Volumes ?? []).map((volume) => volume.Name);
     },
-    /** One that is in use, or gone, is no error. */
+    /** Succeeds also if the volume is in use or gone. */
     removeVolume: async (name: string): Promise<void> => {
       const doing = `remove volume ${short(name)}`;
       await ask({ method: 'DELETE', path: `/volumes/${name}`, doing, limit: 'soon', nothing: [404, 409] });
     },
 
-    /** Unpacks a tar at `path` in the container; takes as long as `file` does, which is destroyed if it fails. */
+    /** Unpacks a tar at `path` in the container. Takes as long as `file`, which is destroyed on failure. */
     putArchive: async (id: string, path: string, file: Readable | Buffer, signal: AbortSignal): Promise<void> => {
       const doing = `put files into container ${short(id)}`;
       await ask({ method: 'PUT', path: `/containers/${id}/archive`, query: { path }, file, doing, limit: 'idle', signal });
     },
-    /** null when there is no such container or path. */
     getArchive,
     /**
-     * A folder whose name `path` ends with, itself the first entry; null when there is none, or the Engine says that it is
-     * a link or anything else. Podman follows a link, so that its archive may not tell; Docker's does.
+     * A folder named by the end of `path`, which is the first entry. null if it does not exist, or the Engine reports a link or
+     * anything else. Podman follows links, and its archive may not show that.
      */
     getFolder: async (id: string, path: string, signal: AbortSignal): Promise<Readable | null> => {
       const answer = await getArchive(id, path, signal).catch((error: unknown) => {
-        // Of a link that leads to itself, and with Podman also of one that leads out of the volume of an ended container.
+        // The answer for a link that leads to itself, and with Podman also for one that leaves the volume of an ended container.
         if (/too many (levels of symbolic )?links/.test(messageOf(error))) return null;
         throw error;
       });
@@ -213,19 +209,19 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       answer.destroy();
       return null;
     },
-    /** null when there is no such container. `since` as the Engine writes times: seconds, a dot, nine digits. */
+    /** null if there is no such container. `since` in the Engine's format: seconds, a dot, nine digits. */
     logs: (id: string, since: string, signal: AbortSignal): Promise<Readable | null> => {
       const query = { follow: true, stdout: true, stderr: true, timestamps: true, since };
       const doing = `follow the log of container ${short(id)}`;
       return flow({ method: 'GET', path: `/containers/${id}/logs`, query, doing, limit: 'late', signal, nothing: [404] });
     },
-    /** Resolves when the container does not run, and its log is whole. */
+    /** Resolves when the container does not run and its log is complete. */
     ended: async (id: string, signal: AbortSignal): Promise<void> => {
       const doing = `wait for container ${short(id)}`;
       const answer = await flow({ method: 'POST', path: `/containers/${id}/wait`, doing, limit: 'late', signal, nothing: [404] });
       if (answer !== null) await finished(answer.resume(), { signal });
     },
-    /** `since` in seconds since the epoch; the Engine remembers its last 256 events. */
+    /** `since` in seconds since the epoch. The Engine keeps its last 256 events. */
     events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
       flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: 'soon', signal }),
   };
@@ -235,7 +231,7 @@ function short(id: string): string {
   return id.slice(0, 12);
 }
 
-/** Whether an archive is of a folder, as its head says. */
+/** Whether an archive is of a folder, according to its header. */
 function isFolder(answer: Readable): boolean {
   const head = answer instanceof IncomingMessage ? answer.headers['x-docker-container-path-stat'] : undefined;
   if (typeof head !== 'string') return false;

@@ -1,12 +1,12 @@
-/** Foreign errors become ours here, once: what the Engine or its socket said, in words a person can act on. */
+/** Translates errors of the Engine or its socket into ours, in words that a person can act on. */
 import { z } from 'zod';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Endpoint, endpointUrl } from './endpoint.ts';
 
 const answer = z.object({ message: z.string() });
 
-/** What an Engine answered in the place of what was asked for, with its own words as the message. */
+/** An Engine's answer to a call that it refused, with its own words as the message. */
 export class Refusal extends Error {
   readonly statusCode: number;
 
@@ -16,23 +16,19 @@ export class Refusal extends Error {
   }
 }
 
-/** The HTTP status the Engine answered with; null when it did not answer. */
+/** The HTTP status that the Engine answered with; null if it did not answer. */
 export function statusOf(error: unknown): number | null {
   return error instanceof Refusal ? error.statusCode : null;
 }
 
-export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
-/** An error of a call that was made to `doing`, such as `start agent x`. */
+/** Translates the error of a call whose purpose was `doing`, such as `start agent x`. */
 export function translate(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
   if (error instanceof OnejobError) return error;
   const status = statusOf(error);
   if (status === null) return unreachable(error, doing, endpoint);
   const said = messageOf(error);
   if (isDiskFull(said)) return diskFull(doing, said, error);
-  // An archive that the Engine cannot unpack now it cannot unpack later either: tried for ever, it would hold up its pool.
+  // The Engine will never be able to unpack such an archive. Endless retries would block its pool.
   if (/^Error processing tar file/.test(said)) {
     return new OnejobError('E_FILES', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
       hint: 'Check the file that the message names in the workspace.',
@@ -46,7 +42,7 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   });
 }
 
-/** What kept a call from reaching the Engine. */
+/** The error for a call that did not reach the Engine. */
 export function unreachable(error: unknown, doing: string, endpoint: Endpoint): OnejobError {
   const code = codeOf(error);
   const url = endpointUrl(endpoint);
@@ -68,17 +64,17 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 
-/** An Engine that took one call and stayed silent, while it answers others. `limit` in ms. */
+/** The error for an Engine that was silent about one call, but answers others. `limit` in ms. */
 export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   return isSilent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
 }
 
-/** Something that may take any time, but stood still. `limit` in ms. */
+/** The error for a call of any length that made no progress. `limit` in ms. */
 export function stalled(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   return isSilent(doing, endpoint, `made no progress for ${limit / 1000} s`);
 }
 
-/** An Engine that takes connections and answers nothing at all. `limit` in ms. */
+/** The error for an Engine that accepts connections and answers nothing. `limit` in ms. */
 export function mute(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
   return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'Check whether "docker version" answers.', retry: true });

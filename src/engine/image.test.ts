@@ -1,4 +1,4 @@
-/** Pulls by the real Engine from a small registry on this host, and what its refusals become. */
+/** Pulls by the real Engine from a small registry on this host, and how its refusals are translated. */
 import { createHash, randomUUID } from 'node:crypto';
 import { chmod, mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { createServer, type Server } from 'node:http';
@@ -119,7 +119,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
   const get = (changes: Partial<typeof recipe>, progress: (line: string) => void = () => {}, signal = never()) =>
     images().get({ ...recipe, pull: 'missing', image, ...changes }, progress, signal);
 
-  test('a missing image is pulled once for all who wait, and each hears of it', async () => {
+  test('a missing image is pulled once for all callers, and each gets the progress', async () => {
     const shared = images();
     const held = Promise.withResolvers<void>();
     local.hold = held.promise;
@@ -138,7 +138,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     for (const lines of heard) expect(lines.at(-1)).toBe(`pulled ${image}`);
   });
 
-  test('who comes while a pull is under way hears how far it is', async () => {
+  test('a caller that joins a pull gets its progress', async () => {
     const shared = images();
     const held = Promise.withResolvers<void>();
     local.hold = held.promise;
@@ -157,7 +157,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     }
   });
 
-  test('one who goes away does not stop the others; when all have gone the pull ends', async () => {
+  test('a caller that leaves does not stop the others; when all have left the pull ends', async () => {
     const shared = images();
     const held = Promise.withResolvers<void>();
     local.hold = held.promise;
@@ -171,7 +171,7 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     expect((await stays).id).toMatch(/^sha256:/);
   });
 
-  test('an image that is there is not asked for again, but always with pull: always', async () => {
+  test('an existing image is not pulled again, except with pull: always', async () => {
     await get({});
     const before = local.asked();
     await get({});
@@ -221,11 +221,11 @@ describe.skipIf(lacks('docker'))('pulling', { timeout: 60_000 }, () => {
     rude.close();
   });
 
-  test('a name that no image can have', async () => {
+  test('an invalid image name', async () => {
     await expect(get({ image: 'Not A Name' })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
   });
 
-  test('settings of tests lead nowhere near a person’s credentials', () => {
+  test('tests never reach a person’s credentials', () => {
     expect(settings().config).toBe(tmpdir());
   });
 

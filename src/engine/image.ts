@@ -1,13 +1,12 @@
-/** Images: what is there, pulls that are shared by all who wait, and what a refusal means. */
-
+/** Images: which exist, pulls that are shared by all who wait, and the meaning of refusals. */
 import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { registryAuth } from './credentials.ts';
 import type { Engine } from './engine.ts';
-import { diskFull, isDiskFull, messageOf, statusOf, translate } from './failures.ts';
+import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
 
 export interface Image {
   readonly id: string;
@@ -22,17 +21,17 @@ const progressLine = z.object({
   error: z.string().optional(),
 });
 
-/** For how long a look at an image is believed, in ms. A tag that moves meanwhile gives one more standby of the old image. */
+/** ms for which a look at an image is valid. If a tag moves meanwhile, one more standby uses the old image. */
 const believed = 3_000;
 
 export type Images = ReturnType<typeof createImages>;
 
-/** `configDir` is Docker's own, for credentials; `now` a monotonic clock in ms. */
+/** `configDir` holds Docker's credentials; `now` is a monotonic clock in ms. */
 export function createImages(engine: Engine, configDir: string, now: () => number) {
   const seen = new Map<string, { readonly image: Image; readonly at: number }>();
   const pulls = createShared<void>();
 
-  /** null when the Engine does not have it. */
+  /** null if the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
     if (!isReference(reference)) {
       throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, {
@@ -57,7 +56,6 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     look,
     forget: (reference: string) => seen.delete(reference),
 
-    /** The image of a recipe, pulled if its policy says so. */
     get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {
@@ -75,7 +73,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
       throw new OnejobError('E_PULL_FAILED', `The Engine pulled image "${reference}", but does not have it.`, { retry: true });
     },
 
-    /** Why a recipe's image could not be had right now; null when it can, or the recipe names none. Fetches nothing. */
+    /** Why a recipe's image cannot be pulled now; null if it can, or the recipe names none. Pulls nothing. */
     trouble: async ({ image: reference, pull: policy }: Recipe, signal: AbortSignal): Promise<OnejobError | null> => {
       if (reference === null) return null;
       try {
@@ -125,7 +123,7 @@ async function pullOnce(
   }
 }
 
-/** One line per tenth of what is known to be fetched. */
+/** Reports one line per tenth of the known size. */
 function createProgress(reference: string, progress: Progress) {
   const layers = new Map<string, { current: number; total: number }>();
   let lastTenth = 0;
@@ -153,11 +151,11 @@ const denied =
 const unreached =
   /dial tcp|lookup |connection refused|timeout|timed out|no such host|TLS handshake|EOF|request canceled|x509|network is unreachable|connection reset/i;
 
-/** What the Engine said about a pull, as one of ours. Docker gives no codes here, only words. */
+/** Translates the Engine's words about a pull. Docker gives no codes here. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
   if (error instanceof OnejobError) return error;
   const hasCode = error instanceof Error && 'code' in error && error.code !== undefined;
-  // Not a word about the image: the connection to the Engine itself broke.
+  // The connection to the Engine itself broke.
   if (hasCode && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
   const said = messageOf(error);
   const { registry } = parseReference(reference);
@@ -177,25 +175,25 @@ function pullFailure(reference: string, error: unknown, engine: Engine): OnejobE
   return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
 }
 
-/** An image reference as Docker reads it (distribution/reference): what to pull, and from whom. */
+/** An image reference as Docker reads it (distribution/reference). */
 interface Reference {
-  /** As Docker's `fromImage` wants it. */
+  /** The value for Docker's `fromImage`. */
   readonly name: string;
-  /** Tag or digest; Docker would pull every tag when there is none. */
+  /** Tag or digest. Without one Docker would pull every tag. */
   readonly tag: string;
   readonly registry: string;
 }
 
-/** Host with port, lower-case path, then tag and digest; upper case is for registries and tags only. */
+/** Host with port, lower-case path, then tag and digest. Upper case is only for registries and tags. */
 const grammar =
   /^(?:[A-Za-z0-9.-]+(?::\d+)?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[a-f0-9]{64})?$/;
 
-/** Whether Docker would take it; an image id counts. */
-export function isReference(written: string): boolean {
+/** Whether Docker would accept it. Image ids count, too. */
+function isReference(written: string): boolean {
   return grammar.test(written);
 }
 
-/** `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. */
+/** Parses a reference: `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. */
 export function parseReference(written: string): Reference {
   const at = written.indexOf('@');
   const beforeDigest = at === -1 ? written : written.slice(0, at);

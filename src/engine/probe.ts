@@ -1,5 +1,4 @@
-/** Whether an Engine is there, and which. */
-
+/** Whether an Engine exists, and which. */
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { type Clock, deadline } from '../core/clock.ts';
@@ -11,19 +10,16 @@ import { mute, unreachable } from './failures.ts';
 export type DockerProbe =
   | {
       readonly reachable: false;
-      /** The error's message and hint. */
+      /** Message and hint of `error`. */
       readonly why: string;
       readonly error: OnejobError;
     }
   | {
       readonly reachable: true;
-      /** One sentence that names it. */
+      /** A clause that names the Engine. */
       readonly why: string;
-      readonly apiVersion: string;
       readonly podman: boolean;
-      /** Whether containers outlive a restart of the Engine. Podman's always do. */
-      readonly liveRestore: boolean;
-      /** Whether it runs on this host, as far as its address tells. */
+      /** Whether it is on this host, according to its address. */
       readonly local: boolean;
       readonly version: VersionAnswer;
       readonly info: InfoAnswer;
@@ -39,18 +35,18 @@ export const versionAnswer = z.object({
 
 export const infoAnswer = z.object({
   LiveRestoreEnabled: z.boolean().default(false),
-  /** Where it keeps containers, as it sees the path itself. */
+  /** Folder in which it keeps containers, as it sees the path itself. */
   DockerRootDir: z.string().default(''),
   Warnings: z.array(z.string()).nullish(),
-  /** Whether it can limit the number of a container's processes. */
+  /** Whether it can limit the number of processes in a container. */
   PidsLimit: z.boolean().nullish().catch(null),
   /** `systemd` or `cgroupfs`. */
   CgroupDriver: z.string().nullish().catch(null),
-  /** By name; `nvidia` is what NVIDIA's toolkit adds. */
+  /** By name. NVIDIA's toolkit adds `nvidia`. */
   Runtimes: z.record(z.string(), z.unknown()).nullish().catch(null),
-  /** Where CDI specifications are looked for; empty where CDI is turned off (API 1.44). */
+  /** Folders of CDI specifications; empty if CDI is turned off (API 1.44). */
   CDISpecDirs: z.array(z.string()).nullish().catch(null),
-  /** Names of devices that can be asked for (API 1.50). */
+  /** Names of devices that can be requested (API 1.50). */
   DiscoveredDevices: z
     .array(z.object({ ID: z.string() }))
     .nullish()
@@ -64,10 +60,10 @@ export function isPodman(version: VersionAnswer): boolean {
   return (version.Components ?? []).some((component) => /podman/i.test(component.Name));
 }
 
-/** How long an Engine may be silent before it counts as not there, in ms. */
+/** ms of silence after which an Engine counts as absent. */
 const patience = 5_000;
 
-/** Looks once. Never throws but when `signal` aborts. */
+/** Probes once. Throws only when `signal` aborts. */
 export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock: Clock = systemClock): Promise<DockerProbe> {
   using timeout = deadline(clock, patience, signal);
   try {
@@ -84,9 +80,7 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
     return {
       reachable: true,
       why: `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${endpoint.kind === 'unix' ? endpoint.path : endpoint.host}`,
-      apiVersion: version.ApiVersion,
       podman,
-      liveRestore: podman || info.LiveRestoreEnabled,
       local: endpoint.kind === 'unix',
       version,
       info,

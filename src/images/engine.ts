@@ -6,8 +6,8 @@ import { z } from 'zod';
 import { systemClock } from '../clock.ts';
 import { connect, usualLimits } from '../engine/call.ts';
 import type { Endpoint } from '../engine/endpoint.ts';
-import { diskFull, isDiskFull, messageOf, statusOf, translate } from '../engine/failures.ts';
-import { OnejobError } from '../errors.ts';
+import { diskFull, isDiskFull, statusOf, translate } from '../engine/failures.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 
 const imageAnswer = z.object({
   Id: z.string(),

@@ -44,7 +44,7 @@ test('one file after the other, oldest first, each below its name', async () => 
   });
 });
 
-test('a file that ends in the middle is read as far as it goes, and says so', async () => {
+test('a cut-off file is read as far as it goes, and a note says so', async () => {
   await write([
     ['./a.log', 1, 'whole\n'],
     ['./b.log', 2, 'x'.repeat(5_000)],
@@ -56,7 +56,7 @@ test('a file that ends in the middle is read as far as it goes, and says so', as
   expect(notes).toEqual(['these logs were too long to keep completely\n']);
 });
 
-test.each([0, 100, 511])('one that ends after %d bytes has nothing to show, and says so', async (length) => {
+test.each([0, 100, 511])('a file of only %d bytes has nothing to show, and a note says so', async (length) => {
   await write([['./a.log', 1, 'text']]);
   truncateSync(path, length);
   const { text, notes } = await read();
@@ -72,11 +72,11 @@ test('an empty file is shown as empty, and a name cannot move the cursor', async
   expect((await read()).text).toBe('==> empty.log <==\n\n==> evil [2J .log <==\nx\n');
 });
 
-test('one that cannot be read is an error, not an end', async () => {
+test('an unreadable file is an error, not an end', async () => {
   await expect(read()).rejects.toMatchObject({ code: 'ENOENT' });
 });
 
-test('nobody who listens any more keeps it waiting', async () => {
+test('it does not wait for a reader that has left', async () => {
   await write([['./a.log', 1, 'text']]);
   await expect(read(AbortSignal.abort())).rejects.toMatchObject({ name: 'AbortError' });
 });

@@ -1,6 +1,6 @@
 /**
- * What agents log about themselves, as it was copied out of their sandboxes: `<state>/diag/<agent>.tar`. Such a file may end in the
- * middle, and is read as far as it goes.
+ * Logs of the agents themselves, copied from their sandboxes: `<state>/diag/<agent>.tar`. Such a file may be cut off, and is read
+ * as far as it goes.
  */
 import { createReadStream } from 'node:fs';
 import { join } from 'node:path';
@@ -8,7 +8,7 @@ import { extract } from 'tar-stream';
 import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
 
-/** Folder of them in the state directory. */
+/** Their folder in the state directory. */
 export const agentLogsFolder = 'diag';
 
 export function agentLogsPath(stateDir: string, agent: AgentId): string {
@@ -23,8 +23,8 @@ interface Entry {
 }
 
 /**
- * One file after the other, the one written to last at the end, each below a line with its name. All of it is held in memory: what is
- * copied is small. Bytes are as the agent, or its job, wrote them.
+ * One file after the other, the most recent last, each below a line with its name. All of it is in memory: copies are small. The
+ * bytes are those of the agent or its job.
  */
 export async function* readAgentLogs(path: string, signal: AbortSignal): AsyncGenerator<LogPiece> {
   const { entries, isWhole } = await readTar(path, signal);
@@ -43,7 +43,7 @@ const newline = 10;
 async function readTar(path: string, signal: AbortSignal): Promise<{ entries: Entry[]; isWhole: boolean }> {
   const entries: Entry[] = [];
   const source = createReadStream(path, { signal });
-  // Kept apart: a file that cannot be read is an error, and one that ends in the middle is not.
+  // Handled separately: an unreadable file is an error, a cut-off one is not.
   const failed = new Promise<never>((_, reject) => source.once('error', reject));
   failed.catch(() => {});
   const tar = extract();
@@ -69,7 +69,7 @@ async function readTar(path: string, signal: AbortSignal): Promise<{ entries: En
   }
 }
 
-/** In one line, whatever it was called: it is a heading. */
+/** The name as a heading, in one line. */
 function nameOf(name: string): string {
   return name.replace(/^(?:\.\/)+/, '').replace(/\p{Cc}+/gu, ' ');
 }

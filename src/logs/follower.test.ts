@@ -40,7 +40,7 @@ function keep(runtime: Runtime) {
   const path = join(dir, `${agent}.log`);
   const states: string[] = [];
   const failures: unknown[] = [];
-  const keeper = new LogFollower(agent, new LogFile(path), runtime, {
+  const follower = new LogFollower(agent, new LogFile(path), runtime, {
     state: (_, state) => states.push(state),
     failed: (_, error) => failures.push(error),
     pause: async () => {},
@@ -50,18 +50,18 @@ function keep(runtime: Runtime) {
     for await (const piece of readLog(path)) if (piece.stream === stream) parts.push(piece.bytes);
     return Buffer.concat(parts).toString();
   };
-  return { keeper, states, failures, text };
+  return { follower, states, failures, text };
 }
 
-test('says what the gate said, and keeps only what is the job’s', async () => {
+test('reports the gate’s markers, and keeps only the job’s output', async () => {
   const { runtime } = runtimeOf([[...gate(), chunk('stdout', 'out'), chunk('stderr', 'err')]]);
-  const { keeper, states, text } = keep(runtime);
-  expect(await keeper.ended).toBe(true);
+  const { follower, states, text } = keep(runtime);
+  expect(await follower.ended).toBe(true);
   expect(states).toEqual(['ready', 'released']);
   expect([await text('stdout'), await text('stderr')]).toEqual(['out', 'err']);
 });
 
-test('never takes a log that cannot be read now for one that was read to its end', async () => {
+test('never takes an unreadable log for a complete one', async () => {
   const away = new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
   const { runtime, asked } = runtimeOf(
     [away],
@@ -69,47 +69,47 @@ test('never takes a log that cannot be read now for one that was read to its end
     [[...gate(), chunk('stdout', 'one ')], new Error('cut')],
     [[chunk('stdout', 'two')]],
   );
-  const { keeper, failures, text } = keep(runtime);
-  expect(await keeper.ended).toBe(true);
+  const { follower, failures, text } = keep(runtime);
+  expect(await follower.ended).toBe(true);
   expect(failures).toHaveLength(3);
-  expect(keeper.state).toBe('released');
+  expect(follower.state).toBe('released');
   expect(await text('stdout')).toBe('one two');
   expect(asked.map((position) => position.atTime)).toEqual([0, 0, 0, 1]);
 });
 
-test('a keeper that was stopped does not claim to have read everything', async () => {
+test('a follower that was stopped does not claim to have read everything', async () => {
   const never = new Promise<never>(() => {});
   async function* logs(_: string, __: LogPosition, signal: AbortSignal): AsyncGenerator<LogChunk[]> {
     yield [chunk('stdout', `${readyMarker(agent)}\n`)];
     await Promise.race([never, new Promise((resolve) => signal.addEventListener('abort', resolve))]);
   }
-  const { keeper } = keep({ logs } as unknown as Runtime);
-  await keeper.stop();
-  expect(await keeper.ended).toBe(false);
+  const { follower } = keep({ logs } as unknown as Runtime);
+  await follower.stop();
+  expect(await follower.ended).toBe(false);
 });
 
-test('what a job says first on stderr is kept also when it is read before the marker on stdout', async () => {
+test('a job’s first words on stderr are kept, even if they are read before the marker on stdout', async () => {
   const { runtime } = runtimeOf([[chunk('stderr', 'early ')], gate(), [chunk('stderr', 'late')]]);
-  const { keeper, text } = keep(runtime);
-  await keeper.ended;
+  const { follower, text } = keep(runtime);
+  await follower.ended;
   expect(await text('stderr')).toBe('early late');
 });
 
-test('says once that output was rotated away, however often a full disk refuses what comes after it', async () => {
+test('notes rotated output once, however often a full disk refuses the output after it', async () => {
   const { runtime } = runtimeOf([
     [...gate(), { ...chunk('stdout', 'late'), gap: true }, { ...chunk('stdout', 'later'), gap: true }],
   ]);
-  const { keeper, text } = keep(runtime);
-  const append = keeper.file.append.bind(keeper.file);
+  const { follower, text } = keep(runtime);
+  const append = follower.file.append.bind(follower.file);
   let refusals = 5;
-  keeper.file.append = (one, kept) => {
+  follower.file.append = (one, kept) => {
     if (kept.length > 0 && refusals > 0) {
       refusals -= 1;
       throw new OnejobError('E_STATE_FULL', 'full', { retry: true });
     }
     append(one, kept);
   };
-  expect(await keeper.ended).toBe(true);
+  expect(await follower.ended).toBe(true);
   expect([refusals, await text('stdout')]).toEqual([0, 'latelater']);
   expect((await text('note')).match(/rotated away/g)).toHaveLength(2);
 });
@@ -117,8 +117,8 @@ test('says once that output was rotated away, however often a full disk refuses 
 test('a sandbox that floods stderr before its release costs no memory', async () => {
   const flood = Array.from({ length: 64 }, () => chunk('stderr', 'x'.repeat(64 * 1024)));
   const { runtime } = runtimeOf([flood, gate(), [chunk('stdout', 'done')]]);
-  const { keeper, text } = keep(runtime);
-  await keeper.ended;
+  const { follower, text } = keep(runtime);
+  await follower.ended;
   expect(await text('stdout')).toBe('done');
   expect((await text('stderr')).length).toBe(1 << 20);
 });

@@ -1,38 +1,40 @@
 /**
- * Keeps one sandbox's output: follows it from where its log file ends, takes the gate's markers out, and says when they
- * were seen. The file alone tells where to go on, so a new manager goes on without a hole or a repeat.
+ * Keeps one sandbox's output: follows it from the end of its log file, removes the gate's markers, and reports them. The file
+ * alone says where to continue, so a new manager continues without a gap or a repeat.
  */
+import { Waiters } from '../abortable.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { type GateState, MarkerFilter, readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
 import type { LogFile } from './log-file.ts';
 
-/** What a sandbox may write to stderr before its release and have kept, in bytes. */
+/** Bytes of stderr before the release that are kept. */
 const earlyLimit = 1 << 20;
 const nothing = new Uint8Array(0);
 const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
 
 export interface LogFollowerEvents {
-  /** The gate's state moved on to `ready` or `released`. */
+  /** The gate reached `ready` or `released`. */
   readonly state: (agent: AgentId, state: GateState) => void;
   /** Output cannot be followed or kept at the moment; it is tried again. */
   readonly failed: (agent: AgentId, error: unknown) => void;
-  /** Waits a moment before what failed is tried again. */
   readonly pause: (signal: AbortSignal) => Promise<void>;
 }
 
 interface Taken {
   readonly chunk: LogChunk;
   readonly kept: Uint8Array;
-  /** That output is missing before it was said; the chunk itself may still be refused, and is tried again. */
+  /** The note about missing output was written. The chunk itself may still be refused and tried again. */
   isGapNoted?: boolean;
 }
 
 export class LogFollower {
   readonly agent: AgentId;
   readonly file: LogFile;
-  /** Resolves with true when the sandbox has ended and all its output is kept, with false when it was stopped before. */
+  /** Those who wait for its state. */
+  readonly waiters = new Waiters();
+  /** Resolves to true when the sandbox has ended and all its output is kept, to false if it was stopped before. */
   readonly ended: Promise<boolean>;
   #filter: MarkerFilter;
   readonly #events: LogFollowerEvents;
@@ -47,7 +49,7 @@ export class LogFollower {
     this.file = file;
     this.#filter = new MarkerFilter(agent);
     this.#events = events;
-    // Output that was kept is a job's, so its gate had released it.
+    // Kept output is a job's, so its gate had released it.
     if (file.hasOutput) this.#state = 'released';
     this.ended = this.#follow(runtime);
   }
@@ -56,16 +58,16 @@ export class LogFollower {
     return this.#state;
   }
 
-  /** Stops following; what was kept stays. */
+  /** Stops following. Kept output stays. */
   async stop(): Promise<void> {
     this.#abort.abort();
     await this.ended;
   }
 
-  /** Never gives up by itself: what cannot be read now is not at its end. */
+  /** Never gives up: a failed read is not the end. */
   async #follow(runtime: Runtime): Promise<boolean> {
     const { signal } = this.#abort;
-    // Whoever made this keeper hears of what was in the file before it hears of what comes.
+    // The creator hears about the file's state first, then about new output.
     await Promise.resolve();
     if (this.#state === 'released') this.#events.state(this.agent, 'released');
     try {
@@ -101,10 +103,10 @@ export class LogFollower {
     await this.#persist(() => this.file.finish());
   }
 
-  /** Sorts one chunk into what is to be kept, and tells when it carried a marker. */
+  /** Queues the part of a chunk that is kept, and reports markers in it. */
   #take(chunk: LogChunk): void {
     if (this.#state === 'released') this.#pending.push({ chunk, kept: chunk.bytes });
-    // The streams are read apart: a job's first words on stderr may come before the marker on stdout.
+    // The streams are read separately: a job's first words on stderr may come before the marker on stdout.
     else if (chunk.stream === 'stderr') {
       this.#earlyBytes += chunk.bytes.length;
       if (this.#earlyBytes <= earlyLimit) this.#early.push({ chunk, kept: chunk.bytes });
@@ -125,7 +127,7 @@ export class LogFollower {
     this.#events.state(this.agent, 'released');
   }
 
-  /** Does what a full disk may refuse, until it does not. */
+  /** Repeats `work` while a full disk refuses it. */
   async #persist(work: () => void): Promise<void> {
     for (;;) {
       try {
@@ -138,7 +140,7 @@ export class LogFollower {
     }
   }
 
-  /** A full disk holds the log up, not the job: the runtime keeps its output until there is room again. */
+  /** A full disk delays the log, not the job: the runtime keeps its output until there is room. */
   async #write(): Promise<void> {
     for (let next = this.#pending[0]; next !== undefined; next = this.#pending[0]) {
       try {
@@ -150,7 +152,7 @@ export class LogFollower {
         this.#pending.shift();
       } catch (error) {
         if (!(error instanceof OnejobError && error.retry)) throw error;
-        // Before the release there is next to nothing to keep, and what comes next may be the marker.
+        // Before the release little is kept, and the next chunk may contain the marker.
         if (this.#state !== 'released') return;
         await this.#events.pause(this.#abort.signal);
         this.#abort.signal.throwIfAborted();
@@ -159,7 +161,7 @@ export class LogFollower {
   }
 }
 
-/** The line that stands where the runtime had thrown output away before it was read. */
+/** The line where the runtime had deleted output before it was read. */
 function rotatedAway(agent: AgentId, { stdout, stderr }: LogPosition): string {
   const markers = readyMarker(agent).length + releasedMarker(agent).length + 2;
   const count = (bytes: number): string => Math.max(0, bytes).toLocaleString('en-US');

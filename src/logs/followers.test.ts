@@ -4,7 +4,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import { LogFollowers } from './followers.ts';
-import { deleteLog, LogFile, logPath } from './log-file.ts';
+import { createLogFolder } from './log-folder.ts';
 import { readLog } from './read.ts';
 
 const agent = 'a1b2c3d4e5';
@@ -17,20 +17,20 @@ afterEach(() => dir[Symbol.dispose]());
 /** A sandbox whose output comes when it is given. */
 function slowly(listener: (agent: string) => ((line: string) => void) | null = () => null) {
   const clock = handClock();
-  const path = logPath(dir.path, agent);
+  const logs = createLogFolder(dir.path);
+  const path = logs.path(agent);
   let wake = Promise.withResolvers<LogChunk[] | null>();
-  async function* logs(): AsyncGenerator<LogChunk[]> {
+  async function* output(): AsyncGenerator<LogChunk[]> {
     for (let next = await wake.promise; next !== null; next = await wake.promise) yield next;
   }
-  const keepers = new LogFollowers({
+  const followers = new LogFollowers({
     clock,
-    open: () => new LogFile(path),
-    forget: () => deleteLog(path),
+    logs,
     state: () => {},
     failed: () => {},
     listener,
   });
-  keepers.follow(agent, { logs } as unknown as Runtime);
+  followers.follow(agent, { logs: output } as unknown as Runtime);
   let time = 0n;
   const give = async (text: string | null, stream: 'stdout' | 'stderr' = 'stdout'): Promise<void> => {
     // The follower waits for it by then.
@@ -41,14 +41,14 @@ function slowly(listener: (agent: string) => ((line: string) => void) | null = (
     resolve(text === null ? null : [{ stream, time, bytes: Buffer.from(text) }]);
     for (let i = 0; i < 10; i += 1) await new Promise(setImmediate);
   };
-  return { clock, keepers, path, give };
+  return { clock, followers, path, give };
 }
 
-test('an end is waited for as long as more of the output comes, however long that takes', async () => {
-  const { clock, keepers, give } = slowly();
+test('the end is awaited as long as more output arrives, however long that takes', async () => {
+  const { clock, followers, give } = slowly();
   await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\n`);
   let whole: boolean | null = null;
-  const complete = keepers.complete(agent, 60_000).then((is) => {
+  const complete = followers.complete(agent, 60_000).then((is) => {
     whole = is;
   });
   for (let i = 0; i < 10; i += 1) {
@@ -61,22 +61,22 @@ test('an end is waited for as long as more of the output comes, however long tha
   expect(whole).toBe(true);
 });
 
-test('one that stands still is given up, and the log says that its end is missing', async () => {
-  const { clock, keepers, path, give } = slowly();
+test('a stalled log is given up, and says that its end is missing', async () => {
+  const { clock, followers, path, give } = slowly();
   await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\nfirst\n`);
-  const complete = keepers.complete(agent, 60_000);
+  const complete = followers.complete(agent, 60_000);
   clock.advance(60_000);
   expect(await complete).toBe(false);
-  keepers.lostEnd(agent);
+  followers.lostEnd(agent);
   await give(null);
   let text = '';
   for await (const { bytes } of readLog(path)) text += Buffer.from(bytes).toString();
   expect(text).toBe('first\nthe end of the output is missing here: reading it failed\n');
 });
 
-test('what a released agent writes on its standard error is told line by line, whole and before its log is complete', async () => {
+test('a released agent’s standard error is passed on line by line, completely and before its log is complete', async () => {
   const lines: string[] = [];
-  const { keepers, give } = slowly((one) => (line) => void lines.push(`${one}: ${line}`));
+  const { followers, give } = slowly((one) => (line) => void lines.push(`${one}: ${line}`));
   await give('too early\n', 'stderr');
   expect(lines).toEqual([]);
   await give(`${readyMarker(agent)}\n${releasedMarker(agent)}\nfrom its job\n`);
@@ -84,11 +84,11 @@ test('what a released agent writes on its standard error is told line by line, w
   await give('line\u00e9\nlast', 'stderr');
   await expect.poll(() => lines).toEqual([`${agent}: too early`, `${agent}: a line`, `${agent}: half a line\u00e9`]);
   await give(null);
-  expect(await keepers.complete(agent, 60_000)).toBe(true);
+  expect(await followers.complete(agent, 60_000)).toBe(true);
   expect(lines.at(-1)).toBe(`${agent}: last`);
 });
 
-test('a later manager hears all of it again', async () => {
+test('a later manager gets all of it again', async () => {
   const before = slowly();
   await before.give(`${readyMarker(agent)}\n${releasedMarker(agent)}\n`);
   await before.give('first\n', 'stderr');

@@ -1,78 +1,78 @@
-/** All keepers of one manager: at most one per agent, made when its sandbox is there, gone with it. */
-
+/** All followers of one manager: at most one per agent, created with its sandbox and dropped with it. */
+import type { LogPiece } from '../api/manager.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import type { GateState } from '../runtimes/gate.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { LogFollower } from './follower.ts';
-import type { LogFile } from './log-file.ts';
+import type { LogFile, ReadOptions } from './log-file.ts';
+import type { LogFolder } from './log-folder.ts';
 
-/** How long a log that could not be written waits before it is tried again, in ms. */
+/** ms until a failed write of a log is tried again. */
 const writeRetry = 1_000;
 
 export interface LogFollowersOptions {
-  readonly open: (agent: AgentId) => LogFile;
-  readonly forget: (agent: AgentId) => void;
+  readonly logs: Pick<LogFolder, 'open' | 'delete' | 'read'>;
   readonly clock: Clock;
   readonly state: (agent: AgentId, state: GateState) => void;
   readonly failed: (agent: AgentId, error: unknown) => void;
-  /** Who is told each line that a released agent writes on its standard error; null: nobody. */
+  /** Receives each line that a released agent writes to standard error; null: nobody. */
   readonly listener?: (agent: AgentId) => ((line: string) => void) | null;
 }
 
 export class LogFollowers {
   readonly #options: LogFollowersOptions;
-  readonly #keepers = new Map<AgentId, LogFollower>();
-  readonly #waiting = new Map<AgentId, Set<() => void>>();
-  /** Each resolves once all that is kept of the agent was told. */
+  readonly #followers = new Map<AgentId, LogFollower>();
+  /** By agent: resolves once all kept lines were passed to the listener. */
   readonly #told = new Map<AgentId, Promise<void>>();
 
   constructor(options: LogFollowersOptions) {
     this.#options = options;
   }
 
-  get(agent: AgentId): LogFollower | undefined {
-    return this.#keepers.get(agent);
+  /** What is kept of an agent's output. With `follow`, also what comes while its sandbox is followed. */
+  read(agent: AgentId, options: ReadOptions = {}): AsyncIterable<LogPiece> {
+    return this.#followers.get(agent)?.file.read(options) ?? this.#options.logs.read(agent);
   }
 
-  /** Follows the output of a sandbox; the second call for an agent gives the same keeper. */
+  /** Follows the output of a sandbox. A second call for an agent returns the same follower. */
   follow(agent: AgentId, runtime: Runtime): LogFollower {
-    const known = this.#keepers.get(agent);
+    const known = this.#followers.get(agent);
     if (known !== undefined) return known;
-    const keeper = new LogFollower(agent, this.#options.open(agent), runtime, {
+    const follower = new LogFollower(agent, this.#options.logs.open(agent), runtime, {
       state: (_, state) => {
         this.#options.state(agent, state);
-        if (state === 'released') this.#tell(keeper);
-        this.#wake(agent);
+        if (state === 'released') this.#tell(follower);
+        follower.waiters.wake();
       },
       failed: this.#options.failed,
       pause: (signal) => sleep(this.#options.clock, writeRetry, signal),
     });
-    this.#keepers.set(agent, keeper);
-    void keeper.ended.then(() => this.#wake(agent));
-    return keeper;
+    this.#followers.set(agent, follower);
+    void follower.ended.then(() => follower.waiters.wake());
+    return follower;
   }
 
   /**
-   * Waits until the gate has come as far as `state`, or its output has ended without. True when it has come so far.
-   * @throws OnejobError E_GATE_SILENT after `ms`.
+   * Waits until the gate has reached `state`, or its output has ended before. True if it has reached it.
+   * @throws OnejobError E_GATE_SILENT after `ms`
    */
   async until(agent: AgentId, state: 'ready' | 'released', ms: number, signal: AbortSignal): Promise<boolean> {
-    const keeper = this.#keepers.get(agent);
-    if (keeper === undefined) return false;
+    const follower = this.#followers.get(agent);
+    if (follower === undefined) return false;
     let ended = false;
     let late = false;
-    void keeper.ended.then(() => {
+    void follower.ended.then(() => {
       ended = true;
     });
-    const reached = (): boolean => keeper.state === 'released' || keeper.state === state;
+    const reached = (): boolean => follower.state === 'released' || follower.state === state;
     const cancel = this.#options.clock.after(ms, () => {
       late = true;
-      this.#wake(agent);
+      follower.waiters.wake();
     });
     try {
-      while (!reached() && !ended && !late && !signal.aborted) await this.#next(agent, signal);
+      while (!reached() && !ended && !late && !signal.aborted) await follower.waiters.next(signal);
     } finally {
       cancel();
     }
@@ -85,50 +85,50 @@ export class LogFollowers {
     return reached();
   }
 
-  /** Waits until all output is kept, and told, as long as more comes within `ms`. True when it is. */
+  /** Waits until all output is kept and passed to the listener, as long as more arrives within `ms`. True if it is complete. */
   async complete(agent: AgentId, ms: number): Promise<boolean> {
-    const keeper = this.#keepers.get(agent);
-    if (keeper === undefined) return true;
+    const follower = this.#followers.get(agent);
+    if (follower === undefined) return true;
     let cancel = (): void => {};
     const late = new Promise<boolean>((resolve) => {
       const look = (): void => {
-        const { position } = keeper.file;
-        // A long log takes its time to be read: giving up in the middle would lose its end.
-        cancel = this.#options.clock.after(ms, () => (keeper.file.position === position ? resolve(false) : look()));
+        const { position } = follower.file;
+        // A long log takes time: giving up midway would lose its end.
+        cancel = this.#options.clock.after(ms, () => (follower.file.position === position ? resolve(false) : look()));
       };
       look();
     });
     try {
-      return await Promise.race([keeper.ended.then((whole) => this.#told.get(agent)?.then(() => whole) ?? whole), late]);
+      return await Promise.race([follower.ended.then((whole) => this.#told.get(agent)?.then(() => whole) ?? whole), late]);
     } finally {
       cancel();
     }
   }
 
-  /** Says in an agent's log that its end could not be read, and is not there. */
+  /** Notes in an agent's log that its end could not be read. */
   lostEnd(agent: AgentId): void {
-    const keeper = this.#keepers.get(agent);
-    if (keeper?.file.hasOutput !== true || keeper.file.closed) return;
+    const follower = this.#followers.get(agent);
+    if (follower?.file.hasOutput !== true || follower.file.closed) return;
     try {
-      keeper.file.note('the end of the output is missing here: reading it failed');
+      follower.file.note('the end of the output is missing here: reading it failed');
     } catch (error) {
       this.#options.failed(agent, error);
     }
   }
 
-  /** Stops following an agent that is gone. A log without output, as of a standby that was never released, goes too. */
+  /** Stops following an agent that is gone. A log without output, for example of a standby, is deleted. */
   async drop(agent: AgentId): Promise<void> {
-    const keeper = this.#keepers.get(agent);
-    this.#keepers.delete(agent);
+    const follower = this.#followers.get(agent);
+    this.#followers.delete(agent);
     this.#told.delete(agent);
-    await keeper?.stop();
-    if (keeper?.file.hasOutput === false) this.#options.forget(agent);
+    await follower?.stop();
+    if (follower?.file.hasOutput === false) this.#options.logs.delete(agent);
   }
 
   async close(): Promise<void> {
-    const keepers = [...this.#keepers.values()];
-    this.#keepers.clear();
-    await Promise.all(keepers.map((keeper) => keeper.stop()));
+    const followers = [...this.#followers.values()];
+    this.#followers.clear();
+    await Promise.all(followers.map((follower) => follower.stop()));
   }
 
   #tell({ agent, file }: LogFollower): void {
@@ -139,31 +139,12 @@ export class LogFollowers {
       tellLines(file, hear).catch((error: unknown) => this.#options.failed(agent, error)),
     );
   }
-
-  #next(agent: AgentId, signal: AbortSignal): Promise<void> {
-    return new Promise((resolve) => {
-      const waiting = this.#waiting.get(agent) ?? new Set();
-      this.#waiting.set(agent, waiting);
-      const done = (): void => {
-        waiting.delete(done);
-        if (waiting.size === 0) this.#waiting.delete(agent);
-        signal.removeEventListener('abort', done);
-        resolve();
-      };
-      waiting.add(done);
-      signal.addEventListener('abort', done, { once: true });
-    });
-  }
-
-  #wake(agent: AgentId): void {
-    for (const done of [...(this.#waiting.get(agent) ?? [])]) done();
-  }
 }
 
-/** Characters of one line that are told; the rest of it is left out. */
+/** Maximum characters of one line that is passed on. */
 const longest = 4_096;
 
-/** What an agent says itself: tells each line of standard error, from the first that is kept to the last before the log is closed. @throws OnejobError E_STATE_* */
+/** Passes on each line of standard error, from the first kept one until the log is closed. @throws OnejobError E_STATE_* */
 async function tellLines(file: Pick<LogFile, 'read'>, tell: (line: string) => void): Promise<void> {
   const decoder = new TextDecoder();
   let rest = '';

@@ -6,9 +6,9 @@ export type Counts = Pick<LogPosition, 'stdout' | 'stderr'>;
 
 export interface Gap {
   readonly missing: Counts;
-  /** Bytes of the job's output that come before, missing ones included. */
+  /** Bytes of the job's output before it, including missing ones. */
   readonly after: Counts;
-  /** It was asked not to be shown (`--tail`), so that nothing is said about it. */
+  /** Left out on request (`--tail`), so nothing is said about it. */
   readonly asked?: boolean | undefined;
 }
 
@@ -19,7 +19,7 @@ export function plus(a: Counts, b: Counts): Counts {
   return { stdout: a.stdout + b.stdout, stderr: a.stderr + b.stderr };
 }
 
-/** What `a` has more than `b`, nothing where it has less. */
+/** What `a` has more than `b`; never negative. */
 export function beyond(a: Counts, b: Counts): Counts {
   return { stdout: Math.max(0, a.stdout - b.stdout), stderr: Math.max(0, a.stderr - b.stderr) };
 }
@@ -28,13 +28,13 @@ export function isNone({ stdout, stderr }: Counts): boolean {
   return stdout + stderr === 0;
 }
 
-/** What of the output a piece has, or says to be missing. */
+/** Bytes of output in a piece, or missing according to it. */
 export function sizeOf({ stream, bytes, gap }: { stream: 'stdout' | 'stderr' | 'note'; bytes: Uint8Array; gap?: Gap }): Counts {
   if (gap !== undefined) return gap.missing;
   return stream === 'note' ? none : { ...none, [stream]: bytes.length };
 }
 
-/** The piece that stands where output is missing. */
+/** The piece that marks missing output. */
 export function gapPiece(gap: Gap) {
   return { stream: 'note', bytes: Buffer.from(gap.asked ? '' : `${gapLine(gap)}\n`), gap } as const;
 }

@@ -8,7 +8,8 @@ import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogPiece } from '../api/manager.ts';
 import type { LogChunk } from '../runtimes/runtime.ts';
-import { deleteLog, LogFile, logPath } from './log-file.ts';
+import { deleteLog, LogFile } from './log-file.ts';
+import { createLogFolder } from './log-folder.ts';
 import { type Part, partsOf, takeOver } from './parts.ts';
 import { Cursor, keptPieces, readLog } from './read.ts';
 import { encodeHead, encodePosition } from './record.ts';
@@ -17,7 +18,7 @@ let dir: Scratch;
 let path: string;
 beforeEach(() => {
   dir = scratch();
-  path = logPath(dir.path, 'a1');
+  path = createLogFolder(dir.path).path('a1');
 });
 afterEach(() => dir[Symbol.dispose]());
 
@@ -35,7 +36,7 @@ async function all(pieces: AsyncIterable<{ stream: string; bytes: Uint8Array }>)
 }
 
 describe('a log', () => {
-  it('gives back what was kept, streams apart, bytes as they were', async () => {
+  it('returns what was kept, by stream, with unchanged bytes', async () => {
     const log = new LogFile(path);
     const binary = Buffer.from([0, 255, 10, 13, 27, 128, 254]);
     add(log, chunk('one '));
@@ -54,7 +55,7 @@ describe('a log', () => {
     expect(Buffer.from(pieces[3]?.bytes ?? []).equals(binary)).toBe(true);
   });
 
-  it('knows where to go on from its records alone, counting what was dropped', () => {
+  it('knows from its records alone where to continue, including dropped bytes', () => {
     const log = new LogFile(path);
     log.append(chunk('marker\n', 5n), new Uint8Array(0));
     expect(log.hasOutput).toBe(false);
@@ -71,7 +72,7 @@ describe('a log', () => {
     again.close();
   });
 
-  it('does not go back in time for a chunk that is kept late', () => {
+  it('does not go back in time for a late chunk', () => {
     const log = new LogFile(path);
     add(log, chunk('new', 9n));
     add(log, chunk('early', 4n, 'stderr'));
@@ -79,7 +80,7 @@ describe('a log', () => {
     log.close();
   });
 
-  it('cut off at any byte goes on after its last whole record', async () => {
+  it('continues after its last whole record when it is cut off at any byte', async () => {
     const log = new LogFile(path);
     add(log, chunk('first\n', 1n));
     const { size } = statSync(path);
@@ -101,7 +102,7 @@ describe('a log', () => {
     expect(statSync(path).size).toBe(whole);
   });
 
-  it('holds the same position after a restart as before it, whatever came', () => {
+  it('has the same position after a restart, whatever came', () => {
     const step = fc.record({
       stream: fc.constantFrom<LogChunk['stream']>('stdout', 'stderr'),
       wait: fc.nat(2),
@@ -134,7 +135,7 @@ describe('a log', () => {
   /** Each byte says where it stands in its stream. */
   const written = (from: number, length: number): Buffer => Buffer.from(Array.from({ length }, (_, i) => ((from + i) * 7) % 251));
 
-  it('over its limit has the beginning and the end, and says how much is missing between them and where', async () => {
+  it('keeps the beginning and the end beyond its limit, and says how much is missing between them and where', async () => {
     const step = fc.record({
       stream: fc.constantFrom('stdout' as const, 'stderr' as const),
       length: fc.integer({ min: 1, max: 700 }),
@@ -210,7 +211,7 @@ describe('a log', () => {
     return found;
   }
 
-  it('says it in one line, and never takes more of the disk than its limit and the ends of both streams', async () => {
+  it('says so in one line, and never takes more disk than its limit and the ends of both streams', async () => {
     const limit = 1024 * 1024;
     const log = new LogFile(path, { limit });
     add(log, chunk('the first word\n', 1n, 'stderr'));
@@ -234,7 +235,7 @@ describe('a log', () => {
     expect(size).toBeLessThan(3 * limit);
   });
 
-  it('of a stream that said its last long ago keeps those words, too', async () => {
+  it('keeps the last words of a stream that ended long ago, too', async () => {
     const log = new LogFile(path, { limit: 8 * 2 ** 20 });
     add(log, chunk(Buffer.alloc(5 * 2 ** 20, 'x'), 1n));
     add(log, chunk('FINAL ERROR\n', 2n, 'stderr'));
@@ -244,7 +245,7 @@ describe('a log', () => {
     expect((await all(readLog(path))).filter(([stream]) => stream === 'stderr')).toEqual([['stderr', 'FINAL ERROR\n']]);
   });
 
-  it('killed between any two steps of letting its oldest part go reads the same', async () => {
+  it('reads the same after a kill between any two steps of dropping its oldest part', async () => {
     const log = new LogFile(path, { limit: 4_000, endKept: 600 });
     for (let i = 0; i < 8; i += 1) add(log, chunk(written(i * 1_000, 1_000), BigInt(i + 1)));
     add(log, chunk('last words', 20n, 'stderr'));
@@ -271,7 +272,7 @@ describe('a log', () => {
   };
   const sizeOnDisk = (): number => readdirSync(dir.path).reduce((sum, file) => sum + statSync(join(dir.path, file)).size, 0);
 
-  it('of streams that take turns by the byte keeps the ends in few records, whole and in their place', async () => {
+  it('keeps the ends of streams that alternate by the byte in few records, complete and in order', async () => {
     const part = join(dir.path, 'part');
     const kept = `${path}.kept`;
     const heads = [encodePosition({ time: 0n, atTime: 0, stdout: 1_000, stderr: 2_000 })];
@@ -318,7 +319,7 @@ describe('a log', () => {
     expect(statSync(`${path}.kept`).size).toBeLessThan(64 * 1024 + 200);
   });
 
-  it('takes about twice its limit of the disk at most, in however small pieces output comes', async () => {
+  it('takes at most about twice its limit on disk, however small the pieces of output', async () => {
     const limit = 64 * 1024;
     const log = new LogFile(path, { limit, endKept: 0 });
     inTurn(log, 2 * limit);
@@ -342,7 +343,7 @@ describe('a log', () => {
     expect(files.size).toBeLessThan(10);
   });
 
-  it('after output that was left out says the right places of what it took over', async () => {
+  it('gives the right positions of taken-over output after left-out output', async () => {
     let why: string | null = null;
     const log = new LogFile(path, { limit: 4_000, endKept: 1_500, noRoom: () => why });
     let at = 0;
@@ -361,7 +362,7 @@ describe('a log', () => {
     for (const { from, bytes } of stdout.parts) expect(bytes.equals(written(from, bytes.length))).toBe(true);
   });
 
-  it('leaves output out while its disk has no room, and says from where to where', async () => {
+  it('leaves output out while its disk is full, and says from where to where', async () => {
     let why: string | null = null;
     const log = new LogFile(path, { noRoom: () => why });
     add(log, chunk('before\n', 1n));
@@ -384,7 +385,7 @@ describe('a log', () => {
     again.close();
   });
 
-  it('that somebody deletes to make room frees its disk, and goes on without being read again', async () => {
+  it('frees its disk when somebody deletes it, and continues without reading again', async () => {
     const log = new LogFile(path);
     const block = chunk(Buffer.alloc(512 * 1024, 'x'), 1n);
     for (let i = 0; i < 3; i += 1) add(log, block);
@@ -401,7 +402,7 @@ describe('a log', () => {
     again.close();
   });
 
-  it('begins anew after a reset', async () => {
+  it('starts again after a reset', async () => {
     const log = new LogFile(path);
     log.append(chunk('ready\n'), new Uint8Array(0));
     log.reset();
@@ -411,7 +412,7 @@ describe('a log', () => {
     expect(await all(readLog(path))).toEqual([['stdout', 'again']]);
   });
 
-  it('with a record longer than one read comes back whole', async () => {
+  it('returns a record longer than one read completely', async () => {
     const log = new LogFile(path);
     const long = 'y'.repeat(3 * 2 ** 20);
     add(log, chunk('before'));
@@ -428,7 +429,7 @@ describe('a log', () => {
     again.close();
   });
 
-  it('is deleted as often as one likes', () => {
+  it('may be deleted repeatedly', () => {
     new LogFile(path).close();
     deleteLog(path);
     deleteLog(path);
@@ -452,19 +453,20 @@ describe('following', () => {
     expect(openAt(path)).toEqual([]);
   });
 
-  it('gives a follower that is fast all of a log that keeps only its ends, and a slow one what is missing', async () => {
+  it('gives a fast follower all of a log that keeps only its ends, and tells a slow one what is missing', async () => {
     const log = new LogFile(path, { limit: 64 * 1024, endKept: 0 });
     const fast = log.read({ follow: true });
     const slow = log.read({ follow: true });
-    let text = '';
+    let [text, whole] = ['', 'begin\n'];
     const take = async (): Promise<void> => {
-      const { value } = await fast.next();
+      const { value, done } = await fast.next();
+      // Without its file a follower ends, and what it lacks never comes.
+      if (done === true) throw new Error(`the follower ended after ${text.length} of ${whole.length} bytes`);
       text += Buffer.from(value?.bytes ?? []).toString();
     };
     add(log, chunk('begin\n', 1n));
     await take();
     await slow.next();
-    let whole = 'begin\n';
     for (let i = 0; i < 2_000; i += 1) {
       const line = `${i} ${'.'.repeat(100)}\n`;
       whole += line;
@@ -501,7 +503,7 @@ describe('following', () => {
     log.close();
   });
 
-  it('of a slow reader holds neither the writer nor memory up', async () => {
+  it('does not slow down the writer, or grow memory, for a slow reader', async () => {
     const log = new LogFile(path);
     const slow = log.read({ follow: true });
     add(log, chunk('x'));
@@ -516,7 +518,7 @@ describe('following', () => {
 });
 
 describe.skipIf(lacks('mount', 'root'))('on a full disk', () => {
-  it('refuses a chunk whole, and takes the same one once there is room', async () => {
+  it('refuses a whole chunk, and takes the same one once there is room', async () => {
     const disk = join(dir.path, 'disk');
     mkdirSync(disk);
     expect(spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=256k', 'none', disk]).status).toBe(0);

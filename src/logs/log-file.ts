@@ -1,41 +1,45 @@
 /**
- * One agent's output on disk, and at every moment enough to know where to go on (see `record.ts`). Up to its limit all of it is kept,
- * over it the beginning and the end (see `parts.ts`); nothing is kept while its disk is nearly full.
+ * One agent's output on disk. At every moment it says where to continue (see `record.ts`). All output up to the limit is kept,
+ * beyond it the beginning and the end (see `parts.ts`). Nothing is kept while the disk is nearly full.
  *
- * A record that was not written whole before a crash is cut off on opening. A full disk changes nothing: the append
- * throws and may be tried again. Readers follow in this process, each at its own pace; a slow one holds nobody up.
+ * A record that a crash cut off is removed on opening. A full disk changes nothing: the append throws and may be tried again.
+ * Readers in this process follow at their own pace; a slow one holds nobody up.
  */
-import { closeSync, constants, fstatSync, ftruncateSync, openSync, readSync, rmSync, writeSync, writevSync } from 'node:fs';
-import { type FileHandle, open } from 'node:fs/promises';
-import { join } from 'node:path';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
-import type { AgentId } from '../core/slot.ts';
-import { codeOf } from '../errors.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
+import { openExisting } from '../system/files.ts';
 import { beyond } from './gap.ts';
-import { filesOf, hasTakenOver, nextPart, type Part, partsOf, roomOf, type Shares, sharesOf, takeOver } from './parts.ts';
+import {
+  eachRecord,
+  filesOf,
+  hasTakenOver,
+  nextPart,
+  type Part,
+  partsOf,
+  roomOf,
+  type Shares,
+  sharesOf,
+  takeOver,
+} from './parts.ts';
 import { Cursor, keptPieces, readRecords } from './read.ts';
-import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
+import { encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
-/** Bytes of output that are kept when config does not say. */
+/** Default for the kept bytes of output. */
 const defaultLogLimit = 64 * 2 ** 20;
-/** Bytes of each stream's end that are kept, whatever the other stream prints. */
+/** Default for the bytes of each stream's end that are kept, independent of the other stream. */
 const defaultEndKept = 2 ** 20;
-/** Bytes written until it is seen whether somebody has deleted the file. */
+/** Bytes written between checks for a deleted file. */
 const lookEvery = 2 ** 20;
 
-/** Where an agent's log lies in a folder of logs. */
-export function logPath(folder: string, agent: AgentId): string {
-  return join(folder, `${agent}.log`);
-}
-
 export interface LogFileOptions {
-  /** Bytes of output that are kept; 21 more for each piece of it are on disk. Pieces shorter than that are kept only in part (`roomOf`). */
+  /** Bytes of output that are kept. Each piece takes 21 more on disk; of very short pieces fewer bytes are kept (`roomOf`). */
   readonly limit?: number;
-  /** Bytes of each stream's end that are kept whatever the limit and the other stream; default 1 MiB. */
+  /** Bytes of each stream's end that are kept, whatever the limit and the other stream. Default 1 MiB. */
   readonly endKept?: number;
-  /** Why nothing may be written to the disk now, as a sentence; null when there is room. */
+  /** Why nothing may be written to the disk now, as a sentence; null if there is room. */
   readonly noRoom?: () => string | null;
 }
 
@@ -45,7 +49,7 @@ export interface ReadOptions {
   readonly signal?: AbortSignal;
 }
 
-// O_APPEND would let nobody cut a torn record off and write over it.
+// With O_APPEND a torn record could not be overwritten.
 const openFlags = constants.O_RDWR | constants.O_CREAT;
 
 export class LogFile {
@@ -53,21 +57,21 @@ export class LogFile {
   readonly #shares: Shares;
   readonly #endKept: number;
   readonly #noRoom: () => string | null;
-  readonly #waiting = new Set<() => void>();
-  /** What there is, the first file at its head; the last one is written to. */
+  readonly #waiters = new Waiters();
+  /** The existing parts, the first file first. The last one is written to. */
   #parts: readonly Part[];
   #fd: number;
-  /** Bytes of the file that is written to, and of output among them. */
+  /** Bytes of the file that is written to, and bytes of output in it. */
   #size = 0;
   #filled = 0;
-  /** Since the file was looked for last. */
+  /** Bytes since the last check for a deleted file. */
   #unlooked = 0;
   #position: LogPosition = start;
   #hasOutput = false;
   #isLeavingOut = false;
   #closed = false;
 
-  /** Opens or makes the log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
+  /** Opens or creates the log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
   constructor(path: string, { limit = defaultLogLimit, endKept = defaultEndKept, noRoom = () => null }: LogFileOptions = {}) {
     this.path = path;
     this.#shares = sharesOf(limit, endKept);
@@ -76,13 +80,13 @@ export class LogFile {
     let last = path;
     try {
       const { parts, kept, broken } = partsOf(path);
-      // Made right before a crash, and empty.
+      // Created right before a crash, and empty.
       for (const one of broken) rmSync(one, { force: true });
       this.#parts = [{ path, start: start }, ...parts];
       this.#hasOutput = parts.length > 0;
       last = parts.at(-1)?.path ?? path;
       this.#fd = openSync(last, openFlags, 0o600);
-      // Taken over right before a crash, and not deleted yet; `kept` goes up to where the next one begins.
+      // Taken over right before a crash, and not deleted yet; `kept` ends where the next one begins.
       const [older, newer] = parts;
       if (older !== undefined && newer !== undefined && hasTakenOver(kept, newer.start)) this.#forget(older);
     } catch (error) {
@@ -96,12 +100,11 @@ export class LogFile {
     }
   }
 
-  /** How much of the sandbox's output is in the file or was left out on purpose. */
+  /** How much of the sandbox's output is in the file, or was left out on purpose. */
   get position(): LogPosition {
     return this.#position;
   }
 
-  /** Whether any output came. */
   get hasOutput(): boolean {
     return this.#hasOutput;
   }
@@ -111,8 +114,8 @@ export class LogFile {
   }
 
   /**
-   * Adds one chunk of the sandbox's output, of which only `kept` is for readers.
-   * @throws OnejobError E_STATE_FULL; then nothing was added and the same chunk may be tried again
+   * Adds one chunk of the sandbox's output. Readers get only `kept`.
+   * @throws OnejobError E_STATE_FULL; nothing was added then, and the same chunk may be tried again
    */
   append(chunk: LogChunk, kept: Uint8Array): void {
     const position = advance(this.#position, chunk);
@@ -124,7 +127,7 @@ export class LogFile {
       const { time, atTime } = position;
       const { stream, bytes, missing = 0 } = chunk;
       const head = encodeHead({ type: stream, time, atTime, dropped: bytes.length - kept.length, length: kept.length });
-      // Where output is left out the next record says where it stands.
+      // After a gap the next record says where it stands.
       const begins = { ...this.#position, [stream]: this.#position[stream] + missing };
       const jump = this.#isLeavingOut || missing > 0 ? [encodePosition(begins)] : [];
       this.#size += this.#write([...jump, head, kept], this.#size);
@@ -134,16 +137,16 @@ export class LogFile {
     }
     this.#position = position;
     this.#hasOutput ||= kept.length > 0;
-    this.#wake();
+    this.#waiters.wake();
   }
 
   /** Adds a line of onejob's own. @throws OnejobError E_STATE_FULL */
   note(line: string): void {
     this.#size += this.#write(noteParts(line), this.#size);
-    this.#wake();
+    this.#waiters.wake();
   }
 
-  /** Forgets everything, to begin anew from the start of the sandbox's output. */
+  /** Forgets everything, to start again from the beginning of the output. */
   reset(): void {
     ftruncateSync(this.#fd, 0);
     this.#size = 0;
@@ -152,25 +155,25 @@ export class LogFile {
     this.#hasOutput = false;
   }
 
-  /** Says what was left out, if that is how the log ends. @throws OnejobError E_STATE_FULL; it may be tried again */
+  /** Records what was left out at the end of the log. @throws OnejobError E_STATE_FULL; it may be tried again */
   finish(): void {
     if (!this.#isLeavingOut) return;
     this.#size += this.#write([encodePosition(this.#position)], this.#size);
     this.#isLeavingOut = false;
-    this.#wake();
+    this.#waiters.wake();
   }
 
-  /** Ends every follower once it has read all there is. Closing twice is no error; appending afterwards is. */
+  /** Ends every reader once it has read everything. Closing twice is allowed; appending afterwards is not. */
   close(): void {
     if (this.#closed) return;
     try {
       this.finish();
     } catch {
-      // Then the log ends without saying so, and a new manager may read what was left out again.
+      // Without that record a new manager may read the left-out output again.
     }
     this.#closed = true;
     closeSync(this.#fd);
-    this.#wake();
+    this.#waiters.wake();
   }
 
   /** What is kept, and with `follow` what comes, until the log is closed or `signal` aborts. */
@@ -179,9 +182,9 @@ export class LogFile {
     let cursor = new Cursor();
     let before: Part | null = null;
     for (let part = this.#after(before); part !== null && signal?.aborted !== true; part = this.#after(before)) {
-      const file = await openOr(part.path);
+      const file = await openExisting(part.path);
       try {
-        // Deleted meanwhile: what there is now comes after it.
+        // Deleted meanwhile: what exists now comes after it.
         if (file === null || !this.#parts.includes(part)) {
           if (file === null && this.#parts.at(-1) === part) return;
           before = part;
@@ -190,7 +193,7 @@ export class LogFile {
         if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
         let offset = 0;
         for (;;) {
-          // Looked at first: what was written right before closing, or before the next part was begun, is still read.
+          // Read before the look below: what was written before closing, or before the next part, must still be read.
           const last = this.#closed || !follow;
           const isWritten = this.#parts.at(-1) === part;
           const end = isWritten ? this.#size : (await file.stat()).size;
@@ -201,7 +204,7 @@ export class LogFile {
           offset = yield* readRecords(file, offset, end, cursor);
           if (isWritten && last) return;
           if (!isWritten) break;
-          if (this.#size === end && this.#parts.at(-1) === part) await this.#more(signal);
+          if (this.#size === end && this.#parts.at(-1) === part && !this.#closed) await this.#waiters.next(signal);
           if (signal?.aborted) return;
         }
       } finally {
@@ -211,28 +214,11 @@ export class LogFile {
     }
   }
 
-  /** The part that comes after one; the first one that is left when that has gone itself. */
+  /** The part after this one, or the first remaining one if it is gone. */
   #after(part: Part | null): Part | null {
     const index = part === null ? -1 : this.#parts.indexOf(part);
     if (index !== -1 || part === null) return this.#parts[index + 1] ?? null;
     return this.#parts.find(({ start }) => start.stdout + start.stderr > part.start.stdout + part.start.stderr) ?? null;
-  }
-
-  #more(signal: AbortSignal | undefined): Promise<void> {
-    return new Promise((resolve) => {
-      if (this.#closed || signal?.aborted === true) return resolve();
-      const done = (): void => {
-        this.#waiting.delete(done);
-        signal?.removeEventListener('abort', done);
-        resolve();
-      };
-      this.#waiting.add(done);
-      signal?.addEventListener('abort', done, { once: true });
-    });
-  }
-
-  #wake(): void {
-    for (const done of [...this.#waiting]) done();
   }
 
   #isFull(): boolean {
@@ -240,7 +226,7 @@ export class LogFile {
     return this.#filled >= share || (this.#filled > 0 && this.#size >= roomOf(share));
   }
 
-  /** Goes on in a new file, and lets go of the oldest but the first when there are too many. */
+  /** Continues in a new file, and drops the oldest but the first if there are too many. */
   #begin(): void {
     const [, older, newer] = this.#parts;
     if (older !== undefined && newer !== undefined) {
@@ -255,7 +241,7 @@ export class LogFile {
     this.#open({ path: nextPart(this.path, this.#parts.slice(1)), start: this.#position });
   }
 
-  /** Writes to a new file from now on, which says where it begins. */
+  /** Writes to a new file from now on. The file begins with its position. */
   #open(part: Part): void {
     try {
       rmSync(part.path, { force: true });
@@ -280,7 +266,7 @@ export class LogFile {
     this.#parts = this.#parts.filter((one) => one !== part);
   }
 
-  /** A file that somebody deletes to make room is let go of, and not filled on unseen. */
+  /** If somebody deleted the file to free space, output continues in a new one. */
   #lookForFile(): void {
     if (this.#unlooked < lookEvery) return;
     this.#unlooked = 0;
@@ -294,7 +280,7 @@ export class LogFile {
     try {
       this.note(why);
     } catch {
-      // Not even a line has room; how much is missing is said once there is some.
+      // Not even a line fits. The gap is recorded once there is room.
     }
   }
 
@@ -317,47 +303,27 @@ export class LogFile {
     try {
       ftruncateSync(this.#fd, this.#size);
     } catch {
-      // The half-written record is past #size: the next append writes over it, and opening cuts it off.
+      // The next append overwrites the half-written record after #size, and opening cuts it off.
     }
   }
 
   #load(): void {
-    const end = fstatSync(this.#fd).size;
-    const buffer = Buffer.allocUnsafe(Math.min(end, 1024 * 1024));
-    let [filled, base] = [0, 0];
-    for (let at = 0; at + headSize <= end; ) {
-      if (at - base + headSize + positionSize > filled) {
-        base = at;
-        filled = readSync(this.#fd, buffer, 0, buffer.length, base);
-      }
-      const head = decodeHead(buffer.subarray(0, filled), at - base);
-      if (head === null || at + headSize + head.length > end) break;
-      this.#position = positionAfter(this.#position, head, buffer, at - base + headSize);
+    this.#size = eachRecord(this.#fd, (head, bytes, at) => {
+      this.#position = positionAfter(this.#position, head, bytes, at);
       if (head.type === 'stdout' || head.type === 'stderr') this.#filled += head.length;
       if (head.type === 'position') this.#hasOutput = true;
-      at += headSize + head.length;
-      this.#size = at;
-    }
+    });
     this.#hasOutput ||= this.#filled > 0;
-    if (this.#size < end) ftruncateSync(this.#fd, this.#size);
+    if (this.#size < fstatSync(this.#fd).size) ftruncateSync(this.#fd, this.#size);
   }
 }
 
-/** Deletes an agent's log; none there is no error. */
+/** Deletes an agent's log, if there is one. */
 export function deleteLog(path: string): void {
   try {
     for (const file of filesOf(path)) rmSync(file, { force: true });
   } catch (error) {
     throw storeFault('delete the log', path, error);
-  }
-}
-
-async function openOr(path: string): Promise<FileHandle | null> {
-  try {
-    return await open(path, 'r');
-  } catch (error) {
-    if (codeOf(error) === 'ENOENT') return null;
-    throw error;
   }
 }
 

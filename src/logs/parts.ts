@@ -1,7 +1,7 @@
 /**
- * The files of one log. `AGENT.log` has the beginning of the output and is written once. What comes over its share is in `AGENT.log.a`
- * and `.b` in turn: when both are full the older one is deleted, and what must stay of it is written to `AGENT.log.kept`. All but
- * the first begin with a `position` record, so they can be put in order, and say what is missing between them.
+ * The files of one log. `AGENT.log` has the beginning of the output and is written once. Output beyond its share is in
+ * `AGENT.log.a` and `.b` in turn: when both are full the older one is deleted, and what must stay of it is written to
+ * `AGENT.log.kept`. All but the first begin with a `position` record, so their order and the gaps between them are known.
  */
 import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { codeOf } from '../errors.ts';
@@ -9,9 +9,8 @@ import { type LogPosition, start as origin } from '../runtimes/runtime.ts';
 import { type Counts, isNone } from './gap.ts';
 import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, type RecordHead } from './record.ts';
 
-/** Bytes of `.a` and of `.b` at most. */
+/** Maximum bytes of `.a` and of `.b`. */
 const largestPart = 16 * 2 ** 20;
-/** Bytes that are read at once. */
 const readSize = 256 * 1024;
 
 export interface Part {
@@ -21,27 +20,26 @@ export interface Part {
 
 export interface Shares {
   readonly first: number;
-  /** Of `.a` and of `.b`. */
   readonly part: number;
 }
 
 /**
- * How a limit is shared out: what is printed below it is kept whole, of more the beginning and at least a quarter, or 16 MiB, of the
- * end. A part is not much smaller than what is taken over from it, which would else be written again for every few bytes.
+ * How a limit is divided. Output below it is kept whole; of more, the beginning and at least a quarter, or 16 MiB, of the end. A
+ * part is not much smaller than what is taken over from it, which would otherwise be rewritten for every few bytes.
  */
 export function sharesOf(limit: number, endKept: number): Shares {
   const part = Math.min(largestPart, Math.ceil(Math.max(limit, endKept) / 4));
   return { first: Math.max(0, limit - 2 * part), part };
 }
 
-/** Bytes on disk, heads included, at which a file with such a share is full: output may come byte by byte, with a head for each. */
+/** Bytes on disk, with heads, at which a file with this share is full: output may arrive byte by byte, each with a head. */
 export function roomOf(share: number): number {
   return 2 * share + 64 * 1024;
 }
 
 const later = (path: string) => [`${path}.a`, `${path}.b`] as const;
 
-/** Where each part but the first begins, in order. Writes nothing. */
+/** The parts but the first, in order. Writes nothing. */
 export function partsOf(path: string): { readonly parts: readonly Part[]; readonly kept: string; readonly broken: string[] } {
   const parts: Part[] = [];
   const broken: string[] = [];
@@ -53,20 +51,18 @@ export function partsOf(path: string): { readonly parts: readonly Part[]; readon
   return { parts: parts.sort((a, b) => total(a.start) - total(b.start)), kept: `${path}.kept`, broken };
 }
 
-/** The path of the part to begin after these. */
 export function nextPart(path: string, parts: readonly Part[]): string {
   const [a, b] = later(path);
   return parts.at(-1)?.path === a ? b : a;
 }
 
-/** All files of a log. */
 export function filesOf(path: string): string[] {
   return [path, ...later(path), `${path}.kept`, `${path}.kept.new`];
 }
 
 /**
- * Takes over what must stay of a part that is about to be deleted: of each stream its last `wanted` bytes, fewer if there are not so
- * many. Doing it again for a part that was taken over changes nothing. Memory is bounded by `wanted`, not by what the files have.
+ * Takes over what must stay of a part that is about to be deleted: the last `wanted` bytes of each stream, or fewer. Repeating it
+ * for the same part changes nothing. `wanted` bounds the memory, not the size of the files.
  */
 export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts): void {
   if (isNone(wanted)) {
@@ -81,16 +77,18 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
     position = next;
   };
   for (const path of [kept, part.path]) {
-    eachRecord(path, (head, bytes, at) => {
-      const next = positionAfter(position, head, bytes, at);
-      if (head.type === 'position') goTo(next);
-      else if (head.type !== 'note') {
-        // Of what comes before bytes that were dropped, nobody could say where it stands.
-        if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
-        tail.push(head.type, bytes.subarray(at, at + head.length));
-        position = next;
-      }
-    });
+    reading(path, (file) =>
+      eachRecord(file, (head, bytes, at) => {
+        const next = positionAfter(position, head, bytes, at);
+        if (head.type === 'position') goTo(next);
+        else if (head.type !== 'note') {
+          // The position of output before dropped bytes is unknown.
+          if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
+          tail.push(head.type, bytes.subarray(at, at + head.length));
+          position = next;
+        }
+      }),
+    );
   }
   goTo({ ...origin, ...end });
   const start = { stdout: end.stdout - tail.lengthOf('stdout'), stderr: end.stderr - tail.lengthOf('stderr') };
@@ -98,31 +96,33 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
   renameSync(`${kept}.new`, kept);
 }
 
-/** Whether `kept` goes up to there. */
+/** Whether `kept` ends there. */
 export function hasTakenOver(kept: string, end: Counts): boolean {
   let has = origin;
-  eachRecord(kept, (head, bytes, at) => {
-    has = positionAfter(has, head, bytes, at);
-  });
+  reading(kept, (file) =>
+    eachRecord(file, (head, bytes, at) => {
+      has = positionAfter(has, head, bytes, at);
+    }),
+  );
   return has !== origin && has.stdout >= end.stdout && has.stderr >= end.stderr;
 }
 
 type Stream = 'stdout' | 'stderr';
 
-/** Bytes by which a piece may move past the other stream's, to be joined with one of its own stream. */
+/** Bytes by which a piece may move past those of the other stream, to be joined with its own stream. */
 const joinedOver = 128;
 
 /**
- * The last bytes of each stream, and in which order they came. Streams that take turns by the byte would cost a head for each, so what
- * is a few bytes apart is joined: heads never take more than a third of what is held.
+ * The last bytes of each stream, and their order. Streams that alternate byte by byte would need a head for each, so nearby
+ * pieces are joined: heads take at most a third of the size.
  */
 class Tail {
   readonly #wanted: Counts;
-  /** Twice as long as wanted, so that bytes are moved to the front once in a while and not each time. */
+  /** Twice the wanted length, so that bytes move to the front only now and then. */
   readonly #bytes: Readonly<Record<Stream, Buffer>>;
   readonly #filled = { stdout: 0, stderr: 0 };
   readonly #runs: { readonly stream: Stream; length: number }[] = [];
-  /** Bytes that were put before the last run although they came after its begin. */
+  /** Bytes that were moved before the last run although they came after its beginning. */
   #moved = 0;
 
   constructor(wanted: Counts) {
@@ -153,7 +153,7 @@ class Tail {
     if (which.stderr) this.#filled.stderr = 0;
   }
 
-  /** Heads and bodies in turn. */
+  /** Heads and bodies, alternating. */
   records(): Buffer[] {
     const left = { stdout: this.lengthOf('stdout'), stderr: this.lengthOf('stderr') };
     const found: Buffer[] = [];
@@ -182,56 +182,58 @@ class Tail {
   }
 }
 
-/** Visits the whole records of a file, none where there is no file; the body is at `at` and must not be held on to. */
-function eachRecord(path: string, visit: (head: RecordHead, bytes: Buffer, at: number) => void): void {
-  const file = openOr(path);
-  if (file === null) return;
-  try {
-    const end = fstatSync(file).size;
-    let buffer = Buffer.allocUnsafe(Math.min(end, readSize));
-    for (let offset = 0; offset + headSize <= end; ) {
-      const bytes = buffer.subarray(0, readSync(file, buffer, 0, buffer.length, offset));
-      let at = 0;
-      for (let head = decodeHead(bytes, at); ; head = decodeHead(bytes, at)) {
-        if (head === null || at + headSize + head.length > bytes.length) {
-          const size = headSize + (head?.length ?? 0);
-          // A torn end, or nothing that is a record.
-          if (offset + at + size > end || (at === 0 && (head === null || size <= buffer.length))) return;
-          if (at === 0) buffer = Buffer.allocUnsafe(size);
-          break;
-        }
-        visit(head, bytes, at + headSize);
-        at += headSize + head.length;
+/**
+ * Visits the whole records of an open file, and returns where the last one ends. The body of each is at `at`, and must not be
+ * kept.
+ */
+export function eachRecord(file: number, visit: (head: RecordHead, bytes: Buffer, at: number) => void): number {
+  const end = fstatSync(file).size;
+  let buffer = Buffer.allocUnsafe(Math.min(end, readSize));
+  let offset = 0;
+  while (offset + headSize <= end) {
+    const bytes = buffer.subarray(0, readSync(file, buffer, 0, buffer.length, offset));
+    let at = 0;
+    for (let head = decodeHead(bytes, at); ; head = decodeHead(bytes, at)) {
+      if (head === null || at + headSize + head.length > bytes.length) {
+        const size = headSize + (head?.length ?? 0);
+        // A torn end, or not a record.
+        if (offset + at + size > end || (at === 0 && (head === null || size <= buffer.length))) return offset + at;
+        if (at === 0) buffer = Buffer.allocUnsafe(size);
+        break;
       }
-      offset += at;
+      visit(head, bytes, at + headSize);
+      at += headSize + head.length;
     }
-  } finally {
-    closeSync(file);
+    offset += at;
   }
+  return offset;
 }
 
-function openOr(path: string): number | null {
+/** Reads a file if it exists; null if not. */
+function reading<T>(path: string, read: (file: number) => T): T | null {
+  let file: number;
   try {
-    return openSync(path, 'r');
+    file = openSync(path, 'r');
   } catch (error) {
     if (codeOf(error) === 'ENOENT') return null;
     throw error;
   }
+  try {
+    return read(file);
+  } finally {
+    closeSync(file);
+  }
 }
 
-/** What a part's first record says; null when there is no such part. */
+/** The position in a part's first record; null if there is no such part. */
 function positionAt(path: string): LogPosition | 'broken' | null {
-  const bytes = Buffer.alloc(headSize + positionSize);
-  const file = openOr(path);
-  if (file === null) return null;
-  try {
+  return reading(path, (file) => {
+    const bytes = Buffer.alloc(headSize + positionSize);
     const length = readSync(file, bytes, 0, bytes.length, 0);
     const head = decodeHead(bytes, 0);
     if (length < bytes.length || head?.type !== 'position') return 'broken';
     return positionAfter(origin, head, bytes, headSize);
-  } finally {
-    closeSync(file);
-  }
+  });
 }
 
 function total({ stdout, stderr }: Counts): number {

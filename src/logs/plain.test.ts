@@ -30,7 +30,7 @@ test('an escape that never ends holds nothing back for long, and none at the end
   expect(plain('\u001b[3')).toBe('\u001b[3');
 });
 
-test('what has no escape and no carriage return stays as it is, byte for byte', () => {
+test('text without an escape or a carriage return stays unchanged, byte for byte', () => {
   const bytes = fc.uint8Array({ maxLength: 200 }).map((each) => each.filter((byte) => byte !== 0x1b && byte !== 0x0d));
   fc.assert(
     fc.property(fc.array(bytes, { maxLength: 5 }), (pieces) => {
@@ -59,13 +59,13 @@ test.each([
   ['a\u009b6nb\u009d0;x\u009cc', 'abc'],
   ['a\bb\u0000\u0007\u000ec', 'abc'],
   ['a\u001bP$q"p\u001b\\b', 'ab'],
-])('of %j a terminal is given %j, wherever it is cut', (text, wanted) => {
+])('%j becomes %j for a terminal, wherever it is cut', (text, wanted) => {
   expect(colorsOnly(text)).toBe(wanted);
   const bytes = Buffer.from(text);
   for (let at = 0; at <= bytes.length; at += 1) expect(colorsOnly(bytes.subarray(0, at), bytes.subarray(at))).toBe(wanted);
 });
 
-test('whatever is printed, a terminal is given no escape but colours, and held back is little', () => {
+test('a terminal never gets an escape other than colours, and little is held back', () => {
   const odd = fc.constantFrom(
     '\u001b',
     '[',
@@ -124,14 +124,14 @@ describe('output that somebody chose', () => {
     ['plain', '\u001b]', createPlain],
     ['for a terminal', '\u009d', createColorsOnly],
     ['for a terminal', '\u001b]', createColorsOnly],
-  ] as const)('is held back for little, %s: %j', (_, text, way) => {
+  ] as const)('holds back little, %s: %j', (_, text, way) => {
     const one = way();
     for (let n = 0; n < 64; n += 1) one.take(Buffer.from(text.repeat(512)));
     expect(one.rest().length).toBeLessThanOrEqual(1_100);
   });
 });
 
-test('returns before a line end vanish, and others stay, however many', () => {
+test('returns before a line end disappear, and others stay, however many', () => {
   expect(plain(`a${'\r'.repeat(900)}`, '\nb')).toBe('a\nb');
   const many = `a${'\r'.repeat(50_000)}`;
   expect(plain(`${many}\nb`)).toBe('a\nb');

@@ -1,30 +1,30 @@
 /**
- * Reading a log's records back, in pieces that are as large as one read allows. Memory does not grow with the log.
+ * Reads a log's records, in pieces as large as one read. Memory does not grow with the log.
  *
- * A reader counts what it has passed on. So what it meets twice it passes on once, and where records go on later than it has come
- * it says how much is missing: files of one log may be read at any speed, in order, while older ones are thrown away.
+ * A reader counts what it has passed on. So it passes on repeated output once, and reports how much is missing before records
+ * that are further on: the files of a log may be read in order at any speed while older ones are deleted.
  */
 import { readFileSync, readSync } from 'node:fs';
 import { type FileHandle, open } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
 import { codeOf } from '../errors.ts';
 import { start } from '../runtimes/runtime.ts';
+import { openExisting } from '../system/files.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
 import { partsOf } from './parts.ts';
 import { decodeHead, headSize, positionAfter, type RecordHead } from './record.ts';
 
 const readSize = 256 * 1024;
 
-/** How far one reader has come. */
 export class Cursor {
-  /** Bytes of the sandbox's output up to the record that is read now. */
+  /** Bytes of the sandbox's output up to the current record. */
   #at: Counts = none;
-  /** The same up to the farthest one that was passed on. */
+  /** The same up to the furthest one that was passed on. */
   #seen: Counts = none;
-  /** Bytes of the job's output that were passed on, or said to be missing. */
+  /** Bytes of the job's output that were passed on or reported missing. */
   #told: Counts = none;
 
-  /** Takes the whole records of `bytes`, joining neighbours of one stream. `next`: where the first one begins that is not whole. */
+  /** Takes the whole records of `bytes`, and joins neighbours of one stream. `next`: where the first incomplete one begins. */
   take(bytes: Buffer): { pieces: LogPiece[]; next: number; needs: number | null } {
     const pieces: LogPiece[] = [];
     let run: { stream: 'stdout' | 'stderr' | 'note'; parts: Buffer[] } | null = null;
@@ -68,7 +68,7 @@ export class Cursor {
     }
   }
 
-  /** Moves over one record; what of it was not met before. */
+  /** Moves past one record and returns what is new in it. */
   #pass(head: RecordHead, bytes: Buffer, body: number): Counts {
     this.#at = positionAfter({ ...start, ...this.#at }, head, bytes, body);
     const fresh = beyond(this.#at, this.#seen);
@@ -78,8 +78,8 @@ export class Cursor {
 }
 
 /**
- * Reads whole records from `from` up to `end`. Returns after the last whole record with where that was.
- * What was written a moment ago is in memory, so a short read is done at once; a long one leaves the event loop free.
+ * Reads whole records from `from` to `end`. Returns the end of the last whole one. Recent output is in memory, so a short read is
+ * synchronous; a long one leaves the event loop free.
  */
 export async function* readRecords(file: FileHandle, from: number, end: number, cursor: Cursor): AsyncGenerator<LogPiece, number> {
   let offset = from;
@@ -89,7 +89,7 @@ export async function* readRecords(file: FileHandle, from: number, end: number, 
     const length = await readAt(file, bytes, offset);
     const { pieces, next, needs } = cursor.take(bytes.subarray(0, length));
     if (next === 0) {
-      // Not one whole record: a longer one, or a torn end.
+      // Less than one record: it is longer, or the end is torn.
       if (needs === null || needs > end - offset || length < bytes.length) return offset;
       wanted = needs;
       continue;
@@ -101,7 +101,7 @@ export async function* readRecords(file: FileHandle, from: number, end: number, 
   return offset;
 }
 
-/** What was taken over from parts that are gone; nothing where there is none. */
+/** What was taken over from deleted parts, if anything. */
 export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   try {
     return cursor.take(readFileSync(path)).pieces;
@@ -111,15 +111,13 @@ export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   }
 }
 
-/** Reads a log that nobody writes any more. */
+/** Reads a log that nobody writes to any more. */
 export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
   const { parts, kept } = partsOf(path);
   const cursor = new Cursor();
   for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
-    const file = await open(part, 'r').catch((error: unknown) => {
-      if (codeOf(error) === 'ENOENT' && part === path && parts.length > 0) return null;
-      throw error;
-    });
+    // Somebody may have deleted the beginning to free space.
+    const file = await (part === path && parts.length > 0 ? openExisting(part) : open(part, 'r'));
     if (file === null) continue;
     try {
       if (index === 1) yield* keptPieces(kept, cursor);

@@ -1,6 +1,6 @@
 /**
- * How a log file is written: records of a fixed head and some bytes. The heads alone tell how much of a sandbox's output
- * is in the file, counting bytes that were dropped, so that following goes on without a hole or a repeat.
+ * The format of a log file: records with a fixed head and some bytes. The heads alone say how much of a sandbox's output
+ * the file covers, including dropped bytes, so following continues without a gap or a repeat.
  *
  * Head, little endian: type u8 · time u64 (ns) · chunks at that time u32 · bytes dropped u32 · bytes that follow u32.
  */
@@ -10,7 +10,7 @@ export const headSize = 21;
 /** Bytes after the head of a `position` record: stdout u64 · stderr u64. */
 export const positionSize = 16;
 
-/** `position` says where the whole log stands, whatever came before: what lies between is not in the file. */
+/** `position` says where the whole log stands: output before it may be missing. */
 export type RecordType = 'stdout' | 'stderr' | 'note' | 'position';
 const types: readonly (RecordType | null)[] = [null, 'stdout', 'stderr', 'note', 'position'];
 
@@ -32,7 +32,7 @@ export function encodeHead(head: RecordHead): Buffer {
   return bytes;
 }
 
-/** The head at `offset`; null when there is none, whole and sound. */
+/** The head at `offset`; null if there is no valid one. */
 export function decodeHead(bytes: Buffer, offset: number): RecordHead | null {
   if (bytes.length - offset < headSize) return null;
   const type = types[bytes.readUInt8(offset)] ?? null;

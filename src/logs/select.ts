@@ -1,8 +1,9 @@
-/** A part of a log: its last lines, or what a reader does not have yet. */
+/** A part of a log: its last lines or words, or what a reader does not have yet. */
+import { stripVTControlCharacters } from 'node:util';
 import type { LogPiece } from '../api/manager.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
 
-/** The last lines of what there is, and with `follow` what comes then. */
+/** The last existing lines, and with `follow` what comes then. */
 export async function* lastLines(
   read: (follow: boolean) => AsyncIterable<LogPiece>,
   lines: number,
@@ -25,15 +26,9 @@ export async function* lastLines(
     if (index > 0 || surplus <= 0) return [piece];
     return piece.stream === 'note' ? [] : [{ ...piece, bytes: afterLines(piece.bytes, surplus) }];
   });
-  // Whoever goes on after a lost connection counts from the start.
-  yield gapPiece({
-    missing: beyond(
-      told,
-      shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none),
-    ),
-    after: none,
-    asked: true,
-  });
+  // A client that reconnects counts from the start.
+  const size = shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
+  yield gapPiece({ missing: beyond(told, size), after: none, asked: true });
   yield* shown;
   if (follow) yield* skip(read(true), told);
 }
@@ -46,7 +41,7 @@ function count(bytes: Uint8Array): number {
   return found;
 }
 
-/** What comes after so many lines. */
+/** What follows so many lines. */
 function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
   let at = 0;
   for (let left = lines; left > 0; left -= 1) {
@@ -57,7 +52,7 @@ function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
   return bytes.subarray(at);
 }
 
-/** Leaves out the first bytes of each stream, and the notes among them. */
+/** Skips the first bytes of each stream, and the notes in between. */
 export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }: Counts): AsyncGenerator<LogPiece> {
   let left: Counts = { stdout, stderr };
   for await (const piece of pieces) {
@@ -75,4 +70,21 @@ export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }:
       if (part.length > 0) yield { ...piece, bytes: part };
     }
   }
+}
+
+/** How many lines and characters `lastWords` returns at most. */
+const [wordLines, wordLength] = [6, 1_000];
+
+/** The end of an agent's output, for a message that says why the agent failed: at most six lines without colours. */
+export async function lastWords(pieces: AsyncIterable<LogPiece>): Promise<string> {
+  let end = Buffer.alloc(0);
+  for await (const { stream, bytes } of pieces) {
+    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * wordLength);
+  }
+  const said = stripVTControlCharacters(end.toString('utf8'))
+    .replaceAll(/[^\P{Cc}\n]/gu, '')
+    .split('\n')
+    .map((line) => line.trim())
+    .filter((line) => line !== '');
+  return said.slice(-wordLines).join('\n').slice(-wordLength);
 }

@@ -1,4 +1,4 @@
-/** What `doctor` says of pools. */
+/** Findings of `doctor` about pools. */
 import { expect, test } from 'vitest';
 import type { PoolConfig } from '../config/config.ts';
 import type { Recipe, Runtime } from '../runtimes/runtime.ts';
@@ -26,7 +26,7 @@ function world(...images: readonly (string | null)[]) {
   return { pools, asked, reconciler };
 }
 
-test('an image that cannot be had is an error before anybody needed it, asked for once, and named', async () => {
+test('an unavailable image is an error before any job needs it, checked once, and named', async () => {
   const { pools, asked } = world('there:1', 'gone:1', 'gone:1');
   const missing = { level: 'error', message: 'It waits for image "gone:1" on docker: docker.io does not have it.', hint: null };
   expect(await imageFindings(pools, never)).toEqual([
@@ -36,7 +36,7 @@ test('an image that cannot be had is an error before anybody needed it, asked fo
   expect(asked).toEqual(['there:1', 'gone:1']);
 });
 
-test('one that was tried is said with what came back, and once', async () => {
+test('an image that was tried is reported once, with the answer', async () => {
   const { pools, reconciler } = world('gone:1');
   pools[0]?.failed({ code: 'E_IMAGE_DENIED', message: 'docker.io refused.', retry: false }, 'prepare', 0, 0);
   expect(poolFindings(reconciler)).toEqual([

@@ -1,12 +1,12 @@
-/** What `doctor` says of the loop itself: what keeps pools from starting jobs right now, and what a person can do about it. */
-
+/** The findings of `doctor` about the loop: what keeps pools from starting jobs now, and what a person can do about it. */
 import { abortable } from '../abortable.ts';
 import type { DeviceView, FindingView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
-import { OnejobError, toFailure } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
+import { fine, problem, warning } from '../finding.ts';
 import { quoted } from '../quoted.ts';
 import { type DeviceAccess, deviceViews } from './devices/device-views.ts';
 import type { DeviceRegistry } from './devices/registry.ts';
@@ -15,19 +15,17 @@ import type { Reconciler } from './loop/reconciler.ts';
 import type { ForgetParts } from './loop/shutdown.ts';
 
 /**
- * What is held for all pools is said once, not once for each. A runtime that is away is the runtime's own to tell, and `fault`,
- * what is wrong with all GPUs, is theirs.
+ * A pause of all pools is reported once. A runtime reports by itself that it is away. `fault`, an error of all GPUs, is reported
+ * with the GPUs.
  */
 export function poolFindings(reconciler: Reconciler, fault: string | null = null): FindingView[] {
-  const host = reconciler.pause.details.map((held) =>
-    warning('this host', `Nothing new starts: ${held.replace(/\.$/, '')}.`, null),
-  );
+  const host = reconciler.pause.details.map((held) => warning('this host', `Nothing new starts: ${held.replace(/\.$/, '')}.`));
   return [...host, ...reconciler.pools.flatMap((pool) => findingsOf(pool, fault))];
 }
 
 /**
- * Pools whose image can neither be had now nor was asked for yet: one without standbys would find out with its first job.
- * An Engine that is away says so itself.
+ * Pools whose image can neither be pulled now nor was needed yet: without standbys the first job would find out. An absent Engine
+ * is reported by itself.
  */
 export async function imageFindings(pools: readonly Pool[], signal: AbortSignal): Promise<FindingView[]> {
   const asked = new Map<string, Promise<string | null>>();
@@ -43,7 +41,7 @@ export async function imageFindings(pools: readonly Pool[], signal: AbortSignal)
 }
 
 function imageFinding(pool: string, image: string, why: string): FindingView {
-  return { level: 'error', subject: `pool ${pool}`, message: `It waits for ${image}: ${why}`, hint: null };
+  return problem(`pool ${pool}`, `It waits for ${image}: ${why}`);
 }
 
 function findingsOf(
@@ -53,11 +51,11 @@ function findingsOf(
   const subject = `pool ${name}`;
   const people = pause.details.filter((held) => held !== fault);
   const found = people.map((held) => {
-    if (!held.startsWith('by ')) return warning(subject, `Nothing new starts: ${held.replace(/\.$/, '')}.`, null);
+    if (!held.startsWith('by ')) return warning(subject, `Nothing new starts: ${held.replace(/\.$/, '')}.`);
     const reason = held.replace(/^by /, '');
     return warning(subject, `It is paused ${held}.`, `Type "onejob resume ${name} --reason ${quoted(reason)}".`);
   });
-  // What left the config only empties itself, and nobody can resume it.
+  // A pool that left the config only empties itself, and cannot be resumed.
   if (draining && !leaving) found.push(warning(subject, 'It is draining: nothing new starts.', `Type "onejob resume ${name}".`));
   if (backoff !== null && awaitsImage !== null) found.push(imageFinding(name, awaitsImage, backoff.last.message));
   else if (backoff !== null) {
@@ -67,15 +65,15 @@ function findingsOf(
   return found;
 }
 
-/** What keeps devices from their jobs, and what can be typed about it; one line when nothing does. */
+/** What keeps devices from being used, and what to type about it; one line if nothing does. */
 export function deviceFindings({ book, watch }: Pick<DeviceAccess, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
-  // What an instance suffers because of its GPU is said once, of the GPU.
+  // Problems that instances have because of their GPU are reported once, for the GPU.
   const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
-  const fault: FindingView[] = watch.fault === null ? [] : [{ level: 'error', subject: 'GPUs', message: watch.fault, hint: null }];
+  const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
   const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
   if (found.length > 0 || book.inventory === null) return found;
   const count = book.inventory.devices.length;
-  return [{ level: 'ok', subject: 'GPUs', message: `${count} in use by onejob, none out of service.`, hint: null }];
+  return [fine('GPUs', `${count} in use by onejob, none out of service.`)];
 }
 
 function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): FindingView[] {
@@ -84,12 +82,12 @@ function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): Findi
   switch (state) {
     case 'missing': {
       const waits = slot === null ? '' : ` Slot ${slot} waits for it.`;
-      return [{ level: 'error', subject: uuid, message: `${message}${waits}`, hint }];
+      return [problem(uuid, `${message}${waits}`, hint)];
     }
     case 'quarantined': {
       const holder = slot === null ? '' : ` Slot ${slot} has no other.`;
       const again = retryAt === null ? '' : ' onejob tries again automatically.';
-      return [{ level: 'error', subject: uuid, message: `${message}${holder}${again}`, hint }];
+      return [problem(uuid, `${message}${holder}${again}`, hint)];
     }
     case 'unknown':
     case 'elsewhere':
@@ -99,7 +97,7 @@ function findingOf({ state, uuid, why, slot, hint, retryAt }: DeviceView): Findi
   }
 }
 
-/** `absent since boot; layout not restored?` as `Absent since boot; layout not restored?`. */
+/** Makes `absent since boot; layout not restored?` a sentence. */
 function sentence(text: string): string {
   return `${text.slice(0, 1).toUpperCase()}${text.slice(1)}${/[.?!]$/.test(text) ? '' : '.'}`;
 }
@@ -109,21 +107,17 @@ function shortFinding({ pool, wanted, got }: DeviceRegistry['partition']['short'
   return warning(`pool ${pool}`, message, `See "onejob gpus", and set "agents: ${got}" or other "devices" in the config.`);
 }
 
-function warning(subject: string, message: string, hint: string | null): FindingView {
-  return { level: 'warning', subject, message, hint };
-}
-
 interface ServiceFindingsParts extends Pick<ForgetParts, 'registrations' | 'clock'> {
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'check'>[];
-  /** What services may try out. */
-  readonly trial: DiagnosticSandboxes;
+  /** Sandboxes in which services may try things out. */
+  readonly diagnostics: DiagnosticSandboxes;
 }
 
-/** ms that one service may take: one that is away must not keep the rest of what `doctor` finds from being seen. */
+/** ms that one service may take: a silent one must not hide the rest of the findings. */
 const patience = 30_000;
 
-/** What each CI service finds itself, in bounded time, and what is kept at services that are used no more. */
+/** Findings of each CI service, in bounded time, and registrations at services that are no longer used. */
 export async function serviceFindings(parts: ServiceFindingsParts, signal: AbortSignal): Promise<FindingView[]> {
   const found = await Promise.all(parts.services.map((service) => checked(service, parts, signal)));
   return [...found.flat(), ...orphaned(parts)];
@@ -131,26 +125,24 @@ export async function serviceFindings(parts: ServiceFindingsParts, signal: Abort
 
 async function checked(
   service: Pick<CiService, 'name' | 'check'>,
-  { clock, trial }: Pick<ServiceFindingsParts, 'clock' | 'trial'>,
+  { clock, diagnostics }: Pick<ServiceFindingsParts, 'clock' | 'diagnostics'>,
   signal: AbortSignal,
 ): Promise<FindingView[]> {
   const subject = `service ${service.name}`;
   using limit = deadline(clock, patience, signal);
   try {
-    return await abortable(service.check(limit.signal, trial), limit.signal);
+    return await abortable(service.check(limit.signal, diagnostics), limit.signal);
   } catch (error) {
     signal.throwIfAborted();
     if (limit.passed) {
       const message = `It has not answered within ${patience / 1000} s, so its state is unknown.`;
-      return [{ level: 'error', subject, message, hint: 'Check that this host can reach it, and try again.' }];
+      return [problem(subject, message, 'Check that this host can reach it, and try again.')];
     }
-    const hint = error instanceof OnejobError ? error.hint : null;
-    const message = error instanceof OnejobError ? error.message : toFailure(error).message;
-    return [{ level: 'error', subject, message, hint }];
+    return [problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null)];
   }
 }
 
-/** How many names a line shows. */
+/** Maximum number of names in a line. */
 const named = 5;
 
 function orphaned({ services, registrations }: ServiceFindingsParts): FindingView[] {
@@ -160,13 +152,9 @@ function orphaned({ services, registrations }: ServiceFindingsParts): FindingVie
     if (names.length === 0) return [];
     const more = names.length > named ? ` and ${names.length - named} more` : '';
     const what = names.length === 1 ? 'One registration is' : `${names.length} registrations are`;
-    return [
-      {
-        level: 'warning',
-        subject: `service ${name}`,
-        message: `${what} left at this service, but no pool of the config uses it any more: ${names.slice(0, named).join(', ')}${more}.`,
-        hint: 'Remove them on its website, or use it in a pool again and stop with "onejob down --forget".',
-      },
-    ];
+    const list = `${names.slice(0, named).join(', ')}${more}`;
+    const message = `${what} left at this service, but no pool of the config uses it any more: ${list}.`;
+    const hint = 'Remove them on its website, or use it in a pool again and stop with "onejob down --forget".';
+    return [warning(`service ${name}`, message, hint)];
   });
 }

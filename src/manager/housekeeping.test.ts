@@ -6,7 +6,7 @@ import type { AzureServiceConfig } from '../ci/azure-pipelines/type.ts';
 import { openStore } from '../store/store.ts';
 import { keepHouse } from './housekeeping.ts';
 
-test('says when a secret will soon be no good any more, or is gone, while the daemon runs', async () => {
+test('reports a secret that expires soon, or is gone, while the daemon runs', async () => {
   using dir = scratch();
   const file = join(dir.path, 'pat');
   writeFileSync(file, 'secret', { mode: 0o600 });
@@ -40,7 +40,7 @@ test('says when a secret will soon be no good any more, or is gone, while the da
   store.close();
 });
 
-test('looks after caches once an hour, until it is closed, also after one time failed', async () => {
+test('tidies caches once an hour until it is closed, also after a failure', async () => {
   using dir = scratch();
   const store = openStore(join(dir.path, 'state'));
   const timers = new Map<number, () => void>();

@@ -1,6 +1,5 @@
-/** What is done now and then, whatever happens: forgetting what nobody will ask for any more, and looking at secrets' dates. */
-
-import { readdir, rm, stat } from 'node:fs/promises';
+/** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
+import { rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
@@ -12,9 +11,9 @@ import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
-import { logPath } from '../logs/log-file.ts';
-import { filesOf } from '../logs/parts.ts';
+import type { LogFolder } from '../logs/log-folder.ts';
 import type { Store } from '../store/store.ts';
+import { namesIn } from '../system/files.ts';
 import type { Caches } from './caches/caches.ts';
 
 export interface HousekeepingParts {
@@ -23,11 +22,11 @@ export interface HousekeepingParts {
   readonly store: Store;
   readonly queue: Pick<OwnQueue, 'prune'>;
   readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
-  /** Named caches, looked after once an hour; left out where there are none. */
+  /** Named caches, checked once an hour; omitted if there are none. */
   readonly caches?: Pick<Caches, 'tidy'>;
 }
 
-/** ms between two looks at secrets, between two times of forgetting, and between two looks at caches. */
+/** ms between checks of secrets, between deletions, and between checks of caches. */
 const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
 export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
@@ -60,11 +59,11 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
     failed,
   );
   return {
-    /** What is not in order with the config's secrets, one sentence each. */
+    /** Problems with the config's secrets, one sentence each. */
     get problems(): readonly string[] {
       return problems;
     },
-    /** The same for `doctor`, looked at anew. */
+    /** The same for `doctor`, checked again. */
     findings,
     close: (): void => {
       stopCaches();
@@ -73,21 +72,21 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
   };
 }
 
-/** How often the folder is looked through, in ms: it may hold many. */
+/** ms between scans of the folder, which may hold many files. */
 const sweepEvery = 60 * 60_000;
 
-/** Forgets jobs of CI services, and the logs of their agents, that nobody will ask for any more. `now`: wall clock, ms since the epoch. */
+/** Deletes old jobs of CI services and the logs of their agents. `now`: wall clock, ms since the epoch. */
 export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'serviceJobs' | 'transaction'>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
     store.transaction({ durable: false }, () => store.serviceJobs.prune(before));
-    // A clock that was set back must not put it off.
+    // Setting the clock back must not delay it.
     if (swept !== null && Math.abs(now - swept) < Math.min(sweepEvery, keepMs)) return;
     swept = now;
     const folder = join(store.dir, agentLogsFolder);
     const alive = agentsIn(store);
-    for (const name of await list(folder)) {
+    for (const name of await namesIn(folder)) {
       if (alive.has(name.split('.')[0] ?? '')) continue;
       const path = join(folder, name);
       const found = await stat(path).catch(() => null);
@@ -96,26 +95,20 @@ export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'servic
   };
 }
 
-async function list(folder: string): Promise<string[]> {
-  try {
-    return await readdir(folder);
-  } catch (error) {
-    if ((error as { code?: unknown }).code === 'ENOENT') return [];
-    throw error;
-  }
-}
-
 const noLimit = 2 ** 31 - 1;
 
-/** `onejob jobs prune`: forgets jobs that ended longer ago than somebody says, with all that is kept of them, before `keep_jobs` does. */
+/**
+ * `onejob jobs prune`: deletes jobs that ended longer ago than given, with everything that is kept of them, before `keep_jobs`
+ * does.
+ */
 export function createPruneJobs({
   store,
   queue,
   clock,
-  logDir,
+  logs,
 }: Pick<HousekeepingParts, 'clock' | 'queue'> & {
   readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
-  readonly logDir: string;
+  readonly logs: Pick<LogFolder, 'files'>;
 }) {
   return async ({ olderThan, dryRun }: PruneRequest): Promise<PrunedView> => {
     const now = clock.wall();
@@ -124,7 +117,7 @@ export function createPruneJobs({
     let bytes = 0;
     for (const job of jobs) bytes += await sizeOf(join(store.dir, 'artifacts', `${job}.tar`));
     for (const agent of agents)
-      for (const file of [...filesOf(logPath(logDir, agent)), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
+      for (const file of [...logs.files(agent), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
     if (!dryRun) {
       await queue.prune(now, olderThan);
       await createPruneServices(store)(now, olderThan);

@@ -1,4 +1,4 @@
-/** Logs of jobs that a CI service keeps: who ran them, and what those agents logged themselves. */
+/** Logs of jobs at a CI service: who ran them, and what those agents logged themselves. */
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -11,7 +11,8 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { CiCapabilities, ServiceJob } from '../ci/ci-service.ts';
-import { LogFile, logPath } from '../logs/log-file.ts';
+import type { LogFile } from '../logs/log-file.ts';
+import { createLogFolder } from '../logs/log-folder.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createLogs } from './logs.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -45,8 +46,8 @@ beforeEach(() => {
   const services = [{ name: 'azure', capabilities, serviceJobs: () => live }];
   mkdirSync(join(store.dir, 'logs'));
   logs = createLogs({
-    ...{ clock, reconciler, history: store.history, logDir: join(store.dir, 'logs'), stateDir: store.dir },
-    keepers: { get: (agent) => (files.has(agent) ? ({ file: files.get(agent) } as never) : undefined) },
+    ...{ clock, reconciler, history: store.history, stateDir: store.dir },
+    output: { read: (agent, options) => files.get(agent)?.read(options) ?? createLogFolder(join(store.dir, 'logs')).read(agent) },
     queue: { job: () => null, onChange: () => () => {} },
     services,
     serviceJobs: createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor: () => null, clock }),
@@ -62,7 +63,7 @@ function works(agent: string, job: string | null): LogFile {
   placed.add(agent);
   store.history.made({ agent, pool: 'lab', slot: 'lab/1', name: 'lab-1', madeAt: 1 });
   if (job !== null) store.history.released(agent, job, 2);
-  const file = new LogFile(logPath(join(store.dir, 'logs'), agent));
+  const file = createLogFolder(join(store.dir, 'logs')).open(agent);
   files.set(agent, file);
   return file;
 }
@@ -107,7 +108,7 @@ test('a job is followed from its waiting to the end of its agent', async () => {
   expect(await followed).toBe('Running job: build\n');
 });
 
-test('one that waits has no output, and following it ends when it vanishes', async () => {
+test('a waiting job has no output, and following it ends when it disappears', async () => {
   live = [serviceJob('azure-7', { state: 'waiting' })];
   expect(await read({ job: 'azure-7' })).toBe('');
   const followed = read({ job: 'azure-7' }, true);
@@ -118,7 +119,7 @@ test('one that waits has no output, and following it ends when it vanishes', asy
   await expect(read({ job: 'azure-7' })).rejects.toMatchObject({ code: 'E_JOB_UNKNOWN' });
 });
 
-test('the agent that the service names is shown also where history has no job of it', async () => {
+test('the agent that the service names is shown even if history has no job for it', async () => {
   say(works('a1', null), 'Running job: build\n');
   ends('a1');
   store.serviceJobs.save(serviceJob('azure-7', { state: 'done', agent: 'a1', result: 'succeeded' }), 5);
@@ -134,7 +135,7 @@ test('an agent’s own logs, by its job and by itself', async () => {
   expect(await own({ agent: 'a1' })).toBe('==> Agent.log <==\nListening for Jobs\n');
 });
 
-test('while it runs it is said when they come; afterwards that there are none', async () => {
+test('a running agent’s logs are announced; an ended one without logs is reported', async () => {
   works('a1', 'azure-7');
   await expect(own({ agent: 'a1' })).rejects.toMatchObject({
     code: 'E_LOG_UNKNOWN',
@@ -153,7 +154,7 @@ test('a job without an agent, and ids that were never given out', async () => {
     await expect(own({ agent })).rejects.toMatchObject({ code: 'E_AGENT_UNKNOWN' });
 });
 
-test('a job whose agent logs apart from it is shown alone', async () => {
+test('a job whose agent logs separately is shown alone', async () => {
   jobOnStdout = true;
   const file = works('a1', 'bk-7');
   live = [serviceJob('bk-7', { agent: 'a1' })];
@@ -184,7 +185,7 @@ test('the agent’s own words are all there is of a job that never began, and of
   ends('a2');
 });
 
-test('what is missing of such a job is told as it is, and what is there is known to be written for a terminal', async () => {
+test('gaps of such a job are passed on, and its output is marked as written for a terminal', async () => {
   jobOnStdout = true;
   const file = works('a1', 'bk-7');
   live = [serviceJob('bk-7', { agent: 'a1' })];

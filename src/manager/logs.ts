@@ -1,6 +1,5 @@
-/** What `onejob logs` shows: the output of jobs and agents while it comes and afterwards, and what agents log themselves. */
+/** The content of `onejob logs`: the live and kept output of jobs and agents, and the agents' own logs. */
 import { existsSync } from 'node:fs';
-import { stripVTControlCharacters } from 'node:util';
 import { abortable } from '../abortable.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
@@ -11,30 +10,27 @@ import type { AgentId } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { LogFollowers } from '../logs/followers.ts';
-import { logPath } from '../logs/log-file.ts';
 import { createPlain } from '../logs/plain.ts';
-import { readLog } from '../logs/read.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
 export interface LogParts {
   readonly clock: Clock;
   readonly reconciler: Pick<Reconciler, 'placeOf' | 'slot'>;
-  readonly keepers: Pick<LogFollowers, 'get'>;
+  readonly output: Pick<LogFollowers, 'read'>;
   readonly queue: Pick<OwnQueue, 'job' | 'onChange'>;
   readonly serviceJobs: { job(id: string): JobView | null };
   readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'capabilities'>[];
-  readonly logDir: string;
   readonly stateDir: string;
 }
 
-/** ms between two looks at a job of a CI service that nobody tells of its changes. */
+/** ms between looks at a job of a CI service, whose changes nobody reports. */
 const lookEvery = 1_000;
 
 export function createLogs(parts: LogParts) {
-  const { clock, reconciler, keepers, queue, serviceJobs, history, services, logDir, stateDir } = parts;
+  const { clock, reconciler, output, queue, serviceJobs, history, services, stateDir } = parts;
 
   const jobOf = (id: string): JobView => {
     const job = queue.job(id) ?? serviceJobs.job(id);
@@ -42,7 +38,7 @@ export function createLogs(parts: LogParts) {
     throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'See "onejob jobs --all".' });
   };
 
-  /** Who has begun it, the first one first. */
+  /** The agents that ran it, the first one first. */
   const agentsOf = ({ id, about, agent }: JobView): AgentId[] => {
     const begun = history.ofJob(id, 100).filter((entry) => entry.releasedAt !== null);
     const agents = begun.map((entry) => entry.agent).reverse();
@@ -52,7 +48,7 @@ export function createLogs(parts: LogParts) {
   async function* ofJob(id: string, how: { readonly follow: boolean }, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
-      // One that waited, and was cancelled where it waits.
+      // It waited, and was cancelled at its service.
       if (job === null) return;
       const agent = agentsOf(job).find((one) => !read.has(one));
       if (agent !== undefined) {
@@ -74,32 +70,25 @@ export function createLogs(parts: LogParts) {
     signal: AbortSignal,
   ): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
-    if (!isSplit(agent)) return yield* kept(agent, follow, signal);
+    if (!isSplit(agent)) return yield* output.read(agent, { follow, signal });
     let hasBegun = false;
-    for await (const piece of forTerminal(kept(agent, follow, signal))) {
+    for await (const piece of forTerminal(output.read(agent, { follow, signal }))) {
       if (piece.stream === 'stderr') continue;
       hasBegun ||= piece.stream === 'stdout';
       yield piece;
     }
-    // Of a job that never began the agent's own words are all there is.
-    if (!hasBegun && !signal.aborted) yield* forTerminal(kept(agent, false, signal));
+    // If the job never began, the agent's own words are all there is.
+    if (!hasBegun && !signal.aborted) yield* forTerminal(output.read(agent, { signal }));
   }
 
-  async function* kept(agent: AgentId, follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-    const keeper = keepers.get(agent);
-    const path = logPath(logDir, agent);
-    if (keeper !== undefined) yield* keeper.file.read({ follow, signal });
-    else if (existsSync(path)) yield* readLog(path);
-  }
-
-  /** Whether the agent had a job, and its output is apart from that of the job. */
+  /** Whether the agent had a job whose output is separate from its own. */
   function isSplit(agent: AgentId): boolean {
     const job = history.get(agent)?.job ?? null;
     const view = job === null ? null : (queue.job(job) ?? serviceJobs.job(job));
     return services.some(({ name, capabilities }) => name === view?.service && capabilities.jobOnStdout);
   }
 
-  /** An id becomes part of a path, so only one that was given out may come so far. */
+  /** An id becomes part of a path, so only known ones are allowed. */
   function checkAgent(agent: AgentId): void {
     if (history.get(agent) !== null || reconciler.placeOf(agent) !== undefined) return;
     throw new OnejobError('E_AGENT_UNKNOWN', `There is no agent ${agent}.`, {
@@ -127,7 +116,7 @@ export function createLogs(parts: LogParts) {
     throw new OnejobError('E_LOG_UNKNOWN', `Job ${source.job} has no agent yet, so there are no agent logs.`, { retry: true });
   }
 
-  /** Resolves when the job has changed, or may have: nobody tells of a job that a CI service keeps. */
+  /** Resolves when the job may have changed: nobody reports changes of a job at a CI service. */
   async function change(id: string, signal: AbortSignal): Promise<void> {
     const changed = Promise.withResolvers<void>();
     const stop = queue.onChange((job) => {
@@ -154,9 +143,9 @@ export function createLogs(parts: LogParts) {
         return;
       }
       if (isSplit(agent)) {
-        // Nobody shows an agent's log as it is, nor goes on with it after a lost connection.
+        // Nobody shows an agent's log as it is, or continues it after a lost connection.
         const filter = createPlain();
-        for await (const piece of kept(agent, false, signal)) {
+        for await (const piece of output.read(agent, { signal })) {
           if (piece.stream === 'note') yield piece;
           else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
         }
@@ -178,27 +167,4 @@ export function createLogs(parts: LogParts) {
 
 async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
   for await (const piece of pieces) yield piece.stream === 'note' ? piece : { ...piece, forTerminal: true };
-}
-
-/** How many lines and characters of last words are taken. */
-const lines = 6;
-const longest = 1_000;
-
-/** The end of an agent's output, for a message that says why it failed: at most six lines without their colours, or none. */
-export async function lastWords(keepers: LogFollowers, logDir: string, agent: AgentId): Promise<string> {
-  const keeper = keepers.get(agent);
-  const path = logPath(logDir, agent);
-  const pieces =
-    keeper?.file.read({ follow: false, signal: new AbortController().signal }) ?? (existsSync(path) ? readLog(path) : null);
-  if (pieces === null) return '';
-  let end = Buffer.alloc(0);
-  for await (const { stream, bytes } of pieces) {
-    if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * longest);
-  }
-  const said = stripVTControlCharacters(end.toString('utf8'))
-    .replaceAll(/[^\P{Cc}\n]/gu, '')
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '');
-  return said.slice(-lines).join('\n').slice(-longest);
 }

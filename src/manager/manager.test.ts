@@ -1,4 +1,4 @@
-/** The manager as the API sees it; only what is its own. */
+/** The manager as the API sees it; only its own parts. */
 
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
@@ -9,7 +9,7 @@ import { createManager, type ManagerParts } from './manager.ts';
 const patient = new AbortController().signal;
 
 /** A manager without pools, runtimes and CI services, as it is in its first moments; `ending`: as in its last ones. */
-function starting(ending = false, more: object = {}) {
+function starting(ending = false, { all = [] as readonly object[], findings = (): readonly object[] => [] } = {}) {
   const clock = handClock();
   const pause = new Pause();
   pause.hold('starting', 'onejob is starting');
@@ -17,20 +17,16 @@ function starting(ending = false, more: object = {}) {
   const parts = {
     ...{
       services: [],
-      runtimes: () => [],
-      configChanged: async () => null,
-      findings: () => [],
-      hostFindings: async () => [],
+      host: { configChanged: async () => null, findings, hostFindings: async () => [] },
     },
     ...{
       queue: { check: async () => [], submit: () => 'taken' },
       store: { registrations: { services: () => [] } },
       facts: {},
     },
-    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, fleet: null },
+    loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, deviceManager: null, runtimes: { all } },
     shutdown: { clients: () => {}, isEnding: ending },
     ...{ started, clock },
-    ...more,
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');
@@ -41,7 +37,7 @@ function starting(ending = false, more: object = {}) {
 
 const starts = { level: 'warning', subject: 'this host', message: 'Nothing new starts: onejob is starting.', hint: null };
 
-test('doctor waits for the start that is under way, instead of warning of it', async () => {
+test('doctor waits for a start in progress instead of warning about it', async () => {
   const { manager, start, clock } = starting();
   const found = manager.doctor(patient);
   start();
@@ -49,18 +45,18 @@ test('doctor waits for the start that is under way, instead of warning of it', a
   expect(clock.next()).toBeNull();
 });
 
-test('a start that takes long is told', async () => {
+test('a slow start is reported', async () => {
   const { manager, clock } = starting();
   const found = manager.doctor(patient);
   clock.advance(5_000);
   expect(await found).toEqual([starts]);
 });
 
-test('who asks no longer is not kept', async () => {
+test('a caller that leaves is not kept', async () => {
   await expect(starting().manager.doctor(AbortSignal.abort())).rejects.toThrow(/abort/);
 });
 
-test('one that has decided to end admits nobody and takes no job, also while its agents go on', () => {
+test('a manager that is ending accepts no clients and no jobs, even while its agents run', () => {
   const { manager } = starting(true);
   const request = jobRequest.parse({ command: ['true'] });
   const refusal = expect.objectContaining({ code: 'E_DAEMON_STOPPING' });
@@ -71,10 +67,10 @@ test('one that has decided to end admits nobody and takes no job, also while its
   other.hold()();
 });
 
-test('doctor does not call a choice ok whose runtime cannot be used now', async () => {
+test('doctor does not approve the choice of a runtime that cannot be used now', async () => {
   const check = async () => [{ level: 'error', subject: 'docker', message: 'the socket does not exist', hint: null } as const];
   const findings = () => [{ level: 'ok', subject: 'runtime', message: 'docker, because it answers', hint: null } as const];
-  const { manager, start } = starting(false, { runtimes: () => [{ name: 'docker', check }], findings });
+  const { manager, start } = starting(false, { all: [{ name: 'docker', check }], findings });
   start();
   expect((await manager.doctor(patient)).map(({ level, subject }) => `${level} ${subject}`)).toEqual(['error docker']);
 });

@@ -1,67 +1,88 @@
-/** The manager as the API sees it: questions and wishes, answered by the loop, the own queue and the logs. */
-
+/** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
 import { abortable } from '../abortable.ts';
 import type { Manager } from '../api/manager.ts';
 import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
-import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
-import type { Runtime } from '../runtimes/runtime.ts';
 import type { Store } from '../store/store.ts';
+import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
+import { createPruneJobs } from './housekeeping.ts';
 import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
 import type { Shutdown } from './loop/shutdown.ts';
 import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
 import { planLines, poolViews, waitingReason } from './status.ts';
 
+type LoopOfManager = Pick<
+  Loop,
+  | 'reconciler'
+  | 'observer'
+  | 'followers'
+  | 'logs'
+  | 'runtimes'
+  | 'holds'
+  | 'deviceManager'
+  | 'noteOf'
+  | 'nameOf'
+  | 'probe'
+  | 'fingerprints'
+>;
+
 export interface ManagerParts {
   readonly clock: Clock;
-  readonly loop: Pick<Loop, 'reconciler' | 'observer' | 'keepers' | 'holds' | 'fleet' | 'noteOf'>;
+  readonly loop: LoopOfManager;
   readonly shutdown: Pick<Shutdown, 'begin' | 'clients' | 'forgotten' | 'isEnding'>;
   readonly queue: OwnQueue;
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly CiService[];
-  readonly store: Pick<Store, 'history' | 'serviceJobs' | 'registrations'>;
-  /** What services may try out from within a sandbox. */
-  readonly trial: DiagnosticSandboxes;
-  readonly runtimes: () => readonly Runtime[];
-  readonly nameOf: (key: string) => string;
-  readonly logDir: string;
+  readonly store: Store;
   /** What never changes while this manager lives. */
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
-  /** Of the pools that name no runtime. */
+  readonly host: HostReport;
+  /** Resolves once everything was looked at, and what is wanted has begun. */
+  readonly started: Promise<void>;
+}
+
+/** What is known of the host as a whole. */
+export interface HostReport {
+  /** The runtime that was chosen for pools that name none. */
   readonly chosen: () => Pick<StatusView, 'runtimeReason' | 'weaker'>;
-  /** Whether the config's files are not what was loaded, as a sentence; null when they are. */
+  /** A sentence that says that the config's files have changed since they were loaded; null if they have not. */
   readonly configChanged: () => Promise<string | null>;
   /** What keeps the whole host from working, or soon will. */
   readonly problems: () => string[];
   readonly findings: () => FindingView[];
-  /** What of a host with GPUs needs mending, and what its pools cannot have; none without pools that have devices. */
+  /** Findings about disk, secrets and GPUs. They explain why pools lack devices, too. */
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
-  readonly pruneJobs: Manager['pruneJobs'];
-  /** Everything was looked at once, and what is wanted is begun. */
-  readonly started: Promise<void>;
 }
 
-/** ms that `doctor` waits for a start that is under way. */
+/** ms that `doctor` waits for a start in progress. */
 const startPatience = 5_000;
 
 export function createManager(parts: ManagerParts): Manager {
-  const { clock, loop, shutdown, queue, services, store, facts, runtimes } = parts;
-  const { reconciler, observer, fleet, holds } = loop;
-  const devices = createDeviceRequests(fleet, clock, () => reconciler.slots);
+  const { clock, loop, shutdown, queue, services, store, facts, host } = parts;
+  const { reconciler, observer, deviceManager, holds, runtimes } = loop;
+  const devices = createDeviceRequests(deviceManager, clock, () => reconciler.slots);
   const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
   const serviceJobs = createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor, clock });
-  const logs = createLogs({ ...parts, ...loop, history: store.history, serviceJobs, stateDir: facts.stateDir });
-  const status = { ...loop, clock, nameOf: parts.nameOf, about: serviceJobs.about };
+  const logs = createLogs({
+    ...parts,
+    reconciler,
+    output: loop.followers,
+    history: store.history,
+    serviceJobs,
+    stateDir: facts.stateDir,
+  });
+  const status = { ...loop, clock, about: serviceJobs.about };
+  const diagnostics = createDiagnosticSandboxes(loop);
   let clients = 0;
 
-  /** Who asks a daemon that was just started, often for this, wants to hear what is wrong, and not that it is early. */
+  /** Somebody who asks a daemon right after its start wants to know what is wrong, not that it is still starting. */
   const startedSoon = async (signal: AbortSignal): Promise<void> => {
     using limit = deadline(clock, startPatience, signal);
     await abortable(parts.started, limit.signal).catch(() => signal.throwIfAborted());
@@ -69,16 +90,16 @@ export function createManager(parts: ManagerParts): Manager {
 
   return {
     async status() {
-      const missing = fleet === null ? [] : missingDevices(fleet.book);
-      const quarantined = fleet === null ? [] : quarantinedDevices(fleet.book);
+      const missing = deviceManager === null ? [] : missingDevices(deviceManager.book);
+      const quarantined = deviceManager === null ? [] : quarantinedDevices(deviceManager.book);
       const pools = poolViews(status);
-      const changed = await parts.configChanged();
+      const changed = await host.configChanged();
       return {
         ...facts,
-        ...parts.chosen(),
+        ...host.chosen(),
         configChanged: changed === null ? null : `${changed} ${howToApply}`,
         stopping: reconciler.stopping,
-        problems: parts.problems(),
+        problems: host.problems(),
         missing,
         quarantined,
         pools,
@@ -86,27 +107,26 @@ export function createManager(parts: ManagerParts): Manager {
     },
     plan: () => planLines(status),
     async doctor(signal) {
-      const { trial } = parts;
       await startedSoon(signal);
-      const changed = await parts.configChanged();
+      const changed = await host.configChanged();
       const config: FindingView[] =
         changed === null ? [] : [{ level: 'warning', subject: 'config', message: changed, hint: howToApply }];
       const checks = [
-        queue.check(signal, trial),
-        serviceFindings({ services, registrations: store.registrations, clock, trial }, signal),
+        queue.check(signal, diagnostics),
+        serviceFindings({ services, registrations: store.registrations, clock, diagnostics }, signal),
         imageFindings(reconciler.pools, signal),
-        ...runtimes().map((runtime) => runtime.check(signal)),
+        ...runtimes.all.map((runtime) => runtime.check(signal)),
       ];
-      const host = await parts.hostFindings(signal);
-      // What a pool lacks is said once, where the reason is said, too.
-      const explained = new Set(host.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
-      const found = fleet === null ? [] : deviceFindings(fleet, reconciler.slots);
+      const wide = await host.hostFindings(signal);
+      // A pool's lack of devices is reported once, with its reason.
+      const explained = new Set(wide.flatMap(({ subject }) => (subject.startsWith('pool ') ? [subject] : [])));
+      const found = deviceManager === null ? [] : deviceFindings(deviceManager, reconciler.slots);
       const lacking = found.filter(({ subject }) => !explained.has(subject));
-      const pools = poolFindings(reconciler, fleet?.watch.fault ?? null);
+      const pools = poolFindings(reconciler, deviceManager?.watch.fault ?? null);
       const checked = (await Promise.all(checks)).flat();
-      const all = [...config, ...pools, ...lacking, ...host, ...parts.findings(), ...checked];
-      // Why a runtime was chosen is no comfort where it cannot be used now.
-      const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes().some(({ name }) => name === subject));
+      const all = [...config, ...pools, ...lacking, ...wide, ...host.findings(), ...checked];
+      // The reason for a runtime is of no use if the runtime cannot be used now.
+      const isAway = checked.some(({ level, subject }) => level === 'error' && runtimes.all.some(({ name }) => name === subject));
       return all.filter(({ level, subject }) => !(isAway && level === 'ok' && subject === 'runtime'));
     },
 
@@ -130,7 +150,7 @@ export function createManager(parts: ManagerParts): Manager {
       if (job !== null) throw notHere(job);
       return queue.cancel(id);
     },
-    pruneJobs: parts.pruneJobs,
+    pruneJobs: createPruneJobs({ store, queue, clock, logs: loop.logs }),
     putWorkspace: (files, signal) => queue.putWorkspace(files, signal),
     artifacts: (job) => (queue.job(job) === null ? null : queue.artifacts(job)),
 
@@ -147,8 +167,8 @@ export function createManager(parts: ManagerParts): Manager {
     down: (request) => shutdown.begin(request),
     forgotten: (signal) => abortable(shutdown.forgotten, signal),
     hold() {
-      // One that ends by itself has ended for whoever comes now: a client finds its place with the next one. A daemon that
-      // somebody stops may wait for its jobs for hours, and can be looked at and hurried all the while.
+      // A temporary manager that is ending accepts no new clients: they find their place with the next one. A daemon that
+      // somebody stops may wait for its jobs for hours, and can be queried and hurried meanwhile.
       if (shutdown.isEnding) throw stopping();
       shutdown.clients(++clients);
       let held = true;

@@ -5,6 +5,7 @@ import { handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import { emptySlot } from '../core/slot.ts';
+import { createLogFolder } from '../logs/log-folder.ts';
 import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createPruneJobs } from './housekeeping.ts';
@@ -39,7 +40,7 @@ test('keeps the log of an agent that has ended and is still in a slot, however s
     store.slots.save({ ...place, leaving: leaving.map((agent) => ({ agent, job: null, exit: null })) });
   });
   for (const file of [...files('leaving0'), ...files('over')]) writeFileSync(file, 'x');
-  const prune = createPruneJobs({ store, queue, clock, logDir });
+  const prune = createPruneJobs({ store, queue, clock, logs: createLogFolder(logDir) });
   expect(await prune({ olderThan: 0, dryRun: true })).toMatchObject({ agents: 1, bytes: files('').length * 4_096 });
   expect(await prune({ olderThan: 0, dryRun: false })).toMatchObject({ agents: 1 });
   expect(files('over').filter((file) => existsSync(file))).toEqual([]);
@@ -67,7 +68,7 @@ test('removes what ended long enough ago with every file of its log, says first 
   }
   store.history.made({ agent: 'busy', pool: 'p', slot: 'p/2', name: 'p.2', madeAt: 0 });
   writeFileSync(log('busy'), 'x');
-  const prune = createPruneJobs({ store, queue, clock, logDir });
+  const prune = createPruneJobs({ store, queue, clock, logs: createLogFolder(logDir) });
   const found = await prune({ olderThan: 2 * hour, dryRun: true });
   expect(found).toEqual({ jobs: 0, agents: 1, bytes: filesOf('').length * 8_192, dryRun: true });
   expect(existsSync(log('old'))).toBe(true);

@@ -26,7 +26,7 @@ function write(name: string, at: number): void {
   utimesSync(join(logs, name), at / 1000, at / 1000);
 }
 
-test('jobs that were seen last, and logs that were written, before the time that is kept are forgotten', async () => {
+test('jobs last seen, and logs written, before the kept time are deleted', async () => {
   store.transaction({ durable: false }, () => {
     store.serviceJobs.save(serviceJob('azure-1'), now - 8 * day);
     store.serviceJobs.save(serviceJob('azure-2'), now - 6 * day);
@@ -40,7 +40,7 @@ test('jobs that were seen last, and logs that were written, before the time that
   expect(readdirSync(logs)).toEqual(['new.tar']);
 });
 
-test('the folder is looked through once an hour, also when the clock is set back', async () => {
+test('the folder is scanned once an hour, even if the clock is set back', async () => {
   const prune = createPruneServices(store);
   await prune(now, day);
   write('late.tar', now - 2 * day);

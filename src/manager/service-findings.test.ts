@@ -23,10 +23,10 @@ function ask(services: Record<string, Check>, signal = new AbortController().sig
     open: (name: string) => (open[name] ?? []).map((one) => ({ name: one }) as StoredRegistration),
   };
   const all = Object.entries(services).map(([name, check]) => ({ name, check }));
-  return serviceFindings({ services: all, registrations, clock, trial: noDiagnosticSandboxes }, signal);
+  return serviceFindings({ services: all, registrations, clock, diagnostics: noDiagnosticSandboxes }, signal);
 }
 
-test('one that never answers is given up, and the others are heard', async () => {
+test('a silent service is given up, and the others are reported', async () => {
   let asked: AbortSignal | null = null;
   const silent: Check = (signal) => {
     asked = signal;
@@ -42,7 +42,7 @@ test('one that never answers is given up, and the others are heard', async () =>
   expect(asked).toMatchObject({ aborted: true });
 });
 
-test('one that fails says why, and no timer is left', async () => {
+test('a failing service is reported with the reason, and no timer is left', async () => {
   const failing: Check = async () => {
     throw new OnejobError('E_CI_CREDENTIAL', 'The token was refused.', { hint: 'Make another.' });
   };
@@ -52,7 +52,7 @@ test('one that fails says why, and no timer is left', async () => {
   expect(clock.next()).toBeNull();
 });
 
-test('who asks no longer is not kept', async () => {
+test('a caller that leaves is not kept', async () => {
   const gone = new AbortController();
   const found = ask(
     { a: (signal) => new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason))) },

@@ -1,4 +1,4 @@
-/** What people see of pools whose agents need devices, over a real book of devices; the loop is stood in for by its slots. */
+/** Views of pools whose agents need devices, over a real registry of devices; the loop is replaced by its slots. */
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { DeviceHost, devicePool } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
@@ -51,7 +51,7 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
     nameOf: (key) => key,
     noteOf: (key) => notes[key] ?? null,
     about: () => null,
-    fleet,
+    deviceManager: fleet,
   };
 }
 
@@ -298,7 +298,7 @@ describe('a pool whose agents must be online to be given a job', () => {
     const slot = { ...emptySlot({ key: 'lab/1', runtime: 'sim', grace: 0 }), agent, standby };
     const pause = new Pause();
     const reconciler = { pools: [pool], slots: [slot], poolOf: () => pool, pause, intentOf: () => intent, stopping: false };
-    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), fleet: null } };
+    return { pool, parts: { ...parts(reconciler as unknown as Reconciler), deviceManager: null } };
   }
   const cpus = { ...devicePool('lab').devices, count: 0 };
   const waiting: Slot['standby'] = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 };

@@ -1,10 +1,9 @@
-/** What people see of the loop: its state as views, without changing any of it. */
+/** Views of the loop's state for people. They change nothing. */
 import type { AboutView, PlanLine, PoolView, SlotView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
-import { type AgentLane, isEmpty, type Slot, type StandbyLane } from '../core/slot.ts';
-import type { DeviceAccess } from './devices/device-views.ts';
-import { poolDevices } from './devices/device-views.ts';
+import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
+import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
 import { pausedText } from './loop/pause.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -14,10 +13,10 @@ export interface StatusParts {
   readonly reconciler: Reconciler;
   readonly nameOf: (key: string) => string;
   readonly noteOf: (key: string) => string | null;
-  /** What a job's CI service tells of it; null when it keeps none, or nothing is known yet. */
+  /** What a job's CI service reports about it; null if that is nothing, or unknown. */
   readonly about: (job: string) => AboutView | null;
-  /** null where no pool asks for devices. */
-  readonly fleet: DeviceAccess | null;
+  /** null if no pool needs devices. */
+  readonly deviceManager: DeviceAccess | null;
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -35,7 +34,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       draining: pool.draining,
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
-      devices: parts.fleet === null ? null : poolDevices(parts.fleet.book, pool.config),
+      devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.book, pool.config),
       slots: mine.map((slot) => slotView(slot, parts)),
     };
   });
@@ -46,7 +45,7 @@ function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
   return runtime.capabilities.images && image !== null ? { image } : {};
 }
 
-/** What the config asks against what exists: one line per slot that has something to do or cannot do it. */
+/** What the config asks for compared with what exists: a line per slot that has something to do or cannot do it. */
 export function planLines(parts: StatusParts): PlanLine[] {
   return parts.reconciler.slots.flatMap((slot) => {
     const pool = parts.reconciler.poolOf(slot.key);
@@ -57,7 +56,7 @@ export function planLines(parts: StatusParts): PlanLine[] {
   });
 }
 
-/** Why jobs of a pool wait, as a sentence; null when there is no more to say than that its agents are busy. */
+/** Why jobs of a pool wait, as a sentence; null if its agents are just busy. */
 export function waitingReason(reconciler: Reconciler, poolName: string, problems: readonly string[]): string | null {
   const pool = reconciler.pools.find((one) => one.config.name === poolName);
   if (pool === undefined) return null;
@@ -72,19 +71,19 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
 
 const leaves = 'the config no longer asks for it';
 
-/** `waits for image "x:1" on docker: ` where that is what a pool's failures come from; else empty. */
+/** `waits for image "x:1" on docker: ` if that causes the pool's failures; else empty. */
 function waitsFor({ awaitsImage }: Pool): string {
   return awaitsImage === null ? '' : `waits for ${awaitsImage}: `;
 }
 
-/** How many different reasons are told of one pool, and how many slots are named with each. */
+/** How many reasons are shown per pool, and how many slots with each. */
 const [reasonsShown, slotsNamed] = [2, 3];
 
-/** What keeps the pool's free slots from their devices; null when one of them could work, or all are busy. */
+/** What keeps the pool's free slots from their devices; null if one of them could work, or all are busy. */
 function devicesReason(reconciler: Reconciler, pool: Pool): string | null {
   if (pool.config.devices.count === 0) return null;
   const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
-  // One slot for each device, and there is none.
+  // One slot per device, but there are no devices.
   if (slots.length === 0) return pool.devices.heldBack(`${pool.config.name}/1`);
   const free = slots.filter(({ agent }) => agent.kind === 'free').map(({ key }) => ({ key, why: pool.devices.heldBack(key) }));
   if (free.length === 0 || free.some(({ why }) => why === null)) return null;
@@ -153,10 +152,10 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   return `backing off for ${seconds} s: ${backoff.reason}`;
 }
 
-/** Why the slot's devices must not be used now. Without standbys a slot has some only while a job needs them. */
-function devicesHeld(slot: Slot, pool: Pool, { fleet }: StatusParts): string | null {
+/** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */
+function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
   const { name, standby } = pool.config;
-  const needsNone = !standby && isEmpty(slot) && fleet?.book.partition.waiting.has(name) !== true;
+  const needsNone = !standby && isEmpty(slot) && deviceManager?.book.partition.waiting.has(name) !== true;
   return needsNone ? null : pool.devices.heldBack(slot.key);
 }
 
@@ -176,7 +175,7 @@ function slotView(slot: Slot, parts: StatusParts): SlotView {
     devices: [...slot.devices],
     standby: { state: slot.standby.kind, agent: agentOf(slot.standby), since: sinceOf(slot.standby, now) },
     agent: {
-      state: slot.agent.kind,
+      state: stateName(slot.agent),
       agent: agentOf(slot.agent),
       job,
       about: job === null ? null : parts.about(job),
@@ -194,6 +193,6 @@ function agentOf(lane: StandbyLane | AgentLane): string | null {
 }
 
 function sinceOf(lane: StandbyLane | AgentLane, now: number): number | null {
-  // A time of another boot may lie in the future: then nothing sensible can be said.
+  // The time of another boot may be in the future, and means nothing.
   return 'since' in lane && lane.since <= now ? Math.round(now - lane.since) : null;
 }

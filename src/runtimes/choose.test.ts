@@ -1,4 +1,4 @@
-/** Which runtime a pool gets, over an Engine that answers only what a test lets it. */
+/** Which runtime a pool gets, with an Engine that the test controls. */
 
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyEnvironment, Folder } from '../../test/kit/config.ts';
@@ -38,7 +38,7 @@ async function choose(pools: string, stored: readonly Slot[] = []) {
   return { runtimes, config, [Symbol.asyncDispose]: () => opened.disposeAsync() };
 }
 
-test('a pool with an image is docker’s, also where the image or the Engine is missing: another pool’s image has no say', async () => {
+test('a pool with an image uses docker even if the image or the Engine is missing; another pool’s image does not matter', async () => {
   for (const isThere of [true, false]) {
     if (isThere) await engine.start();
     else await engine.stop();
@@ -49,7 +49,7 @@ test('a pool with an image is docker’s, also where the image or the Engine is 
   }
 });
 
-test('a pool without one runs as processes where the default image cannot be had, and doctor does not call that ok', async () => {
+test('a pool without one runs as processes if the default image is unavailable, and doctor warns about that', async () => {
   await engine.start();
   await using here = await choose('{ plain: {}, ci: { image: "missing:1" } }');
   const { runtimes } = here;
@@ -60,7 +60,7 @@ test('a pool without one runs as processes where the default image cannot be had
   ]);
 });
 
-test('only what an earlier start left in a pool that names no runtime is a reason for Docker', async () => {
+test('only agents of an earlier start in a pool that names no runtime are a reason for Docker', async () => {
   await engine.start();
   const inDocker = (key: string): Slot => ({
     ...emptySlot({ key, runtime: 'docker', grace: 1 }),
@@ -74,7 +74,7 @@ test('only what an earlier start left in a pool that names no runtime is a reaso
   expect([own.runtimes.best.name, own.runtimes.reason]).toEqual(['docker', expect.stringContaining('agents of an earlier start')]);
 });
 
-test('Docker is looked at again, and stays chosen', async () => {
+test('Docker is checked again, and stays chosen', async () => {
   await using here = await choose('{ plain: {} }');
   const { runtimes } = here;
   expect([runtimes.best.name, runtimes.reason]).toEqual([

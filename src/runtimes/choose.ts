@@ -1,34 +1,20 @@
 /**
- * Which runtimes a manager has, and which one serves the pools that name neither a runtime nor an image. For those, Docker is
- * chosen when its Engine answers and the default image can be had; otherwise their jobs run as processes, the reason is said,
- * and Docker is looked at again while the manager runs. Docker, once chosen, stays chosen. A pool that names an image or a
- * runtime never gets another one: what it lacks, it waits for.
+ * Which runtimes a manager has, and which one serves the pools that name neither a runtime nor an image. Docker serves them if
+ * its Engine answers and the default image can be pulled. Otherwise their jobs run as processes, onejob says why, and checks
+ * Docker again while the manager runs. Docker stays chosen. A pool that names an image or a runtime never gets another one: it
+ * waits for what is missing.
  */
-
 import { join } from 'node:path';
 import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
-import type { Slot } from '../core/slot.ts';
-import { isEmpty } from '../core/slot.ts';
+import { isEmpty, type Slot } from '../core/slot.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 import { type Finding, fine, warning } from '../finding.ts';
 import type { DockerRuntime } from './docker/docker.ts';
 import type { Runtime } from './runtime.ts';
 
-export interface Runtimes {
-  /** Grows when `chooseAgain` chooses one that was not there. */
-  readonly all: readonly Runtime[];
-  /** For pools that name none. */
-  readonly best: Runtime;
-  /** Why `best` was chosen; null when every pool names its runtime. */
-  readonly reason: string | null;
-  /** For `doctor`. */
-  findings(): readonly Finding[];
-  get(name: string): Runtime;
-  /** Looks whether a better runtime than a fallback is there now. True when `best` is another one from now on. */
-  chooseAgain(): Promise<boolean>;
-}
+export type Runtimes = Awaited<ReturnType<typeof chooseRuntimes>>;
 
 export interface ChooseOptions {
   readonly config: Config;
@@ -39,10 +25,10 @@ export interface ChooseOptions {
   readonly stored: readonly Slot[];
 }
 
-/** How long the choice may take to look at an Engine, in ms. */
+/** ms that the choice may take to probe an Engine. */
 const patience = 5_000;
 
-export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> {
+export async function chooseRuntimes(options: ChooseOptions) {
   const { config, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
@@ -57,22 +43,26 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   let choice = open.length === 0 ? null : await chooseBest(open, inOpen, make, options);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
-    get all() {
+    /** Grows when `chooseAgain` chooses a new one. */
+    get all(): readonly Runtime[] {
       return [...made.values()];
     },
-    get best() {
+    /** For pools that name none. */
+    get best(): Runtime {
       return choice?.runtime ?? best;
     },
-    get reason() {
+    /** Why `best` was chosen; null if every pool names its runtime. */
+    get reason(): string | null {
       return choice?.reason ?? null;
     },
-    findings: () => (choice === null ? [] : [choiceFinding(choice, open)]),
-    get(name) {
+    findings: (): readonly Finding[] => (choice === null ? [] : [choiceFinding(choice, open)]),
+    get(name: string): Runtime {
       const runtime = made.get(name);
       if (runtime === undefined) throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`);
       return runtime;
     },
-    async chooseAgain() {
+    /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
+    async chooseAgain(): Promise<boolean> {
       if (choice === null || choice.noDocker === null) return false;
       choice = await chooseBest(open, [], make, options);
       return choice.noDocker === null;
@@ -80,7 +70,7 @@ export async function chooseRuntimes(options: ChooseOptions): Promise<Runtimes> 
   };
 }
 
-/** What is told of the choice: an Engine that answered then need not answer now (`isAway`), and says so itself. */
+/** How to report the choice. An Engine that answered at the start may be away now (`isAway`), and reports that itself. */
 export function choiceNow({ best, reason, findings }: Pick<Runtimes, 'best' | 'reason' | 'findings'>, isAway: boolean) {
   if (!isAway) return { reason, findings: findings() };
   return { reason: reason === null ? null : `${best.name}, chosen at the start`, findings: [] };
@@ -139,7 +129,7 @@ async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime
 
 async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise<DockerRuntime> {
   const { createDockerRuntime, logLimits } = await import('./docker/docker.ts');
-  // Each pool's own setting holds for its sandboxes; what `doctor` says is about the one that they share.
+  // Each pool's own setting applies to its sandboxes. `doctor` reports the one that they share.
   const ways = new Set(config.pools.flatMap(({ devices, recipe }) => (devices.count === 0 ? [] : [recipe.grant.way])));
   const [grant = 'auto'] = ways.size === 1 ? ways : [];
   return createDockerRuntime({ owner, clock, environment: env.docker, grant, log: logLimits(config.logLimit) });

@@ -5,7 +5,7 @@ import { capsOf, gateNodes, nodesOf, parseMigMinors, visibleDevices } from './de
 const minors = parseMigMinors('config 1\nmonitor 2\ngpu0/gi3/access 30\ngpu0/gi3/ci0/access 31\ngpu1/gi3/access 165\n');
 
 describe('variables', () => {
-  test('name the leased cards in the order of the lease, and make CUDA count as people do', () => {
+  test('name the leased cards in the order of the lease, and make CUDA count by PCI address', () => {
     expect(visibleDevices([leased({ minor: 3 }), leased({ minor: 1 })], true)).toEqual({
       NVIDIA_VISIBLE_DEVICES: 'GPU-3,GPU-1',
       CUDA_VISIBLE_DEVICES: 'GPU-3,GPU-1',
@@ -26,7 +26,7 @@ describe('variables', () => {
     });
   });
 
-  test("count AMD's and Intel's from 0 where no others are there, else as the host does", () => {
+  test("count AMD's and Intel's cards from 0 if there are no others, else as the host does", () => {
     const cards = [amd(130), amd(129, { uuid: 'amd-0000:01:00.0' })];
     expect(visibleDevices(cards, true)).toEqual({ NVIDIA_VISIBLE_DEVICES: 'void', ROCR_VISIBLE_DEVICES: '0,1' });
     expect(visibleDevices(cards, false).ROCR_VISIBLE_DEVICES).toBe('GPU-0000000000000030,1');
@@ -37,14 +37,14 @@ describe('variables', () => {
 });
 
 describe('nodes', () => {
-  test('of two cards: their own, and the shared ones once', () => {
+  test('of two cards are their own, and the shared ones once', () => {
     expect(nodesOf([leased({ minor: 2 }), leased({ minor: 0 })], null)).toEqual({
       needed: ['nvidiactl', 'nvidia2', 'nvidia0'],
       useful: ['nvidia-uvm', 'nvidia-uvm-tools', 'nvidia-modeset'],
     });
   });
 
-  test("of a MIG instance: its card's and its two capabilities, where they are known", () => {
+  test("of a MIG instance are its card's and its two capabilities, if they are known", () => {
     expect(nodesOf([slice(0, 3)], minors).needed).toEqual([
       'nvidiactl',
       'nvidia0',
@@ -55,19 +55,16 @@ describe('nodes', () => {
     expect([capsOf(slice(1, 3), minors), capsOf(leased(), minors)]).toEqual([null, []]);
   });
 
-  test('of AMD and Intel: the render node alone, and kfd for the first', () => {
+  test('of AMD and Intel are the render node, and kfd for the former', () => {
     expect(gateNodes([amd(129)])).toEqual(['/dev/kfd', '/dev/dri/renderD129']);
     expect(gateNodes([leased({ vendor: 'intel', minor: 128 })])).toEqual(['/dev/dri/renderD128']);
   });
 
-  test('of a card without a number there are none to open', () => {
+  test('do not include a card without a number', () => {
     expect(gateNodes([leased({ minor: null })])).toEqual([]);
   });
 });
 
-test.each(['', 'gpu0/gi3/access', 'gpu0/gi3/access x\n', '\0\n'])(
-  'a table of capabilities that says nothing says nothing: %j',
-  (text) => {
-    expect(parseMigMinors(text).size).toBe(0);
-  },
-);
+test.each(['', 'gpu0/gi3/access', 'gpu0/gi3/access x\n', '\0\n'])('a table without capabilities gives none: %j', (text) => {
+  expect(parseMigMinors(text).size).toBe(0);
+});

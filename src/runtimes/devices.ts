@@ -1,22 +1,21 @@
 /**
- * What a lease means inside of a sandbox: the variables that name the devices, and the nodes below /dev that are them. Runtimes
- * meet here, so that a job finds the same on each. Variables hide devices from well-behaved programs and hold
- * nobody back; what keeps a job from a device is that its node is not there, or may not be opened.
+ * What a lease means inside a sandbox: the variables that name the devices, and their nodes below /dev. All runtimes use this, so
+ * a job finds the same everywhere. Variables only guide well-behaved programs. A job cannot use a device because its node is
+ * missing, or may not be opened.
  */
-
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
 import type { LeasedDevice } from './runtime.ts';
 
-/** What NVIDIA's container tools take for "none at all", also where an image asks for all. */
+/** NVIDIA's container tools read this as "no devices at all", even if the image asks for all. */
 export const noDevices = 'void';
 
 type Variables = Readonly<Record<string, string>>;
 
 /**
- * The variables of a sandbox with these devices, in the order of the lease. They win over anybody's else. `alone`: no other
- * device can be reached, so what vendors only know by number is counted from 0 (`ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`);
- * else it has the host's numbers, and a sandbox without devices is shown none.
+ * The variables of a sandbox with these devices, in the order of the lease. They override all others. `alone`: no other device
+ * can be reached, so devices that vendors know only by number are counted from 0 (`ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`).
+ * Otherwise they have the host's numbers, and a sandbox without devices is shown none.
  */
 export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean): Variables {
   const of = (vendor: LeasedDevice['vendor']) => devices.filter((device) => device.vendor === vendor);
@@ -28,7 +27,7 @@ export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean)
     some.map((device, at) => (alone ? String(at) : name(device))).join(',');
   return {
     NVIDIA_VISIBLE_DEVICES: uuids || noDevices,
-    // CUDA counts the fastest card first unless it is told otherwise; nvidia-smi and people count by PCI address.
+    // By default CUDA counts the fastest card first; nvidia-smi and people count by PCI address.
     ...(nvidia.length > 0 && { CUDA_VISIBLE_DEVICES: uuids, CUDA_DEVICE_ORDER: 'PCI_BUS_ID' }),
     ...(nvidia.length === 0 && !alone && { CUDA_VISIBLE_DEVICES: '' }),
     ...((amd.length > 0 || !alone) && { ROCR_VISIBLE_DEVICES: numbers(amd, rocm) }),
@@ -36,15 +35,15 @@ export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean)
   };
 }
 
-/** Nodes of a lease, as names below /dev, none twice. */
+/** Nodes of a lease, as names below /dev, without duplicates. */
 export interface LeaseNodes {
-  /** Without these its devices do not work. */
+  /** Required by its devices. */
   readonly needed: readonly string[];
-  /** Made by the driver when something asks for them first, or only on some hosts. */
+  /** Created by the driver on first use, or only on some hosts. */
   readonly useful: readonly string[];
 }
 
-/** `minors` are the capabilities of MIG instances (`parseMigMinors`); null where there are none or nobody knows. */
+/** `minors`: the capabilities of MIG instances (`parseMigMinors`); null if there are none or they are unknown. */
 export function nodesOf(devices: readonly LeasedDevice[], minors: MigMinors | null): LeaseNodes {
   const gate = gateNodes(devices).map((path) => path.slice('/dev/'.length));
   const caps = devices.flatMap((device) => capsOf(device, minors) ?? []).map((minor) => `nvidia-caps/nvidia-cap${minor}`);
@@ -56,8 +55,8 @@ export function nodesOf(devices: readonly LeasedDevice[], minors: MigMinors | nu
 }
 
 /**
- * What the gate opens before it runs a script: a sandbox that lost the right to its devices notices it there. A card whose
- * number nobody knows (Jetson, WSL 2) has no such node.
+ * Nodes that the gate opens before it runs a script. A sandbox that lost the right to its devices notices it there. A card with
+ * an unknown number (Jetson, WSL 2) has no such node.
  */
 export function gateNodes(devices: readonly LeasedDevice[]): string[] {
   const nodes = devices.flatMap(({ vendor, minor }) => {
@@ -73,13 +72,13 @@ export type MigMinors = ReadonlyMap<string, number>;
 
 export const migMinorsFile = '/proc/driver/nvidia-caps/mig-minors';
 
-/** The lines of `migMinorsFile`, such as `gpu0/gi3/ci0/access 31` (NVIDIA's MIG guide, "Device nodes and capabilities"). */
+/** Parses `migMinorsFile`, with lines such as `gpu0/gi3/ci0/access 31` (NVIDIA's MIG guide, "Device nodes and capabilities"). */
 export function parseMigMinors(text: string): MigMinors {
   const found = [...text.matchAll(/^(gpu\d+\/gi\d+(?:\/ci\d+)?)\/access (\d+)$/gm)];
   return new Map(found.map(([, name = '', minor]) => [name, Number(minor)]));
 }
 
-/** Null where the driver has no nodes for MIG instances: none leased, or an old driver with files in /proc alone. */
+/** null if the driver has no nodes for MIG instances: there are none, or it is old and has only files in /proc. */
 export function readMigMinors(deviceDir: string): MigMinors | null {
   try {
     statSync(join(deviceDir, 'nvidia-caps'));
@@ -89,7 +88,7 @@ export function readMigMinors(deviceDir: string): MigMinors | null {
   }
 }
 
-/** The two capabilities of a MIG instance; null where they are not known, none for a whole card. */
+/** The two capabilities of a MIG instance; null if they are unknown, empty for a whole card. */
 export function capsOf({ kind, minor, mig }: LeasedDevice, minors: MigMinors | null): number[] | null {
   if (kind === 'gpu') return [];
   if (mig === null || !('profile' in mig)) return null;
@@ -98,10 +97,13 @@ export function capsOf({ kind, minor, mig }: LeasedDevice, minors: MigMinors | n
   return whole === undefined || part === undefined ? null : [whole, part];
 }
 
-/** NVIDIA's tools map memory for each file that they might open: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). */
+/**
+ * NVIDIA's tools map memory for each file that could be open: with 10^9 they take 24 s instead of 2 s
+ * (nvidia-container-toolkit#1053).
+ */
 const most = 65_536;
 
-/** A limit that tools of GPUs bear, and no more than this process may allow itself: more takes a right that few have. */
+/** A limit that GPU tools tolerate, and at most this process' own hard limit: raising that takes a right that few have. */
 export function openFilesForDevices(): number {
   try {
     const hard = /^Max open files\s+\S+\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1];

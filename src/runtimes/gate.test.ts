@@ -56,7 +56,7 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
     expect(ended.stdout).toBe('it\'s \\ 42\na"b\n1\n2\nlast\n');
   });
 
-  test('leaves trailing newlines, tabs and bytes over 127 as they are', async () => {
+  test('keeps trailing newlines, tabs and bytes over 127', async () => {
     const value = 'tab\there  \u00e9\u4e2d\u{1f600}\n\n';
     const ended = await pass(shellArgs, frame(agent, `printf %s '${value}'`));
     expect(Buffer.from(ended.stdout, 'latin1').toString('utf8')).toBe(value);
@@ -123,7 +123,7 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
     expect((await pass(shellArgs, frame(agent, 'echo ran'), ['/dev/null'])).stdout).toBe('ran\n');
   });
 
-  test('lets the script replace itself, so that nothing stands between a signal and the job', async () => {
+  test('lets the script replace itself, so that signals reach the job directly', async () => {
     expect((await pass(shellArgs, frame(agent, "exec sh -c 'exit 7'"))).code).toBe(7);
     expect((await pass(shellArgs, frame(agent, 'exec no-such-command'))).code).toBe(127);
   });
@@ -163,7 +163,7 @@ describe('frame', () => {
 describe('MarkerFilter', () => {
   const stream = bytes(`${readyMarker(agent)}\n${releasedMarker(agent)}\n\u001eonejob released ${agent}\nout\u0000put`);
 
-  test('gives the same however the bytes are cut, and never a marker of the gate', () => {
+  test('gives the same result wherever the bytes are cut, and never a marker of the gate', () => {
     for (let cut = 0; cut <= stream.length; cut++) {
       const filter = new MarkerFilter(agent);
       const kept = joined(filter.push(stream.subarray(0, cut)), filter.push(stream.subarray(cut)));
@@ -172,7 +172,7 @@ describe('MarkerFilter', () => {
     }
   });
 
-  test('drops what an image prints before the gate is there, however long', () => {
+  test('drops what an image prints before the gate starts, however long', () => {
     const filter = new MarkerFilter(agent);
     expect(filter.push(Buffer.alloc(1_000_000, 'x'))).toHaveLength(0);
     filter.push(bytes(`\n${readyMarker(agent)}\n`));
@@ -180,7 +180,7 @@ describe('MarkerFilter', () => {
     expect(Buffer.from(filter.push(bytes(`${releasedMarker(agent)}\nhello`))).toString()).toBe('hello');
   });
 
-  test('takes no released marker before ready, and none of another agent', () => {
+  test('accepts no released marker before ready, and none of another agent', () => {
     const filter = new MarkerFilter(agent);
     filter.push(bytes(`${releasedMarker(agent)}\n${readyMarker('other')}\n`));
     expect(filter.state).toBe('silent');

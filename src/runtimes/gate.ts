@@ -1,32 +1,32 @@
 /**
- * The gate: the first process of every sandbox. A few lines of POSIX shell builtins that say they are ready, wait for one
- * whole script and become it. This file is the only one that knows the frame and the markers.
+ * The gate: the first process of every sandbox. A few lines of POSIX shell builtins that report ready, wait for one whole script
+ * and become it. Only this file knows the frame and the markers.
  *
- * Guarantees (`gate.test.ts`, on dash, bash and busybox): a torn frame is ignored; a frame sent twice runs once; end of
- * input without a frame exits 96; the script's standard input is empty; nothing of the script is in argv or environment.
+ * Guarantees (`gate.test.ts`, on dash, bash and busybox): a torn frame is ignored; a frame sent twice runs once; end of input
+ * without a frame exits with 96; the script's standard input is empty; nothing of the script is in argv or environment.
  */
 import type { AgentId } from '../core/slot.ts';
 
-/** Exit code of a gate whose input ended before a whole frame came. */
+/** Exit code of a gate whose input ended before a whole frame. */
 export const exitNoScript = 96;
 /** Exit code of a gate that could not open its devices; nothing has run. */
 export const exitNoDevice = 97;
 
 const mark = '\u001e';
 
-/** The line a gate prints once it waits, without its newline. */
+/** The line that a gate prints once it waits, without its newline. */
 export function readyMarker(agent: AgentId): string {
   return `${mark}onejob ready ${agent}`;
 }
 
-/** The line a gate prints right before it runs the script, without its newline. */
+/** The line that a gate prints right before it runs the script, without its newline. */
 export function releasedMarker(agent: AgentId): string {
   return `${mark}onejob released ${agent}`;
 }
 
 /**
- * The gate's program, for `sh -c`. `deviceNodes` are opened before the script runs.
- * The agent id must be letters, digits and dashes only: it is matched as a shell pattern.
+ * The gate's program, for `sh -c`. `deviceNodes` are opened before the script runs. The agent id may only contain letters, digits
+ * and dashes, because it is part of a shell pattern.
  */
 export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []): string {
   if (!/^[A-Za-z0-9-]+$/.test(agent)) throw new RangeError(`not an agent id: ${agent}`);
@@ -37,7 +37,7 @@ export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []):
     `case $_oj_l in "${agent} "*" ${agent}") ;; *) continue;; esac`,
     '_oj_l=${_oj_l#* }; _oj_n=${_oj_l%% *}; _oj_l=${_oj_l#* }; _oj_l=${_oj_l% *}',
     '[ "${#_oj_l}" = "$_oj_n" ] || continue',
-    // printf %b turns the escapes back; the dot keeps trailing newlines through the command substitution.
+    // printf %b reverts the escapes. The dot keeps trailing newlines through the command substitution.
     '_oj_l=$(printf %b. "$_oj_l"); _oj_l=${_oj_l%.}',
     ...devices,
     `exec </dev/null; printf '\\036onejob released ${agent}\\n'; eval "unset _oj_l _oj_n; $_oj_l"; exit`,
@@ -46,10 +46,10 @@ export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []):
 }
 
 /**
- * One script as the gate reads it: `ID LENGTH ESCAPED ID` on a line of its own. Escaped to ASCII, so that shells of any
- * locale count the same length; the agent id never stands in the escaped text. So a frame torn at any byte, or mixed with
- * another sender's, does not match, and may be sent again from the start.
- * @throws RangeError when the script holds a NUL byte, which no shell can carry.
+ * A script as the gate reads it: `ID LENGTH ESCAPED ID` on its own line. It is escaped to ASCII, so that shells of any locale
+ * count the same length, and does not contain the agent id. So a frame that is torn, or mixed with another sender's, does not
+ * match, and may be sent again from the start.
+ * @throws RangeError if the script contains a NUL byte, which a shell cannot hold
  */
 export function frame(agent: AgentId, script: string): Uint8Array {
   const bytes = Buffer.from(script, 'utf8').toString('latin1');
@@ -62,12 +62,12 @@ export function frame(agent: AgentId, script: string): Uint8Array {
   return Buffer.from(`\n${agent} ${escaped.length} ${escaped} ${agent}\n`, 'latin1');
 }
 
-/** What a gate has said so far. */
+/** What a gate has reported so far. */
 export type GateState = 'silent' | 'ready' | 'released';
 
 /**
- * Takes the gate's markers out of a sandbox's standard output. Until *released* is seen nothing is the job's, so
- * everything before it is dropped; after it every byte is passed on untouched, also bytes that look like a marker.
+ * Removes the gate's markers from a sandbox's standard output. Everything before *released* is dropped, since it is not the
+ * job's. Every byte after it passes unchanged, even if it looks like a marker.
  */
 export class MarkerFilter {
   #state: GateState = 'silent';
@@ -84,7 +84,7 @@ export class MarkerFilter {
     return this.#state;
   }
 
-  /** Feeds standard output in order; returns what of it is the job's. */
+  /** Takes standard output in order; returns the job's part of it. */
   push(bytes: Uint8Array): Uint8Array {
     if (this.#state === 'released') return bytes;
     let rest = Buffer.concat([this.#line, bytes]);
@@ -98,7 +98,7 @@ export class MarkerFilter {
         return rest;
       }
     }
-    // A marker is short: of a longer unfinished line only its being too long matters.
+    // Markers are short, so the rest of a longer line does not matter.
     this.#line = rest.length > 4096 ? rest.subarray(0, 4096) : rest;
     return new Uint8Array(0);
   }

@@ -1,23 +1,21 @@
-/** Waiting for folders to change, by the kernel's notices, with a slow look as a net where those are missing. */
-
+/** Waits for changes in folders: by the kernel's notifications, with a slow look as a fallback. */
 import { type FSWatcher, watch } from 'node:fs';
+import { Waiters } from '../abortable.ts';
 import type { Clock } from '../core/clock.ts';
 
 export interface Watch extends Disposable {
-  /** Names in the folders that changed since the last call; null when it is not known which. Waits for the first. */
+  /** Names that changed in the folders since the last call; null if they are unknown. Waits for the first change. */
   next(atMost: number): Promise<ReadonlySet<string> | null>;
 }
 
-/** How often a folder is looked at when the kernel gives no notice, in ms: its limit on watches may be reached. */
+/** ms between looks if the kernel sends no notifications, for example because its limit on watches is reached. */
 const unwatchedInterval = 100;
 
-/** Watches folders, not what is below them. `next` also returns when `signal` aborts. */
+/** Watches folders, without subfolders. `next` also returns when `signal` aborts. */
 export function watchFolders(clock: Clock, folders: readonly string[], signal: AbortSignal): Watch {
   let changed: Set<string> | null = new Set();
-  const waiting = new Set<() => void>();
-  const wake = (): void => {
-    for (const resolve of waiting) resolve();
-  };
+  const waiters = new Waiters();
+  const wake = (): void => waiters.wake();
   let blind = false;
   const note = (name: string | null): void => {
     if (name === null) changed = null;
@@ -41,12 +39,9 @@ export function watchFolders(clock: Clock, folders: readonly string[], signal: A
   return {
     async next(atMost) {
       if (changed !== null && changed.size === 0 && !signal.aborted) {
-        const { promise, resolve } = Promise.withResolvers<void>();
-        waiting.add(resolve);
         const callOff = clock.after(blind ? Math.min(atMost, unwatchedInterval) : atMost, () => note(null));
-        await promise;
+        await waiters.next();
         callOff();
-        waiting.delete(resolve);
       }
       const names = changed;
       changed = new Set();

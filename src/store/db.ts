@@ -1,17 +1,17 @@
 /**
- * The database: WAL, migrated to the newest version, one transaction at a time. `durable` says whether a commit must
- * outlive a power cut (synchronous FULL) or only a crash of the process (NORMAL).
+ * The database: WAL, migrated to the newest version, one transaction at a time. `durable`: a commit survives a power cut
+ * (synchronous FULL), not only a crash of the process (NORMAL).
  */
 import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs';
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import type { z } from 'zod';
-import { OnejobError } from '../errors.ts';
-import { storeFault } from './fault.ts';
+import { messageOf, OnejobError } from '../errors.ts';
+import { storeFault, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';
 
 export type Database = ReturnType<typeof wrap>;
-/** What a table needs that is only read. */
+/** What a read-only table needs. */
 export type Reader = Pick<Database, 'path' | 'prepare'>;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL, E_STATE_BUSY */
@@ -22,9 +22,9 @@ export function openDatabase(path: string): Database {
     try {
       db.exec('PRAGMA journal_mode = WAL');
       db.exec('PRAGMA synchronous = NORMAL');
-      // What is deleted is overwritten: a secret in a job's variables must not lie in the file after they were taken out.
+      // Deleted data is overwritten: secrets that were removed from a job's variables must not stay in the file.
       db.exec('PRAGMA secure_delete = ON');
-      // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() as long as that is called now and then.
+      // 16 MiB: a checkpoint costs two syncs, so it is left to checkpoint() while that is called regularly.
       db.exec('PRAGMA wal_autocheckpoint = 4000');
       migrate(db, path);
       return wrap(db, path);
@@ -37,7 +37,7 @@ export function openDatabase(path: string): Database {
   }
 }
 
-/** SQLite takes a short file of anything for an empty database and would write over it. */
+/** SQLite would take a short file of anything for an empty database and overwrite it. */
 function refuseForeignFile(path: string): void {
   let fd: number;
   try {
@@ -62,19 +62,19 @@ function wrap(db: DatabaseSync, path: string) {
   const statements = new Map<string, StatementSync>();
   const begin = db.prepare('BEGIN IMMEDIATE');
   const commit = db.prepare('COMMIT');
-  // Synced by hand for sync(): SQLite keeps one file for as long as a connection is open, and takes no locks on it.
+  // For sync(). SQLite keeps this one file while a connection is open, and never locks it.
   const wal = openSync(`${path}-wal`, 'r');
   let full = false;
   let hasCommits = true;
   const setFull = (wanted: boolean): void => {
     if (full === wanted) return;
-    // Not a prepared statement: SQLite applies this pragma while preparing, so running it again would do nothing (measured).
+    // Not a prepared statement: SQLite applies this pragma while preparing, so running it again has no effect (measured).
     db.exec(wanted ? 'PRAGMA synchronous = FULL' : 'PRAGMA synchronous = NORMAL');
     full = wanted;
   };
   return {
     path,
-    /** The statement, prepared once per text. */
+    /** The statement; each text is prepared once. */
     prepare(sql: string): StatementSync {
       const known = statements.get(sql);
       if (known !== undefined) return known;
@@ -82,7 +82,7 @@ function wrap(db: DatabaseSync, path: string) {
       statements.set(sql, made);
       return made;
     },
-    /** Runs `fn` in one transaction; any throw rolls all of it back. @throws OnejobError E_STATE_FULL and the like */
+    /** Runs `fn` in one transaction; any error rolls it back. @throws OnejobError E_STATE_FULL and the like */
     transaction<T>({ durable }: { readonly durable: boolean }, fn: () => T): T {
       if (db.isTransaction) throw new OnejobError('E_BUG', 'A store transaction was begun inside another one.');
       try {
@@ -93,17 +93,17 @@ function wrap(db: DatabaseSync, path: string) {
         hasCommits = true;
         return result;
       } catch (error) {
-        // SQLite rolls back by itself on some errors, such as a full disk.
+        // After some errors, such as a full disk, SQLite has rolled back already.
         if (db.isTransaction) db.exec('ROLLBACK');
         throw storeFault('write', path, error);
       }
     },
-    /** Makes every commit so far outlive a power cut, beside whatever else goes on. @throws OnejobError E_STATE_FULL */
+    /** Makes every commit so far survive a power cut, in the background. @throws OnejobError E_STATE_FULL */
     sync: (): Promise<void> =>
       syncFile(wal).catch((error) => {
         throw storeFault('sync', `${path}-wal`, error);
       }),
-    /** The same before it returns. @throws OnejobError E_STATE_FULL */
+    /** The same, synchronously. @throws OnejobError E_STATE_FULL */
     syncNow(): void {
       try {
         fdatasyncSync(wal);
@@ -111,7 +111,7 @@ function wrap(db: DatabaseSync, path: string) {
         throw storeFault('sync', `${path}-wal`, error);
       }
     },
-    /** Moves the write-ahead log into the database while there is time for it, so that no commit has to. */
+    /** Moves the write-ahead log into the database in a quiet moment, so that no commit has to. */
     checkpoint(): void {
       if (!hasCommits) return;
       try {
@@ -135,11 +135,7 @@ function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();
   const version = Number(row?.user_version ?? 0);
   if (version > migrations.length) {
-    throw new OnejobError(
-      'E_STATE_NEWER',
-      `Cannot open ${path}: a newer onejob wrote it (state version ${version}; this onejob supports ${migrations.length}).`,
-      { hint: 'Install the newer onejob again, or give another --state-dir.' },
-    );
+    throw wrongVersion('open', path, version);
   }
   migrations.slice(version).forEach((statements, index) => {
     db.exec('BEGIN IMMEDIATE');
@@ -154,7 +150,7 @@ function migrate(db: DatabaseSync, path: string): void {
   });
 }
 
-/** A query whose rows are read with a schema. */
+/** A query whose rows are parsed with a schema. */
 export function query<T>(db: Reader, row: z.ZodType<T>, sql: string) {
   const statement = db.prepare(sql);
   return {
@@ -166,13 +162,12 @@ export function query<T>(db: Reader, row: z.ZodType<T>, sql: string) {
   };
 }
 
-/** Reads what a row holds. `what`: which row it is, for people. @throws OnejobError E_STATE_CORRUPT when it cannot be understood */
+/** Parses a row. `what` names it for people. @throws OnejobError E_STATE_CORRUPT if it is invalid */
 export function understand<T>({ path }: Reader, what: string, read: () => T): T {
   try {
     return read();
   } catch (error) {
-    const why = error instanceof Error ? error.message : error;
-    throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${why}.`, {
+    throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${messageOf(error)}.`, {
       hint: 'A newer onejob may have written it. Nothing was changed.',
       cause: error,
     });

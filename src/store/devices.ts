@@ -1,4 +1,4 @@
-/** What is known of devices beyond a restart: those that were leased once, those in quarantine, those a person took; and every proof. */
+/** Devices across restarts: those that were leased, quarantined or reserved, and every proof. */
 import { z } from 'zod';
 import type { DeviceId } from '../core/slot.ts';
 import { type Database, query, understand } from './db.ts';
@@ -7,24 +7,22 @@ const known = z.object({
   uuid: z.string(),
   model: z.string(),
   pciId: z.string().nullable(),
-  /** Of a MIG instance. */
   profile: z.string().nullable(),
   parent: z.string().nullable(),
   /** Wall clock, ms since the epoch. */
   lastSeen: z.number(),
-  /** Slot that was given it last; a device that never was given out is not missed when it is gone. */
+  /** Slot that had it last. A device that was never leased is not missed. */
   slot: z.string().nullable(),
-  /** Whether that slot has it still, so that it gets it again after a restart. */
+  /** Whether that slot still has it, and so gets it again after a restart. */
   isLeased: z.boolean(),
-  /** Out of use until it is shown to be well, or until a person says so. */
+  /** Out of use until it is proved healthy, or a person clears it. */
   quarantine: z
     .object({
       reason: z.string(),
-      /** What may lift it: a look that finds it well, a reset, a reboot, or only a person. */
+      /** What may clear it: a look that finds it healthy, a reset, a reboot, or only a person. */
       remedy: z.enum(['look', 'reset', 'reboot', 'replace', 'person']),
       hint: z.string().nullable(),
       evidence: z.json(),
-      /** Boot it happened in. */
       boot: z.string(),
       /** Wall clock, ms. */
       since: z.number(),
@@ -34,9 +32,9 @@ const known = z.object({
       retryAt: z.number().nullable(),
     })
     .nullable(),
-  /** A person took it. Wall clock, ms; `until` null: until it is returned. */
+  /** Reserved by a person. Wall clock, ms; `until` null: until it is returned. */
   reserved: z.object({ by: z.string().nullable(), since: z.number(), until: z.number().nullable() }).nullable(),
-  /** What it showed just before the last release, and of whom: what the proof compares with. */
+  /** Its state just before the last release, for which agent: the proof compares with it. */
   baseline: z.object({ agent: z.string(), containers: z.array(z.string()), saw: z.json() }).nullable(),
 });
 
@@ -49,7 +47,7 @@ export function deviceTable(db: Database) {
   const save = db.prepare('INSERT INTO devices (uuid, body) VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET body = excluded.body');
   const remove = db.prepare('DELETE FROM devices WHERE uuid = ?');
   return {
-    /** By UUID. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+    /** By UUID. @throws OnejobError E_STATE_CORRUPT if a row is invalid */
     all: (): KnownDevice[] =>
       all.all().map(({ uuid, body }) => understand(db, `device ${uuid}`, () => known.parse(JSON.parse(String(body))))),
     save: (device: KnownDevice): void => void save.run(device.uuid, JSON.stringify(device)),
@@ -57,17 +55,15 @@ export function deviceTable(db: Database) {
   };
 }
 
-/** A proof: what was found of a device after an agent, and how long it took. */
+/** A proof: the state of a device after an agent, and how long the check took. */
 const proof = z.object({
   device: z.string(),
   slot: z.string(),
-  /** The agent that had it before. */
   agent: z.string(),
   /** `clean`, `occupied`, `dirty`, … */
   verdict: z.string(),
-  /** What was looked at and what it said. */
   evidence: z.string().transform((text) => z.json().parse(JSON.parse(text))),
-  /** ms from the agent's end until the verdict. */
+  /** ms from the agent's end to the verdict. */
   took: z.number(),
   /** Wall clock, ms since the epoch. */
   at: z.number(),
@@ -87,9 +83,9 @@ export function proofTable(db: Database) {
   return {
     add: ({ device, slot, agent, verdict, evidence, took, at }: Proof): void =>
       void add.run(device, slot, agent, verdict, JSON.stringify(evidence), Math.round(took), at),
-    /** Newest first; null: of every device. */
+    /** Newest first; null: for all devices. */
     of: (device: DeviceId | null, limit: number): Proof[] => (device === null ? all.all(limit) : of.all(device, limit)),
-    /** Forgets those before `time`. */
+    /** Deletes those before `time`. */
     prune: (time: number): void => void prune.run(time),
   };
 }

@@ -18,7 +18,7 @@ describe('the state directory', () => {
     expect(mode(path)).toBe(0o700);
   });
 
-  it('is closed to others when it is empty or onejob’s', () => {
+  it('is closed to others if it is empty or onejob’s', () => {
     chmodSync(dir.path, 0o755);
     prepareDirectory(dir.path);
     expect(mode(dir.path)).toBe(0o700);
@@ -28,7 +28,7 @@ describe('the state directory', () => {
     expect(mode(dir.path)).toBe(0o700);
   });
 
-  it('is refused, and left as it is, when it holds other things', () => {
+  it('is refused, and left unchanged, if it holds other things', () => {
     chmodSync(dir.path, 0o755);
     writeFileSync(join(dir.path, 'thesis.tex'), '');
     expect(() => prepareDirectory(dir.path)).toThrow(/contains files that are not onejob's/);
@@ -36,7 +36,7 @@ describe('the state directory', () => {
     expect(readdirSync(dir.path)).toEqual(['thesis.tex']);
   });
 
-  it('is refused when it is a file, or below one', () => {
+  it('is refused if it is a file, or below one', () => {
     const file = join(dir.path, 'file');
     writeFileSync(file, '');
     expect(() => prepareDirectory(file)).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
@@ -56,17 +56,17 @@ describe('network file systems', () => {
     ['cifs', 0xff534d42 | 0],
     ['smb2', 0xfe534d42],
     ['9p', 0x01021997],
-  ])('%s is one (%d)', (name, magic) => {
+  ])('include %s (%d)', (name, magic) => {
     expect(networkFileSystem(magic, () => null)).toBe(name);
   });
 
-  it('ext4, xfs, btrfs, zfs, tmpfs and overlayfs are none', () => {
+  it('do not include ext4, xfs, btrfs, zfs, tmpfs and overlayfs', () => {
     for (const magic of [0xef53, 0x58465342, 0x9123683e, 0x2fc12fc1, 0x01021994, 0x794c7630]) {
       expect(networkFileSystem(magic, () => 'nfs4')).toBeNull();
     }
   });
 
-  it('FUSE is one by its type', () => {
+  it('include FUSE depending on its type', () => {
     expect(networkFileSystem(0x65735546, () => 'fuse.sshfs')).toBe('fuse.sshfs');
     expect(networkFileSystem(0x65735546, () => 'virtiofs')).toBe('virtiofs');
     expect(networkFileSystem(0x65735546, () => 'fuse.fuse-overlayfs')).toBeNull();

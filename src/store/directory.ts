@@ -1,13 +1,13 @@
 /**
- * The state directory: made with mode 0700, on a disk of this host, and onejob's own. A directory that holds other
- * things is refused rather than taken over, so that `--state-dir /tmp` never changes `/tmp`.
+ * The state directory: created with mode 0700, on a local disk, for onejob alone. A directory with other contents is refused, so
+ * `--state-dir /tmp` never changes `/tmp`.
  */
 import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 import { storeFault } from './fault.ts';
 
-/** Name of the database in the state directory; its presence marks the directory as onejob's. */
+/** Name of the database in the state directory. It marks the directory as onejob's. */
 export const databaseName = 'onejob.db';
 
 // statfs(2) magic numbers, include/uapi/linux/magic.h and the file systems' own sources.
@@ -31,9 +31,9 @@ const fuse = 0x65735546;
 const localFuse = /^(fuseblk|fuse|fuse\.(fuse-overlayfs|ext4|ext2|ntfs|ntfs-3g|exfat|bindfs|mergerfs|gocryptfs|encfs|lxcfs))$/;
 
 /**
- * Name of the network file system that a directory lies on; null when it is a local one.
- * @param magic `f_type` of statfs(2).
- * @param mountType the mount's type as /proc/self/mountinfo names it; asked for FUSE only.
+ * Name of the network file system of a directory; null if it is local.
+ * @param magic `f_type` of statfs(2)
+ * @param mountType the mount's type in /proc/self/mountinfo; only asked for FUSE
  */
 export function networkFileSystem(magic: number, mountType: () => string | null): string | null {
   const known = network.get(magic >>> 0);
@@ -43,7 +43,7 @@ export function networkFileSystem(magic: number, mountType: () => string | null)
   return type === null || localFuse.test(type) ? null : type;
 }
 
-/** Type of the mount that `path` (absolute, real) lies on, from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
+/** Type of the mount of `path` (absolute, real), from the text of /proc/self/mountinfo (proc_pid_mountinfo(5)). */
 export function mountTypeOf(path: string, mountinfo: string): string | null {
   let best: { point: string; type: string } | null = null;
   for (const line of mountinfo.split('\n')) {
@@ -60,7 +60,7 @@ export function mountTypeOf(path: string, mountinfo: string): string | null {
 }
 
 /**
- * Makes or checks the state directory and returns its real path.
+ * Creates or checks the state directory and returns its real path.
  * @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_FULL
  */
 export function prepareDirectory(dir: string): string {
@@ -68,8 +68,7 @@ export function prepareDirectory(dir: string): string {
     mkdirSync(dirname(dir), { recursive: true });
     mkdirSync(dir, { mode: 0o700 });
   } catch (error) {
-    const code = (error as { code?: unknown }).code;
-    if (code !== 'EEXIST') throw cannotMake(dir, error);
+    if (codeOf(error) !== 'EEXIST') throw cannotMake(dir, error);
   }
   const found = look(dir);
   if (!found.isDirectory()) throw notOurs(dir, 'it is not a directory');
@@ -100,7 +99,7 @@ function look(dir: string): Stats {
   }
 }
 
-/** Makes a folder inside the state directory. */
+/** Creates a folder inside the state directory. */
 export function subdirectory(dir: string, name: string): string {
   const path = join(dir, name);
   try {

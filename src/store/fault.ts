@@ -1,12 +1,13 @@
-/** Translates what SQLite and the file system say into errors a person can act on. A database is never deleted or mended here. */
+/** Translates errors of SQLite and the file system into errors that a person can act on. It never deletes or repairs a database. */
 import { type ErrorCode, OnejobError } from '../errors.ts';
+import { migrations } from './migrations.ts';
 
-// Primary result codes, https://www.sqlite.org/rescode.html; the upper bits of an extended code say more.
+// Primary result codes, https://www.sqlite.org/rescode.html; the upper bits of an extended code hold details.
 const sqlite = { busy: 5, locked: 6, readonly: 8, ioerr: 10, corrupt: 11, full: 13, cantopen: 14, notadb: 26 };
 
 /**
- * `error` as what was being done to `path` failed: E_STATE_FULL (may pass) when the disk is full, read-only or failing,
- * E_STATE_CORRUPT when the file is no sound database. Anything else comes back unchanged.
+ * Translates `error`, which occurred while `doing` something to `path`: E_STATE_FULL (may pass) if the disk is full, read-only or
+ * failing, E_STATE_CORRUPT if the file is not a valid database. Other errors are returned unchanged.
  */
 export function storeFault(doing: string, path: string, error: unknown): unknown {
   if (error instanceof OnejobError || !(error instanceof Error)) return error;
@@ -35,4 +36,17 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
     return fault('E_STATE_DIR', said, hint, false);
   }
   return error;
+}
+
+export function wrongVersion(doing: 'open' | 'read', path: string, version: number): OnejobError {
+  const [code, who, hint] =
+    version > migrations.length
+      ? (['E_STATE_NEWER', 'a newer', 'Install the newer onejob again, or give another --state-dir.'] as const)
+      : ([
+          'E_STATE_OLDER',
+          'an older',
+          'Start a daemon of this version once with "onejob up": it brings the state up to date.',
+        ] as const);
+  const versions = `state version ${version}; this onejob supports ${migrations.length}`;
+  return new OnejobError(code, `Cannot ${doing} ${path}: ${who} onejob wrote it (${versions}).`, { hint });
 }

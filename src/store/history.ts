@@ -1,4 +1,4 @@
-/** Every agent there was: where, for which job, when, and how it ended. What `onejob logs SLOT --previous` looks through. */
+/** Every agent: where it was, for which job, when, and how it ended. Used by `onejob logs SLOT --previous`. */
 import { z } from 'zod';
 import type { AgentId, Exit, JobId } from '../core/slot.ts';
 import { query, type Reader } from './db.ts';
@@ -37,13 +37,13 @@ export function historyTable(db: Reader) {
   const before = db.prepare('SELECT agent FROM history WHERE ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM history WHERE agent = ?');
   return {
-    /** The first to speak of an agent wins; saying it again changes nothing. */
+    /** The first record of an agent counts; repeating it changes nothing. */
     made: ({ agent, pool, slot, name, madeAt }: Pick<HistoryEntry, 'agent' | 'pool' | 'slot' | 'name' | 'madeAt'>): void =>
       void made.run(agent, pool, slot, name, madeAt),
     released: (agent: AgentId, job: JobId | null, at: number): void => void released.run(job, at, agent),
     ended: (agent: AgentId, exit: Exit | null, at: number): void =>
       void ended.run(exit === null ? null : JSON.stringify(exit), at, agent),
-    /** The job of an agent of which it was not known while it ran. */
+    /** Records the job of an agent that was unknown while it ran. */
     ran: (agent: AgentId, job: JobId): void => void ran.run(job, agent),
     get: (agent: AgentId): HistoryEntry | null => get.get(agent),
     /** Newest first. */

@@ -1,4 +1,4 @@
-/** What a job was given as variables may be secret: it is in the store for as long as the job may need it, and no longer. */
+/** A job's variables may be secret: they are in the store only as long as the job may need them. */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
@@ -47,7 +47,7 @@ const onDisk = () => {
   return readFileSync(join(store.dir, databaseName)).includes(secret);
 };
 
-it('the values of a job’s variables go when it is done, its other wishes stay', () => {
+it('the values of a job’s variables are deleted when it is done, the rest of its request stays', () => {
   const id = submit({ priority: 3 });
   commit({ change: 'assigned', job: id, agent: 'a' }, { change: 'started', job: id, agent: 'a' });
   commit({ change: 'ended', job: id, agent: 'a', result: { kind: 'code', code: 0 } });
@@ -58,7 +58,7 @@ it('the values of a job’s variables go when it is done, its other wishes stay'
   expect(onDisk()).toBe(false);
 });
 
-it('they go with a waiting job that is cancelled, and stay with one that goes back to its queue', () => {
+it('they are deleted with a cancelled waiting job, and stay with one that returns to its queue', () => {
   const [cancelled, back] = [submit(), submit({ retries: 1 })];
   queue.cancel(cancelled);
   commit({ change: 'assigned', job: back, agent: 'a' }, { change: 'started', job: back, agent: 'a' });

@@ -1,12 +1,12 @@
 /**
- * The own queue's jobs: what was asked for, and how far it has come. What was asked for never changes, but for this: from
- * the commit that makes a job done, the values of its variables are gone, as they may be secrets (S8).
+ * The own queue's jobs: their requests and progress. A request never changes, except that the commit which completes a job also
+ * deletes the values of its variables, as they may be secrets (S8).
  */
 import { z } from 'zod';
 import { jobRequest, jobResult } from '../job.ts';
 import { type Reader, understand } from './db.ts';
 
-/** How far a job has come; see `src/ci/own-queue/job.ts` for what each field means. */
+/** The progress of a job; `src/ci/own-queue/job.ts` explains the fields. */
 const jobProgress = z.object({
   state: z.enum(['queued', 'reserved', 'assigned', 'running', 'settling', 'done']),
   attempt: z.int(),
@@ -20,13 +20,13 @@ const jobProgress = z.object({
   note: z.string().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
-  /** Tries to keep its artifacts: that failed, and that were begun and never came to an end. */
+  /** Attempts to keep its artifacts: failed ones, and ones that were begun and never finished. */
   settling: z.object({ failed: z.int(), killed: z.int() }).default({ failed: 0, killed: 0 }),
 });
 export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
 
 const storedRequest = jobRequest.extend({ pool: z.string() });
-/** A request whose pool was chosen. */
+/** A request with its chosen pool. */
 export type StoredRequest = Readonly<z.infer<typeof storedRequest>>;
 
 export interface StoredJob {
@@ -36,7 +36,7 @@ export interface StoredJob {
   readonly request: StoredRequest;
   /** Wall clock, ms since the epoch. */
   readonly submittedAt: number;
-  /** Null when a daemon that stays accepted it; else the config of the temporary daemon that did, `''` for none. */
+  /** null if a permanent daemon accepted it; else the config of the temporary daemon that did, `''` for none. */
   readonly temporary: string | null;
   readonly progress: JobProgress;
 }
@@ -75,7 +75,7 @@ export function jobTable(db: Reader) {
       const { lastInsertRowid } = insert.run(id, request.pool, done(progress), submittedAt, progress.endedAt, ...body);
       return Number(lastInsertRowid);
     },
-    /** With a job that is done, the values of its variables go in the same commit. */
+    /** Deletes the values of a done job's variables in the same commit. */
     save(id: string, progress: JobProgress): void {
       save.run(done(progress), progress.endedAt, JSON.stringify(progress), id);
       if (done(progress) === 1) forgetValues.run(id);

@@ -1,17 +1,18 @@
 /**
- * One manager per state directory. The lead is an exclusive SQLite lock on a file of its own, held in an open
- * transaction: a POSIX lock, so it dies with the process however that ends, is not inherited by children, and stays while
- * the process is stopped (SIGSTOP). The pid beside it is for people only; the lock decides.
+ * One manager per state directory. The lead is an exclusive SQLite lock on its own file, held in an open transaction. It is a
+ * POSIX lock: it ends with the process, however that ends, is not inherited by children, and stays while the process is stopped
+ * (SIGSTOP). The pid file is for people only; the lock decides.
  */
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
 export interface Lead {
-  /** Writes down where the leader listens, for clients of this state directory; null: not yet, or not any more. */
+  /** Records where the leader listens, for clients of this state directory; null: nowhere. */
   listens(socket: string | null): void;
   release(): void;
 }
@@ -20,16 +21,16 @@ const leader = z.object({
   pid: z.int().positive(),
   /** Whether it ends by itself. */
   temporary: z.boolean().default(false),
-  // Files of before have neither.
+  // Older files have neither.
   started: z.string().nullable().default(null),
-  /** Where it listens; null while it does not yet, or not any more. */
+  /** Where it listens; null: nowhere. */
   socket: z.string().nullable().default(null),
 });
 
 /**
- * The manager that leads a state directory, or led it last and was killed; null when none has the lead, or nobody may know. Only the
- * lock decides who has: this is for finding it, and for people. `isAlive`: whether that very process is there; false also when it
- * cannot be seen, as from another container.
+ * The manager that leads a state directory, or led it last and was killed; null if there is none, or it is unknown. Only the lock
+ * decides who leads: this helps to find it, and informs people. `isAlive`: whether that very process exists; false if it cannot
+ * be seen, for example from another container.
  */
 export function leaderOf(dir: string) {
   try {
@@ -41,14 +42,13 @@ export function leaderOf(dir: string) {
 }
 
 /**
- * When a process started, in clock ticks after boot (proc_pid_stat(5), field 22): a pid alone may be another one's by now. Null for one
- * that only waits to be reaped, and for a pid of another container's.
+ * When a process started, in clock ticks after boot: another process may have the same pid. null for a zombie, and for a pid of
+ * another container.
  */
 export function startOf(pid: number): string | null {
   try {
-    const stat = readFileSync(`/proc/${pid}/stat`, 'utf8');
-    const [state = 'X', ...fields] = stat.slice(stat.lastIndexOf(')') + 2).split(' ');
-    return 'ZX'.includes(state) ? null : (fields[18] ?? null);
+    const found = parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8'));
+    return found === null || 'ZX'.includes(found.state) ? null : found.start;
   } catch {
     return null;
   }
@@ -56,7 +56,7 @@ export function startOf(pid: number): string | null {
 
 /**
  * Takes the lead of the state directory.
- * @throws OnejobError E_STATE_LED when another process, or another store in this one, has it.
+ * @throws OnejobError E_STATE_LED if another process, or another store in this one, has it
  */
 export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Lead {
   const path = join(dir, 'lead.db');
@@ -82,12 +82,12 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
       try {
         tell(socket);
       } catch {
-        // A full disk: clients look where it usually is.
+        // On a full disk clients look at the usual address.
       }
     },
     release() {
       if (!held.isOpen) return;
-      // The file goes first: once the lock is free, a pid file may be the next manager's.
+      // The file is removed first: once the lock is free, it may belong to the next manager.
       rmSync(pidFile(dir), { force: true });
       held.close();
     },

@@ -1,16 +1,16 @@
 /**
- * Every migration, in order, each as its statements; the database's `user_version` is how many of them it has had. Never change one
- * that was released.
+ * Every migration, in order, as statements. The database's `user_version` is the number of applied ones. Never change a released
+ * one.
  */
 
-/** The first tables: what DESIGN calls slots, leases, registrations, proofs, history and the own queue's jobs. */
+/** The first tables: slots, leases, registrations, proofs, history and jobs of the own queue. */
 export const first: readonly string[] = [
   `CREATE TABLE meta (
     key TEXT PRIMARY KEY,
     value TEXT NOT NULL
   ) STRICT, WITHOUT ROWID`,
 
-  // The slot's times are of the boot named beside it and mean nothing in another one.
+  // The times of a slot are of this boot, and mean nothing in another one.
   `CREATE TABLE slots (
     key TEXT PRIMARY KEY,
     boot TEXT NOT NULL,
@@ -63,7 +63,7 @@ export const first: readonly string[] = [
   'CREATE INDEX history_of_job ON history (job, id) WHERE job IS NOT NULL',
   'CREATE INDEX history_ended ON history (ended_at) WHERE ended_at IS NOT NULL',
 
-  // seq is the submission order; AUTOINCREMENT keeps it growing after the newest job was pruned.
+  // seq is the submission order; with AUTOINCREMENT it grows even after the newest job was deleted.
   `CREATE TABLE jobs (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -78,12 +78,12 @@ export const first: readonly string[] = [
   'CREATE INDEX jobs_ended ON jobs (ended_at) WHERE done = 1',
 ];
 
-/** Devices as they are known beyond a restart, and proofs with what they saw. Nothing was ever leased before this. */
+/** Devices across restarts, and proofs with evidence. Nothing was leased before. */
 const devices: readonly string[] = [
   'DROP TABLE leases',
   'DROP TABLE proofs',
 
-  // Who holds what stands in the slots; this is what is known of a device when it is not there to be asked.
+  // The slots record who holds a device; this is what is known of it while it cannot be seen.
   `CREATE TABLE devices (
     uuid TEXT PRIMARY KEY,
     body TEXT NOT NULL
@@ -103,11 +103,11 @@ const devices: readonly string[] = [
   'CREATE INDEX proofs_by_time ON proofs (proved_at)',
 ];
 
-/** What other CI services than the own queue need to be remembered. No registration was ever written before this. */
+/** Data of CI services other than the own queue. No registration was written before. */
 const services: readonly string[] = [
   'DROP TABLE registrations',
 
-  // place: where at the service the registration is, in the service's own words.
+  // place: the location of the registration in the service's own words.
   `CREATE TABLE registrations (
     agent TEXT PRIMARY KEY,
     service TEXT NOT NULL,
@@ -130,9 +130,9 @@ const services: readonly string[] = [
   'CREATE INDEX service_jobs_by_time ON service_jobs (seen_at)',
 ];
 
-/** Which pipelines may use an encrypted value that is bound to none itself. */
+/** Which pipelines may use an encrypted value that is not bound to any itself. */
 const secretPins: readonly string[] = [
-  // A fingerprint is a hash of a ciphertext. A pipeline is ORGANISATION/SLUG, or ORGANISATION/* for all of it.
+  // A fingerprint is a hash of a ciphertext. A pipeline is ORGANISATION/SLUG, or ORGANISATION/* for all.
   `CREATE TABLE secret_pins (
     fingerprint TEXT NOT NULL,
     pipeline TEXT NOT NULL,
@@ -143,9 +143,9 @@ const secretPins: readonly string[] = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
-/** What people paused and drained, so that it outlives the manager it was said to. */
+/** Pauses and drains by people, which outlive the manager. */
 const holds: readonly string[] = [
-  // Pool '': all pools, also those that a later config adds. A drain has the reason ''.
+  // Pool '': all pools, including those that a later config adds. A drain has the reason ''.
   `CREATE TABLE holds (
     pool TEXT NOT NULL,
     kind TEXT NOT NULL CHECK (kind IN ('pause', 'drain')),
@@ -155,9 +155,9 @@ const holds: readonly string[] = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
-/** Which daemon accepted a job, so that a temporary one takes none of a daemon that stays. */
+/** Which daemon accepted a job, so that a temporary one does not take those of a permanent one. */
 const acceptedBy: readonly string[] = [
-  // Null for a daemon that stays, and for every job of before; else the config that the temporary daemon had.
+  // Null for a permanent daemon, and for older jobs; else the config of the temporary daemon.
   'ALTER TABLE jobs ADD COLUMN temporary TEXT',
 ];
 

@@ -14,7 +14,7 @@ beforeEach(() => {
 });
 afterEach(() => dir[Symbol.dispose]());
 
-test('what is not removed is named, without a manager and beside one', () => {
+test('unremoved registrations are listed, with and without a manager', () => {
   const store = openStore(dir.path);
   for (const agent of ['p1', 'p2'])
     store.transaction({ durable: false }, () => {
@@ -28,7 +28,7 @@ test('what is not removed is named, without a manager and beside one', () => {
   openStore(dir.path).close();
 });
 
-test('nothing is left where there is no state, or only that of an old version', () => {
+test('nothing is left without state, or with the state of an old version', () => {
   expect(registrationsLeft('/nowhere')).toEqual([]);
   expect(registrationsLeft(dir.path)).toEqual([]);
   const db = new DatabaseSync(join(dir.path, 'onejob.db'));
@@ -37,14 +37,14 @@ test('nothing is left where there is no state, or only that of an old version', 
   expect(registrationsLeft(dir.path)).toEqual([]);
 });
 
-test('a state that belongs to somebody else is not taken for none', async () => {
+test('a state of another user does not count as missing', async () => {
   openStore(dir.path).close();
   await asNobody(async () => {
     expect(() => registrationsLeft(dir.path)).toThrow(expect.objectContaining({ code: 'E_STATE_DIR' }));
   });
 });
 
-test('a file that is no database is an error with what to do', () => {
+test('an invalid database file is an error with a hint', () => {
   writeFileSync(join(dir.path, 'onejob.db'), 'x'.repeat(5_000));
   expect(() => registrationsLeft(dir.path)).toThrow(expect.objectContaining({ code: 'E_STATE_CORRUPT' }));
 });

@@ -7,7 +7,7 @@ const nobody = async () => {
   throw new Error('nobody listens');
 };
 
-test('does not wait for one that is there to stay, and one that is temporary waits for nobody', async () => {
+test('a permanent leader is not awaited, and a temporary manager waits for nobody', async () => {
   using dir = scratch();
   const stays = openStore(dir.path);
   await expect(openWhenFree(dir.path, { temporary: false, tellToLeave: nobody })).rejects.toMatchObject({
@@ -20,7 +20,7 @@ test('does not wait for one that is there to stay, and one that is temporary wai
   temporary.close();
 });
 
-test('a temporary one is told to leave, again if need be, and its place is taken', async () => {
+test('a temporary leader is told to leave, repeatedly if necessary, and replaced', async () => {
   using dir = scratch();
   const temporary = openStore(dir.path, { temporary: true });
   temporary.listens('/run/it.sock');
@@ -36,7 +36,7 @@ test('a temporary one is told to leave, again if need be, and its place is taken
   opened.close();
 });
 
-test('one that does not leave is named with what lets its jobs go on', async () => {
+test('a leader that does not leave is named, with a hint that keeps its jobs running', async () => {
   using dir = scratch();
   const temporary = openStore(dir.path, { temporary: true });
   const never = openWhenFree(dir.path, { temporary: false, tellToLeave: nobody, patience: 0 });
@@ -44,7 +44,7 @@ test('one that does not leave is named with what lets its jobs go on', async () 
   temporary.close();
 });
 
-test('who leads says where it listens and that it lives, until it is gone', () => {
+test('a leader records where it listens and that it is alive, until it is gone', () => {
   using dir = scratch();
   expect(leaderOf(dir.path)).toBe(null);
   const store = openStore(dir.path, { temporary: true });

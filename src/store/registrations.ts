@@ -1,6 +1,6 @@
 /**
- * What CI services were asked to know of our agents. The intent is written before the service is asked, so that a
- * registration made right before a crash is found and removed (S4).
+ * Registrations of our agents at CI services. The intent is written before the service is asked, so a registration from right
+ * before a crash is found and removed (S4).
  */
 import { z } from 'zod';
 import type { AgentId } from '../core/slot.ts';
@@ -10,23 +10,23 @@ const row = z.object({
   agent: z.string(),
   /** Name of the service in the config. */
   service: z.string(),
-  /** Where at the service it is, in the service's own words. */
+  /** Its location in the service's own words. */
   place: z.string(),
-  /** As the service shows it. */
+  /** Its name at the service. */
   name: z.string(),
   state: z.enum(['intent', 'made', 'removed']),
   /** Never goes online, and stays when the manager ends. */
   placeholder: z.int().transform((value) => value === 1),
-  /** Id at the service; null while it is an intent, or when the service keeps none. */
+  /** Id at the service; null for an intent, or if the service has none. */
   remote: z.string().nullable(),
-  /** When it was made, or was used last if anybody says so. */
+  /** When it was made, or last used if that is recorded. */
   usedAt: z.int().nullable(),
 });
 
 export type StoredRegistration = Readonly<z.infer<typeof row>>;
 type Intent = Pick<StoredRegistration, 'agent' | 'service' | 'place' | 'name' | 'placeholder'>;
 
-/** Times are wall clock, ms since the epoch. What was removed never comes back. */
+/** Times are wall clock, ms since the epoch. Removed entries never return. */
 export type RegistrationTable = ReturnType<typeof registrationTable>;
 
 export function registrationTable(db: Database) {
@@ -45,21 +45,20 @@ export function registrationTable(db: Database) {
   const prune = db.prepare("DELETE FROM registrations WHERE state = 'removed' AND removed_at < ?");
   const forget = db.prepare('DELETE FROM registrations WHERE agent = ?');
   return {
-    /** To be written before the service is asked; once more before it is asked again. */
+    /** Must be written before the service is asked, and again before each retry. */
     intend: ({ agent, service, place, name, placeholder }: Intent, at: number): void =>
       void intend.run(agent, service, place, name, placeholder ? 1 : 0, at),
     made: (agent: AgentId, remote: string | null, at: number): void => void made.run(remote, at, agent),
-    /** It is still of use: for those that outlive agents. */
+    /** Records that it is still used, for entries that outlive agents. */
     used: (agent: AgentId, at: number): void => void used.run(at, agent),
     removed: (agent: AgentId, at: number): void => void removed.run(at, agent),
-    /** Those of a service that are not removed yet, oldest first. */
+    /** Entries of a service that are not removed yet, oldest first. */
     open: (service: string): StoredRegistration[] => open.all(service),
-    /** Names of the services with some that are not removed yet. */
+    /** Names of services with entries that are not removed yet. */
     services: (): string[] => services.all().map((found) => String(found.service)),
     get: (agent: AgentId): StoredRegistration | null => get.get(agent),
-    /** Forgets those removed before `time`. */
+    /** Deletes entries that were removed before `time`. */
     prune: (time: number): void => void prune.run(time),
-    /** As if it had never been. */
     forget: (agent: AgentId): void => void forget.run(agent),
   };
 }

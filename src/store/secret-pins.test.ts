@@ -1,4 +1,4 @@
-/** Pins outlive the daemon; who was first stays first. */
+/** Pins outlive the daemon; the first pipeline stays the first. */
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -21,7 +21,7 @@ const first = (fingerprint: string, pipeline: string, at: number) =>
 const allow = (fingerprint: string, pipeline: string, at: number) =>
   store.transaction({ durable: true }, () => store.secretPins.allow({ fingerprint, pipeline, at }));
 
-it('the first is first once; others may be allowed beside it', () => {
+it('only one pipeline is the first; others may be allowed in addition', () => {
   expect([first(one, 'acme/solver', 1), first(one, 'acme/docs', 2), first(one, 'acme/solver', 3)]).toEqual([true, false, false]);
   expect([allow(one, 'acme/docs', 4), allow(one, 'acme/docs', 5), allow(one, 'acme/solver', 6)]).toEqual([true, false, false]);
   expect(store.secretPins.of(one)).toEqual([
@@ -30,13 +30,13 @@ it('the first is first once; others may be allowed beside it', () => {
   ]);
 });
 
-it('what was allowed before any used it has no first', () => {
+it('a value that was allowed before its first use has no first pipeline', () => {
   allow(one, 'acme/docs', 1);
   expect(first(one, 'evil/docs', 2)).toBe(false);
   expect(store.secretPins.of(one)).toHaveLength(1);
 });
 
-it('all are listed value by value, and are there after a restart', () => {
+it('all are listed by value, and survive a restart', () => {
   first(two, 'b/b', 1);
   first(one, 'a/a', 2);
   allow(two, 'c/c', 3);
@@ -49,7 +49,7 @@ it('all are listed value by value, and are there after a restart', () => {
   ]);
 });
 
-it('one pipeline or all are forgotten; then the next is the first again', () => {
+it('one pipeline or all can be removed; then the next is the first again', () => {
   first(one, 'a/a', 1);
   allow(one, 'b/b', 2);
   allow(one, 'c/c', 3);

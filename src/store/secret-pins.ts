@@ -1,4 +1,7 @@
-/** Which pipelines may use an encrypted value that is bound to none itself: the first that used it, and those it was allowed to. */
+/**
+ * Which pipelines may use an encrypted value that is not bound to any itself: the first that used it, and those that a person
+ * allowed.
+ */
 import { z } from 'zod';
 import { type Database, query } from './db.ts';
 
@@ -7,16 +10,15 @@ const row = z.object({
   fingerprint: z.string(),
   /** `ORGANISATION/SLUG`, or with `*` for the pipeline, or for both. */
   pipeline: z.string(),
-  /** Variable that it was used as, without `SECRET_`; null when it was allowed before it was used. */
+  /** Variable in which it was used, without `SECRET_`; null if it was allowed before it was used. */
   name: z.string().nullable(),
-  /** `used`: it was the first to use the value. `allowed`: a person said so. */
+  /** `used`: the first to use the value. `allowed`: by a person. */
   origin: z.enum(['used', 'allowed']),
   /** Wall clock, ms since the epoch. */
   at: z.int(),
 });
 
 export type SecretPin = Readonly<z.infer<typeof row>>;
-export type SecretPinTable = ReturnType<typeof secretPinTable>;
 
 export function secretPinTable(db: Database) {
   const columns = 'fingerprint, pipeline, name, origin, pinned_at AS at';
@@ -38,16 +40,19 @@ export function secretPinTable(db: Database) {
   const forget = db.prepare('DELETE FROM secret_pins WHERE fingerprint = ? AND pipeline = ?');
   const forgetAll = db.prepare('DELETE FROM secret_pins WHERE fingerprint = ?');
   return {
-    /** Sorted by when each value was pinned first. */
+    /** Sorted by the first pin of each value. */
     all: (): SecretPin[] => all.all(),
     of: (fingerprint: string): SecretPin[] => of.all(fingerprint),
-    /** Pins a value that is pinned to nothing; false when it is pinned already, to whomever. */
+    /** Pins a value that has no pins; false if it has any. */
     first: ({ fingerprint, pipeline, name, at }: Omit<SecretPin, 'origin'>): boolean =>
       first.run(fingerprint, pipeline, name, at, fingerprint).changes === 1,
-    /** False when it was allowed, or was the first, before. */
+    /** False if it was allowed, or the first, before. */
     allow: ({ fingerprint, pipeline, at }: Pick<SecretPin, 'fingerprint' | 'pipeline' | 'at'>): boolean =>
       allow.run(fingerprint, pipeline, at).changes === 1,
-    /** Takes the pin of one pipeline, or null: all of the value, so that the next that uses it is the first again. How many went. */
+    /**
+     * Removes the pin of one pipeline, or with null all pins of the value, so that the next pipeline is the first again. Returns
+     * how many were removed.
+     */
     forget: (fingerprint: string, pipeline: string | null): number =>
       Number((pipeline === null ? forgetAll.run(fingerprint) : forget.run(fingerprint, pipeline)).changes),
   };

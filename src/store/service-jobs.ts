@@ -1,4 +1,4 @@
-/** Jobs of CI services that keep their jobs themselves, as far as onejob has seen them: for people. */
+/** Jobs of CI services that keep their own jobs, as far as onejob has seen them, for people. */
 import { z } from 'zod';
 import type { ServiceJob } from '../ci/ci-service.ts';
 import type { JobId } from '../core/slot.ts';
@@ -21,14 +21,13 @@ const body = z.object({
   demands: z.array(z.string()),
   state: z.enum(['waiting', 'assigned', 'running', 'done']),
   result: text,
-  // Rows of before have none.
+  // Older rows have none.
   note: text.default(null),
   queuedAt: time,
   startedAt: time,
   endedAt: time,
 }) satisfies z.ZodType<ServiceJob>;
 
-/** A row holds it as JSON. */
 const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
 
 /** Times are wall clock, ms since the epoch. */
@@ -46,7 +45,7 @@ export function serviceJobTable(db: Reader) {
     get: (id: JobId): ServiceJob | null => get.get(id),
     /** Newest first. */
     list: (limit: number): ServiceJob[] => list.all(limit),
-    /** Forgets those seen last before `time`. */
+    /** Deletes those last seen before `time`. */
     prune: (before: number): void => void prune.run(before),
   };
 }

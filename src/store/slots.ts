@@ -1,4 +1,4 @@
-/** Slots as they were last decided. Saving one costs the same however many there are. */
+/** Slots as they were last decided. Saving one costs the same for any number of slots. */
 import { z } from 'zod';
 import type { Exit, Slot } from '../core/slot.ts';
 import { type Reader, understand } from './db.ts';
@@ -16,9 +16,8 @@ const standby = z.discriminatedUnion('kind', [
 
 const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
 const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
-// Slots written by 0.1.0 and before know neither of it nor of how what leaves has ended.
+// Slots of 0.1.0 and before have neither a fingerprint nor the exit of what leaves.
 const fingerprint = z.string().default('');
-/** How an agent ended. */
 export const exit = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('code'), code: z.number() }),
   z.object({ kind: z.literal('signal'), signal: z.string() }),
@@ -32,12 +31,16 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('idle'), agent, fingerprint, online: z.boolean(), since: z.number() }),
   z.object({ kind: z.literal('retiring'), agent, since: z.number() }),
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
-  z.object({ kind: z.literal('stopping'), ...ending }),
-  z.object({ kind: z.literal('killing'), ...ending }),
+  z.object({ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), ...ending }),
+  // Written by 0.1.0 and before as two states.
+  z
+    .object({ kind: z.enum(['stopping', 'killing']), ...ending })
+    .transform(
+      ({ kind, ...lane }) => ({ ...lane, kind: 'ending' as const, signal: kind === 'stopping' ? 'TERM' : 'KILL' }) as const,
+    ),
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);
 
-/** A slot as it stands in the store. */
 export const slotSchema = z.object({
   key: z.string(),
   runtime: z.string(),
@@ -49,13 +52,11 @@ export const slotSchema = z.object({
   leaving: z.array(z.object({ agent, job, exit: exit.nullable().default(null) })),
 }) satisfies z.ZodType<Slot>;
 
-/** A slot that was loaded. Its times count only when `thisBoot`: the core's clock starts anew with each boot. */
+/** A loaded slot. Its times are valid only if `thisBoot`: the core's clock restarts with each boot. */
 export interface StoredSlot {
   readonly slot: Slot;
   readonly thisBoot: boolean;
 }
-
-export type SlotTable = ReturnType<typeof slotTable>;
 
 export function slotTable(db: Reader, bootId: string) {
   const all = db.prepare('SELECT key, boot, body FROM slots ORDER BY key');
@@ -64,7 +65,7 @@ export function slotTable(db: Reader, bootId: string) {
   );
   const remove = db.prepare('DELETE FROM slots WHERE key = ?');
   return {
-    /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT when one cannot be understood */
+    /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT if one is invalid */
     all: (): StoredSlot[] =>
       all.all().map(({ key, boot, body }) => ({
         slot: understand(db, `slot ${key}`, () => slotSchema.parse(JSON.parse(String(body)))),

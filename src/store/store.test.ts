@@ -30,7 +30,7 @@ const slot = (key: string, more: Partial<Slot> = {}): Slot => ({ ...emptySlot({ 
 const save = (to: Store, one: Slot) => to.transaction({ durable: false }, () => to.slots.save(one));
 
 describe('slots', () => {
-  it('come back as they were, in every state', () => {
+  it('are restored unchanged, in every state', () => {
     const lanes: Slot['agent'][] = [
       { kind: 'free' },
       { kind: 'registering', agent: 'a', fingerprint: 'f', since: 1 },
@@ -38,9 +38,10 @@ describe('slots', () => {
       { kind: 'idle', agent: 'a', fingerprint: 'f', online: true, since: 1 },
       { kind: 'retiring', agent: 'a', since: 1 },
       { kind: 'busy', agent: 'a', job: null, since: 1, due: null },
-      { kind: 'stopping', agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 },
+      { kind: 'ending', signal: 'TERM', agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 },
       {
-        kind: 'killing',
+        kind: 'ending',
+        signal: 'KILL',
         agent: 'a',
         job: 'j',
         why: 'unreleased',
@@ -73,7 +74,7 @@ describe('slots', () => {
     expect(store().slots.all()).toEqual(slots.map((one) => ({ slot: one, thisBoot: true })));
   });
 
-  it('of another boot are marked, as their times mean nothing in this one', () => {
+  it('of another boot are marked, since their times mean nothing in this one', () => {
     save(store(), slot('p/1'));
     open[0]?.close();
     const db = new DatabaseSync(path('onejob.db'));
@@ -82,7 +83,24 @@ describe('slots', () => {
     expect(store().slots.all()).toEqual([{ slot: slot('p/1'), thisBoot: false }]);
   });
 
-  it('that cannot be understood are an error that names them', () => {
+  it('of 0.1.0, whose end was two states, are read as one', () => {
+    const ending = { agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 } as const;
+    const first = store();
+    for (const key of ['p/1', 'p/2']) save(first, slot(key));
+    first.close();
+    const db = new DatabaseSync(path('onejob.db'));
+    const write = db.prepare(`UPDATE slots SET body = json_set(body, '$.agent', json(?)) WHERE key = ?`);
+    write.run(JSON.stringify({ kind: 'stopping', ...ending }), 'p/1');
+    write.run(JSON.stringify({ kind: 'killing', ...ending }), 'p/2');
+    db.close();
+    const lanes = store().slots.all();
+    expect(lanes.map((one) => one.slot.agent)).toEqual([
+      { kind: 'ending', signal: 'TERM', ...ending },
+      { kind: 'ending', signal: 'KILL', ...ending },
+    ]);
+  });
+
+  it('that are invalid cause an error that names them', () => {
     save(store(), slot('p/1'));
     open[0]?.close();
     const db = new DatabaseSync(path('onejob.db'));
@@ -128,7 +146,7 @@ describe('a transaction', () => {
 });
 
 describe('the owner', () => {
-  it('is made once per installation', () => {
+  it('is created once per installation', () => {
     const { owner } = store();
     open[0]?.close();
     expect(owner).toMatch(/^[0-9a-f]{12}$/);
@@ -138,7 +156,7 @@ describe('the owner', () => {
 });
 
 describe('the lead', () => {
-  it('is one manager’s at a time, in this process too', () => {
+  it('belongs to one manager at a time, also in this process', () => {
     const first = store();
     expect(() => store()).toThrow(`Another onejob (pid ${process.pid}) leads the state directory ${first.dir}.`);
     first.close();
@@ -188,7 +206,7 @@ describe('a database that is not right', () => {
     expect(readFileSync(path('onejob.db'), 'latin1')).toBe(content);
   });
 
-  it('because its pages are overwritten is an error once that shows, and never deleted', () => {
+  it('because of overwritten pages is an error when it is noticed, and never deleted', () => {
     const one = store();
     for (let i = 0; i < 200; i += 1) save(one, slot(`p/${i}`));
     one.close();
@@ -209,7 +227,7 @@ describe('a database that is not right', () => {
 });
 
 describe.skipIf(lacks('mount', 'root'))('on a full disk', () => {
-  it('refuses what it cannot write, keeps what it has, and goes on once there is room', () => {
+  it('refuses what it cannot write, keeps what it has, and continues once there is room', () => {
     const mount = join(dir.path, 'disk');
     mkdirSync(mount);
     expect(spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=1m', 'none', mount]).status).toBe(0);
@@ -235,7 +253,7 @@ describe.skipIf(lacks('mount', 'root'))('on a full disk', () => {
 });
 
 describe('history', () => {
-  it('tells of each agent once, newest first', () => {
+  it('lists each agent once, newest first', () => {
     const one = store();
     one.transaction({ durable: false }, () => {
       for (const [at, agent] of ['a', 'b', 'c'].entries())

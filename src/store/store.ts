@@ -1,13 +1,13 @@
 /**
- * The store: everything a manager must still know after `kill -9`, in one state directory that one manager leads.
- * The only place with SQL in it.
+ * The store: everything that a manager must still know after `kill -9`, in a state directory with one leader. The only place with
+ * SQL.
  */
 import { randomBytes } from 'node:crypto';
-import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import { type Clock, sleep } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
+import { bootId } from '../system/process-identity.ts';
 import { type Database, openDatabase } from './db.ts';
 import { deviceTable, proofTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
@@ -23,13 +23,13 @@ import { slotTable } from './slots.ts';
 export type Store = ReturnType<typeof assemble>;
 
 /** @throws OnejobError E_STATE_DIR, E_STATE_NETWORK_FS, E_STATE_LED, E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL */
-export function openStore(stateDir: string, options: { readonly temporary?: boolean } = {}): Store {
+export function openStore(stateDir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Store {
   const dir = prepareDirectory(stateDir);
-  const lead = takeLead(dir, options);
+  const lead = takeLead(dir, { temporary });
   let db: Database | null = null;
   try {
     db = openDatabase(join(dir, databaseName));
-    return assemble(dir, db, lead);
+    return assemble(dir, db, lead, temporary);
   } catch (error) {
     db?.close();
     lead.release();
@@ -37,16 +37,18 @@ export function openStore(stateDir: string, options: { readonly temporary?: bool
   }
 }
 
-function assemble(dir: string, db: Database, lead: Lead) {
-  const bootId = readFileSync('/proc/sys/kernel/random/boot_id', 'utf8').trim();
+function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
+  const boot = bootId();
   return {
     /** Real path of the state directory. */
     dir,
-    /** Id of this installation: made once per state directory, labels everything onejob creates. 12 hex digits. */
+    /** Id of this installation: created once per state directory, and a label of everything that onejob creates. 12 hex digits. */
     owner: ownerOf(db),
-    /** Id of the running boot; times of slots stored in another one mean nothing. */
-    bootId,
-    slots: slotTable(db, bootId),
+    /** Id of the running boot; times of slots from another boot mean nothing. */
+    bootId: boot,
+    /** Whether its manager ends with its last job, and makes no agents that wait for jobs. */
+    temporary,
+    slots: slotTable(db, boot),
     jobs: jobTable(db),
     history: historyTable(db),
     registrations: registrationTable(db),
@@ -56,18 +58,18 @@ function assemble(dir: string, db: Database, lead: Lead) {
     secretPins: secretPinTable(db),
     holds: holdTable(db),
     /**
-     * Runs `fn` as one commit; a throw rolls it back. `durable`: the commit outlives a power cut; otherwise it outlives a
-     * crash of the process only. Not to be nested.
-     * @throws OnejobError E_STATE_FULL (retry) when the disk does not take it, and whatever `fn` throws
+     * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the
+     * process. Not to be nested.
+     * @throws OnejobError E_STATE_FULL (retry) if the disk refuses it, and whatever `fn` throws
      */
     transaction: db.transaction,
-    /** Makes every commit so far outlive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
+    /** Makes every commit so far survive a power cut: one sync for many commits. @throws OnejobError E_STATE_FULL */
     sync: db.sync,
-    /** The same before it returns. @throws OnejobError E_STATE_FULL */
+    /** The same, synchronously. @throws OnejobError E_STATE_FULL */
     syncNow: db.syncNow,
-    /** Writes down where this manager listens, for clients of the state directory; null: not any more. */
+    /** Records where this manager listens, for clients of the state directory; null: nowhere. */
     listens: lead.listens,
-    /** House-keeping for quiet moments: about every minute is enough. */
+    /** Housekeeping for quiet moments: about every minute is enough. */
     checkpoint: db.checkpoint,
     close(): void {
       db.close();
@@ -91,19 +93,17 @@ const [usualPatience, again] = [30_000, 50];
 
 interface OpenOptions {
   readonly temporary: boolean;
-  /** Tells the temporary manager that listens there to leave its agents and go. May fail: it is told again. */
+  /** Tells the temporary manager that listens there to leave its agents and end. May fail: it is told again. */
   readonly tellToLeave: (socket: string) => Promise<void>;
-  /** ms that one which does not leave is waited for; default 30 s. */
+  /** ms to wait for one that does not leave. Default 30 s. */
   readonly patience?: number;
-  /** Default: the real one. */
   readonly clock?: Clock;
 }
 
 /**
- * Takes the lead from a manager that ends by itself: a daemon that is there to stay does not wait for one that is not. The temporary
- * one is told to leave, and its jobs are adopted.
- * @throws OnejobError what `openStore` throws; E_STATE_LED at once for a leader that is there to stay and for who is temporary too,
- * else after `patience`
+ * Takes the lead. A permanent daemon does not wait for a temporary manager to end: it tells it to leave, and adopts its jobs.
+ * @throws OnejobError what `openStore` throws; E_STATE_LED at once if the leader is permanent or this one is temporary, too, else
+ * after `patience`
  */
 export async function openWhenFree(stateDir: string, options: OpenOptions): Promise<Store> {
   const { temporary, tellToLeave, patience = usualPatience, clock = systemClock } = options;
@@ -111,10 +111,10 @@ export async function openWhenFree(stateDir: string, options: OpenOptions): Prom
     try {
       return openStore(stateDir, { temporary });
     } catch (error) {
-      // One that is temporary itself has a client that joins the leader.
+      // A temporary one has a client that joins the leader.
       if (!(error instanceof OnejobError) || error.code !== 'E_STATE_LED' || temporary) throw error;
       const leader = leaderOf(stateDir);
-      // Without one it is just coming or going.
+      // Without a record the leader is just starting or ending.
       if (leader?.temporary === false) throw error;
       if (clock.now() > until) throw leader === null ? error : stays(stateDir, leader.pid, patience);
       if (leader?.socket != null) await tellToLeave(leader.socket).catch(() => {});

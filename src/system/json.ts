@@ -1,4 +1,4 @@
-/** What a text says as JSON; undefined for a text that is none. */
+/** Parses JSON; undefined if the text is not JSON. */
 export function jsonOf(text: string): unknown {
   try {
     return JSON.parse(text);

@@ -1,9 +1,9 @@
 /**
- * Which process is meant: a pid alone is reused, so a process is its pid, its start time and the boot it lives in.
- * Never signals a process whose identity does not match.
+ * Identifies processes: pids are reused, so a process is its pid, its start time and the boot it lives in. A process whose
+ * identity does not match is never signalled.
  */
 import { readdirSync, readFileSync } from 'node:fs';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 
 /** Environment variable that every process of an agent inherits. */
 export const markVariable = 'ONEJOB_AGENT_MARK';
@@ -14,7 +14,7 @@ export interface ProcessIdentity {
   readonly start: string;
 }
 
-/** One line of /proc/PID/stat; null when it is not one. The command name in it may hold spaces and brackets. */
+/** Parses a line of /proc/PID/stat; null if it is invalid. The command name in it may contain spaces and brackets. */
 export function parseStat(
   line: string,
 ): (ProcessIdentity & { readonly state: string; readonly parent: number; readonly group: number }) | null {
@@ -30,13 +30,13 @@ function stat(pid: number): ReturnType<typeof parseStat> {
   return line === null ? null : parseStat(line);
 }
 
-/** Whether exactly this process still runs. One that has ended but was not waited for does not. */
+/** Whether exactly this process still runs. A zombie does not. */
 export function isAlive(process: ProcessIdentity): boolean {
   const now = stat(process.pid);
   return now !== null && now.start === process.start && now.state !== 'Z' && now.state !== 'X';
 }
 
-/** Signals exactly this process; false when it is gone. */
+/** Signals exactly this process; false if it is gone. */
 export function signalProcess(target: ProcessIdentity, signal: 'TERM' | 'KILL'): boolean {
   if (!isAlive(target)) return false;
   return killPid(target.pid, signal);
@@ -60,8 +60,8 @@ export function allPids(): number[] {
 }
 
 /**
- * Descriptors, other than the first three, that this process was started with and hands on to its children: whatever Node
- * opens itself is closed on exec (O_CLOEXEC in /proc/self/fdinfo, proc(5)).
+ * Descriptors but the first three that this process inherited and passes on to its children. Node closes its own on exec
+ * (O_CLOEXEC in /proc/self/fdinfo, proc(5)).
  */
 export function inheritedDescriptors(): number[] {
   return readdirSync('/proc/self/fdinfo')
@@ -72,7 +72,7 @@ export function inheritedDescriptors(): number[] {
     });
 }
 
-/** Every living process that one of `roots` brought into being and whose ancestors still live, with the roots. */
+/** `roots` and every living process whose ancestors lead to one of them. */
 export function withDescendants(roots: Iterable<number>): Set<number> {
   const children = new Map<number, number[]>();
   for (const pid of allPids()) {
@@ -89,12 +89,12 @@ export function withDescendants(roots: Iterable<number>): Set<number> {
   return found;
 }
 
-/** The file is not there, or will never be ours to read. Any other code says only that it could not be read now. */
+/** The file does not exist, or will never be readable. Any other code only means that it could not be read now. */
 const absent: readonly string[] = ['ENOENT', 'ESRCH', 'ENOTDIR', 'EISDIR', 'ELOOP', 'EACCES', 'EPERM', 'ENODEV', 'EOPNOTSUPP'];
 
 /**
- * The file's text, or `otherwise` when it is gone, or not ours.
- * @throws OnejobError E_SANDBOX_UNREAD when it may be there: no free descriptor, or a disk that fails, says nothing (S6).
+ * The file's text, or `otherwise` if it does not exist or is not ours.
+ * @throws OnejobError E_SANDBOX_UNREAD if it may exist: a lack of descriptors or a failing disk says nothing (S6)
  */
 export function readOr<T>(path: string, otherwise: T): string | T {
   try {
@@ -105,7 +105,7 @@ export function readOr<T>(path: string, otherwise: T): string | T {
   }
 }
 
-/** Whether what failed so may succeed later: no free descriptor, a disk that does not answer. */
+/** Whether such an error may pass: a lack of descriptors, a disk that does not respond. */
 export function mayPass(error: unknown): boolean {
   if (error instanceof OnejobError) return error.retry;
   const code = codeOf(error);
@@ -113,8 +113,7 @@ export function mayPass(error: unknown): boolean {
 }
 
 export function unread(path: string, cause: unknown): OnejobError {
-  const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_SANDBOX_UNREAD', `Cannot read ${path} now: ${why}.`, {
+  return new OnejobError('E_SANDBOX_UNREAD', `Cannot read ${path} now: ${messageOf(cause)}.`, {
     hint: 'Look for a failing disk, or a limit on open files.',
     retry: true,
     cause,

@@ -1,13 +1,13 @@
 /**
- * Runs a program of this host to its end and takes what it says. For what may hang in the kernel, where not even KILL ends it, there is
- * `gpu/run.ts`.
+ * Runs a program of this host to its end and returns its output. For programs that may hang in the kernel, where not even KILL
+ * ends them, see `gpu/run.ts`.
  */
 import { type ExecFileException, execFile } from 'node:child_process';
 
 export interface Ended {
-  /** Its exit code; null when it was killed, and the system's own word, such as `ENOENT`, when it could not be run. */
+  /** Its exit code; null if it was killed; the system's code, such as `ENOENT`, if it could not start. */
   readonly code: number | string | null;
-  /** null when it ended with 0. */
+  /** null if it exited with 0. */
   readonly error: ExecFileException | null;
   readonly stdout: Buffer;
   readonly stderr: string;
@@ -15,22 +15,22 @@ export interface Ended {
 
 export interface RunOptions {
   readonly cwd?: string;
-  /** Default: that of this process. */
+  /** Default: the environment of this process. */
   readonly env?: Readonly<Record<string, string>>;
-  /** Its standard input; default empty. */
+  /** Its standard input. Default: empty. */
   readonly input?: string | Uint8Array;
-  /** ms after which it is killed; default never. */
+  /** ms after which it is killed. Default: never. */
   readonly timeout?: number;
-  /** Bytes of each stream that it may say; default 64 MiB. */
+  /** Maximum bytes of each stream. Default: 64 MiB. */
   readonly most?: number;
   readonly signal?: AbortSignal;
-  /** How it is ended when it takes too long or nobody waits any more; default KILL. */
+  /** The signal that ends it after a timeout or abort. Default: KILL. */
   readonly killSignal?: 'SIGKILL' | 'SIGTERM';
 }
 
 /**
- * A failure is part of the answer: whoever gave `signal` looks whether it has aborted.
- * @throws what the system says when no process can be made, such as `E2BIG`
+ * A failure is part of the result; callers that pass `signal` check whether it has aborted.
+ * @throws what the system reports if a process cannot be created, such as `E2BIG`
  */
 export function run(program: string, args: readonly string[], options: RunOptions = {}): Promise<Ended> {
   const { input = '', most = 64 * 2 ** 20, killSignal = 'SIGKILL', ...rest } = options;
@@ -39,7 +39,7 @@ export function run(program: string, args: readonly string[], options: RunOption
     const child = execFile(program, args, how, (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : (error.code ?? null), error, stdout, stderr: stderr.toString() });
     });
-    // It may end without having read it.
+    // It may end without reading its input.
     child.stdin?.on('error', () => {});
     child.stdin?.end(input);
   });

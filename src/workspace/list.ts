@@ -1,31 +1,29 @@
 /**
- * Which files of a folder are sent in. In a git work tree: what git tracks and what it does not ignore, with submodules
- * and nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent
- * unless `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
+ * Lists the files of a folder that are sent. In a git work tree: files that git tracks or does not ignore, with submodules and
+ * nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent unless
+ * `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
-
 import { lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
 import { run } from '../system/run.ts';
 
 export interface Listing {
-  /** Relative to the folder, in order. */
+  /** Relative to the folder, sorted. */
   readonly paths: readonly string[];
-  /** Whether git said what belongs to it. */
   readonly git: boolean;
-  /** Sentences on what could not be listed. */
+  /** Sentences about files that could not be listed. */
   readonly warnings: readonly string[];
 }
 
-/** @throws OnejobError E_WORKSPACE_READ when the folder, or git in it, cannot be read */
+/** @throws OnejobError E_WORKSPACE_READ if the folder, or git in it, cannot be read */
 export async function listWorkspace(folder: string): Promise<Listing> {
   const top = resolve(folder);
   try {
     if (!lstatSync(`${top}/`).isDirectory()) throw new Error('it is not a directory');
   } catch (error) {
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${message(error)}.`, {
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${messageOf(error)}.`, {
       hint: 'Give a folder with --workspace, or use --no-workspace.',
     });
   }
@@ -35,7 +33,6 @@ export async function listWorkspace(folder: string): Promise<Listing> {
   return { paths: [...new Set(paths)].sort(), git: tracked !== null, warnings };
 }
 
-/** Whether git has to be asked. */
 function isBelowGit(top: string): boolean {
   for (let at = top; ; at = dirname(at)) {
     if (hasGit(at)) return true;
@@ -43,7 +40,7 @@ function isBelowGit(top: string): boolean {
   }
 }
 
-/** null when git says that this is no repository, whatever is called `.git` there. */
+/** null if git says that this is not a repository, whatever `.git` is there. */
 async function listGit(top: string, prefix: string, warnings: string[]): Promise<string[] | null> {
   const output = await runGit(join(top, prefix));
   if (output === null) return null;
@@ -52,12 +49,12 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
   const isReal = realFolders(top);
   for (const name of found) {
     const path = prefix + name.replace(/\/$/, '');
-    // Tracked and deleted; or its folder became a link, behind which something else may be.
+    // Deleted but still tracked; or its folder became a link, with something else behind it.
     const entry = isReal(dirname(path)) ? lstatSync(join(top, path), { throwIfNoEntry: false }) : undefined;
     if (entry === undefined) continue;
     if (!entry.isDirectory()) paths.push(path);
     else {
-      // git names a submodule or nested repository, but nothing in it.
+      // git names a submodule or nested repository, but not its contents.
       const below = hasGit(join(top, path)) ? await listGit(top, `${path}/`, warnings) : null;
       for (const one of below ?? walk(top, path, isGit, warnings)) paths.push(one);
     }
@@ -65,7 +62,7 @@ async function listGit(top: string, prefix: string, warnings: string[]): Promise
   return paths;
 }
 
-/** Whether a path below `top` is a folder that is reached without any link. Looks once per folder. */
+/** Whether a path below `top` is a folder that is reached without a link. Checks each folder once. */
 function realFolders(top: string): (path: string) => boolean {
   const known = new Map([['.', true]]);
   return function isReal(path): boolean {
@@ -119,7 +116,7 @@ function ignoreLines(top: string): string[] {
   try {
     return readFileSync(path, 'utf8').split('\n');
   } catch (error) {
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${message(error)}.`, { hint: 'Fix or remove that file.' });
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot read ${path}: ${messageOf(error)}.`, { hint: 'Fix or remove that file.' });
   }
 }
 
@@ -131,8 +128,8 @@ function walk(top: string, start: string, ignores: Ignores, warnings: string[]):
     try {
       entries = readFolder(join(top, at));
     } catch (error) {
-      if (at === start) throw new OnejobError('E_WORKSPACE_READ', `Cannot read the folder ${join(top, at)}: ${message(error)}.`);
-      warnings.push(`Skipped ${at}: ${message(error)}.`);
+      if (at === start) throw new OnejobError('E_WORKSPACE_READ', `Cannot read the folder ${join(top, at)}: ${messageOf(error)}.`);
+      warnings.push(`Skipped ${at}: ${messageOf(error)}.`);
       continue;
     }
     for (const { bytes, isDirectory } of entries) {
@@ -155,20 +152,16 @@ function readFolder(path: string): { readonly bytes: Buffer; readonly isDirector
   return entries.map((entry) => ({ bytes: entry.name, isDirectory: entry.isDirectory() }));
 }
 
-/** The name as text; null when that would not give the same bytes back. */
+/** The name as text; null if that would give other bytes. */
 function asName(bytes: Buffer): string | null {
   const name = bytes.toString('utf8');
   return Buffer.from(name, 'utf8').equals(bytes) ? name : null;
 }
 
-function message(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}
-
 /**
- * `.onejobignore`, with the syntax of gitignore(5): the last pattern that matches decides, `!` takes back, a trailing slash means
- * directories only, a slash elsewhere ties the pattern to the top. What is below an ignored directory stays ignored, as it is never
- * looked at. Whether a path relative to the top, without a leading slash, is left out.
+ * `.onejobignore`, with the syntax of gitignore(5): the last matching pattern decides, `!` takes back, a trailing slash means
+ * directories only, another slash ties the pattern to the top. Everything below an ignored directory is ignored. Returns whether
+ * to leave out a path, which is relative to the top without a leading slash.
  */
 export type Ignores = (path: string, isDirectory: boolean) => boolean;
 

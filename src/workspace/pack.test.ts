@@ -107,7 +107,7 @@ describe('a plain folder', () => {
     expect(lstatSync(join(dir.path, 'out', 'run.sh')).mode & 0o777).toBe(0o750);
   });
 
-  it('names every folder before what is in it, so that it belongs to whoever the files are given to', async () => {
+  it('names every folder before its contents, so that it gets the owner of the files', async () => {
     for (const path of ['a/b/c/file', 'a/b/other', 'z']) put(path);
     chmodSync(join(top, 'a', 'b', 'c'), 0o550);
     const { stream } = await packWorkspace(top);
@@ -121,7 +121,7 @@ describe('a plain folder', () => {
     expect(listed.find((line) => line.endsWith(' a/b/c'))).toMatch(/^drwxr-x---/);
   });
 
-  it('leaves out, with a warning, what is no file and what tar cannot name', async () => {
+  it('leaves out, with a warning, anything but files, and names that tar cannot hold', async () => {
     put('a');
     execFileSync('mkfifo', [join(top, 'pipe')]);
     closeSync(openSync(Buffer.concat([Buffer.from(`${top}/`), Buffer.from([0xff, 0x41])]), 'w'));
@@ -133,7 +133,7 @@ describe('a plain folder', () => {
     ]);
   });
 
-  it('is an empty tar when it is empty, and an error when it is not there', async () => {
+  it('is an empty tar if it is empty, and an error if it does not exist', async () => {
     expect((await sent()).found).toEqual({});
     await expect(packWorkspace(join(top, 'none'))).rejects.toMatchObject({ code: 'E_WORKSPACE_READ' });
     put('file');
@@ -157,7 +157,7 @@ describe('a plain folder', () => {
 describe('a folder that changes while it is read', () => {
   const large = Buffer.alloc(2 * 2 ** 20, 'L');
 
-  it('still gives a sound tar', async () => {
+  it('still gives a valid tar', async () => {
     for (const name of ['a-vanishes', 'b-shrinks', 'c-grows', 'd-stays', 'e-becomes-link']) put(name, large);
     const warnings: string[] = [];
     const { stream } = await packWorkspace(top, { warn: (line) => warnings.push(line) });
@@ -193,7 +193,7 @@ describe('a folder that changes while it is read', () => {
     ]);
   });
 
-  it('leaves nothing open when sending is given up', async () => {
+  it('leaves nothing open when sending is aborted', async () => {
     put('big', large);
     const { stream } = await packWorkspace(top);
     for await (const _ of stream) {
@@ -245,7 +245,7 @@ describe('a git work tree', () => {
     );
   });
 
-  it('sends nothing from behind a link that took a tracked folder’s place', async () => {
+  it('sends nothing behind a link that replaced a tracked folder', async () => {
     git('init', '-q');
     put('etc/passwd', 'ours');
     put('file/below');
@@ -257,7 +257,7 @@ describe('a git work tree', () => {
     expect((await sent()).found).toEqual({ etc: '-> /etc', file: 'now a file' });
   });
 
-  it('is a plain folder when what is called .git is no repository', async () => {
+  it('is a plain folder if its .git is not a repository', async () => {
     put('.git/notes');
     put('a');
     expect(Object.keys((await sent()).found)).toEqual(['a']);
@@ -273,7 +273,7 @@ describe('a git work tree', () => {
   });
 });
 
-it('50,000 files take little memory and the tar is whole', async () => {
+it('50,000 files take little memory, and the tar is complete', async () => {
   // In memory where there is such a place: making so many files can take a disk half a minute.
   const fast = existsSync('/dev/shm') ? mkdtempSync('/dev/shm/onejob-test-') : null;
   onTestFinished(() => rmSync(fast ?? top, { recursive: true }));
@@ -295,7 +295,7 @@ it('50,000 files take little memory and the tar is whole', async () => {
   expect(most).toBeLessThan(150 * 2 ** 20);
 }, 120_000);
 
-it('is packed the same whoever asks', async () => {
+it('is packed the same way for every user', async () => {
   put('a');
   put('b');
   const [one, two] = [await packWorkspace(top), await packWorkspace(top)];

@@ -1,7 +1,7 @@
 /**
- * A folder as a tar stream, sent in as a job's workspace. Links are sent as links, wherever they point, and never
- * followed. A file that vanishes, shrinks or grows while it is read costs a warning, never a broken tar. Memory is one
- * file's part at a time.
+ * Packs a folder as a tar stream, which becomes a job's workspace. Links are sent as links, wherever they point, and never
+ * followed. A file that disappears, shrinks or grows while it is read causes a warning, never a broken tar. Memory holds a part
+ * of one file at a time.
  */
 import { constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'node:fs';
 import { open } from 'node:fs/promises';
@@ -9,23 +9,22 @@ import { join, resolve } from 'node:path';
 import { Readable } from 'node:stream';
 import { type Pack, pack } from 'tar-stream';
 import { workspaceLimit } from '../api/schema.ts';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 import { listWorkspace } from './list.ts';
 
 export interface PackOptions {
-  /** Bytes the tar may have; default 2 GiB. */
+  /** Maximum bytes of the tar. Default 2 GiB. */
   readonly limit?: number;
-  /** Told a sentence for everything that was not sent as it is. */
+  /** Receives a sentence for everything that was not sent as it is. */
   readonly warn?: (line: string) => void;
 }
 
 export interface PackedWorkspace {
   readonly files: number;
-  /** Bytes the tar will have, about. */
+  /** Approximate bytes of the tar. */
   readonly bytes: number;
-  /** Whether git said what belongs to it. */
   readonly git: boolean;
-  /** Destroy it to give up; nothing stays open. */
+  /** Destroy it to stop; nothing stays open. */
   readonly stream: Readable;
 }
 
@@ -34,11 +33,11 @@ interface Entry {
   readonly size: number;
 }
 
-/** Files up to this size are read in one go. */
+/** Files up to this size are read at once. */
 const small = 256 * 1024;
 const record = 512;
 
-/** Lists a folder and begins to pack it. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE */
+/** Lists a folder and starts to pack it. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE */
 export async function packWorkspace(folder: string, options: PackOptions = {}): Promise<PackedWorkspace> {
   const { limit = workspaceLimit, warn = () => {} } = options;
   const top = resolve(folder);
@@ -60,17 +59,17 @@ export async function packWorkspace(folder: string, options: PackOptions = {}): 
 }
 
 function tarSize(path: string, size: number): number {
-  // A long name takes a header of its own.
+  // A long name takes its own header.
   const heads = Buffer.byteLength(path) > 100 ? 4 : 1;
   return heads * record + Math.ceil(size / record) * record;
 }
 
-/** The tar's bytes. The packer is used for one entry at a time, so that its buffer never grows past that entry. */
+/** The tar's bytes. The packer handles one entry at a time, so its buffer never exceeds that entry. */
 async function* chunks(top: string, entries: readonly Entry[], warn: (line: string) => void): AsyncGenerator<Buffer> {
   const tar = pack();
   const bytes = tar[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
   const feeding = feed(tar, top, entries, warn);
-  // A failure destroys the packer, so that reading from it ends with the same error.
+  // A failure destroys the packer, so reading from it fails with the same error.
   feeding.catch((error: unknown) => tar.destroy(error instanceof Error ? error : new Error(String(error))));
   try {
     for (let next = await bytes.next(); next.done !== true; next = await bytes.next()) yield next.value;
@@ -86,22 +85,22 @@ async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (li
   for (const { path } of entries) {
     if (tar.destroyed) return;
     try {
-      // Whoever unpacks makes a folder that the tar does not name as root, and then the agent's user cannot write into it.
+      // Unpacking creates unnamed folders as root, and the agent's user could not write to them.
       for (const folder of newFoldersOf(path, folders)) await addFolder(tar, folder, join(top, folder));
       await add(tar, path, join(top, path), warn);
     } catch (error) {
-      const { code } = error as { code?: unknown };
-      if (typeof code !== 'string' || !skippable.has(code)) throw error;
+      const code = codeOf(error);
+      if (!skippable.has(code)) throw error;
       warn(code === 'ENOENT' ? `Skipped ${path}: it disappeared while the workspace was sent.` : `Skipped ${path}: ${code}.`);
     }
   }
   tar.finalize();
 }
 
-// ELOOP: O_NOFOLLOW met a link that took the place of a file. ENXIO: a socket or pipe did.
+// ELOOP: a link took the place of a file. ENXIO: a socket or pipe did.
 const skippable = new Set(['ENOENT', 'ENOTDIR', 'EACCES', 'EPERM', 'ELOOP', 'ENXIO', 'EINVAL', 'EISDIR']);
 
-/** The folders that `path` lies in and `known` lacks, outermost first; they are known afterwards. */
+/** The folders of `path` that are not in `known`, outermost first. They are added to it. */
 function newFoldersOf(path: string, known: Set<string>): string[] {
   const found: string[] = [];
   for (let at = path.lastIndexOf('/'); at > 0; at = path.lastIndexOf('/', at - 1)) {
@@ -116,7 +115,7 @@ function newFoldersOf(path: string, known: Set<string>): string[] {
 async function addFolder(tar: Pack, path: string, absolute: string): Promise<void> {
   const stats = lstatSync(absolute);
   const head = headOf(path, stats);
-  // One that its owner cannot write into could not be unpacked into either.
+  // Unpacking needs folders that their owner can write to.
   if (stats.isDirectory()) await entry(tar, { ...head, type: 'directory', mode: head.mode | 0o700 });
 }
 
@@ -137,7 +136,7 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
   try {
     const stats = await file.stat();
     const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
-    // Comes also when sending is given up, and then no drain does.
+    // It also closes when sending stops; then there is no drain event.
     const closed = new Promise<void>((resolve) => sink.once('close', () => resolve()));
     let failure: unknown = null;
     sink.once('error', (error: unknown) => {
@@ -186,13 +185,9 @@ function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer):
 function tooLarge(top: string, bytes: number, limit: number, entries: readonly Entry[], git: boolean): OnejobError {
   const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
   const named = largest.map(({ path, size }) => `${path} (${inWords(size)})`).join(', ');
-  return new OnejobError(
-    'E_WORKSPACE_TOO_LARGE',
-    `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, but at most ${inWords(limit)} can be sent. Largest: ${named}.`,
-    {
-      hint: `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`,
-    },
-  );
+  const message = `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, but at most ${inWords(limit)} can be sent. Largest: ${named}.`;
+  const hint = `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`;
+  return new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint });
 }
 
 function inWords(bytes: number): string {

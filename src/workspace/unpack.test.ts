@@ -32,7 +32,7 @@ const unpack = (...entries: Entry[]) => unpackArtifacts(tar(...entries), top);
 const read = (path: string) => readFileSync(join(top, path), 'utf8');
 
 describe('artifacts', () => {
-  it('are written below the folder, and what was written is told', async () => {
+  it('are written below the folder, and reported', async () => {
     const { written, refused } = await unpack(
       { name: './dist/', type: 'directory' },
       { name: './dist/app', mode: 0o6755, body: 'app' },
@@ -59,7 +59,7 @@ describe('artifacts', () => {
     expect(readdirSync(top).sort()).toEqual(['linked', 'old']);
   });
 
-  it('have no more rights than the umask leaves', async () => {
+  it('have no more permissions than the umask allows', async () => {
     const before = process.umask(0o027);
     try {
       await unpack(
@@ -92,7 +92,7 @@ describe('artifacts', () => {
     ['stand where a folder is', [{ name: 'folder', body: 'x' }]],
     ['stand below a file', [{ name: 'mine/x', body: 'x' }]],
   ];
-  it.each(hostile)('that %s are refused, the rest is kept', async (_, entries) => {
+  it.each(hostile)('that %s are refused, and the rest is kept', async (_, entries) => {
     writeFileSync(join(dir.path, 'outside', 'there'), 'untouched');
     symlinkSync(join(dir.path, 'outside'), join(top, 'exit'));
     writeFileSync(join(top, 'mine'), 'mine');
@@ -118,7 +118,7 @@ describe('artifacts', () => {
     expect(readdirSync(join(dir.path, 'outside'))).toEqual([]);
   });
 
-  it('of a stream that breaks off are an error, with no half-written file', async () => {
+  it('of a cut-off stream are an error, without a half-written file', async () => {
     const whole = await buffer(tar({ name: 'a', body: 'ok' }, { name: 'b', body: 'x'.repeat(1_000_000) }));
     await expect(unpackArtifacts(Readable.from([whole.subarray(0, 500_000)]), top)).rejects.toThrow();
     expect(readdirSync(top)).toEqual(['a']);

@@ -1,6 +1,6 @@
 /**
- * Artifacts into the current folder. A tar that came out of a job is not trusted: nothing is written outside the folder,
- * nor through a link, whether the link was there before or came with the tar. What is refused is told, the rest is kept.
+ * Unpacks artifacts into the current folder. A tar from a job is not trusted: nothing is written outside the folder, nor through
+ * a link, whether the link existed before or came with the tar. Refused entries are reported, the rest is kept.
  */
 import { randomBytes } from 'node:crypto';
 import {
@@ -22,11 +22,13 @@ import { extract, type Header } from 'tar-stream';
 export interface Unpacked {
   /** Paths relative to the folder, in the tar's order. */
   readonly written: readonly string[];
-  /** What was not written, and why. */
+  /** Entries that were not written, and why. */
   readonly refused: readonly { readonly path: string; readonly why: string }[];
 }
 
-/** Unpacks a tar stream below `folder`, replacing files of the same name. Throws when the stream is cut or the disk full. */
+/**
+ * Unpacks a tar stream below `folder`, and replaces files of the same name. Throws if the stream is cut off or the disk is full.
+ */
 export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal): Promise<Unpacked> {
   const top = resolve(folder);
   const written: string[] = [];
@@ -66,16 +68,14 @@ function safeParts(name: string): string[] | null {
   return parts.includes('..') ? null : parts;
 }
 
-/** What was written or looked at so far. */
 interface Progress {
   readonly top: string;
-  /** Files that came with the tar: the only ones a hard link may name. */
+  /** Files that came with the tar: the only valid targets of hard links. */
   readonly files: Set<string>;
-  /** Folders known to be real ones, no links. */
+  /** Folders that are not links. */
   readonly folders: Set<string>;
 }
 
-/** Files up to this size are written in one go. */
 const small = 256 * 1024;
 const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 
@@ -87,7 +87,7 @@ async function write(
   content: AsyncIterable<unknown>,
 ): Promise<string | null> {
   const { top, files } = progress;
-  // A job's own git folder could bring hooks that run here.
+  // A git folder from a job could contain hooks that run here.
   if (parts.some((part) => part.toLowerCase() === '.git')) return 'it is inside a .git folder';
   const blocked = makeFolders(progress, header.type === 'directory' ? parts : parts.slice(0, -1));
   if (blocked !== null) return blocked;
@@ -95,7 +95,7 @@ async function write(
   const name = parts.join('/');
   const path = join(top, name);
   if (lstatSync(path, { throwIfNoEntry: false })?.isDirectory() === true) return 'a directory with that name exists';
-  // Made beside and renamed: what was there is replaced as a whole, and a link is replaced, not followed.
+  // The new file is renamed over the old one: an existing file is replaced as a whole, and a link is replaced, not followed.
   const fresh = join(top, ...parts.slice(0, -1), `.onejob-${randomBytes(6).toString('hex')}`);
   try {
     const why = await make(fresh, parts, header, content, progress);
@@ -146,7 +146,7 @@ async function whole(content: AsyncIterable<unknown>): Promise<Buffer> {
   return Buffer.concat(parts);
 }
 
-/** Makes folders from the top down, refusing to go through anything that is not one; null, or why not. */
+/** Creates folders from the top down, and refuses to pass through anything else; null, or why not. */
 function makeFolders({ top, folders }: Progress, parts: readonly string[]): string | null {
   let path = top;
   for (const part of parts) {
@@ -162,8 +162,8 @@ function makeFolders({ top, folders }: Progress, parts: readonly string[]): stri
 }
 
 /**
- * Whether a link at `parts` leads to something inside. `..` counts only at its start, where every step is a real folder:
- * after a name, which may be a link itself, it could lead anywhere.
+ * Whether a link at `parts` stays inside. `..` may only be at its beginning, where every step is a real folder: after a name,
+ * which may be a link, it could lead anywhere.
  */
 function staysInside(parts: readonly string[], target: string): boolean {
   if (target === '' || target.startsWith('/') || target.includes('\0')) return false;
@@ -173,7 +173,7 @@ function staysInside(parts: readonly string[], target: string): boolean {
   return climbs <= parts.length - 1 && !steps.slice(climbs).includes('..');
 }
 
-/** Never set-id or unwritable to its owner: these are plain results. Who unpacks has its own umask taken off that. */
+/** Never set-id, always writable by the owner. The umask of the user applies in addition. */
 function permissions(mode: number | undefined): number {
   return ((mode ?? 0o644) & 0o777) | 0o600;
 }

@@ -4,7 +4,7 @@
  */
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
-import { type Allocation, allocate, type Fleet } from '../../src/core/allocate.ts';
+import { type Allocation, allocate, type Supply } from '../../src/core/allocate.ts';
 import type { Allocatable, Lease, Want } from '../../src/core/lease.ts';
 
 type Wants = readonly Want<Allocatable>[];
@@ -66,7 +66,7 @@ const near = (a: Allocatable, b: Allocatable) =>
   (a.parent ?? a.uuid) === (b.parent ?? b.uuid) ? 3 : Number(a.uuid[1]) >> 1 === Number(b.uuid[1]) >> 1 ? 1 : 0;
 const ids = (lease: Lease | undefined) => (lease?.devices ?? []).map(({ uuid }) => uuid);
 
-function check(asked: Wants, fleet: Fleet<Allocatable>, { slots, short }: Allocation): void {
+function check(asked: Wants, fleet: Supply<Allocatable>, { slots, short }: Allocation): void {
   const { devices, leases = [], inUse = new Set(), barred = new Set() } = fleet;
   const before = new Map(leases.map((lease) => [lease.key, lease]));
   const after = new Map(slots.map((slot) => [slot.key, slot]));

@@ -9,7 +9,6 @@ import { sleep } from '../../src/core/clock.ts';
 import type { AgentLane, Slot } from '../../src/core/slot.ts';
 import { createLocks, type DeviceLocks } from '../../src/gpu/lock.ts';
 import type { ToolReply, ToolRunner } from '../../src/gpu/run.ts';
-import type { HostParts } from '../../src/host.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
 import { openStore } from '../../src/store/store.ts';
 import { emptyHost, plugIn } from '../support/fake-tools/fake-tools.ts';
@@ -185,7 +184,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     if (mode === 'ok') answersSince = time.now;
     if (up === null) return;
     for (const slot of host.slots) if (slot.devices.length > 0 || lanes.has(slot.key)) followSlot(slot);
-    for (const known of up.loop.fleet?.book.known.all ?? []) followDevice(known);
+    for (const known of up.loop.deviceManager?.book.known.all ?? []) followDevice(known);
   }
 
   /** Whether a proof waits for more than what an agent left behind. */
@@ -207,7 +206,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     if (before === undefined || before.lane.kind === 'free') return;
     const had = before.lane;
     // Of what is out of use somebody else has to see.
-    const inUse = before.devices.filter((uuid) => host.up?.loop.fleet?.book.known.whyNot(uuid) === null);
+    const inUse = before.devices.filter((uuid) => host.up?.loop.deviceManager?.book.known.whyNot(uuid) === null);
     if (had.kind !== 'proving') {
       if (lane.kind === 'free' && inUse.length > 0)
         broken.push(`proof: slot ${key} is free after agent ${had.agent}, and nobody looked at its devices`);
@@ -395,7 +394,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
 
   return {
     name: 'gpus',
-    parts: (process): Partial<HostParts> => ({
+    parts: (process) => ({
       env: readEnvironment({ HOME: host.dir, PATH: '/usr/bin:/bin', ONEJOB_HOST_ROOT: root }),
       runner: runnerOf(process),
     }),
@@ -457,7 +456,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
         const one = pick(happening.card);
         const uuid = one.instances?.[0]?.uuid ?? one.uuid;
         host.process?.run(() => {
-          const fleet = host.up?.loop.fleet;
+          const fleet = host.up?.loop.deviceManager;
           const device = fleet?.book.known.get(uuid);
           if (fleet == null || device === undefined) return;
           fleet.reservations.reserve(device, { by: 'ann', for: ms(happening) });

@@ -6,13 +6,12 @@ import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'no
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import type { DownRequest, JobView } from '../../src/api/schema.ts';
-import { readEnvironment } from '../../src/config/environment.ts';
+import { type Environment, readEnvironment } from '../../src/config/environment.ts';
 import { loadConfig } from '../../src/config/load.ts';
 import { type AgentId, isEmpty, type Slot } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
-import { type Host, type HostParts, openHost } from '../../src/host.ts';
+import { type Host, type Outside, openHost } from '../../src/host.ts';
 import type { JobRequest } from '../../src/job.ts';
-import { rebased } from '../../src/manager/loop/restore-slots.ts';
 import { storeFault } from '../../src/store/fault.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { drawFrom, fillDisk, isDiskFull } from './builtins.ts';
@@ -33,7 +32,7 @@ interface Running {
 export type Line = readonly [ms: number, what: string];
 
 /** What an outside system brings into a manager that starts. */
-export type MoreParts = (process: SimProcess) => Partial<HostParts>;
+export type MoreParts = (process: SimProcess) => Outside & { readonly env?: Environment };
 
 export interface SimHostOptions {
   readonly seed: number;
@@ -116,7 +115,7 @@ export class SimHost {
 
   /** Whether the sandbox was made to be asked something, and is no agent. */
   isProbe(agent: AgentId): boolean {
-    return this.#running?.opened?.loop.asker.isProbe(agent) === true;
+    return this.#running?.opened?.loop.probe.isProbe(agent) === true;
   }
 
   /** The process of the manager that is up or starts; null while there isn't one. */
@@ -177,14 +176,14 @@ export class SimHost {
       this.#end(running);
       return;
     }
-    const stored = store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, process.now())));
     const runtime = simRuntime(this.engine, process, { name: this.#options.runtime, images: this.#options.images === true });
     const tell = (level: string) => (message: string, about?: object) => {
       if (!process.isDead) this.tell(`${level} ${message} ${JSON.stringify(about ?? {})}`);
     };
     const log = { info: tell('info'), warn: tell('warn'), error: tell('error') };
+    const { env: given = env, ...outside } = this.#options.parts?.(process) ?? {};
     const host = await openHost({
-      ...{ config, env, store, stored, log, clock: process },
+      ...{ config, env: given, store, log, clock: process },
       runtimes: {
         all: [runtime],
         best: runtime,
@@ -193,13 +192,10 @@ export class SimHost {
         get: () => runtime,
         chooseAgain: async () => false,
       },
-      version: '0.0.0',
-      self: [],
-      variables: {},
-      temporary: false,
+      program: { version: '0.0.0', self: [] },
+      outside: { variables: {}, ...outside },
       configChanged: async () => null,
       findings: () => [],
-      ...this.#options.parts?.(process),
     });
     if (process.isDead) return;
     running.opened = host;
@@ -269,7 +265,7 @@ export class SimHost {
     if (this.#running === running) this.#running = null;
     process.run(() => store?.close());
     // Descriptors are the kernel's to close.
-    if (host !== null) void process.begin(() => host.loop.keepers.close());
+    if (host !== null) void process.begin(() => host.loop.followers.close());
   }
 
   /** Stops it as a person or the service manager does; `down` ms after its end another one is started, with null none. */

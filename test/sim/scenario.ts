@@ -4,10 +4,9 @@
  */
 import { join } from 'node:path';
 import { isEmpty, type Slot } from '../../src/core/slot.ts';
-import type { HostParts } from '../../src/host.ts';
 import { openStore } from '../../src/store/store.ts';
 import { isDiskFull } from './builtins.ts';
-import { type Line, SimHost } from './host.ts';
+import { type Line, type MoreParts, SimHost } from './host.ts';
 import type { Effect, SimProcess } from './process.ts';
 import { enginePromises } from './promises.ts';
 import { noFaults } from './runtime.ts';
@@ -63,7 +62,7 @@ export interface Outside {
   readonly name: string;
   readonly takes: Readonly<Record<string, (happening: Happening) => void | Promise<void>>>;
   /** What it brings into a manager that starts. */
-  parts?(process: SimProcess): Partial<HostParts>;
+  parts?(process: SimProcess): ReturnType<MoreParts>;
   /** Promises that were broken since the last call, each as `S3: sentence`. */
   broken(): readonly string[];
   /** Everything that was asked of it has come to its end; a sentence of what has not, or null. */
@@ -219,7 +218,7 @@ export async function play(scenario: Scenario, seed: number, options: PlayOption
     config: scenario.config,
     ...(scenario.runtime !== undefined && { runtime: scenario.runtime }),
     ...(scenario.images !== undefined && { images: scenario.images }),
-    parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as Partial<HostParts>,
+    parts: (process) => Object.assign({}, ...outsides.map((one) => one.parts?.(process) ?? {})) as ReturnType<MoreParts>,
   });
   const { time, engine } = host;
   const begun = time.now;

@@ -7,7 +7,6 @@ import type { CiService } from '../../src/ci/ci-service.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { decide } from '../../src/core/decide.ts';
-import type { WaitingJob } from '../../src/core/plan.ts';
 import {
   type Action,
   type AgentId,
@@ -18,6 +17,7 @@ import {
   isEmpty,
   type JobId,
   type JobResult,
+  type Reserved,
   type Slot,
   type SlotEvent,
 } from '../../src/core/slot.ts';
@@ -446,7 +446,7 @@ export class World {
   }
 
   #service(): CiService {
-    const waiting = (): WaitingJob | null => {
+    const waiting = (): Reserved | null => {
       for (const [id, job] of this.jobs) if (job.state === 'waiting') return { job: id, limit: 30_000, cold: job.cold };
       return null;
     };

@@ -3,7 +3,7 @@ import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
 import { type AgentId, agentsOf } from '../../core/slot.ts';
-import { deleteLog, logPath } from '../../logs/log-file.ts';
+import { createLogFolder } from '../../logs/log-folder.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';
@@ -27,9 +27,10 @@ export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<strin
       (id) => store.jobs.remove(id),
     );
     const logs = subdirectory(store.dir, 'logs');
+    const output = createLogFolder(logs);
     await inBatches(
       (limit) => overBefore(store, before, limit),
-      async (agent) => deleteLog(logPath(logs, agent)),
+      async (agent) => output.delete(agent),
       (agent) => store.history.remove(agent),
     );
     // Also after the clock was set back.

@@ -50,7 +50,7 @@ function workbench() {
   return { dispatcher, begun, posted, retries, clock, settled, advance, end };
 }
 
-test('a newer wish for a sandbox aborts the older one, and begins only when that has ended', async () => {
+test('a newer action of a sandbox aborts the older one, and begins only when that has ended', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'prepare', agent: 'a', job: null });
   await it.settled();
@@ -61,7 +61,7 @@ test('a newer wish for a sandbox aborts the older one, and begins only when that
   expect(it.begun).toEqual(['prepare a', 'prepare a aborted', 'clear a']);
 });
 
-test('proving devices and clearing the sandbox away go on side by side', async () => {
+test('proving devices and clearing the sandbox run in parallel', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'prove', agent: 'a' });
   it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
@@ -69,7 +69,7 @@ test('proving devices and clearing the sandbox away go on side by side', async (
   expect(it.begun).toEqual(['prove a', 'clear a']);
 });
 
-test('the same wish again changes nothing while it is under way, and does it again afterwards', async () => {
+test('repeating an action changes nothing while it runs, and runs it again afterwards', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'kill', agent: 'a' });
   it.dispatcher.start('p/1', { act: 'kill', agent: 'a' });
@@ -81,7 +81,7 @@ test('the same wish again changes nothing while it is under way, and does it aga
   expect(it.begun).toEqual(['kill a', 'kill a']);
 });
 
-test('what fails is tried again, each time later, until it works or is no longer wanted', async () => {
+test('a failed action is tried again, each time later, until it works or is no longer wanted', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'clear', agent: 'a' });
   await it.settled();
@@ -95,7 +95,7 @@ test('what fails is tried again, each time later, until it works or is no longer
   expect(it.posted).toEqual([{ kind: 'cleared', agent: 'a', outcome: null }]);
 });
 
-test('making and clearing give way to a release of the same moment, but not for long', async () => {
+test('preparing and clearing give way to a simultaneous release, but not for long', async () => {
   const it = workbench();
   it.dispatcher.start('p/1', { act: 'clear', agent: 'old' });
   it.dispatcher.start('p/1', { act: 'release', agent: 'a', job: 'j' });

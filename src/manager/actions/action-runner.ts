@@ -1,31 +1,31 @@
 /**
- * Runs actions: one at a time per sandbox, the newest wish wins. An effect that is no longer wanted is aborted and waited
- * for before the next one of the same sandbox begins, so that nothing is created after it was removed.
+ * Runs actions: one at a time per sandbox; the newest wins. An effect that is no longer wanted is aborted, and the next one of
+ * the same sandbox waits for its end, so nothing is created after its removal.
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
 
-/** One effect per action kind: idempotent, ends early when aborted, answers with events. */
+/** One executor per kind of action. Each is idempotent, ends early when aborted, and returns events. */
 export type Executors = {
   [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
 };
 
-/** `intent`: committed, nothing done. `effect`: done, nothing of it recorded. `record`: its outcome is committed. */
+/** `intent`: committed, nothing done. `effect`: done, nothing recorded. `record`: the outcome is committed. */
 export type Boundary = `${keyof ActionArgs}.${'intent' | 'effect' | 'record'}`;
 
 export interface ActionRunnerOptions {
   readonly executors: Executors;
   readonly clock: Clock;
   readonly post: (key: string, event: SlotEvent) => void;
-  /** Called at each boundary of intent, effect and record: where a test may end the manager as by `kill -9`. */
+  /** Called at each boundary. A test may end the manager there as with `kill -9`. */
   readonly boundary: (name: Boundary) => void;
-  /** An action failed and is tried again after `ms`, for as long as the slot still asks for it. */
+  /** An action failed. It is tried again after `ms`, while the slot still asks for it. */
   readonly retrying: (key: string, action: Action, error: unknown, ms: number) => void;
 }
 
 /**
- * How long making and clearing away give way to a release, in ms. They keep an Engine's processors busy for hundreds of
- * milliseconds, and a job that waits to begin should not wait for that.
+ * ms for which creating and clearing give way to a release. They keep an Engine's CPUs busy for hundreds of milliseconds, and a
+ * waiting job should not wait for that.
  */
 const yieldFor = 50;
 const firstRetry = 500;
@@ -35,7 +35,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
   const running = new Map<string, { readonly act: Action['act']; readonly abort: AbortController; readonly done: Promise<void> }>();
   let closed = false;
 
-  /** Starts an action; an earlier one of the same sandbox is aborted first. The same action again changes nothing. */
+  /** Starts an action. An earlier one of the same sandbox is aborted first; the same action again changes nothing. */
   function start(key: string, action: Action): void {
     if (closed) return;
     const subject = subjectOf(action);
@@ -49,7 +49,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
     running.set(subject, { act: action.act, abort, done });
   }
 
-  /** Aborts everything and waits for it to end; nothing starts afterwards. */
+  /** Aborts everything and waits for it to end. Nothing starts afterwards. */
   async function close(): Promise<void> {
     closed = true;
     const all = [...running.values()];
@@ -77,7 +77,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
   }
 
   async function giveWay(signal: AbortSignal): Promise<void> {
-    // The release of the same step may be started right after this action.
+    // The same step may start a release right after this action.
     await Promise.resolve();
     const releases = [...running.values()].filter((one) => one.act === 'release').map((one) => one.done);
     if (releases.length === 0) return;
@@ -87,7 +87,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
   }
 
   return {
-    /** Number of actions under way. */
+    /** Number of running actions. */
     get size(): number {
       return running.size;
     },
@@ -95,7 +95,7 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
   };
 }
 
-/** What an action is about: proving an agent's devices and clearing its sandbox away do not replace each other. */
+/** The subject of an action: proving an agent's devices and clearing its sandbox are independent. */
 export function subjectOf(action: Action): string {
   return action.act === 'prove' ? `devices of ${action.agent}` : action.agent;
 }

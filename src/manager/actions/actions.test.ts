@@ -1,15 +1,16 @@
-/** A release that a manager which is gone had begun, over keepers and a clock that a test moves by hand. */
+/** A release that a previous manager had begun, with real followers and a manual clock. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFile } from '../../logs/log-file.ts';
+import type { LogFolder } from '../../logs/log-folder.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
 import { type ActParts, createExecutors } from './actions.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
 function workbench() {
-  const clock = handClock();
+  const clock = handClock(undefined, 1);
   const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
   const advance = async (ms: number): Promise<void> => {
     for (const end = clock.now() + ms; clock.now() < end; await settled()) clock.advance(1_000);
@@ -19,19 +20,22 @@ function workbench() {
   };
   const runtime = { name: 'docker', logs, capabilities: { workspace: () => '/w' } } as unknown as Runtime;
   const file = { hasOutput: false, last: null, close: () => {} } as unknown as LogFile;
-  const keepers = new LogFollowers({ open: () => file, forget: () => {}, clock, state: () => {}, failed: () => {} });
+  const followers = new LogFollowers({
+    logs: { open: () => file } as unknown as LogFolder,
+    clock,
+    state: () => {},
+    failed: () => {},
+  });
   const slot = { key: 'p/1', runtime: 'docker', devices: [], agent: { kind: 'releasing', since: 0, fingerprint: 'f' } };
   const pool = { config: { name: 'p' }, serviceOf: () => ({}) };
   const it = { isAway: true, posted: null as readonly SlotEvent[] | null };
   const parts = {
     ...{
       clock,
-      keepers,
-      startedAt: 1,
+      followers,
       observer: { unreachable: () => (it.isAway ? 'away' : null) },
-      runtimes: { get: () => runtime },
     },
-    ...{ place: () => ({ slot, pool, name: 'n' }), fleet: null, note: () => {} },
+    ...{ slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} }, deviceManager: null },
     registrations: { drop: async () => {} },
   } as unknown as ActParts;
   const stop = new AbortController();
@@ -42,7 +46,7 @@ function workbench() {
   return { it, advance, done };
 }
 
-test('what has begun is not given up while its runtime is away, nor as soon as it is back', async () => {
+test('a begun release is not given up while its runtime is away, nor as soon as it is back', async () => {
   const { it, advance, done } = workbench();
   await advance(600_000);
   expect(it.posted).toBeNull();
@@ -57,19 +61,19 @@ test('what has begun is not given up while its runtime is away, nor as soon as i
 /** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */
 function retiring(retire: () => Promise<string | null>, startedAt: number) {
   const sent: string[] = [];
-  const clock = handClock();
+  const clock = handClock(undefined, startedAt);
   const runtime = { name: 'docker', signal: async (_: string, name: string) => void sent.push(name) } as unknown as Runtime;
   const slot = { key: 'p/1', runtime: 'docker', agent: { kind: 'retiring', agent: 'a', since: 5 } };
   const service = { capabilities: { binds: 'early', terms: 2 }, retire };
   const pool = { config: { name: 'p' }, serviceOf: () => service, limitOf: () => null };
   const parts = {
-    ...{ clock, startedAt, runtimes: { get: () => runtime }, place: () => ({ slot, pool, name: 'n' }), note: () => {} },
+    ...{ clock, slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
     registrations: {},
   } as unknown as ActParts;
   const executors = createExecutors(parts);
   const signal = new AbortController().signal;
   const terminate = async () => {
-    Object.assign(slot, { agent: { kind: 'stopping', agent: 'a', job: 'j', why: 'cancelled' } });
+    Object.assign(slot, { agent: { kind: 'ending', signal: 'TERM', agent: 'a', job: 'j', why: 'cancelled' } });
     const done = executors.terminate({ act: 'terminate', agent: 'a' }, 'p/1', signal);
     for (let n = 0; n < 10; n += 1) {
       await new Promise<void>((resolve) => setImmediate(resolve));
@@ -80,7 +84,7 @@ function retiring(retire: () => Promise<string | null>, startedAt: number) {
   return { sent, terminate, retire: () => executors.retire({ act: 'retire', agent: 'a' }, 'p/1', signal) };
 }
 
-test('one that takes the first TERM as a wish is sent it once, before it is asked what came', async () => {
+test('an agent that takes the first TERM as a request gets it once, before its service is asked', async () => {
   const it = retiring(async () => `after ${it.sent.length}`, 1);
   expect(await it.retire()).toEqual([{ kind: 'jobSeen', agent: 'a', job: 'after 1', limit: null }]);
   await it.retire();
@@ -90,7 +94,7 @@ test('one that takes the first TERM as a wish is sent it once, before it is aske
   expect(it.sent).toEqual(['TERM', 'TERM']);
 });
 
-test('one that an earlier manager may have sent it is listened to first', async () => {
+test('the service is asked first if an earlier manager may have sent the TERM', async () => {
   let job: string | null = 'j';
   const had = retiring(async () => job, 9);
   await had.retire();

@@ -1,11 +1,11 @@
-/** The executors: the only place where a slot's wishes touch a runtime or a CI service. Each may be run again after a crash. */
+/** The executors: the only place where a slot's actions reach a runtime or a CI service. Each may run again after a crash. */
 import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../../ci/ci-service.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../../core/slot.ts';
 import { isJobsOwn, OnejobError, toFailure } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
-import type { Runtimes } from '../../runtimes/choose.ts';
+import { lastWords } from '../../logs/select.ts';
 import { frame } from '../../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import type { Caches } from '../caches/caches.ts';
@@ -19,71 +19,71 @@ import type { Registrations } from './registrations.ts';
 
 export interface ActParts {
   readonly clock: Clock;
-  /** When this manager started, on the core's clock. */
-  readonly startedAt: number;
-  readonly place: (key: string) => { readonly slot: Slot; readonly pool: Pool; readonly name: string };
-  readonly runtimes: Pick<Runtimes, 'get'>;
-  /** Told when a runtime could not be reached, before anything else is planned. */
+  readonly slots: Places;
+  /** Is told that a runtime could not be reached, before anything else is planned. */
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
-  /** null where no pool asks for devices. */
-  readonly fleet: Pick<DeviceManager, 'book' | 'verifier' | 'cpusNear'> | null;
+  /** null if no pool needs devices. */
+  readonly deviceManager: Pick<DeviceManager, 'book' | 'verifier' | 'cpusNear'> | null;
   readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'stamp'>;
   readonly caches: Pick<Caches, 'ensure'>;
-  readonly keepers: LogFollowers;
-  /** Made ahead, of agents that bind early. */
+  readonly followers: LogFollowers;
+  /** Made ahead for agents that bind early. */
   readonly registrations: Registrations;
-  readonly asker: SandboxProbe;
-  /** The end of an agent's output. */
-  readonly lastWords: (agent: AgentId) => Promise<string>;
-  /** An agent that is gone had a job, as its CI service has said only now. */
-  readonly ran: (agent: AgentId, job: JobId) => void;
-  /** Aborts when the manager ends and no longer waits for what is kept of jobs. */
+  readonly probe: SandboxProbe;
+  /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
   readonly hurry: AbortSignal;
-  /** What the slot is busy with, for people; null when there is nothing to say. */
-  readonly note: (key: string, line: string | null) => void;
 }
 
-/** What errors say of a runtime that cannot be reached at all. */
+/** The slots that actions are about. */
+export interface Places {
+  place(key: string): { readonly slot: Slot; readonly pool: Pool; readonly name: string; readonly runtime: Runtime };
+  /** What the slot is busy with, for people; null when there is nothing to say. */
+  note(key: string, line: string | null): void;
+  /** Records the job of an agent that is gone, because its CI service has reported it only now. */
+  ran(agent: AgentId, job: JobId): void;
+}
+
+/** Codes of a runtime that cannot be reached. */
 const notThere: ReadonlySet<string> = new Set(['E_ENGINE_UNREACHABLE', 'E_ENGINE_PERMISSION']);
 
-/** How long a started sandbox may take until its gate is ready, in ms. */
+/** ms that a started sandbox may take until its gate is ready. */
 const readyTimeout = 60_000;
-/** How long one wait for a word of the gate takes, in ms. A script it was handed it must take within three. */
+/** ms of one wait for the gate's answer. It must take a script within three. */
 const heardTimeout = 5_000;
-/** How long the log of an interrupted release may take from *ready* to *released*, both of which were written long ago, in ms. */
+/** ms between *ready* and *released* in the log of an interrupted release, both of which were written long ago. */
 const replayTimeout = 500;
-/** Between two TERMs, in ms. */
+/** ms between two TERMs. */
 const betweenTerms = 250;
-/** How long an ended sandbox's output may take to be read to its end before it is removed all the same, in ms. */
+/** ms that reading an ended sandbox's output may take before it is removed anyway. */
 const drainTimeout = 60_000;
 
 export function createExecutors(parts: ActParts): Executors {
-  const { registrations, runtimes, observer, fleet, fingerprints, keepers } = parts;
-  /** Agents that were sent one TERM, to be given no job. */
+  const { clock, slots, registrations, observer, deviceManager, fingerprints, followers } = parts;
+  const { place, note } = slots;
+  const startedAt = clock.now();
+  /** Agents that got one TERM, so that they take no job. */
   const asked = new Set<AgentId>();
 
   const isAway = (runtime: Runtime): boolean => observer.unreachable(runtime.name) !== null;
-  const devicesOf = ({ devices }: Slot): Device[] => fleet?.book.leased(devices) ?? [];
+  const devicesOf = ({ devices }: Slot): Device[] => deviceManager?.book.leased(devices) ?? [];
 
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
-    const { slot, pool, name } = parts.place(key);
-    const runtime = runtimes.get(slot.runtime);
+    const { slot, pool, name, runtime } = place(key);
     const workspace = runtime.capabilities.workspace(agent);
     const context: EndedContext = { agent, pool: pool.config.name, slot: key, name, workspace, job };
     return { slot, pool, service: pool.serviceOf(slot), runtime, context };
   };
 
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
-    const { slot, pool, name } = parts.place(key);
-    const runtime = runtimes.get(slot.runtime);
+    const { slot, pool, name, runtime } = place(key);
     const own = recipeOf(pool, name, job);
-    const named = own.image === null ? await fingerprints.imageOf(pool, (line) => parts.note(key, line), signal) : null;
+    const named = own.image === null ? await fingerprints.imageOf(pool, (line) => note(key, line), signal) : null;
     const recipe = { ...own, ...named };
     await parts.caches.ensure(recipe.mounts);
     if (!runtime.capabilities.images && recipe.image !== pool.config.recipe.image) throw noImages(runtime, recipe);
     const devices = devicesOf(slot);
     // The only CPUs for it; null for all.
-    const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await fleet?.cpusNear(devices)) ?? null) : null;
+    const cpuset = pool.config.recipe.grant.numa && devices.length > 0 ? ((await deviceManager?.cpusNear(devices)) ?? null) : null;
     return { agent, pool: pool.config.name, slot: key, name, recipe, devices, ...(cpuset !== null && { cpuset }) };
   };
 
@@ -93,10 +93,10 @@ export function createExecutors(parts: ActParts): Executors {
     const context: AgentContext = {
       ...ended,
       devices: devicesOf(slot),
-      cuda: fleet?.book.inventory?.cuda ?? null,
+      cuda: deviceManager?.book.inventory?.cuda ?? null,
       ask: async (script, signal) => {
         const spec = await specOf(key, agent, job, signal);
-        return parts.asker.ask({ runtime, spec, fingerprint, script }, signal);
+        return parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
       },
       door: (port, signal) => runtime.door(recipeOf(pool, ended.name, job).network, port, signal),
     };
@@ -113,42 +113,42 @@ export function createExecutors(parts: ActParts): Executors {
     folder: (name, signal) => runtime.getFolder(agent, name, signal),
   });
 
-  /** An idle agent ended by itself: whether it had a job its service may know, and else what was wrong. */
+  /** An idle agent ended by itself: its service may know whether it had a job; otherwise, what was wrong. */
   async function ended(key: string, agent: AgentId, exit: Exit | null, signal: AbortSignal): Promise<'worked' | Failure | null> {
     const { service, runtime, context } = endedOf(key, agent, null);
     const isEarly = service.capabilities.binds === 'early';
-    // What was never let through its gate has nothing to keep.
-    if (isEarly && (keepers.follow(agent, runtime).state === 'released' || exit !== null)) {
-      await keepers.complete(agent, drainTimeout);
+    // A sandbox that was never released has nothing to keep.
+    if (isEarly && (followers.follow(agent, runtime).state === 'released' || exit !== null)) {
+      await followers.complete(agent, drainTimeout);
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
     }
     const { ran } = await service.deregister(context, signal);
-    if (typeof ran === 'string') parts.ran(agent, ran);
+    if (typeof ran === 'string') slots.ran(agent, ran);
     if (exit === null) return null;
     if (typeof ran === 'string') return 'worked';
     if (asked.has(agent)) return null;
-    // Nobody can say: an agent that says itself that something was wrong is believed.
+    // Nobody knows, so an agent that itself reports an error is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
-    const words = await parts.lastWords(agent);
+    const words = await lastWords(followers.read(agent));
     return service.describeExit?.(exit, words) ?? endedWithoutJob(exit, words);
   }
 
   async function interrupted(agent: AgentId, runtime: Runtime, signal: AbortSignal): Promise<SlotEvent[]> {
     await heard(agent, runtime, 'ready', readyTimeout / heardTimeout, signal);
-    const begun = await keepers.until(agent, 'released', replayTimeout, signal).catch(() => false);
+    const begun = await followers.until(agent, 'released', replayTimeout, signal).catch(() => false);
     signal.throwIfAborted();
     return begun ? [] : [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
   }
 
-  /** A script that was handed over may have begun: only a log that can be read and does not say so speaks against it. */
+  /** A script that was handed over may have begun. Only a readable log without the marker is evidence against it. */
   async function heard(agent: AgentId, runtime: Runtime, what: 'ready' | 'released', times: number, signal: AbortSignal) {
     for (let silent = 1; ; silent = isAway(runtime) ? 1 : silent + 1) {
       try {
-        await keepers.until(agent, what, heardTimeout, signal);
+        await followers.until(agent, what, heardTimeout, signal);
         return;
       } catch (error) {
         signal.throwIfAborted();
-        // Not at the first time: after a pause of the whole machine timers come before what was sent meanwhile.
+        // Not the first time: after a pause of the whole machine timers fire before data that arrived meanwhile.
         if (silent >= times && !isAway(runtime)) throw error;
       }
     }
@@ -156,32 +156,31 @@ export function createExecutors(parts: ActParts): Executors {
 
   return {
     async prepare({ agent, job }, key, signal) {
-      const { slot, pool } = parts.place(key);
-      const runtime = runtimes.get(slot.runtime);
+      const { pool, runtime } = place(key);
       try {
         const spec = await specOf(key, agent, job, signal);
-        const made = await runtime.prepare(spec, (line) => parts.note(key, line), signal);
+        const made = await runtime.prepare(spec, (line) => note(key, line), signal);
         const fingerprint = fingerprints.stamp(pool, made.fingerprint);
         if (job === null) pool.learn(key, fingerprint);
-        keepers.follow(agent, runtime);
-        const ready = await keepers.until(agent, 'ready', readyTimeout, signal);
+        followers.follow(agent, runtime);
+        const ready = await followers.until(agent, 'ready', readyTimeout, signal);
         if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));
-        // A sandbox that ended instead says so by its exit, with more to tell than we know here.
+        // The exit of an ended sandbox is reported separately, with more details.
         return ready ? [{ kind: 'ready', agent, fingerprint }] : [];
       } catch (error) {
         signal.throwIfAborted();
         const failure = toFailure(error);
         if (!notThere.has(failure.code)) return [{ kind: 'prepareFailed', agent, failure }];
-        // No fault of the pool's or the job's, so it counts for neither: what is to be made waits until the runtime is back.
+        // This is not the pool's or the job's fault, so it counts for neither: preparation waits until the runtime is back.
         observer.cannotReach(runtime, failure.message);
         return [{ kind: 'exited', agent, exit: { kind: 'lost', reason: failure.message }, released: false }];
       } finally {
-        parts.note(key, null);
+        note(key, null);
       }
     },
 
     async register({ agent }, key, signal) {
-      const { agent: lane } = parts.place(key).slot;
+      const { agent: lane } = place(key).slot;
       const fingerprint = lane.kind === 'registering' ? lane.fingerprint : '';
       try {
         await registrations.take(agent, registering(key, agent, fingerprint), signal);
@@ -193,21 +192,21 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async release({ agent, job }, key, signal) {
-      const lane = parts.place(key).slot.agent;
+      const lane = place(key).slot.agent;
       const fingerprint = lane.kind === 'releasing' ? lane.fingerprint : '';
       const { pool, runtime, context } = contextOf(key, agent, job, fingerprint);
       try {
-        keepers.follow(agent, runtime);
-        // Begun by a manager that is gone: files and script may have been handed over. Adopt what has begun, start over
-        // what has not.
-        if (lane.kind === 'releasing' && lane.since < parts.startedAt) return await interrupted(agent, runtime, signal);
+        followers.follow(agent, runtime);
+        // A previous manager began it: files and script may have been handed over. Adopt it if it has begun, otherwise start
+        // over.
+        if (lane.kind === 'releasing' && lane.since < startedAt) return await interrupted(agent, runtime, signal);
         const registration = await registered();
         if (registration.files !== null) {
-          parts.note(key, 'sending the workspace');
+          note(key, 'sending the workspace');
           await runtime.putFiles(agent, await registration.files(), signal);
         }
-        // Nothing has begun: the job goes back, and the slot waits in its proof until the device can be used.
-        if ((await fleet?.verifier.before(parts.place(key).slot, agent, signal)) === false)
+        // Nothing has begun: the job returns to its queue, and the slot waits for its proof.
+        if ((await deviceManager?.verifier.before(place(key).slot, agent, signal)) === false)
           return [{ kind: 'stop', agent, why: 'unreleased', grace: 0 }];
         await runtime.release(agent, frame(agent, registration.script), signal).catch(async (error: unknown) => {
           if (!mayHaveArrived(toFailure(error))) throw error;
@@ -223,64 +222,64 @@ export function createExecutors(parts: ActParts): Executors {
         return [{ kind: 'releaseFailed', agent, failure, countsAgainst: isJobsOwn(failure) ? 'job' : 'pool' }];
       } finally {
         await registrations.drop(agent);
-        parts.note(key, null);
+        note(key, null);
       }
 
       async function registered(): Promise<Registration> {
         if (pool.service.capabilities.binds === 'late') return pool.service.register(context, signal);
         const known = await registrations.get(agent);
         if (known !== null) return known;
-        // Credentials are in memory only: after a restart the agent is given up and a new one registered.
+        // Credentials are only in memory: after a restart the agent is given up, and a new one registered.
         throw new OnejobError('E_REGISTRATION_LOST', `The registration of agent ${agent} was lost in a restart.`, { retry: true });
       }
     },
 
     async retire({ agent }, key, signal) {
-      const { slot, pool } = parts.place(key);
+      const { slot, pool, runtime } = place(key);
       const service = pool.serviceOf(slot);
       try {
-        // A manager that is gone may have sent it, and a second one would end a job that has come all the same: that is looked at first.
-        if (slot.agent.kind === 'retiring' && slot.agent.since >= parts.startedAt) await wish();
+        // A previous manager may have sent the first TERM, and a second one would end a job that came anyway: ask first.
+        if (slot.agent.kind === 'retiring' && slot.agent.since >= startedAt) await wish();
         const job = await service.retire(agent, signal).catch(async (error: unknown) => {
           if (!signal.aborted) await wish();
           throw error;
         });
-        parts.note(key, null);
+        note(key, null);
         return [job === null ? { kind: 'retired', agent } : { kind: 'jobSeen', agent, job, limit: pool.limitOf(slot) }];
       } catch (error) {
-        if (!signal.aborted) parts.note(key, `ends once onejob is sure that it has no job: ${toFailure(error).message}`);
+        if (!signal.aborted) note(key, `ends once onejob is sure that it has no job: ${toFailure(error).message}`);
         throw error;
       }
 
       async function wish(): Promise<void> {
         if (service.capabilities.terms === 1 || asked.has(agent)) return;
         asked.add(agent);
-        await runtimes.get(slot.runtime).signal(agent, 'TERM');
+        await runtime.signal(agent, 'TERM');
       }
     },
 
     async terminate({ agent }, key, signal) {
-      const { slot, pool } = parts.place(key);
-      const [runtime, service, lane] = [runtimes.get(slot.runtime), pool.serviceOf(slot), slot.agent];
-      if (lane.kind === 'stopping') await service.ending?.(lane, signal);
+      const { slot, pool, runtime } = place(key);
+      const service = pool.serviceOf(slot);
+      if (slot.agent.kind === 'ending') await service.ending?.(slot.agent, signal);
       for (let left = service.capabilities.terms - (asked.has(agent) ? 1 : 0); left > 0; left -= 1) {
         await runtime.signal(agent, 'TERM');
-        // Two that come together may be taken for one.
-        if (left > 1) await sleep(parts.clock, betweenTerms, signal);
+        // Two TERMs at the same time may count as one.
+        if (left > 1) await sleep(clock, betweenTerms, signal);
       }
       return [];
     },
 
     async kill({ agent }, key) {
-      await runtimes.get(parts.place(key).slot.runtime).signal(agent, 'KILL');
+      await place(key).runtime.signal(agent, 'KILL');
       return [];
     },
 
     async settle({ agent, job }, key, signal) {
       const { service, runtime, context } = endedOf(key, agent, job);
-      // A job that was cancelled before its release leaves a sandbox at its gate, whose output has no end.
-      if (keepers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
-      if (!(await keepers.complete(agent, drainTimeout))) keepers.lostEnd(agent);
+      // A job that was cancelled before its release leaves a sandbox at its gate, whose output never ends.
+      if (followers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
+      if (!(await followers.complete(agent, drainTimeout))) followers.lostEnd(agent);
       signal.throwIfAborted();
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
       return [{ kind: 'settled', agent }];
@@ -292,29 +291,29 @@ export function createExecutors(parts: ActParts): Executors {
       const left = slot.leaving.find((one) => one.agent === agent);
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
       await runtime.remove(agent);
-      await keepers.drop(agent);
+      await followers.drop(agent);
       asked.delete(agent);
       return [{ kind: 'cleared', agent, outcome }];
     },
 
     prove: async ({ agent }, key, signal) =>
-      fleet?.verifier.prove(parts.place(key).slot, agent, (line) => parts.note(key, line), signal) ?? [{ kind: 'proved', agent }],
+      deviceManager?.verifier.prove(place(key).slot, agent, (line) => note(key, line), signal) ?? [{ kind: 'proved', agent }],
   };
 }
 
-/** What a job asks for itself is given or refused, never left out in silence; a pool's image only says what images it would use. */
+/** A job's own wishes are fulfilled or refused, never ignored. A pool's image only says what it would use. */
 function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
   return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
     hint: 'Omit --image to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
   });
 }
 
-/** Whether a gate may have taken the script though handing it over failed: the answer was lost, not the script (S6). */
+/** Whether a gate may have taken the script although handing it over failed: only the answer was lost (S6). */
 function mayHaveArrived({ code, retry }: Failure): boolean {
   return retry && code !== 'E_GATE_ENDED';
 }
 
-/** What a slot's next sandbox is made from: the pool's recipe, or the one a job brought. */
+/** The recipe of a slot's next sandbox: the pool's, or the job's own. */
 export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
   const base = poolRecipe(pool, name);
   return (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;

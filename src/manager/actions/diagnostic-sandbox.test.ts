@@ -33,7 +33,7 @@ function trial({ image = 'x:1' as string | null, known = null as string | null, 
     reconciler: { pools: [pool] },
     nameOf: (key) => `box-${key.replace('/', '-')}`,
     fingerprints: { madeFrom: () => known },
-    asker: {
+    probe: {
       look: async ({ spec, script }) => {
         made.push(spec.recipe);
         return `said ${script}`;
@@ -63,14 +63,14 @@ it('a change of the recipe is another kind of sandbox, on its own network', asyn
   expect(await other?.door(1, patient)).toBe('internet:1');
 });
 
-it('an image that is chosen or built is used as it is known, and none is none', () => {
+it('a chosen or built image is used as it is known; without one there is no sandbox', () => {
   expect(trial({ image: null, known: 'built:1' }).like('p')?.recipe.image).toBe('built:1');
   expect(trial({ image: null }).like('p')).toBeNull();
   expect(trial({ image: null, images: false }).like('p')).not.toBeNull();
   expect(trial().like('other')).toBeNull();
 });
 
-it('an image that is not there is told, not fetched', async () => {
+it('a missing image is reported, not pulled', async () => {
   fingerprint = null;
   await expect(trial().like('p')?.ask('hello', patient)).rejects.toMatchObject({
     code: 'E_IMAGE_NOT_FOUND',

@@ -60,88 +60,88 @@ const open = (patience?: number): SandboxProbe => {
 };
 const recipe = { image: 'x', mounts: [{ host: '/data' }], network: 'default', env: { A: '1' } };
 const spec = { agent: 'a1', pool: 'ci', slot: 'ci/1', name: 'box-1', recipe, devices: ['GPU-1'] } as unknown as SandboxSpec;
-const ask = (asker: SandboxProbe, script: string, signal = new AbortController().signal, fingerprint = 'f') =>
-  asker.ask({ runtime: gates.runtime, spec, fingerprint, script }, signal);
+const ask = (probe: SandboxProbe, script: string, signal = new AbortController().signal, fingerprint = 'f') =>
+  probe.ask({ runtime: gates.runtime, spec, fingerprint, script }, signal);
 
-it('hears what a script says in a sandbox of its own, without devices, mounts and network, and removes it', async () => {
-  const asker = open();
-  expect(await ask(asker, "printf 'one\\ntwo'; echo aside >&2")).toBe('one\ntwo');
+it('returns the output of a script in its own sandbox, without devices, mounts and network, and removes it', async () => {
+  const probe = open();
+  expect(await ask(probe, "printf 'one\\ntwo'; echo aside >&2")).toBe('one\ntwo');
   const [made] = gates.made;
   expect(made).toMatchObject({ devices: [], recipe: { mounts: [], network: 'none', env: { A: '1' }, image: 'x' } });
   expect(made?.agent).not.toBe('a1');
   expect(gates.removed).toEqual([made?.agent]);
-  expect(asker.isProbe(made?.agent ?? '')).toBe(false);
+  expect(probe.isProbe(made?.agent ?? '')).toBe(false);
 });
 
-it('a look has the mounts and the network of an agent, and is made anew each time', async () => {
-  const asker = open();
-  const look = () => asker.look({ runtime: gates.runtime, spec, script: 'echo $$' }, new AbortController().signal);
+it('a look has the mounts and the network of an agent, and is never remembered', async () => {
+  const probe = open();
+  const look = () => probe.look({ runtime: gates.runtime, spec, script: 'echo $$' }, new AbortController().signal);
   expect(await look()).not.toBe(await look());
   expect(gates.made).toHaveLength(2);
   expect(gates.made[0]).toMatchObject({ devices: [], recipe: { mounts: [{ host: '/data' }], network: 'default' } });
   expect(gates.removed).toEqual(gates.made.map(({ agent }) => agent));
 });
 
-it('asks once for each fingerprint and script, however many want to know', async () => {
-  const asker = open();
-  const answers = await Promise.all([ask(asker, 'echo $$'), ask(asker, 'echo $$'), ask(asker, 'echo $$')]);
-  expect(new Set([...answers, await ask(asker, 'echo $$')]).size).toBe(1);
+it('asks once per fingerprint and script, for any number of callers', async () => {
+  const probe = open();
+  const answers = await Promise.all([ask(probe, 'echo $$'), ask(probe, 'echo $$'), ask(probe, 'echo $$')]);
+  expect(new Set([...answers, await ask(probe, 'echo $$')]).size).toBe(1);
   expect(gates.made).toHaveLength(1);
-  await ask(asker, 'echo $$', undefined, 'another');
-  await ask(asker, 'echo $((1 + 1))');
+  await ask(probe, 'echo $$', undefined, 'another');
+  await ask(probe, 'echo $((1 + 1))');
   expect(gates.made).toHaveLength(3);
 });
 
 it.each([
   ['exit 3', 'ended with exit code 3'],
   ['kill -9 $$', 'did not finish'],
-])('takes no half answer, and asks again: %s', async (script, message) => {
-  const asker = open();
-  const failing = ask(asker, script);
+])('rejects an incomplete answer, and asks again: %s', async (script, message) => {
+  const probe = open();
+  const failing = ask(probe, script);
   await expect(failing).rejects.toMatchObject({ code: 'E_GATE_ENDED', retry: true, message: expect.stringContaining(message) });
-  await expect(ask(asker, script)).rejects.toThrow(message);
+  await expect(ask(probe, script)).rejects.toThrow(message);
   expect(gates.made).toHaveLength(2);
   expect(gates.removed).toHaveLength(2);
 });
 
-it('passes on why no sandbox could be made, and tries the next time', async () => {
-  const asker = open();
+it('passes on why no sandbox could be made, and tries again the next time', async () => {
+  const probe = open();
   gates.broken = new Error('no such image');
-  await expect(ask(asker, 'echo hello')).rejects.toThrow('no such image');
+  await expect(ask(probe, 'echo hello')).rejects.toThrow('no such image');
   gates.broken = null;
-  expect(await ask(asker, 'echo hello')).toBe('hello\n');
+  expect(await ask(probe, 'echo hello')).toBe('hello\n');
 });
 
 it('does not wait for ever', async () => {
-  const asker = open(50);
-  await expect(ask(asker, 'sleep 60')).rejects.toMatchObject({ code: 'E_GATE_ENDED', message: /took more than 0\.05 s/ });
+  const probe = open(50);
+  await expect(ask(probe, 'sleep 60')).rejects.toMatchObject({ code: 'E_GATE_ENDED', message: /took more than 0\.05 s/ });
   expect(gates.removed).toHaveLength(1);
 });
 
-it('goes on for the others when the first one gives up', async () => {
-  const asker = open();
+it('continues for the others when the first caller leaves', async () => {
+  const probe = open();
   const abort = new AbortController();
-  const first = ask(asker, 'echo hello', abort.signal);
-  const second = ask(asker, 'echo hello');
+  const first = ask(probe, 'echo hello', abort.signal);
+  const second = ask(probe, 'echo hello');
   abort.abort();
   await expect(first).rejects.toThrow('aborted');
   expect(await second).toBe('hello\n');
   expect(gates.made).toHaveLength(1);
 });
 
-it('has removed the sandbox when the last one has given up, and serves who comes after', async () => {
-  const asker = open();
+it('has removed the sandbox when the last caller has left, and serves later ones', async () => {
+  const probe = open();
   const abort = new AbortController();
   gates.prepared = () => abort.abort();
-  await expect(ask(asker, 'echo hello', abort.signal)).rejects.toThrow('aborted');
+  await expect(ask(probe, 'echo hello', abort.signal)).rejects.toThrow('aborted');
   expect(gates.removed).toHaveLength(1);
   gates.prepared = () => {};
-  expect(await ask(asker, 'echo hello')).toBe('hello\n');
+  expect(await ask(probe, 'echo hello')).toBe('hello\n');
 });
 
-it('does not keep more than it is worth', async () => {
-  const asker = open();
-  await expect(ask(asker, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
+it('remembers a limited number of answers', async () => {
+  const probe = open();
+  await expect(ask(probe, "i=0; while [ $i -lt 5000 ]; do printf '%0100d' 0; i=$((i + 1)); done")).rejects.toThrow(
     'did not finish',
   );
 });

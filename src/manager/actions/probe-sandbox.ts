@@ -1,10 +1,9 @@
 /**
- * What a script says in a sandbox like an agent's: a CI service may have to know what an image holds before it makes an agent of
- * it known, or what an agent would find there. Such a sandbox has no devices and no slot, and is gone when it has answered. What it
- * is asked once for all has no mounts and no network either, so that the answer is the image's.
+ * Runs a script in a sandbox like an agent's, and returns its output. A CI service may need to know what an image contains before
+ * it registers an agent, or what an agent would find. Such a sandbox has no devices and no slot, and is removed afterwards.
+ * Remembered answers come from sandboxes without mounts and network, so they depend only on the image.
  */
-
-import { abortable } from '../../abortable.ts';
+import { createShared, type Progress } from '../../abortable.ts';
 import type { DiagnosticSandboxes } from '../../ci/diagnostic-sandbox.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
@@ -17,79 +16,50 @@ import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface Question {
   readonly runtime: Runtime;
-  /** As of the agent that it is asked for. */
+  /** The spec of the agent that it is for. */
   readonly spec: SandboxSpec;
-  /** What the agent's sandbox was made from: what is said in one holds for all of them. */
+  /** What the agent's sandbox was made from. The answer of one applies to all of them. */
   readonly fingerprint: string;
   readonly script: string;
 }
 
-/** How long an answer may take, from making the sandbox to its last word, in ms. */
+/** ms that an answer may take, from creating the sandbox to its last word. */
 const longestWait = 120_000;
-/** Longest answer that is read, in bytes. */
+/** Maximum bytes of an answer. */
 const longest = 256 * 1024;
-/** How many answers are remembered. */
+/** Number of remembered answers. */
 const remembered = 64;
-
-interface Held {
-  readonly abort: AbortController;
-  readonly answer: Promise<string>;
-  /** Who waits for it. */
-  waiting: number;
-  isSaid: boolean;
-}
 
 export type SandboxProbe = ReturnType<typeof createSandboxProbe>;
 
-/** `patience`: how long one answer may take, ms. */
+/** `patience`: ms that one answer may take. */
 export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patience = longestWait) {
   const guests = new Set<AgentId>();
-  const answers = new Map<string, Held>();
+  const shared = createShared<string>({ waits: true });
+  const answers = new Map<string, string>();
 
-  /** Whether this is a sandbox of ours that is answering right now. */
+  /** Whether this is one of our sandboxes, and answers right now. */
   function isProbe(agent: AgentId): boolean {
     return guests.has(agent);
   }
 
   /**
-   * The script's standard output; once for each fingerprint, and again after it failed. Who no longer wants it spoils it for nobody
-   * else; after the last one the sandbox is removed before this ends.
-   * @throws OnejobError of the runtime, or E_GATE_ENDED when the script did not finish
+   * The script's standard output, once per fingerprint and again after a failure. A caller that leaves spoils it for nobody else;
+   * the last one waits until the sandbox is removed.
+   * @throws OnejobError of the runtime, or E_GATE_ENDED if the script did not finish
    */
-  async function ask(question: Question, signal: AbortSignal): Promise<string> {
-    signal.throwIfAborted();
-    const held = begin(question);
-    held.waiting += 1;
-    try {
-      return await abortable(held.answer, signal);
-    } finally {
-      held.waiting -= 1;
-      if (held.waiting === 0 && !held.isSaid) {
-        held.abort.abort();
-        await held.answer.catch(() => {});
-      }
-    }
-  }
-
-  function begin({ runtime, spec, fingerprint, script }: Question): Held {
+  async function ask({ runtime, spec, fingerprint, script }: Question, signal: AbortSignal): Promise<string> {
     const key = `${fingerprint}\n${script}`;
-    const known = answers.get(key);
-    if (known !== undefined && !known.abort.signal.aborted) return known;
-    const abort = new AbortController();
     const network = runtime.capabilities.images ? 'none' : spec.recipe.network;
     const bare = { ...spec, recipe: { ...spec.recipe, mounts: [], network } };
-    const held: Held = { abort, answer: run(runtime, bare, script, abort.signal), waiting: 0, isSaid: false };
-    answers.set(key, held);
-    held.answer.then(
-      () => {
-        held.isSaid = true;
-      },
-      () => {
-        if (answers.get(key) === held) answers.delete(key);
-      },
-    );
-    for (const old of [...answers.keys()].slice(0, -remembered)) answers.delete(old);
-    return held;
+    const work = async (_: Progress, until: AbortSignal): Promise<string> => {
+      const answer = await run(runtime, bare, script, until);
+      answers.set(key, answer);
+      for (const old of [...answers.keys()].slice(0, -remembered)) answers.delete(old);
+      return answer;
+    };
+    signal.throwIfAborted();
+    return answers.get(key) ?? (await shared(key, work, () => {}, signal));
   }
 
   async function run(runtime: Runtime, spec: SandboxSpec, script: string, outer: AbortSignal): Promise<string> {
@@ -104,7 +74,7 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
       if (!limit.passed) throw error;
       throw unfinished(`took more than ${patience / 1000} s`);
     } finally {
-      // What cannot be removed now is an orphan to the next look at the runtime.
+      // If it cannot be removed now, the next look at the runtime finds it as an orphan.
       await runtime.remove(agent).catch(() => {});
       guests.delete(agent);
     }
@@ -114,7 +84,7 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
     isProbe,
     ask,
     /**
-     * As `ask`, but with the mounts and the network of an agent, and not remembered: they are what is looked at.
+     * As `ask`, but with the mounts and the network of an agent, which are what is inspected, and not remembered.
      * @throws OnejobError as `ask`
      */
     look: ({ runtime, spec, script }: Omit<Question, 'fingerprint'>, signal: AbortSignal): Promise<string> =>
@@ -150,16 +120,16 @@ function unfinished(how: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot inspect the sandbox: the script for that ${how}.`, { retry: true });
 }
 
-interface TrialParts {
+interface DiagnosticParts {
   readonly reconciler: Pick<Reconciler, 'pools'>;
   /** Agents' names by slot. */
   readonly nameOf: (key: string) => string;
   readonly fingerprints: Pick<Fingerprints, 'madeFrom'>;
-  readonly asker: Pick<SandboxProbe, 'look'>;
+  readonly probe: Pick<SandboxProbe, 'look'>;
 }
 
-/** Sandboxes for CI services that look from within whether their agents could work; see `Trial`. */
-export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, asker }: TrialParts): DiagnosticSandboxes {
+/** Sandboxes in which CI services check whether their agents could work. */
+export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, probe }: DiagnosticParts): DiagnosticSandboxes {
   return {
     like(name, change = (recipe) => recipe) {
       const pool = reconciler.pools.find(({ config }) => config.name === name);
@@ -177,10 +147,10 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, as
         kind: JSON.stringify([runtime.name, recipe]),
         async ask(script, signal) {
           await mustBeThere(runtime, recipe, signal);
-          // It is there: a look fetches nothing newer.
+          // The image exists, and must not be updated for a look.
           const own: Recipe = { ...withoutCaches(recipe, runtime), pull: 'never' };
           const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
-          return asker.look({ runtime, spec, script }, signal);
+          return probe.look({ runtime, spec, script }, signal);
         },
         door: (port, signal) => runtime.door(recipe.network, port, signal),
       };
@@ -195,7 +165,7 @@ async function mustBeThere(runtime: Runtime, recipe: Recipe, signal: AbortSignal
   });
 }
 
-/** They are the jobs' own, and one may be at them right now. Where an image is, something empty that can be written to takes their place. */
+/** Caches belong to jobs, and one may use them now. With images an empty writable folder replaces each. */
 function withoutCaches(recipe: Recipe, { capabilities }: Runtime): Recipe {
   const mounts = recipe.mounts.filter(({ cache }) => cache === null);
   if (!capabilities.images) return { ...recipe, mounts };

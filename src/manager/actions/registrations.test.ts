@@ -5,7 +5,7 @@ import { Registrations } from './registrations.ts';
 const made = (id: string): Registration => ({ id, script: '', redact: [], files: null });
 const patient = new AbortController().signal;
 
-it('has made ahead what is taken later, once', async () => {
+it('registers ahead, once, what is taken later', async () => {
   const held = new Registrations();
   let calls = 0;
   const register = async () => made(String(++calls));
@@ -16,12 +16,12 @@ it('has made ahead what is taken later, once', async () => {
   expect(await held.get('a2')).toBeNull();
 });
 
-it('makes one that was not begun ahead, as after a restart', async () => {
+it('registers now what was not begun ahead, as after a restart', async () => {
   const held = new Registrations();
   expect(await held.take('a1', async () => made('1'), patient)).toMatchObject({ id: '1' });
 });
 
-it('tries once more what failed ahead, and tells what fails then', async () => {
+it('tries once more what failed ahead, and reports a second failure', async () => {
   const held = new Registrations();
   let calls = 0;
   const twice = async () => {
@@ -43,7 +43,7 @@ it('tries once more what failed ahead, and tells what fails then', async () => {
   expect(await held.get('a3')).toBeNull();
 });
 
-it('tells what fails before the first wait to who takes it, not to who begins ahead', async () => {
+it('reports an immediate failure to the caller of take, not of ahead', async () => {
   const held = new Registrations();
   const lost = () => {
     throw new Error('a device is gone');
@@ -52,7 +52,7 @@ it('tells what fails before the first wait to who takes it, not to who begins ah
   await expect(held.take('a1', lost, patient)).rejects.toThrow('a device is gone');
 });
 
-it('gives up what is under way when the agent is dropped, and waits until it is over', async () => {
+it('aborts a registration when its agent is dropped, and waits for its end', async () => {
   const held = new Registrations();
   const order: string[] = [];
   held.ahead('a1', async (signal) => {
@@ -66,7 +66,7 @@ it('gives up what is under way when the agent is dropped, and waits until it is 
   expect(await held.get('a1')).toBeNull();
 });
 
-it('lets who waits go at once, while it goes on', async () => {
+it('releases a caller that leaves at once, and continues', async () => {
   const held = new Registrations();
   const { promise, resolve } = Promise.withResolvers<Registration>();
   const abort = new AbortController();

@@ -1,8 +1,7 @@
 /**
- * Registrations of agents that bind early, made while their sandboxes still wait at the gate, so that a free slot needs no call to
- * the CI service. Script and credential are held in memory only: after a restart a new registration takes the old one's place.
+ * Registrations of agents that bind early, made while their sandboxes wait at the gate, so that a free slot needs no call to the
+ * CI service. Script and credential are only in memory: after a restart a new registration replaces the old one.
  */
-
 import { abortable } from '../../abortable.ts';
 import type { Registration } from '../../ci/ci-service.ts';
 import type { AgentId } from '../../core/slot.ts';
@@ -17,12 +16,12 @@ interface Held {
 export class Registrations {
   readonly #held = new Map<AgentId, Held>();
 
-  /** Begins; the second time for an agent changes nothing. What goes wrong is told to who takes it. */
+  /** Begins a registration; repeating it for an agent changes nothing. Errors go to the caller of `take`. */
   ahead(agent: AgentId, register: Register): void {
     void this.#begin(agent, register).catch(() => {});
   }
 
-  /** The one begun ahead, or a new one; one that failed ahead is tried once more. */
+  /** The registration begun ahead, or a new one. A failed one is tried once more. */
   async take(agent: AgentId, register: Register, signal: AbortSignal): Promise<Registration> {
     const wasAhead = this.#held.has(agent);
     try {
@@ -43,7 +42,7 @@ export class Registrations {
     return (await this.#held.get(agent)?.made) ?? null;
   }
 
-  /** Forgets the agent; what is under way for it is given up. Resolves once nothing is. */
+  /** Forgets the agent, and aborts its registration. Resolves once nothing is running. */
   async drop(agent: AgentId): Promise<void> {
     const held = this.#held.get(agent);
     this.#held.delete(agent);
@@ -51,7 +50,7 @@ export class Registrations {
     await held?.made.catch(() => {});
   }
 
-  /** Gives up all that is under way. */
+  /** Aborts all registrations. */
   async close(): Promise<void> {
     await Promise.all([...this.#held.keys()].map((agent) => this.drop(agent)));
   }
@@ -60,7 +59,7 @@ export class Registrations {
     const known = this.#held.get(agent);
     if (known !== undefined) return known.made;
     const abort = new AbortController();
-    // Also what it throws before its first wait is told to who takes it.
+    // An error before its first await goes to the caller of `take`, too.
     const made = (async () => register(abort.signal))();
     this.#held.set(agent, { abort, made });
     return made;

@@ -43,7 +43,7 @@ test.each([
   ['cannot be measured', GiB, null, 'busy'],
   ['has no limit', null, 9 * GiB, 'busy'],
   ['is a standby', GiB, 9 * GiB, 'free'],
-  ['is ending already', GiB, 9 * GiB, 'stopping'],
+  ['is ending already', GiB, 9 * GiB, 'ending'],
 ])('one that %s is left alone', async (_, limit, used, lane) => {
   const { watch, said } = watched(limit, () => used, { lane });
   await watch.look();

@@ -12,7 +12,7 @@ function poolOf(runtime: RuntimeName | null, leaving = false): Pool {
   return new Pool(config, { service: {} as never, runtime: host, keepStandby: true, devices: noDevices, leaving });
 }
 
-test('pools that left their runtime open move once Docker can be used; no other does, and nobody looks after the end', async () => {
+test('only pools without a configured runtime move once Docker can be used, and checks stop at the end', async () => {
   const pools = [poolOf(null), poolOf('process'), poolOf(null, true)];
   const clock = handClock();
   const added: Runtime[] = [];

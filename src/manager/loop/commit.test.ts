@@ -58,7 +58,7 @@ function workbench() {
   return { committer, told, syncs, settled, advance, end, timers: () => timers.length };
 }
 
-test('results of one moment reach the disk together, and are told once they are there', async () => {
+test('simultaneous results reach the disk together, and are reported then', async () => {
   const { told, syncs, settled, advance, end } = workbench();
   end('j1');
   end('j2');
@@ -69,7 +69,7 @@ test('results of one moment reach the disk together, and are told once they are 
   expect(told).toEqual(['j1', 'j2']);
 });
 
-test('a result that comes while the disk is busy waits for the next time', async () => {
+test('a result that arrives during a sync waits for the next one', async () => {
   const { told, syncs, settled, advance, end, timers } = workbench();
   end('j1');
   advance(2);
@@ -85,7 +85,7 @@ test('a result that comes while the disk is busy waits for the next time', async
   expect(timers()).toBe(0);
 });
 
-test('a disk that refuses is tried again, and nothing is told before it takes it', async () => {
+test('a failed sync is tried again, and nothing is reported before it succeeds', async () => {
   const { told, syncs, settled, advance, end } = workbench();
   end('j1');
   advance(2);
@@ -100,7 +100,7 @@ test('a disk that refuses is tried again, and nothing is told before it takes it
   expect(told).toEqual(['j1', 'j2']);
 });
 
-test('at the end everything is told at once, also what was on its way', async () => {
+test('at the end everything is reported at once, including a sync in progress', async () => {
   const { committer, told, syncs, settled, advance, end, timers } = workbench();
   end('j1');
   advance(2);

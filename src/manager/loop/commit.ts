@@ -1,7 +1,7 @@
 /**
- * Writing a step down. A commit that fails has changed nothing and is tried again; until it succeeds nothing else is
- * written, so that no step overtakes another. Results reach the disk a moment later, many at a time, and whoever waits for
- * one is told only then: a job's next neighbour need not wait for a disk.
+ * Commits steps. A failed commit changes nothing and is tried again; nothing else is written until it succeeds, so no step
+ * overtakes another. Results reach the disk a moment later, many at a time, and those who wait for one are notified only then:
+ * the next job need not wait for a disk.
  */
 import type { CiService, JobSource } from '../../ci/ci-service.ts';
 import type { Clock } from '../../core/clock.ts';
@@ -9,12 +9,12 @@ import type { Change, Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 
-/** The part of the store the loop needs; `transaction` throws when it could not commit, and then nothing is written. */
+/** The part of the store that the loop needs. If `transaction` throws, nothing was written. */
 export interface SlotStore {
   transaction(write: () => void): void;
-  /** Resolves when everything committed so far will survive a power cut; the loop goes on meanwhile. */
+  /** Resolves when everything committed so far survives a power cut. The loop continues meanwhile. */
   sync(): Promise<void>;
-  /** The same before it returns, for the end. */
+  /** The same, synchronously, for the end. */
   syncNow(): void;
   /** Writes the slot, and what the step says about its agents. */
   save(before: Slot, after: Slot, changes: readonly Change[]): void;
@@ -24,11 +24,11 @@ export interface CommitterOptions {
   readonly clock: Clock;
   readonly log: Log;
   readonly store: SlotStore;
-  /** A commit failed, and why: nothing new must begin. */
+  /** A commit failed: nothing new may begin. */
   readonly refused: (message: string) => void;
-  /** Time to try again; afterwards `blocked` tells whether it is still refused. */
+  /** Tries again. Afterwards `blocked` says whether it failed. */
   readonly retry: () => void;
-  /** It is written again. */
+  /** Commits work again. */
   readonly recovered: () => void;
 }
 
@@ -39,14 +39,14 @@ export type Committer = ReturnType<typeof createCommitter>;
 
 export function createCommitter({ store, clock, log, refused, retry, recovered }: CommitterOptions) {
   const unsynced = new Set<JobSource>();
-  /** Whom to tell once the sync that is under way, or the next one, has succeeded. */
+  /** Notifications for when the current sync, or the next one, has succeeded. */
   const untold: (() => void)[] = [];
   let isSyncing = false;
   let retryTimer: (() => void) | null = null;
   let syncTimer: (() => void) | null = null;
   let problem: string | null = null;
 
-  /** One step as one commit. False when it was refused. */
+  /** Commits one step. False if it failed. */
   function commit(before: Slot, after: Slot, changes: readonly Change[], { jobs }: Pick<CiService, 'jobs'>): boolean {
     try {
       store.transaction(() => {
@@ -60,12 +60,12 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
     }
     problem = null;
     jobs?.committed();
-    // A job that is given back may end by that, as one that cannot be started.
+    // A returned job may end by that, for example if it cannot be started.
     if (changes.some(({ change }) => change === 'ended' || change === 'settled' || change === 'returned')) syncSoon(jobs);
     return true;
   }
 
-  /** Puts on disk what waits for it, and tells who waits for that. */
+  /** Syncs at once, and notifies those who wait for that. */
   function flush(): void {
     if (syncTimer === null && !isSyncing) return;
     syncTimer?.();
@@ -112,7 +112,7 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
     });
   }
 
-  /** What is committed from now on has to wait for another sync. */
+  /** Later commits wait for another sync. */
   function collect(): void {
     for (const jobs of unsynced) untold.push(jobs.syncing());
     unsynced.clear();
@@ -139,7 +139,7 @@ export function createCommitter({ store, clock, log, refused, retry, recovered }
   }
 
   return {
-    /** Whether a commit was refused and its time to be tried again has not come. */
+    /** Whether a commit failed, and its next attempt is still to come. */
     get blocked(): boolean {
       return retryTimer !== null;
     },

@@ -48,7 +48,7 @@ test('placeholders are removed, each service says which', async () => {
   ]);
 });
 
-test('a service that is away keeps them, and is said to, while the others go on', async () => {
+test('a service that is away keeps them, which is reported, and the others continue', async () => {
   registered('azure', 'p1');
   registered('other', 'p2');
   const away = new OnejobError('E_CI_UNREACHABLE', 'Cannot reach https://azure.', { retry: true, hint: 'onejob tries again.' });
@@ -58,7 +58,7 @@ test('a service that is away keeps them, and is said to, while the others go on'
   ]);
 });
 
-test('an agent that the service does not give up yet is not said to be gone', async () => {
+test('an agent that the service does not give up yet is not reported as gone', async () => {
   registered('azure', 'p1');
   registered('azure', 'a1', false);
   expect(await forget([service('azure')])).toEqual([
@@ -80,7 +80,7 @@ test('nothing is touched where agents were left', async () => {
   ]);
 });
 
-test('the last word of a manager names the agents that services still list, and no placeholders', () => {
+test('at its end a manager logs the agents that services still list, but no placeholders', () => {
   registered('azure', 'p1');
   registered('azure', 'a1', false);
   registered('other', 'p2');

@@ -1,4 +1,4 @@
-/** What people hold back, over a real store: a restart is another set of pools over the same one. */
+/** Holds by people, over a real store: a restart is a new set of pools over the same one. */
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -57,7 +57,7 @@ test('a pause of all pools holds those too that a later config adds; one of them
   expect(start('a', 'b', 'c').held()).toEqual({ a: [], b: [], c: [] });
 });
 
-test('a resume tells what else holds a pool: other people, and onejob itself', () => {
+test('a resume returns what else holds a pool: other people, and onejob itself', () => {
   const { holds, pools, pause } = start('a', 'b');
   holds.pause(null, 'maintenance');
   holds.pause('b', 'hand');
@@ -71,7 +71,7 @@ test('a resume tells what else holds a pool: other people, and onejob itself', (
   expect(holds.resume('a', 'maintenance')).toEqual([{ pool: 'a', by: [], because: ['the store is full'] }]);
 });
 
-test('what left the config is neither held nor resumed, and an unknown pool changes nothing', () => {
+test('a pool that left the config is neither held nor resumed, and an unknown pool changes nothing', () => {
   const { holds, held } = start('a', 'old/1 (leaving)');
   holds.resume(null, 'hand');
   expect(held()).toEqual({ a: [], 'old/1 (leaving)': ['drains'] });

@@ -6,6 +6,7 @@ import type { CiService } from '../../ci/ci-service.ts';
 import { systemClock as clock } from '../../clock.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { createLogFolder } from '../../logs/log-folder.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { openStore } from '../../store/store.ts';
 import { openLoop } from './loop.ts';
@@ -24,6 +25,7 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
   const folder = opened.use(new Folder());
   const { config } = await folder.load('pools: { gpu: { agents: 2, standby: true, devices: 0, runtime: process } }');
   const store = opened.adopt(openStore(dir.path), (one) => one.close());
+  store.transaction({ durable: false }, () => stored.forEach(store.slots.save));
   const asked: string[] = [];
   const runtime = {
     name: 'process',
@@ -44,7 +46,6 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     config: { ...config, stateDir: dir.path },
     env: emptyEnvironment(),
     store,
-    stored,
     runtimes: {
       all: [runtime],
       best: runtime,
@@ -56,11 +57,8 @@ async function openOver(stored: readonly Slot[], services: readonly CiService[] 
     services: new Map(services.map((one) => [one.name, one])),
     clock,
     log: { info() {}, warn, error() {} },
-    nameOf: (key) => key,
-    logDir: subdirectory(dir.path, 'logs'),
-    temporary: false,
-    emptied,
-    hurry: new AbortController().signal,
+    logs: createLogFolder(subdirectory(dir.path, 'logs')),
+    end: { emptied, hurry: new AbortController().signal },
   });
   opened.use(loop);
   return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };
@@ -71,7 +69,7 @@ const leaving: Slot = {
   leaving: [{ agent: 'before', job: null, exit: null }],
 };
 
-test('what the last manager left is in the loop, and nothing is done about it before the loop is started', async () => {
+test('the loop contains what the last manager left, and does nothing about it before it is started', async () => {
   await using world = await openOver([leaving]);
   const { reconciler } = world.loop;
   expect(reconciler.slots.map(({ key }) => key)).toEqual(['gpu/1', 'gpu/2']);
@@ -80,7 +78,7 @@ test('what the last manager left is in the loop, and nothing is done about it be
   expect(world.asked).toEqual([]);
 });
 
-test('started, it does what states ask for, writes what comes of it, and tells of every slot that is empty', async () => {
+test('a started loop does what states ask for, records the results, and reports every empty slot', async () => {
   await using world = await openOver([leaving]);
   const { reconciler } = world.loop;
   reconciler.pause.release('starting');
@@ -93,11 +91,11 @@ test('started, it does what states ask for, writes what comes of it, and tells o
   expect(world.emptied).toHaveBeenCalledTimes(2);
 });
 
-test('without the service that a pool names nothing is opened', async () => {
+test('nothing is opened without the service that a pool names', async () => {
   await expect(openOver([], [])).rejects.toMatchObject({ code: 'E_BUG' });
 });
 
-test('what the last sweep could not remove is told, and does not keep a daemon from its end', async () => {
+test('leftovers of the last sweep are logged, and do not keep a daemon from ending', async () => {
   await using here = await openOver([]);
   const sweep = async () => {
     throw new OnejobError('E_ENGINE_FAILED', 'Cannot remove network "n".', { hint: 'Restart the Engine.' });

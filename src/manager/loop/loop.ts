@@ -1,29 +1,21 @@
 /**
- * The loop, put together for one manager: what observes, what decides, what acts, and what each of them asks the others.
- * Once it is open every slot of the last manager is in it, and nothing is decided or begun: its pause `starting` is let go,
- * and it is started, by whoever has opened it, once everything was looked at.
+ * Assembles the loop of one manager: what observes, decides and acts, and how they depend on each other. Once it is open it
+ * contains every slot of the previous manager, but does nothing. Its creator looks at everything, releases the pause `starting`,
+ * and starts it.
  */
 import { randomBytes } from 'node:crypto';
 import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
+import { slotNames } from '../../config/template.ts';
 import { cachesFolder } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import {
-  type AgentId,
-  type AgentLane,
-  type Change,
-  type Exit,
-  isEmpty,
-  type JobId,
-  type JobResult,
-  type Slot,
-} from '../../core/slot.ts';
+import { type AgentLane, type Change, type Exit, isEmpty, type JobId, type JobResult, type Slot } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { ToolRunner } from '../../gpu/run.ts';
 import type { Log } from '../../log.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import { deleteLog, LogFile, logPath } from '../../logs/log-file.ts';
+import type { LogFolder } from '../../logs/log-folder.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { HistoryTable } from '../../store/history.ts';
 import type { Store } from '../../store/store.ts';
@@ -37,7 +29,6 @@ import { createDiskWatch } from '../caches/disk-watch.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
 import { createFingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
-import { lastWords } from '../logs.ts';
 import { createObserver } from './observe.ts';
 import { createHolds } from './pause.ts';
 import { noDevices } from './pool.ts';
@@ -48,58 +39,53 @@ export interface LoopParts {
   readonly config: Config;
   readonly env: Environment;
   readonly store: Store;
-  /** Slots of the manager before, on this boot's clock. */
-  readonly stored: readonly Slot[];
   readonly runtimes: Runtimes;
-  /** What pools name in `service`. */
+  /** By the names that pools use in `service`. */
   readonly services: ReadonlyMap<string, CiService>;
   readonly clock: Clock;
   readonly log: Log;
-  readonly nameOf: (key: string) => string;
-  /** Folder of what is kept of agents' output. */
-  readonly logDir: string;
-  /** Why none may be kept now, as a line for a log; null while there is room; left out: there always is. */
-  readonly noRoom?: () => string | null;
-  /** This manager ends with its last job, and makes no agents that wait for jobs. */
-  readonly temporary: boolean;
-  /** Told after each commit that left a slot empty. */
-  readonly emptied: () => void;
-  /** Runs the tools of GPU vendors; left out: as processes. */
+  readonly logs: LogFolder;
+  readonly end: EndOfManager;
+  /** Runs the tools of GPU vendors. Default: as processes. */
   readonly runner?: ToolRunner | undefined;
-  /** Aborts when what is kept of ended jobs is no longer waited for. */
+}
+
+/** How the loop and the end of its manager depend on each other. */
+export interface EndOfManager {
+  /** Called after each commit that left a slot empty. */
+  readonly emptied: () => void;
+  /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
   readonly hurry: AbortSignal;
 }
 
 export type Loop = Awaited<ReturnType<typeof openLoop>>;
 
-/** @throws OnejobError E_BUG when a pool names a service or a runtime that is not there; what was opened is closed again. */
+/** @throws OnejobError E_BUG if a pool names a service or runtime that does not exist; everything is closed again then */
 export async function openLoop(parts: LoopParts) {
-  const { config, env, store, runtimes, services, clock, log, nameOf, logDir } = parts;
+  const { config, env, store, runtimes, services, clock, log, logs } = parts;
   const { pools } = config;
+  const nameOf = slotNames(config);
   await using opened = new AsyncDisposableStack();
 
   const newAgent = () => randomBytes(5).toString('hex');
-  const asker = createSandboxProbe(clock, newAgent);
+  const probe = createSandboxProbe(clock, newAgent);
   const registrations = new Registrations();
   const notes = new Map<string, string>();
   const images = await openPoolImages({ config, env, store, services, log });
 
-  const keepers = new LogFollowers({
-    clock,
-    open: (agent) => new LogFile(logPath(logDir, agent), { limit: config.logLimit, ...(parts.noRoom && { noRoom: parts.noRoom }) }),
-    forget: (agent) => deleteLog(logPath(logDir, agent)),
+  const followers = new LogFollowers({
+    ...{ clock, logs },
     state: (agent, state) => {
       const key = reconciler.placeOf(agent);
       if (state === 'released' && key !== undefined) reconciler.post(key, { kind: 'released', agent });
     },
     listener: (agent) => {
-      const slot = reconciler.slot(reconciler.placeOf(agent) ?? '');
+      const slot = reconciler.slotOf(agent);
       return slot === undefined ? null : (reconciler.poolOf(slot.key).serviceOf(slot).listen?.(agent) ?? null);
     },
     failed: (agent, error) => log.error('log incomplete', { agent, reason: toFailure(error).message }),
   });
-  opened.defer(() => keepers.close());
-  const said = (agent: AgentId): Promise<string> => lastWords(keepers, logDir, agent);
+  opened.defer(() => followers.close());
 
   const reconciler: Reconciler = new Reconciler({
     ...{ clock, log, newAgent },
@@ -119,9 +105,9 @@ export async function openLoop(parts: LoopParts) {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
-      fleet?.book.slotChanged(after);
+      deviceManager?.book.slotChanged(after);
       if (hasEnded(before, after)) caches.used(after.key);
-      if (isEmpty(after)) parts.emptied();
+      if (isEmpty(after)) parts.end.emptied();
     },
   });
 
@@ -134,7 +120,7 @@ export async function openLoop(parts: LoopParts) {
   });
   const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
-  const fleet: DeviceManager | null =
+  const deviceManager: DeviceManager | null =
     needy.length === 0
       ? null
       : (await import('../devices/device-manager.ts')).openDeviceManager({
@@ -146,7 +132,7 @@ export async function openLoop(parts: LoopParts) {
           host: { path: env.path, root: env.hostRoot, runner: parts.runner },
         });
   const observer = createObserver({
-    ...{ clock, log, keepers, reconciler, asker, fingerprints },
+    ...{ clock, log, followers, reconciler, probe, fingerprints },
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
     makeRoom: async (signal) => {
@@ -169,16 +155,16 @@ export async function openLoop(parts: LoopParts) {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      ...{ clock, keepers, registrations, runtimes, observer, fleet, fingerprints, caches, asker, hurry: parts.hurry },
-      startedAt: clock.now(),
-      place: (key) => {
-        const slot = reconciler.slot(key);
-        if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
-        return { slot, pool: reconciler.poolOf(key), name: nameOf(key) };
+      ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, hurry: parts.end.hurry },
+      slots: {
+        place: (key) => {
+          const slot = reconciler.slot(key);
+          if (slot === undefined) throw new RangeError(`no such slot: ${key}`);
+          return { slot, pool: reconciler.poolOf(key), name: nameOf(key), runtime: runtimes.get(slot.runtime) };
+        },
+        note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
+        ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
       },
-      note: (key, line) => (line === null ? notes.delete(key) : notes.set(key, line)),
-      lastWords: said,
-      ran: (agent, job) => store.transaction({ durable: false }, () => store.history.ran(agent, job)),
     }),
   });
   opened.defer(() => caches.close());
@@ -190,11 +176,8 @@ export async function openLoop(parts: LoopParts) {
   // Nothing is released before everything was looked at once.
   reconciler.pause.hold('starting', 'onejob is starting');
   restoreSlots({
-    ...{ reconciler, pools, services, runtimes },
-    devices: fleet?.book.slotDevices ?? noDevices,
-    stored: parts.stored,
-    keepStandby: !parts.temporary,
-    forget: (key) => store.slots.remove(key),
+    ...{ reconciler, pools, services, runtimes, store, clock },
+    devices: deviceManager?.book.slotDevices ?? noDevices,
   });
   const holds = createHolds({ clock, store, reconciler });
   holds.restore();
@@ -206,17 +189,17 @@ export async function openLoop(parts: LoopParts) {
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, keepers, images, fingerprints, caches, asker, holds },
-    /** null where no pool asks for devices. It outlives the loop: whoever starts it closes it. */
-    fleet,
-    lastWords: said,
-    /** What a slot is busy with, for people; null when there is nothing to say. */
+    ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds },
+    /** null if no pool needs devices. It outlives the loop: the caller that starts it closes it. */
+    deviceManager,
+    nameOf,
+    /** What a slot is busy with, for people; null if there is nothing to say. */
     noteOf: (key: string): string | null => notes.get(key) ?? null,
     [Symbol.asyncDispose]: (): Promise<void> => closing.disposeAsync(),
   };
 }
 
-/** Writes down what a step of one slot says about its agents, in the slot's own commit. Standbys that nothing was released to leave no trace. */
+/** Records what a step of a slot says about its agents, in the same commit. Standbys that were never released leave no trace. */
 function writeHistory(
   before: Slot,
   after: Slot,
@@ -234,7 +217,7 @@ function writeHistory(
   if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
 }
 
-/** How its job ended, when that was by the agent's own end; else how the agent ended, as its slot still knows. */
+/** How its job ended, if by the agent's own end; else how the agent ended, if its slot knows. */
 function exitOf(agent: string, { leaving }: Slot, changes: readonly Change[]): Exit | null {
   const ended = changes.find((change) => change.change === 'ended' && change.agent === agent);
   if (ended?.change === 'ended' && isExit(ended.result)) return ended.result;
@@ -245,7 +228,7 @@ function isExit(result: JobResult): result is Exit {
   return result.kind === 'code' || result.kind === 'signal' || result.kind === 'oom' || result.kind === 'lost';
 }
 
-/** What an agent of a service that keeps its jobs itself goes through, as lines of the log: nobody else tells whoever sits before it. */
+/** Logs the progress of an agent whose service keeps its own jobs: nobody else reports it on this host. */
 export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: JobId) => ServiceJob | null): void {
   const [was, is] = [before.agent, after.agent];
   const slot = after.key;
@@ -257,6 +240,6 @@ export function tellProgress(before: Slot, after: Slot, log: Log, jobOf: (id: Jo
 }
 
 function hasBegun(lane: AgentLane): boolean {
-  if (lane.kind === 'stopping' || lane.kind === 'killing') return lane.released;
+  if (lane.kind === 'ending') return lane.released;
   return lane.kind === 'busy' || lane.kind === 'idle';
 }

@@ -1,6 +1,6 @@
 /**
- * Looks at the world and tells the loop: runtime events as they come, and a slow resync that repairs what a stream missed.
- * A runtime that does not answer tells nothing: what cannot be seen is unknown, never gone (S6).
+ * Observes the world for the loop: runtime events as they arrive, and a slow resync that repairs what a stream missed. A runtime
+ * that does not answer says nothing: what cannot be seen is unknown, never gone (S6).
  */
 import { type Clock, every } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
@@ -18,28 +18,28 @@ import type { Reconciler } from './reconciler.ts';
 export interface ObserveParts {
   readonly clock: Clock;
   readonly log: Log;
-  readonly keepers: LogFollowers;
+  readonly followers: LogFollowers;
   readonly reconciler: Reconciler;
-  /** Those there are at the start; `add` brings more. */
+  /** The runtimes at the start; `add` brings more. */
   readonly runtimes: readonly Runtime[];
   readonly fingerprints: Pick<Fingerprints, 'refresh'>;
   readonly minFree: number;
-  /** Removes what is not needed from a disk that is too full. */
+  /** Frees space on a disk that is too full. */
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
-  /** Whose guests are ours and no slot's: they answer a question and are removed by who asked. */
-  readonly asker: Pick<SandboxProbe, 'isProbe'>;
+  /** Its sandboxes are ours, but in no slot: it removes them itself. */
+  readonly probe: Pick<SandboxProbe, 'isProbe'>;
 }
 
 const resyncEvery = 30_000;
-/** How soon a runtime that could not be reached is looked at again, in ms. */
+/** ms until a runtime that could not be reached is looked at again. */
 const lookAgain = 2_000;
-/** How long a sandbox that ended before *released* was seen may take to show its whole log, in ms. */
+/** ms that the log of a sandbox may take to be complete, if it ended before *released* was seen. */
 const lastWords = 10_000;
 
 export type Observer = ReturnType<typeof createObserver>;
 
 export function createObserver(parts: ObserveParts) {
-  const { reconciler, keepers, log, minFree, fingerprints, asker, makeRoom, clock } = parts;
+  const { reconciler, followers, log, minFree, fingerprints, probe, makeRoom, clock } = parts;
   const abort = new AbortController();
   const away = new Map<string, string>();
   const judging = new Set<AgentId>();
@@ -48,12 +48,12 @@ export function createObserver(parts: ObserveParts) {
   const resyncing = new Map<Runtime, Promise<void>>();
   let timer: (() => void) | null = null;
 
-  /** Why a runtime cannot be reached right now; null while it can. */
+  /** Why a runtime cannot be reached now; null if it can. */
   function unreachable(runtime: string): string | null {
     return away.get(runtime) ?? null;
   }
 
-  /** Nothing is begun on a runtime that could not be reached until a look at it succeeds. */
+  /** Nothing begins on an unreachable runtime until a look at it succeeds. */
   function cannotReach(runtime: Runtime, failure: string): void {
     if (away.get(runtime.name) !== failure) log.error('runtime unreachable', { runtime: runtime.name, reason: failure });
     away.set(runtime.name, failure);
@@ -61,17 +61,17 @@ export function createObserver(parts: ObserveParts) {
     arm();
   }
 
-  /** Follows what is already there, then looks once at everything; resolves when that was done or has failed. */
+  /** Follows the existing sandboxes, then looks at everything once. Resolves when that was done or has failed. */
   async function start(): Promise<void> {
     for (const slot of reconciler.slots) {
-      for (const agent of standing(slot)) keepers.follow(agent, runtimeOf(slot));
+      for (const agent of standing(slot)) followers.follow(agent, runtimeOf(slot));
     }
     for (const runtime of runtimes) watching.push(watch(runtime));
     await resyncAll();
     arm();
   }
 
-  /** One more runtime is looked after from now on; resolves when it was looked at once. One that is known already is looked at again. */
+  /** Adds a runtime, or looks at a known one again. Resolves after the look. */
   async function add(runtime: Runtime): Promise<void> {
     if (!runtimes.includes(runtime)) {
       runtimes.push(runtime);
@@ -86,7 +86,7 @@ export function createObserver(parts: ObserveParts) {
     await Promise.allSettled([...watching, ...resyncing.values()]);
   }
 
-  /** Compares what the runtime has with what the slots say, both ways. One at a time per runtime. */
+  /** Compares the runtime's sandboxes with the slots, both ways. One at a time per runtime. */
   function resync(runtime: Runtime): Promise<void> {
     const running = resyncing.get(runtime);
     if (running !== undefined) return running;
@@ -96,8 +96,8 @@ export function createObserver(parts: ObserveParts) {
   }
 
   /**
-   * Removes what is ours and in no slot, and what our sandboxes shared: what a manager that was killed had asked for may come long
-   * after its slot was cleared, and when nothing is to be left nobody looks again. Never fails; what stays is told to the log.
+   * Removes sandboxes of ours that are in no slot, and what they shared. A request of a killed manager may take effect long after
+   * its slot was cleared, and at the end nobody looks again. Never fails; leftovers are logged.
    */
   async function sweep(runtime: Runtime): Promise<void> {
     const signal = abort.signal;
@@ -112,9 +112,9 @@ export function createObserver(parts: ObserveParts) {
 
   /** An agent's first process has ended. */
   async function exited(agent: AgentId, exit: Exit): Promise<void> {
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    if (key === undefined || slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    const slot = reconciler.slotOf(agent);
+    if (slot === undefined || slot.leaving.some((one) => one.agent === agent)) return;
+    const { key } = slot;
     if (slot.standby.kind !== 'none' && slot.standby.agent === agent) {
       const failure = slot.standby.kind === 'preparing' ? noShell(slot.standby, reconciler.poolOf(key), exit) : null;
       reconciler.post(
@@ -131,15 +131,15 @@ export function createObserver(parts: ObserveParts) {
     judging.add(agent);
     try {
       const runtime = runtimeOf(slot);
-      const keeper = keepers.follow(agent, runtime);
-      let whole = await keepers.complete(agent, lastWords);
-      // A runtime that is away says nothing about the script either: its log is read once it is back.
+      const follower = followers.follow(agent, runtime);
+      let whole = await followers.complete(agent, lastWords);
+      // A runtime that is away says nothing about the script; its log is read once it is back.
       while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
-        whole = await keepers.complete(agent, lastWords);
+        whole = await followers.complete(agent, lastWords);
       }
       if (abort.signal.aborted) return;
-      // The marker may be read of output that a full disk does not take yet.
-      const begun = keeper.state === 'released';
+      // The marker may have been read from output that a full disk does not take yet.
+      const begun = follower.state === 'released';
       const end: Exit =
         whole || begun ? exit : { kind: 'lost', reason: 'its output cannot be read, so it is unknown whether it began' };
       reconciler.post(key, { kind: 'exited', agent, exit: end, released: begun || !whole });
@@ -189,7 +189,7 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function isOrphan({ agent }: SandboxSeen): boolean {
-    return !asker.isProbe(agent) && reconciler.placeOf(agent) === undefined;
+    return !probe.isProbe(agent) && reconciler.placeOf(agent) === undefined;
   }
 
   async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
@@ -217,10 +217,8 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function gone(agent: AgentId): void {
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    if (key === undefined || slot === undefined || !standing(slot).includes(agent)) return;
-    reconciler.post(key, { kind: 'gone', agent });
+    const slot = reconciler.slotOf(agent);
+    if (slot !== undefined && standing(slot).includes(agent)) reconciler.post(slot.key, { kind: 'gone', agent });
   }
 
   function runtimeOf(slot: Slot): Runtime {
@@ -249,7 +247,7 @@ export function createObserver(parts: ObserveParts) {
   }
 
   return {
-    /** Sentences about what cannot be reached right now. */
+    /** Sentences about runtimes that cannot be reached now. */
     get problems(): string[] {
       return [...away.values()];
     },
@@ -257,7 +255,7 @@ export function createObserver(parts: ObserveParts) {
   };
 }
 
-/** A gate that could not begin, with the name of the image that is to be mended; null for any other end. */
+/** A gate that could not start, with the name of the image to fix; null for any other end. */
 function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, pool: Pool, exit: Exit): Failure | null {
   const failure = endedAtGate(exit);
   if (failure.code !== 'E_NO_SHELL') return null;
@@ -271,12 +269,12 @@ function imageOf(pool: Pool, job: JobId | null): string | null {
   try {
     return ((job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base).image;
   } catch {
-    // Its service does not know the job any more, so nobody can say which image it was to have.
+    // Its service no longer knows the job, so its image is unknown.
     return null;
   }
 }
 
-/** Agents whose sandbox must be there: it was made, and nobody asked for its removal. */
+/** Agents whose sandbox must exist: it was made, and nobody asked for its removal. */
 function standing(slot: Slot): AgentId[] {
   const agents: AgentId[] = [];
   if (slot.standby.kind === 'standby') agents.push(slot.standby.agent);
@@ -290,8 +288,7 @@ function hasBegun(slot: Slot): boolean {
     case 'retiring':
     case 'busy':
       return true;
-    case 'stopping':
-    case 'killing':
+    case 'ending':
       return slot.agent.released;
     default:
       return false;
@@ -308,8 +305,9 @@ export interface ChooseAgainParts extends Pick<ObserveParts, 'clock' | 'log'> {
 }
 
 /**
- * Pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: looks at Docker
- * again while the manager runs, until the answer is called, and moves such pools to it. Nothing ever moves the other way.
+ * For pools that name neither a runtime nor an image, and run their jobs as processes because Docker could not be used: checks
+ * Docker again while the manager runs, and moves such pools to it, until the returned function is called. Nothing ever moves the
+ * other way.
  */
 export function keepChoosing({ clock, log, runtimes, reconciler, observer }: ChooseAgainParts): () => void {
   let isOver = false;

@@ -24,7 +24,7 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   return { pool, heard };
 }
 
-test('a service is told of each slot that is open, closed or gone, and only when that is news', () => {
+test('a service learns whether each slot is open, closed or gone, and only when that changes', () => {
   const { pool, heard } = poolThat();
   const offers = new Offers();
   offers.tell(atGate, pool, host);
@@ -37,7 +37,7 @@ test('a service is told of each slot that is open, closed or gone, and only when
   expect(heard).toEqual(['p/1 open', 'p/1 closed', 'p/2 open', 'p/1 gone', 'p/1 open']);
 });
 
-test('nobody is told where no agent stands for a slot, or of a manager that is there for its last job only', () => {
+test('no service is told if no agent stands for a slot, or if the manager is temporary', () => {
   for (const kind of [{ standsForSlots: false }, { tellsOffers: false }]) {
     const { pool, heard } = poolThat(kind);
     new Offers().tell(atGate, pool, host);

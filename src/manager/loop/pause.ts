@@ -1,4 +1,4 @@
-/** What holds pools back: who pauses them, and for which reason. */
+/** Holds on pools: who paused them, and why. */
 import type { ResumeView } from '../../api/schema.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
@@ -7,20 +7,20 @@ import type { Store } from '../../store/store.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
-/** `paused by maintenance`, `paused: disk: 3 % free`: what holds a pause, as a clause. */
+/** Describes a pause as a clause: `paused by maintenance`, `paused: disk: 3 % free`. */
 export function pausedText(details: readonly string[]): string {
   const text = details.join('; ');
   return text.startsWith('by ') ? `paused ${text}` : `paused: ${text}`;
 }
 
-/** Pause by reason: something is paused while anybody holds a reason, and a holder can release only its own. */
+/** A pause with reasons: it holds while there is any, and each holder releases only its own. */
 export class Pause {
   readonly #held = new Map<string, string>();
   readonly #closing = new Set<string>();
 
   /**
-   * Holds `reason`; `detail` is what a person reads. `closes`: agents that wait for a job at their CI service are to take none
-   * either. True when that changed anything.
+   * Holds `reason`; `detail` is for people. `closes`: agents that wait for a job at their CI service may take none either. True
+   * if that changed anything.
    */
   hold(reason: string, detail: string = reason, { closes = false }: { readonly closes?: boolean } = {}): boolean {
     if (this.#held.get(reason) === detail && this.#closing.has(reason) === closes) return false;
@@ -30,7 +30,7 @@ export class Pause {
     return true;
   }
 
-  /** True when `reason` was held. */
+  /** True if `reason` was held. */
   release(reason: string): boolean {
     this.#closing.delete(reason);
     return this.#held.delete(reason);
@@ -44,17 +44,17 @@ export class Pause {
     return this.#closing.size > 0;
   }
 
-  /** Who holds it. */
+  /** The held reasons. */
   get reasons(): string[] {
     return [...this.#held.keys()];
   }
 
-  /** What a person reads, but for holders whose reason begins so. */
+  /** Details for people, without reasons that begin with `prefix`. */
   detailsBut(prefix: string): string[] {
     return [...this.#held].flatMap(([reason, detail]) => (reason.startsWith(prefix) ? [] : [detail]));
   }
 
-  /** What a person reads, one line per holder. */
+  /** Details for people, one line per reason. */
   get details(): string[] {
     return [...this.#held.values()];
   }
@@ -66,31 +66,31 @@ interface HoldsParts {
   readonly reconciler: Pick<Reconciler, 'pools' | 'pause' | 'replanAll'>;
 }
 
-/** What people hold is told apart from what onejob holds itself, whatever they call it. */
+/** Prefix of reasons that people chose, to tell them from onejob's own. */
 const person = 'person:';
 
 /**
- * What people hold back: pauses, each by its reason, and drains. Written down before it takes effect, and held again by the next
- * manager. A hold on all pools also holds those that a later config adds; a pool that is leaving the config cannot be held or resumed.
+ * Pauses, with reasons, and drains by people. They are recorded before they take effect, and held again by the next manager. A
+ * hold on all pools includes those that a later config adds. A pool that is leaving the config cannot be held or resumed.
  */
 export function createHolds({ store, reconciler, clock }: HoldsParts) {
-  /** Takes up what was held when the last manager ended. To be called once all pools are there, before anything is begun. */
+  /** Restores the previous manager's holds. To be called once all pools exist, before anything begins. */
   function restore(): void {
     for (const hold of store.holds.all())
       for (const pool of current()) if (hold.pool === null || hold.pool === pool.config.name) take(pool, hold);
   }
 
-  /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: then nothing has changed */
+  /** `name`: null for all pools. @throws OnejobError E_POOL_UNKNOWN, E_STATE_FULL: nothing has changed then */
   function pause(name: string | null, reason: string): void {
     hold(name, { kind: 'pause', reason });
   }
 
-  /** Finish what runs, start nothing new. @throws as `pause` does */
+  /** Finishes what runs, and starts nothing new. @throws as `pause` */
   function drain(name: string | null): void {
     hold(name, { kind: 'drain', reason: '' });
   }
 
-  /** Ends the pauses by this reason, and drains. Returns those of the pools that something else still holds. @throws as `pause` does */
+  /** Ends the pauses with this reason, and drains. Returns the pools that are still held. @throws as `pause` */
   function resume(name: string | null, reason: string): ResumeView['held'] {
     const chosen = choose(name);
     const ended = [{ kind: 'pause', reason } as const, { kind: 'drain', reason: '' } as const];
@@ -99,7 +99,7 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
         if (!ended.some(({ kind, reason }) => kind === hold.kind && reason === hold.reason)) continue;
         if (name !== null && hold.pool !== null && hold.pool !== name) continue;
         store.holds.remove(hold);
-        // One pool of all: the others stay held.
+        // The hold on all pools becomes holds on the others.
         if (name === null || hold.pool !== null) continue;
         for (const { config } of current()) if (config.name !== name) store.holds.add({ ...hold, pool: config.name });
       }

@@ -12,20 +12,20 @@ function poolOf(env: Record<string, string>): Pool {
   return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: noDevices });
 }
 
-test('slots whose recipes are the same share what they are made from', () => {
+test('slots with the same recipe share a fingerprint', () => {
   const pool = poolOf({ A: 'same' });
   pool.learn('p/1', 'f');
   expect(pool.view('p/2', host).fingerprint).toBe('f');
 });
 
-test('a slot whose recipe holds its agent’s name is held only to its own', () => {
+test('a slot whose recipe contains its agent’s name has its own fingerprint', () => {
   const pool = poolOf({ CACHE: '/caches/{name}' });
   pool.learn('p/1', 'f1');
   expect(pool.view('p/1', host).fingerprint).toBe('f1');
   expect(pool.view('p/2', host).fingerprint).toBeNull();
 });
 
-test('an agent that was only seen online does not make the back-off begin anew, one that had a job does', () => {
+test('only an agent that had a job, not one that was only online, makes the back-off start again', () => {
   const pool = poolOf({});
   const failure = { code: 'E_AGENT_OUTDATED', message: 'wants to be updated', retry: true };
   expect(pool.failed(failure, 'release', 0, 0).failures).toBe(1);

@@ -1,5 +1,4 @@
-/** One pool at run time: what config asks, who pauses it, how it backs off, and which of its slots could take a job now. */
-
+/** A pool at run time: what config asks for, who pauses it, how it backs off, and which of its slots could take a job now. */
 import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import { expandRecipe } from '../../config/template.ts';
@@ -10,23 +9,23 @@ import type { ErrorCode } from '../../errors.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { Pause } from './pause.ts';
 
-/** Which devices a pool's slots are to hold. */
+/** Which devices a pool's slots should have. */
 export interface SlotDevices {
-  /** Null while there are none for this slot. */
+  /** null while there are none for this slot. */
   of(key: string): readonly DeviceId[] | null;
-  /** Why there are none, or why they must not be used right now; null when nothing speaks against it. */
+  /** Why there are none, or why they must not be used now; null if they may be. */
   heldBack(key: string): string | null;
   /**
-   * Whether an agent that waits on them for a job must go: they are known to be somebody else's, faulty or gone. What nobody could
-   * see is no reason (S6).
+   * Whether an agent that waits for a job must go: its devices are known to be faulty, gone, or another slot's. Devices that
+   * could not be seen are no reason (S6).
    */
   lost(key: string): boolean;
 }
 
-/** Of pools whose agents need no device. */
+/** For pools without devices. */
 export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false };
 
-/** Failures that having the image ends. */
+/** Failures that end once the image is available. */
 const ofImages: ReadonlySet<string> = new Set<ErrorCode>([
   'E_IMAGE_NOT_FOUND',
   'E_IMAGE_DENIED',
@@ -41,26 +40,26 @@ export class Pool {
   readonly config: PoolConfig;
   readonly service: CiService;
   readonly devices: SlotDevices;
-  /** Config does not name it any more: it is only there until what is in its slots is gone. */
+  /** Config no longer has it: it exists only until its slots are empty. */
   readonly leaving: boolean;
   readonly pause = new Pause();
   #runtime: Runtime;
   readonly #keepStandby: boolean;
-  /** Whether what a slot's sandboxes are made from depends on the slot. */
+  /** Whether sandboxes of different slots have different fingerprints. */
   readonly isPerSlot: boolean;
   /** Whether its service is told what its slots could do with a job. */
   readonly tellsOffers: boolean;
   /** Keys of slots that could take a waiting job, longest free first. */
   readonly able = new Set<string>();
   readonly #serviceNamed: (name: string) => CiService;
-  /** Slots whose agent is about to end for a newer one, or to come online; for the latter what it was made from. */
+  /** Slots whose agent is being replaced or is not online yet; for the latter, what it was made from. */
   readonly #renewing = new Map<string, string | null>();
   draining = false;
   backoff: Backoff | null = null;
   #forgiven: Backoff | null = null;
-  /** What a standby would be made from now, by slot: `{name}` in a recipe makes each slot's another. */
+  /** The current fingerprint of a standby, by slot: with `{name}` in a recipe each slot has its own. */
   readonly #fingerprints = new Map<string, string>();
-  /** Why its runtime cannot be reached; null while it can. */
+  /** Why its runtime cannot be reached; null if it can. */
   away: string | null = null;
 
   constructor(
@@ -93,7 +92,7 @@ export class Pool {
     return this.#runtime;
   }
 
-  /** From now on another runtime makes its sandboxes: what the one before has made is let end, and nothing new is made there. */
+  /** Switches to another runtime. Sandboxes of the previous one may end, but no new ones are made there. */
   moveTo(runtime: Runtime): void {
     this.#runtime = runtime;
     this.away = null;
@@ -102,29 +101,29 @@ export class Pool {
     this.forget();
   }
 
-  /** The image that could not be had and keeps the pool from starting anything, such as `image "x:1" on docker`; null: none does. */
+  /** The unavailable image that keeps the pool from starting anything, such as `image "x:1" on docker`; null if there is none. */
   get awaitsImage(): string | null {
     if (this.backoff === null || !ofImages.has(this.backoff.last.code)) return null;
     const { image } = this.config.recipe;
     return `${image === null ? 'its image' : `image "${image}"`} on ${this.#runtime.name}`;
   }
 
-  /** The service that what is in the slot is for: config may have moved on to another. */
+  /** The service of the slot's agents: config may have changed since. */
   serviceOf({ service }: Slot): CiService {
     return service === '' || service === this.service.name ? this.service : this.#serviceNamed(service);
   }
 
-  /** How long the job of an agent in this slot may run, ms, where its service leaves that to the pool. */
+  /** Time limit of jobs in this slot in ms, if its service leaves that to the pool. */
   limitOf(slot: Slot): number | null {
     return this.serviceOf(slot).capabilities.poolTimeout ? this.config.timeout : null;
   }
 
-  /** Remembers what a standby of this slot, or of all, would be made from now. */
+  /** Sets the fingerprint of a standby of this slot, or of all. */
   learn(key: string, fingerprint: string): void {
     this.#fingerprints.set(this.#groupOf(key), fingerprint);
   }
 
-  /** What they would be made from is another thing now, and not known yet. */
+  /** Forgets the fingerprints, because they have changed and are unknown. */
   forget(): void {
     this.#fingerprints.clear();
   }
@@ -133,7 +132,7 @@ export class Pool {
     return this.isPerSlot ? key : '';
   }
 
-  /** What the pool asks of one of its slots now; `host` adds what holds for all pools. */
+  /** What the pool asks of one of its slots now. `host` applies to all pools. */
   view(key: string, host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
     return {
       binds: this.service.capabilities.binds,
@@ -152,24 +151,24 @@ export class Pool {
     };
   }
 
-  /** One that has yet to come online and is not current either holds nobody up: it may never do so. */
+  /** An outdated agent that is not online yet delays nobody: it may never come online. */
   #mayRenew(key: string): boolean {
     for (const [other, made] of this.#renewing)
       if (other !== key && (made === null || made === this.#fingerprints.get(this.#groupOf(other)))) return false;
     return true;
   }
 
-  /** Keeps the index of able slots; costs the same for any number of slots. */
+  /** Updates the index of able slots; costs the same for any number of slots. */
   index(slot: Slot): void {
     if (isRenewing(slot)) this.#renewing.set(slot.key, slot.agent.kind === 'idle' ? slot.agent.fingerprint : null);
     else this.#renewing.delete(slot.key);
     const able = slot.agent.kind === 'free' && slot.standby.kind !== 'preparing' && slot.leaving.length < leavingLimit;
-    // One that is in it already keeps its turn.
+    // A slot that is in it already keeps its turn.
     if (able) this.able.add(slot.key);
     else this.able.delete(slot.key);
   }
 
-  /** Several slots that fail at one moment are one failure. */
+  /** Simultaneous failures of several slots count once. */
   failed(failure: Failure, stage: 'prepare' | 'release', now: number, jitter: number): Backoff {
     if (this.backoff !== null && now < this.backoff.until) this.backoff = { ...this.backoff, last: failure };
     else this.backoff = backoff(this.backoff ?? this.#forgiven, failure, stage, now, jitter);
@@ -177,9 +176,8 @@ export class Pool {
   }
 
   /**
-   * A stage that works ends the back-off that this stage brought about. True when there was one. A standby that was made
-   * may still die at the gate, and an agent that is online may end without a job, so both are forgiven only, and forgotten
-   * once one was released and had a job.
+   * Success of a stage ends the back-off that it caused. True if there was one. A new standby may still fail at the gate, and an
+   * agent that is online may end without a job, so the back-off is only suspended, and forgotten once a released agent had a job.
    */
   worked(stage: 'prepare' | 'online' | 'release'): boolean {
     if (stage === 'release') this.#forgiven = null;
@@ -190,7 +188,7 @@ export class Pool {
   }
 }
 
-/** What every sandbox of a slot is made from, whatever job it gets: the pool's recipe, and what its service needs beside. */
+/** The recipe of every sandbox of a slot, for any job: the pool's, with what its service adds. */
 export function poolRecipe({ config, service }: Pick<Pool, 'config' | 'service'>, name: string): Recipe {
   const recipe = expandRecipe(config, name);
   return service.equip?.(recipe, config.name) ?? recipe;
@@ -205,8 +203,8 @@ function isRenewing({ agent }: Slot): boolean {
       return agent.job === null;
     case 'idle':
       return !agent.online;
-    case 'stopping':
-      return agent.why === 'renewal';
+    case 'ending':
+      return agent.signal === 'TERM' && agent.why === 'renewal';
     default:
       return false;
   }

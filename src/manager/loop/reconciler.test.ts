@@ -18,7 +18,7 @@ test('an end and the next release are one commit, so that the next job starts at
   expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
 });
 
-test('what cannot be committed has not happened, holds everything up with the reason, and happens once it can', () => {
+test('a failed commit has no effect, pauses everything with the reason, and succeeds later', () => {
   const it = world();
   it.goOn();
   it.diskFull = true;
@@ -48,7 +48,7 @@ test('a report that came while nothing could be committed is not lost', () => {
   expect(it.jobs.get('j1')?.results).toEqual([{ kind: 'code', code: 7 }]);
 });
 
-test('a pool that fails backs off longer each time and goes on by itself', () => {
+test('a failing pool backs off longer each time, and continues by itself', () => {
   const it = world();
   const waits: number[] = [];
   for (let i = 0; i < 4; i++) {
@@ -64,7 +64,7 @@ test('a pool that fails backs off longer each time and goes on by itself', () =>
   expect(it.pool.backoff).toBeNull();
 });
 
-test('what fails in two slots of a pool at once is logged once, and again when it fails after the wait', () => {
+test('a simultaneous failure in two slots of a pool is logged once, and again if it fails after the wait', () => {
   const it = new World({ slots: 2, binds: 'late', standby: true });
   const fail = () => {
     const at = it.pending.findIndex((one) => one.action.act === 'prepare');
@@ -87,7 +87,7 @@ test('what fails in two slots of a pool at once is logged once, and again when i
   expect(it.warnings).toHaveLength(2);
 });
 
-test('a pause is over only when the one who holds it lets go', () => {
+test('a pause ends only when its holder releases it', () => {
   const it = world();
   it.goOn();
   it.pool.pause.hold('alice');
@@ -101,7 +101,7 @@ test('a pause is over only when the one who holds it lets go', () => {
   expect(it.loop.slot('pool/1')?.agent.kind).toBe('releasing');
 });
 
-test('a deadline that passes while nothing can be committed waits, once, and makes nobody spin', () => {
+test('a deadline that passes while commits fail waits, once, and does not spin', () => {
   const it = world();
   it.goOn();
   it.submit(false);
@@ -112,10 +112,10 @@ test('a deadline that passes while nothing can be committed waits, once, and mak
   expect(it.attempts - before).toBeLessThan(70);
   it.diskFull = false;
   it.advance(2_000);
-  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout' });
 });
 
-test('an empty slot goes over to the runtime its pool has now', () => {
+test('an empty slot takes over its pool’s current runtime', () => {
   const it = world();
   it.loop.close();
   it.storeAs('another runtime');
@@ -124,14 +124,14 @@ test('an empty slot goes over to the runtime its pool has now', () => {
   expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
 });
 
-test('slots that fail at one moment count as one failure', () => {
+test('slots that fail at the same time count as one failure', () => {
   const it = new World({ slots: 3, binds: 'late', standby: true });
   for (let i = 0; i < 3; i++) it.perform(0, 'fails');
   for (let i = 0; i < 3; i++) it.deliver(0, 'once');
   expect(it.pool.backoff).toMatchObject({ failures: 1 });
 });
 
-test('standbys that get ready and then die make the pool wait longer each time', () => {
+test('standbys that get ready and then end make the pool wait longer each time', () => {
   const it = world();
   const waits: number[] = [];
   for (let i = 0; i < 3; i++) {
@@ -158,10 +158,10 @@ test('a timer that fires a moment too early does not lose its deadline', () => {
   it.advance(29_999.5);
   it.tick = 0;
   it.advance(1);
-  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'stopping', why: 'timeout' });
+  expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout' });
 });
 
-test('where an agent stands for each slot its service is told what the slot could do with a job, once for each change', () => {
+test('a service whose agents stand for slots learns what each slot could do with a job, once per change', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
   expect(it.offers).toEqual(['pool/1 closed']);
   it.goOn();
@@ -179,7 +179,7 @@ test('where an agent stands for each slot its service is told what the slot coul
   expect(it.offers).toEqual(['pool/1 gone']);
 });
 
-test('the next sandbox is made once the job that was let in has begun, or is over', () => {
+test('the next sandbox is made once the released job has begun, or is over', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
   const lane = () => it.loop.slot('pool/1')?.standby.kind;
   it.goOn();
@@ -192,7 +192,7 @@ test('the next sandbox is made once the job that was let in has begun, or is ove
   expect(lane()).toBe('preparing');
 });
 
-test('a free slot makes its sandbox, whatever its service believes of the job of before', () => {
+test('a free slot makes its sandbox, whatever its service believes about the previous job', () => {
   const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
   it.goOn();
   it.starting = true;
@@ -205,7 +205,7 @@ test('a free slot makes its sandbox, whatever its service believes of the job of
   expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
 });
 
-test('while nothing can be committed no slot is open to jobs, and each is again once it can', () => {
+test('no slot is open to jobs while commits fail, and each is again afterwards', () => {
   const it = new World({ slots: 2, binds: 'late', standby: true, standsForSlots: true });
   it.perform(0, 'works');
   it.perform(0, 'works');
@@ -225,15 +225,18 @@ test('while nothing can be committed no slot is open to jobs, and each is again 
 
 const wishes = (it: World) => it.pending.map(({ action }) => `${action.act} ${action.agent}`).sort();
 
-test.each(['not yet', 'wholly'])('what a manager before was making is removed and made anew: it was there %s', (there) => {
-  const it = world();
-  if (there === 'wholly') it.perform(0, 'works');
-  it.crash();
-  expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
-  expect(it.loop.slot('pool/1')?.standby).toMatchObject({ kind: 'preparing', agent: 'a2' });
-});
+test.each(['not yet', 'wholly'])(
+  'a sandbox that the previous manager was making is removed and made again: it existed %s',
+  (there) => {
+    const it = world();
+    if (there === 'wholly') it.perform(0, 'works');
+    it.crash();
+    expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
+    expect(it.loop.slot('pool/1')?.standby).toMatchObject({ kind: 'preparing', agent: 'a2' });
+  },
+);
 
-test('the job that a manager before was making a sandbox for gets another', () => {
+test('a job whose sandbox the previous manager was making gets another one', () => {
   const it = new World({ slots: 1, binds: 'late', standby: false });
   it.submit(false);
   it.crash();
@@ -242,7 +245,7 @@ test('the job that a manager before was making a sandbox for gets another', () =
   expect(it.jobs.get('j1')).toMatchObject({ state: 'ended', runs: 1, results: [{ kind: 'code', code: 0 }] });
 });
 
-test('what a manager before has made for one job is made anew, as the job is to have it now', () => {
+test('a sandbox that the previous manager made for one job is made again, as the job needs it now', () => {
   const it = new World({ slots: 1, binds: 'late', standby: false });
   it.submit(false);
   it.pool.pause.hold('person', 'not now');
@@ -252,7 +255,7 @@ test('what a manager before has made for one job is made anew, as the job is to 
   expect(wishes(it)).toEqual(['clear a1', 'prepare a2']);
 });
 
-test('what a manager before was making is not made on while its removal cannot be committed', () => {
+test('a sandbox that the previous manager was making is not continued while its removal cannot be committed', () => {
   const it = world();
   it.diskFull = true;
   it.crash();

@@ -1,10 +1,9 @@
 /**
- * The loop: one event at a time is decided, its slot planned on, all of it committed, then acted upon.
+ * The loop. One event at a time: its slot is decided and planned, the result is committed, then acted upon.
  *
- * Nothing acts before its commit. A commit that fails changes nothing and is tried again; until then nothing new starts,
- * and what runs goes on. Work per event is about one slot, whatever the number of slots.
+ * Nothing acts before its commit. A failed commit changes nothing and is tried again; until then nothing new starts, and running
+ * jobs continue. The work per event concerns one slot, whatever the number of slots.
  */
-
 import type { SlotOffer } from '../../ci/ci-service.ts';
 import { type Clock, Timers } from '../../core/clock.ts';
 import { type Intent, isOpen } from '../../core/plan.ts';
@@ -24,7 +23,7 @@ export interface ReconcilerOptions {
   readonly newAgent: (pool: Pool) => AgentId;
   /** [0, 1): spreads back-offs. */
   readonly random: () => number;
-  /** Told after each commit, with the slot as it is now. */
+  /** Called after each commit. */
   readonly changed: (before: Slot, after: Slot) => void;
 }
 
@@ -38,12 +37,12 @@ export class Reconciler {
   readonly #timers: Timers;
   readonly #committer: Committer;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
-  /** Slots to be planned on once the inbox is empty: each once, however often that was asked for. */
+  /** Slots to plan once the inbox is empty: each once, however often that was requested. */
   readonly #unplanned = new Set<string>();
-  /** What holds for all pools: disk, state, people. */
+  /** Pause of all pools: disk, state, people. */
   readonly pause = new Pause();
   #draining = false;
-  /** It is being found out whether anything can be committed again: nobody is told to send jobs before. */
+  /** A commit is being retried: no offers are sent meanwhile. */
   #isTrying = false;
   #stopping = false;
   #closed = false;
@@ -59,7 +58,7 @@ export class Reconciler {
         this.pause.hold('state', message);
         for (const key of this.#slots.keys()) this.#tellOffer(key);
       },
-      // Let go for a moment, so that the step that was refused is planned as it was.
+      // Released for a moment, so that the failed step is planned as before.
       retry: () => {
         this.pause.release('state');
         this.#isTrying = true;
@@ -73,7 +72,7 @@ export class Reconciler {
     });
   }
 
-  /** Adds a pool with its slots as they were stored, or empty. Nothing happens before `start`. */
+  /** Adds a pool with its slots, stored or empty. Nothing happens before `start`. */
   add(pool: Pool, slots: readonly Slot[]): void {
     this.#pools.set(pool.config.name, pool);
     for (const slot of slots) {
@@ -82,12 +81,12 @@ export class Reconciler {
     }
   }
 
-  /** Begins, or begins again after a crash: every state is pursued anew, then every slot is planned. */
+  /** Starts, or restarts after a crash: every state is pursued again, then every slot is planned. */
   start(): void {
     for (const slot of this.slots) if (isUnknown(slot)) this.post(slot.key, { kind: 'discard' });
     for (const slot of this.#slots.values()) {
       this.#armDeadline(slot);
-      // What is prepared now was begun a moment ago, or waits for its removal to be written down.
+      // A preparation has only just begun, or waits for the commit of its removal.
       for (const action of pursueAll(slot)) if (action.act !== 'prepare') this.#options.act(slot.key, action);
     }
     this.replanAll();
@@ -111,9 +110,14 @@ export class Reconciler {
     return pool;
   }
 
-  /** Which slot an agent is in, in whatever lane. */
+  /** Key of the slot that an agent is in, in any lane. */
   placeOf(agent: AgentId): string | undefined {
     return this.#places.get(agent);
+  }
+
+  /** The slot that an agent is in, in any lane. */
+  slotOf(agent: AgentId): Slot | undefined {
+    return this.#slots.get(this.#places.get(agent) ?? '');
   }
 
   get isEmpty(): boolean {
@@ -124,13 +128,13 @@ export class Reconciler {
     return this.#stopping;
   }
 
-  /** From now on nothing is wanted any more; the slots empty themselves as their agents end. */
+  /** From now on nothing is wanted: slots empty themselves as their agents end. */
   beginStop(): void {
     this.#stopping = true;
     this.replanAll();
   }
 
-  /** Tells a slot that something happened. */
+  /** Posts an event to a slot. */
   post(key: string, event: SlotEvent): void {
     if (this.#closed) return;
     this.#inbox.push({ key, event });
@@ -152,18 +156,18 @@ export class Reconciler {
     this.#drain();
   }
 
-  /** Looks at every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
+  /** Plans every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
   replanAll(pool?: Pool): void {
     for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#unplanned.add(key);
     this.#drain();
   }
 
-  /** A runtime cannot be reached: until it is back nothing is begun there, so that jobs wait and no attempt piles up (S6). */
+  /** A runtime cannot be reached: nothing begins there until it is back, so jobs wait and no attempts pile up (S6). */
   away(runtime: string, why: string): void {
     for (const pool of this.#pools.values()) if (pool.runtime.name === runtime) pool.away = why;
   }
 
-  /** A runtime is back: what could not be made without it is tried at once, however long its pools meant to wait. */
+  /** A runtime is back: its pools try again at once, whatever their back-off. */
   back(runtime: string): void {
     for (const pool of this.#pools.values()) {
       if (pool.runtime.name !== runtime) continue;
@@ -173,13 +177,13 @@ export class Reconciler {
     }
   }
 
-  /** What would be done next for a slot, and under which view: for people who ask. */
+  /** The next intent for a slot, for people. */
   intentOf(key: string): Intent | null {
     const slot = this.#slots.get(key);
     return slot === undefined ? null : intentOf(slot, this.poolOf(key), this.#host());
   }
 
-  /** Puts on disk what waits for it, and tells who waits for that. */
+  /** Syncs, and notifies those who wait for that. */
   flush(): void {
     this.#committer.flush();
   }
@@ -214,7 +218,7 @@ export class Reconciler {
     }
   }
 
-  /** One event, one commit. False when it could not be committed: nothing has changed then. */
+  /** One event, one commit. False if the commit failed: nothing has changed then. */
   #step(key: string, event: SlotEvent | null): boolean {
     if (this.#committer.blocked) return false;
     const before = this.#slots.get(key);
@@ -253,7 +257,7 @@ export class Reconciler {
     const now = this.#options.clock.now();
     const before = pool.backoff;
     const { until, failures, last } = pool.failed(change.failure, change.stage, now, this.#options.random());
-    // What kept one slot of a pool from working often keeps the others from it in the same moment.
+    // The same failure often affects all slots of a pool at once.
     const isSaid = before !== null && before.until > now && before.last.message === last.message;
     if (!isSaid) {
       const seconds = Math.round((until - now) / 1000);
@@ -279,28 +283,27 @@ export class Reconciler {
     this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
-      // A timer may fire a moment too early, and is capped at 24 days: what is still due is armed again. While nothing
-      // can be committed the event waits in the inbox instead.
+      // A timer may fire a moment too early, and is limited to 24 days, so a remaining deadline is armed again. While commits
+      // fail the event waits in the inbox instead.
       if (current !== undefined && !this.#committer.blocked) this.#armDeadline(current);
     });
   }
 }
 
 /**
- * Whether nobody knows what the standby of a slot that was just loaded is made from: config and rules may have changed since it was
- * begun. Made on, it would be what was asked for then under the fingerprint of now, or with another name a second one beside the
- * first, which nobody removes.
+ * Whether it is unknown what the standby of a loaded slot is made from: config and rules may have changed since. Continuing would
+ * give an outdated sandbox a new fingerprint, or under another name a second sandbox that nobody removes.
  */
 function isUnknown({ standby }: Slot): boolean {
   return standby.kind === 'preparing' || (standby.kind === 'standby' && standby.reserved !== null);
 }
 
 /**
- * What CI services are told of the slots that an agent of theirs stands for: whether this one would take a job now, takes
- * none, or is gone. Each is told once, when it changes.
+ * Tells CI services about slots for which one of their agents stands: whether the slot would take a job now, takes none, or is
+ * gone. Each change is told once.
  */
 export class Offers {
-  /** By slot. */
+  /** Last offers by slot. */
   readonly #told = new Map<string, SlotOffer>();
 
   tell(slot: Slot, pool: Pool, host: HostView): void {

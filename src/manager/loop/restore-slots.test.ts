@@ -1,4 +1,4 @@
-/** What was in the slots when config moved on: it stays with the CI service that it is for, until it is gone. */
+/** The contents of slots after a change of config: they stay with their CI service until they are gone. */
 import { expect, test } from 'vitest';
 import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -52,12 +52,14 @@ function start(
   restoreSlots({
     reconciler,
     pools: pools.map((pool) => ({ ...usual, ...pool }) as unknown as PoolConfig),
-    stored,
+    store: {
+      slots: { all: () => stored.map((slot) => ({ slot, thisBoot: true })), remove() {} },
+      temporary: !keepStandby,
+    } as never,
+    clock,
     services: new Map(services.map((one) => [one.name, one])),
     runtimes: { get: () => runtime, best: runtime } as unknown as Runtimes,
-    keepStandby,
     devices: noDevices,
-    forget() {},
   });
   for (const pool of reconciler.pools) pool.learn('', 'f');
   reconciler.start();
@@ -78,7 +80,7 @@ test('an idle agent whose pool is not in the config any more is taken back from 
   expect(it.acted).toContain('lab/1 retire azure');
 });
 
-test('of a service that config does not name any more nothing is taken for granted: its agent is asked about, not ended', () => {
+test('an agent of a service that left the config is asked about, not ended', () => {
   const own = serviceOf('own', 'late');
   const it = start([{ name: 'build', service: 'own' }], [slot('lab/1', 'gone', idle)], [own.service]);
   expect(it.acted.filter((one) => one.startsWith('lab/1'))).toEqual(['lab/1 retire gone']);
@@ -98,7 +100,7 @@ test('a job of the queue whose pool is another service’s now ends in the queue
   expect(it.slotAt('build/1')).toMatchObject({ service: 'azure', standby: { kind: 'preparing' } });
 });
 
-test('a pool starts nothing in a runtime that cannot keep credentials of its CI service, unless they were given up', () => {
+test('a pool starts nothing in a runtime that cannot keep credentials of its CI service, unless config accepts that', () => {
   const weak = { name: 'sim', capabilities: { holdsSecrets: false, weaker: 'All is shared.' } } as Runtime;
   const paused = (config: Partial<PoolConfig>) => {
     const pools = [{ name: 'p', service: 'a', isolation: 'full', ...config }] as const;
@@ -110,7 +112,7 @@ test('a pool starts nothing in a runtime that cannot keep credentials of its CI 
   expect(paused({ service: 'own' })).toEqual([]);
 });
 
-test('who makes no agents for a service tells it nothing of slots, neither of its own nor of those that config has moved on from', () => {
+test('a manager that makes no agents for a service tells it nothing about slots', () => {
   const stored = [slot('old/1', 'bk', busy)];
   const told = (keepStandby: boolean) => {
     const bk = serviceOf('bk', 'late');

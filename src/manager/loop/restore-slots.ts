@@ -1,29 +1,29 @@
-/** Brings slots and config together when a manager starts: adopted where they fit, emptied where config has moved on. */
+/** Merges stored slots with the config when a manager starts: slots that fit are adopted, others are emptied. */
 import { absentService, type CiService } from '../../ci/ci-service.ts';
 import { isolationProblem } from '../../config/check-trust.ts';
 import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
 import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import type { Store } from '../../store/store.ts';
 import type { LoopParts } from './loop.ts';
 import { noDevices, Pool, type SlotDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
-interface PopulateParts extends Pick<LoopParts, 'stored' | 'services' | 'runtimes'> {
+interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
   readonly reconciler: Reconciler;
   readonly pools: readonly PoolConfig[];
-  /** False: this manager ends with its last job, and makes no agents that wait for jobs. Services are told nothing of its slots. */
-  readonly keepStandby: boolean;
-  /** Of pools whose agents need devices. */
+  /** Devices of pools that need some. */
   readonly devices: SlotDevices;
-  /** Deletes a slot that nothing is in and config does not name. */
-  readonly forget: (key: string) => void;
 }
 
-export function restoreSlots(parts: PopulateParts): void {
-  const { reconciler, runtimes, keepStandby } = parts;
+export function restoreSlots(parts: RestoreParts): void {
+  const { reconciler, runtimes, store } = parts;
+  // A temporary manager makes no agents that wait for jobs, and tells services nothing of its slots.
+  const keepStandby = !store.temporary;
   const serviceNamed = (name: string): CiService =>
     [...parts.services.values()].find((one) => one.name === name) ?? absentService(name);
-  const left = new Map(parts.stored.map((slot) => [slot.key, slot]));
+  const left = new Map(storedSlots(store, parts.clock).map((slot) => [slot.key, slot]));
   for (const config of parts.pools) {
     const runtime = runtimes.get(config.runtime ?? runtimes.best.name);
     const devices = config.devices.count === 0 ? noDevices : parts.devices;
@@ -32,7 +32,7 @@ export function restoreSlots(parts: PopulateParts): void {
       const fresh = emptySlot({ key, runtime: runtime.name, service: service.name, grace: config.stopGrace });
       const known = left.get(fresh.key);
       left.delete(fresh.key);
-      // Another runtime takes the slot over only once what the first one made is gone.
+      // Another runtime takes over a slot only once the sandboxes of the first one are gone.
       return known === undefined || isEmpty(known) ? fresh : { ...known, grace: config.stopGrace };
     });
     const pool = new Pool(config, { service, runtime, keepStandby, devices, serviceNamed, tellsOffers: keepStandby });
@@ -44,7 +44,7 @@ export function restoreSlots(parts: PopulateParts): void {
   }
   for (const slot of left.values()) {
     if (isEmpty(slot)) {
-      parts.forget(slot.key);
+      store.slots.remove(slot.key);
       continue;
     }
     const [name = slot.key] = slot.key.split('/');
@@ -66,26 +66,31 @@ export function restoreSlots(parts: PopulateParts): void {
   }
 }
 
-/** As many as config says; of a pool that has one for each device those there were, until somebody has looked. */
+/** As many slots as config says; with one slot per device the stored ones, until the devices were looked at. */
 function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
   if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => key.slice(0, key.lastIndexOf('/')) === pool.name);
   return Array.from({ length: pool.agents }, (_, i) => `${pool.name}/${i + 1}`);
 }
 
-/** What is left of a slot that config has moved on from keeps its devices until it is empty. */
+/** A slot that has left the config keeps its devices until it is empty. */
 function heldBy({ devices }: Slot): SlotDevices {
   return { of: () => devices, heldBack: () => null, lost: () => false };
 }
 
-/** A slot stored in another boot, on this boot's clock. How long its job may still run nobody knows any more. */
-export function rebased(slot: Slot, now: number): Slot {
+/** The slots of the previous manager, on this boot's clock. @throws OnejobError E_STATE_CORRUPT */
+export function storedSlots(store: Pick<Store, 'slots'>, clock: Pick<Clock, 'now'>): Slot[] {
+  return store.slots.all().map(({ slot, thisBoot }) => (thisBoot ? slot : rebased(slot, clock.now())));
+}
+
+/** A slot of another boot, on this boot's clock. Nobody knows any more how long its job may still run. */
+function rebased(slot: Slot, now: number): Slot {
   const standby = 'since' in slot.standby ? { ...slot.standby, since: now } : slot.standby;
   const agent = { ...slot.agent, ...('since' in slot.agent ? { since: now } : {}) };
   if (agent.kind === 'busy') return { ...slot, standby, agent: { ...agent, due: null } };
   return { ...slot, standby, agent: 'due' in agent ? { ...agent, due: now } : agent };
 }
 
-function serviceOf(pool: PoolConfig, { services }: PopulateParts): CiService {
+function serviceOf(pool: PoolConfig, { services }: RestoreParts): CiService {
   const service = services.get(pool.service);
   if (service === undefined)
     throw new OnejobError('E_BUG', `Pool ${pool.name} names the service "${pool.service}", which does not exist.`);

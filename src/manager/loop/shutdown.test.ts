@@ -62,7 +62,7 @@ function stopping(unreachable: string | null = null, temporary = false) {
   return { shutdown, told, said, hurried, holds, clock, ends, answers: () => forgets.resolve([removed]), finished: () => how };
 }
 
-test('placeholders are forgotten only once nothing is left, and the end waits for that', async () => {
+test('placeholders are removed only once nothing is left, and the end waits for that', async () => {
   const { shutdown, told, ends, answers, finished } = stopping();
   shutdown.begin({ how: 'end', grace: 0, forget: true });
   await turn();
@@ -85,7 +85,7 @@ test('without being asked nothing is forgotten', async () => {
   expect([told, finished()]).toEqual([['stop'], 'drain']);
 });
 
-test('asked for by the second of two stops counts, too', async () => {
+test('a request by the second of two stops counts, too', async () => {
   const { shutdown, told, ends } = stopping();
   shutdown.begin({ how: 'drain', grace: null, forget: true });
   shutdown.begin({ how: 'end', grace: 0, forget: false });
@@ -93,7 +93,7 @@ test('asked for by the second of two stops counts, too', async () => {
   expect(told).toContain('forget null');
 });
 
-test('agents that cannot be ended keep what they need, and that is said', async () => {
+test('agents that cannot be ended keep what they need, and that is reported', async () => {
   const { shutdown, told, clock, finished } = stopping('the Engine is away');
   shutdown.begin({ how: 'end', grace: 0, forget: true });
   clock.advance(5_000);
@@ -102,7 +102,7 @@ test('agents that cannot be ended keep what they need, and that is said', async 
   expect([told.at(-1), finished()]).toEqual(['forget agents were left running and need it', 'leave']);
 });
 
-test('who does not want to wait for a service leaves at the third signal', async () => {
+test('a person who does not want to wait for a service leaves with the third signal', async () => {
   const { shutdown, ends, finished } = stopping();
   shutdown.begin({ how: 'end', grace: 0, forget: true });
   ends();
@@ -112,7 +112,7 @@ test('who does not want to wait for a service leaves at the third signal', async
   expect(finished()).toBe('leave');
 });
 
-test('a temporary manager that ends by itself leaves what other services have here, once what is its own is gone', async () => {
+test('a temporary manager that ends by itself leaves other services’ agents, once its own are gone', async () => {
   const { shutdown, told, said, clock, holds, finished } = stopping(null, true);
   const standby = { kind: 'standby', agent: 's1', reserved: null, fingerprint: 'f', since: 0 } as const;
   holds(at('bk/1', working), at('lab/1', free, { standby }));
@@ -120,7 +120,7 @@ test('a temporary manager that ends by itself leaves what other services have he
   shutdown.clients(0);
   clock.advance(300);
   expect([told, finished()]).toEqual([['drain'], null]);
-  // Whoever comes now would be left, too.
+  // A client that comes now would be left, too.
   expect(shutdown.isEnding).toBe(true);
   holds(at('bk/1', working), at('lab/1', free));
   await turn();
@@ -128,7 +128,7 @@ test('a temporary manager that ends by itself leaves what other services have he
   expect(said).toContain("leaving other services' agents");
 });
 
-test('a temporary manager that ends by itself does not wait for ever for what is its own', async () => {
+test('a temporary manager that ends by itself does not wait forever for its own agents', async () => {
   const { shutdown, clock, holds, finished } = stopping(null, true);
   holds(at('bk/1', working), at('lab/1', free, { leaving: [{ agent: 'l1', job: null, exit: null }] }));
   shutdown.clients(1);
@@ -139,7 +139,7 @@ test('a temporary manager that ends by itself does not wait for ever for what is
   expect(finished()).toBe('leave');
 });
 
-test('a temporary manager with nothing but its own ends it', async () => {
+test('a temporary manager with only its own agents ends them', async () => {
   const { shutdown, told, clock, ends, finished } = stopping(null, true);
   shutdown.clients(1);
   shutdown.clients(0);
@@ -150,7 +150,7 @@ test('a temporary manager with nothing but its own ends it', async () => {
   expect(finished()).toBe('end');
 });
 
-test('a client that comes back in time keeps a temporary manager, whatever else is here', async () => {
+test('a client that returns in time keeps a temporary manager, whatever else is here', async () => {
   const { shutdown, told, clock, holds, finished } = stopping(null, true);
   holds(at('bk/1', working));
   shutdown.clients(1);
@@ -162,20 +162,20 @@ test('a client that comes back in time keeps a temporary manager, whatever else 
   expect([told, finished(), shutdown.isEnding]).toEqual([[], null, false]);
 });
 
-test('what a person asks of a temporary manager is done to all that is here', () => {
+test('a person’s request to a temporary manager applies to everything here', () => {
   const { shutdown, told, holds } = stopping(null, true);
   holds(at('bk/1', working));
   shutdown.begin({ how: 'end', grace: 0, forget: false });
   expect(told).toEqual(['stop', 'end bk/1']);
 });
 
-test('a manager that is not temporary says nothing of ending: what it is given, the next one does', () => {
+test('a permanent manager never refuses requests at its end: the next one handles them', () => {
   const { shutdown } = stopping();
   shutdown.begin({ how: 'leave', grace: null, forget: false });
   expect(shutdown.isEnding).toBe(false);
 });
 
-test('what is kept of ended jobs is waited for as long as jobs and a little more, and not at all at the second signal', async () => {
+test('files of ended jobs are awaited a little longer than jobs, and not at all at the second signal', async () => {
   const { shutdown, clock, holds, hurried } = stopping();
   holds(at('lab/1', free, { leaving: [{ agent: 'l1', job: 'j', exit: null }] }));
   const why = ['onejob was stopped while it was reading them'];

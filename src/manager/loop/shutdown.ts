@@ -1,6 +1,6 @@
 /**
- * How a manager comes to its end: asked by a person or a signal, or by itself when it is temporary and nobody needs it.
- * `finished` resolves when nothing is left, or when what is there was to be left (S10).
+ * The end of a manager: by a person, by a signal, or by itself if it is temporary and nobody needs it. `finished` resolves when
+ * nothing is left, or when the rest was meant to be left (S10).
  */
 import type { DownRequest, ForgottenView } from '../../api/schema.ts';
 import type { CiService } from '../../ci/ci-service.ts';
@@ -8,7 +8,7 @@ import type { OwnQueue } from '../../ci/own-queue/own-queue.ts';
 import { formatDuration } from '../../config/units.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import { agentsOf, isEmpty, jobsIn, type Slot } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { messageOf } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { RegistrationTable } from '../../store/registrations.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -17,38 +17,37 @@ export interface ShutdownParts {
   readonly reconciler: Reconciler;
   readonly clock: Clock;
   readonly log: Log;
-  /** Why a runtime cannot be reached right now; null while it can. */
+  /** Why a runtime cannot be reached now; null if it can. */
   readonly unreachable: (runtime: string) => string | null;
-  /** Whether jobs are not done yet. */
+  /** Whether there are unfinished jobs. */
   readonly busy: () => boolean;
-  /** Takes back what stays at CI services otherwise, or says `instead` why not. Never fails. */
+  /** Removes what would stay at CI services; `instead` says why not. Never fails. */
   readonly forget: (instead: string | null) => Promise<ForgottenView[]>;
-  /** Gives up what is being kept of ended jobs, such as artifacts; `why` is a clause for people. */
+  /** Stops keeping artifacts and the like of ended jobs; `why` is a clause for people. */
   readonly hurry: (why: string) => void;
   readonly temporary: boolean;
-  /** Whether the slot holds something that another service than the own queue is waited for, or waits for. */
+  /** Whether the slot holds something of another service than the own queue. */
   readonly isForeign: (slot: Slot) => boolean;
-  /** Empties all slots but those. */
+  /** Empties all other slots. */
   readonly drainOthers: () => void;
 }
 
-/** How long what is kept of ended jobs may take beyond the time that jobs have to end, in ms. */
+/** ms that keeping files of ended jobs may take beyond their grace. */
 const keeping = 10_000;
-/** How long a temporary manager waits for its first client, and then for another one, in ms. */
+/** ms that a temporary manager waits for its first client, and for another one. */
 const firstClient = 10_000;
 const anotherClient = 200;
-/** How long a stop waits for a runtime that cannot be reached, and one that leaves something for the rest to be gone, in ms. */
+/** ms that a stop waits for an unreachable runtime, and that leaving foreign slots waits for the rest to be gone. */
 const patience = 5_000;
 
 export type Shutdown = ReturnType<typeof createShutdown>;
 
 export function createShutdown(parts: ShutdownParts) {
-  const { reconciler, log, clock, hurry, temporary, busy, isForeign, drainOthers, unreachable } = parts;
-  const { forget } = parts;
+  const { reconciler, log, clock, hurry, temporary, busy, isForeign, drainOthers, unreachable, forget } = parts;
   const finishing = Promise.withResolvers<DownRequest['how']>();
   const finished = finishing.promise;
   const forgetting = Promise.withResolvers<ForgottenView[]>();
-  /** What came of forgetting, right before `finished` when that was asked for; never resolves when it was not. */
+  /** The result of forgetting, right before `finished`; never resolves if it was not requested. */
   const forgotten = forgetting.promise;
   let wantsForgetting = false;
   let isOver = false;
@@ -61,7 +60,7 @@ export function createShutdown(parts: ShutdownParts) {
   let hurrying: (() => void) | null = null;
   let leavesForeign = false;
 
-  /** A signal came: the first one stops as config says, the second ends agents at once, the third leaves what is left. */
+  /** Handles a signal: the first stops as config says, the second ends agents at once, the third leaves the rest. */
   function signal(how: DownRequest['how']): void {
     signals += 1;
     if (signals === 1) begin({ how, grace: null, forget: false });
@@ -93,7 +92,7 @@ export function createShutdown(parts: ShutdownParts) {
     look();
   }
 
-  /** A job may have made its artifacts as long to read as it likes; an end has an end. */
+  /** Reading a job's artifacts may take any time, but a stop must end. */
   function hurryAfter(grace: number | null): void {
     const longest = grace ?? Math.max(0, ...reconciler.slots.map((slot) => slot.grace));
     hurrying?.();
@@ -102,14 +101,14 @@ export function createShutdown(parts: ShutdownParts) {
     else hurrying = clock.after(longest + keeping, now);
   }
 
-  /** Number of clients that hold a temporary manager open. */
+  /** Sets the number of clients that keep a temporary manager alive. */
   function clients(count: number): void {
     clientCount = count;
     if (count > 0) hadClient = true;
     look();
   }
 
-  /** Looks whether the end has come. */
+  /** Checks whether to end. */
   function look(): void {
     if (decided !== null) {
       if (leavesForeign && decided === 'leave') leaveForeign();
@@ -124,8 +123,8 @@ export function createShutdown(parts: ShutdownParts) {
   }
 
   /**
-   * Nobody has asked for the end of what a daemon before this one had begun for other services: jobs of theirs may run, and the
-   * next daemon takes them over (S5).
+   * Nobody asked to end what a previous daemon had begun for other services. Their jobs may run, and the next daemon adopts them
+   * (S5).
    */
   function endByItself(): void {
     const foreign = reconciler.slots.filter(isForeign);
@@ -149,8 +148,8 @@ export function createShutdown(parts: ShutdownParts) {
   }
 
   /**
-   * What a runtime that is away still holds can be neither ended nor removed, and waiting for it could take for ever. It
-   * stays in the books, and the next manager sees to it.
+   * Sandboxes of an unreachable runtime can be neither ended nor removed, and waiting could take forever. They stay recorded for
+   * the next manager.
    */
   function giveUp(): void {
     blocked = null;
@@ -164,7 +163,7 @@ export function createShutdown(parts: ShutdownParts) {
     end('leave');
   }
 
-  /** Nothing is taken back from CI services before nothing is here that needs it; leaving waits for nothing. */
+  /** Entries at CI services are removed only once nothing here needs them; leaving waits for nothing. */
   function end(how: DownRequest['how']): void {
     blocked?.();
     hurrying?.();
@@ -182,7 +181,7 @@ export function createShutdown(parts: ShutdownParts) {
   }
 
   return {
-    /** It is decided how a temporary manager ends. Nobody does afterwards what it is given now, and clients do not keep it. */
+    /** A temporary manager has decided to end. It accepts no new requests, and clients do not keep it alive. */
     get isEnding(): boolean {
       return temporary && decided !== null;
     },
@@ -191,8 +190,8 @@ export function createShutdown(parts: ShutdownParts) {
 }
 
 /**
- * Logs what a signal to stop means for jobs that run: who pressed Ctrl-C sits before it and waits. `first`: whether it is the first
- * signal; after it whoever sends them knows. Says nothing where no job runs.
+ * Logs what a signal to stop means for running jobs, for the person who pressed Ctrl-C and waits. `first`: only the first signal
+ * is explained. Logs nothing without running jobs.
  */
 export function tellStop(slots: readonly Slot[], how: 'end' | 'drain' | 'leave', first: boolean, log: Log): void {
   const running = slots.filter(({ agent }) => 'job' in agent && agent.job !== null);
@@ -206,8 +205,8 @@ export function tellStop(slots: readonly Slot[], how: 'end' | 'drain' | 'leave',
 }
 
 /**
- * What a temporary manager found in its slots that is not its own: a daemon before it had begun it, and the next one takes it over.
- * What is not `own`'s counts as another's, sandboxes at the gate as well as running jobs; so do jobs that `own` holds for their daemon.
+ * The slots that a temporary manager found but does not own: a previous daemon began their work, and the next one adopts it. All
+ * slots of services other than `own` count, with sandboxes at the gate, and jobs that `own` holds for their daemon.
  */
 export function foreignTo(own: OwnQueue, reconciler: Reconciler): Pick<ShutdownParts, 'isForeign' | 'drainOthers'> {
   const isForeign = (slot: Slot): boolean =>
@@ -217,7 +216,7 @@ export function foreignTo(own: OwnQueue, reconciler: Reconciler): Pick<ShutdownP
     drainOthers() {
       const kept = new Set(reconciler.slots.filter(isForeign).map(({ key }) => reconciler.poolOf(key)));
       for (const pool of reconciler.pools) {
-        // A pool that is drained takes its idle agents back from their service, too.
+        // Draining a pool also removes its idle agents from their service.
         if (kept.has(pool)) continue;
         pool.draining = true;
         reconciler.replanAll(pool);
@@ -227,20 +226,20 @@ export function foreignTo(own: OwnQueue, reconciler: Reconciler): Pick<ShutdownP
 }
 
 export interface ForgetParts {
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'forget'>[];
   readonly registrations: Pick<RegistrationTable, 'open' | 'services'>;
   readonly clock: Clock;
   readonly log: Log;
 }
 
-/** ms a service may take to forget: a manager that is to end must not wait for ever. */
+/** ms that a service may take to forget: an ending manager must not wait forever. */
 const forgetPatience = 60_000;
 
 /**
- * Takes back what stays at CI services when a manager ends: their placeholders (`down --forget`). Says of each service what it has
- * no more, and what it still has: an outage at this moment leaves entries that the next manager, or a person, has to remove.
- * `instead`: why nothing may be taken back now; null when all may be.
+ * Removes placeholders from CI services when a manager ends (`down --forget`). Reports for each service what was removed and what
+ * is left: after an outage the next manager, or a person, has to remove the rest. `instead`: why nothing may be removed now; null
+ * if everything may be.
  */
 export async function forgetServices(
   { services, registrations, clock, log }: ForgetParts,
@@ -263,7 +262,7 @@ export async function forgetServices(
   return await Promise.all([...names].map(forget));
 }
 
-/** Names what CI services still list of agents that are gone: nobody takes that back before the next manager. */
+/** Logs the entries of ended agents that CI services still list. The next manager removes them. */
 export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registrations' | 'log'>): void {
   for (const service of registrations.services()) {
     const left = registrations.open(service).filter(({ placeholder }) => !placeholder);
@@ -275,7 +274,7 @@ export function tellLeft({ registrations, log }: Pick<ForgetParts, 'registration
   }
 }
 
-/** Why it could not be done; null when it was. */
+/** Why it failed; null if it succeeded. */
 async function attempt(service: Pick<CiService, 'forget'>, clock: Clock): Promise<string | null> {
   using limit = deadline(clock, forgetPatience);
   try {
@@ -283,7 +282,7 @@ async function attempt(service: Pick<CiService, 'forget'>, clock: Clock): Promis
     return null;
   } catch (error) {
     if (limit.passed) return `the service did not answer within ${forgetPatience / 1000} s`;
-    // Without its hint, which may say that it is tried again: nobody is left who would.
-    return error instanceof OnejobError ? error.message : toFailure(error).message;
+    // Without its hint, which may promise a retry that nobody makes.
+    return messageOf(error);
   }
 }

@@ -46,7 +46,7 @@ test('an end, the release of the next agent and the standby behind it are one st
   expect(actions.map(({ act }) => act)).toEqual(['settle', 'release', 'prepare']);
 });
 
-test('without an event it is planned only, and what has nothing to do is the same slot', () => {
+test('without an event the slot is only planned, and an unchanged slot is the same object', () => {
   const pool = poolOf(serviceOf('own'));
   expect(step(empty, null, pool, taking).slot.standby).toMatchObject({ kind: 'preparing', agent: 'new', since: 100 });
   const waiting: Slot = { ...empty, standby };
@@ -54,7 +54,7 @@ test('without an event it is planned only, and what has nothing to do is the sam
   expect(step(waiting, null, pool, taking).slot).toBe(waiting);
 });
 
-test('a pool that moves to another runtime lets its agent end, makes no new one where it was, and goes on in the new one', () => {
+test('a pool that moves to another runtime lets its agent end, makes no new one there, and continues in the new one', () => {
   const pool = poolOf(serviceOf('own', { job: 'j2', limit: null, cold: false }));
   pool.moveTo({ name: 'other' } as Runtime);
   pool.learn('p/1', 'f');
@@ -64,7 +64,7 @@ test('a pool that moves to another runtime lets its agent end, makes no new one 
   expect([gone.runtime, gone.standby]).toEqual(['other', expect.objectContaining({ kind: 'preparing' })]);
 });
 
-test('after a failure the same step begins nothing, though its pool has yet to hear of it', () => {
+test('after a failure the same step begins nothing, although its pool does not know yet', () => {
   const preparing: Slot = { ...empty, standby: { kind: 'preparing', agent: 'a', reserved: null, since: 0 } };
   const failure = { code: 'E_TEST', message: 'no', retry: true };
   const { slot, changes } = step(preparing, { kind: 'prepareFailed', agent: 'a', failure }, poolOf(serviceOf('own')), taking);
@@ -72,13 +72,13 @@ test('after a failure the same step begins nothing, though its pool has yet to h
   expect(slot.standby.kind).toBe('none');
 });
 
-test('what is paused is not begun, and what is not wanted goes', () => {
+test('paused work does not begin, and unwanted sandboxes go', () => {
   const pool = poolOf(serviceOf('own'));
   expect(intentOf(empty, pool, { ...host, paused: true })).toBeNull();
   expect(intentOf({ ...empty, standby }, pool, { ...host, stopping: true })).toEqual({ kind: 'discard' });
 });
 
-test('a slot becomes its pool’s own only once it is empty, and what begins then is another step', () => {
+test('a slot of another service joins its pool only once it is empty, and its next work is another step', () => {
   const [own, old] = [serviceOf('own'), serviceOf('old')];
   const pool = poolOf(own, [old]);
   const gone: Slot = { ...empty, service: 'old', grace: 99, leaving: [{ agent: 'old', job: null, exit: null }] };
@@ -89,7 +89,7 @@ test('a slot becomes its pool’s own only once it is empty, and what begins the
   expect(step(freed.slot, null, pool, taking).actions.map(({ act }) => act)).toEqual(['prepare']);
 });
 
-test('behind an agent that its service is still starting no standby is made', () => {
+test('no standby is made behind an agent that its service is still starting', () => {
   const pool = poolOf(serviceOf('own', null, true));
   expect(intentOf({ ...empty, agent: busy }, pool, host)).toBeNull();
   expect(intentOf(empty, pool, host)).toEqual({ kind: 'fill', reserved: null });

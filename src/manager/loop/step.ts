@@ -1,14 +1,14 @@
 /**
- * One step of a slot: what an event makes of it, and all that follows from that at once, so that an end and the next
- * release are one commit. Nothing is written and nothing begun here: a step is taken by who commits the whole of it. It
- * never goes from one CI service to another, whose books are another commit.
+ * One step of a slot: what an event changes, and everything that follows at once, so that an end and the next release are one
+ * commit. Nothing is written or begun here; the caller commits the whole step. A step never spans two CI services, since each has
+ * its own commit.
  */
 import { type Decision, decide } from '../../core/decide.ts';
 import { type Intent, type PoolView, plan, sameDevices } from '../../core/plan.ts';
 import { type AgentId, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Pool } from './pool.ts';
 
-/** What holds for every slot of this host. */
+/** What applies to every slot of this host. */
 export interface HostView {
   readonly stopping: boolean;
   readonly paused: boolean;
@@ -16,7 +16,7 @@ export interface HostView {
   readonly now: number;
 }
 
-/** The same slot when there is nothing to do. `event`: null to plan only. */
+/** Returns the same slot if there is nothing to do. `event`: null to plan only. */
 export function step(
   before: Slot,
   event: SlotEvent | null,
@@ -28,7 +28,7 @@ export function step(
   const changes = [...first.changes];
   const actions = [...first.actions];
   for (;;) {
-    // What begins next is another service's, and another commit.
+    // The next work belongs to another service, and to another commit.
     if (pool.serviceOf(slot) !== pool.serviceOf(before)) break;
     const intent = intentOf(slot, pool, host, changes);
     if (intent === null) break;
@@ -42,24 +42,24 @@ export function step(
   return { slot, changes, actions };
 }
 
-/** What is to be done next for a slot, after what this step has `changes` of already. */
+/** The next intent for a slot. `changes`: what this step has changed already. */
 export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readonly Change[] = []): Intent | null {
   const view = viewOf(slot, pool, host);
-  // The pool hears of a failure after the commit; what is planned in the same step must already hold back.
+  // The pool hears of a failure after the commit; planning in the same step must already hold back.
   const paused = view.paused || changes.some((change) => change.change === 'failed');
   return plan(slot, { ...view, paused }, host.now);
 }
 
-/** What its pool asks of a slot; of one that still holds what is another runtime's or service's, only that it empties. */
+/** What its pool asks of a slot. A slot of another runtime or service must only become empty. */
 export function viewOf(slot: Slot, pool: Pool, { stopping, paused }: HostView): PoolView {
   const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
   const view = pool.view(slot.key, { stopping: stopping || isForeign, paused });
-  // A free slot has nothing to wait for, whatever its service believes.
+  // A free slot waits for nothing, whatever its service believes.
   const isStarting = slot.agent.kind !== 'free' && pool.service.jobs?.isStarting?.(slot.key) === true;
   return isStarting ? { ...view, standby: false } : view;
 }
 
-/** An empty slot belongs to the runtime, the service and the grace that its pool has now, and holds the devices it is to have now. */
+/** An empty slot takes over the pool's current runtime, service, grace and devices. */
 function rehomed(slot: Slot, { runtime, service, config, devices }: Pool): Slot {
   if (!isEmpty(slot)) return slot;
   const leased = devices.of(slot.key) ?? [];

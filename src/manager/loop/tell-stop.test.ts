@@ -15,7 +15,7 @@ function told(slots: readonly Slot[], how: 'end' | 'drain' | 'leave', first = tr
   return lines;
 }
 
-test('who presses Ctrl-C is told how many jobs end, how long that may take, and what a second one does', () => {
+test('Ctrl-C logs how many jobs end, how long that may take, and what a second one does', () => {
   expect(told([slot('j1'), slot('j2', 60_000), free], 'end')).toEqual([
     'ending running jobs {"jobs":2,"within":"1m","hint":"a second Ctrl-C kills them"}',
   ]);
@@ -23,7 +23,7 @@ test('who presses Ctrl-C is told how many jobs end, how long that may take, and 
   expect(told([slot('j1')], 'leave')[0]).toContain('the next daemon takes them over');
 });
 
-test('nothing is said where no job runs, nor again', () => {
+test('nothing is logged without a running job, nor a second time', () => {
   expect(told([slot(null), free], 'end')).toEqual([]);
   expect(told([slot('j1')], 'end', false)).toEqual([]);
 });

@@ -7,7 +7,7 @@ const slot = (agent: AgentLane): Slot => ({ ...emptySlot({ key: 'ci/1', runtime:
 const idle = { kind: 'idle', agent: 'a', fingerprint: 'f', online: false, since: 0 } as const;
 const busy = { kind: 'busy', agent: 'a', job: 'azure-7', since: 0, due: null } as const;
 
-test('says when an agent is online, which job it began, and that it ended, once each', () => {
+test('logs when an agent is online, which job it began, and that it ended, once each', () => {
   const said: string[] = [];
   const log = { info: (text: string, more?: object) => said.push(`${text} ${JSON.stringify(more)}`), warn() {}, error() {} };
   const lanes: AgentLane[] = [
@@ -29,10 +29,19 @@ test('says when an agent is online, which job it began, and that it ended, once 
   ]);
 });
 
-test('an agent that was told to end has ended, too, but not one whose script never began', () => {
+test('an agent that was told to end is logged as ended, but not one whose script never began', () => {
   const said: string[] = [];
   const log = { info: (text: string, more?: object) => said.push(`${text} ${JSON.stringify(more)}`), warn() {}, error() {} };
-  const stopping = { kind: 'stopping', agent: 'a', job: 'j', why: 'renewal', released: true, failure: null, due: 0 } as const;
+  const stopping = {
+    kind: 'ending',
+    signal: 'TERM',
+    agent: 'a',
+    job: 'j',
+    why: 'renewal',
+    released: true,
+    failure: null,
+    due: 0,
+  } as const;
   const tell = (was: AgentLane, is: AgentLane) => tellProgress(slot(was), slot(is), log, () => serviceJob('j', { title: 'make' }));
   tell(busy, stopping);
   tell(stopping, { kind: 'free' });

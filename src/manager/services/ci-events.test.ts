@@ -27,7 +27,7 @@ function open(words: () => Promise<string> = async () => '') {
   const slot = { key: 'ci/1', grace: 5_000, agent: { kind: 'idle', agent: 'a1', online: false, since: 40 } } as unknown as Slot;
   const reconciler = {
     pools: [pool],
-    placeOf: (agent: string) => (agent === 'a1' || agent === 'standby' ? 'ci/1' : undefined),
+    slotOf: (agent: string) => (agent === 'a1' || agent === 'standby' ? slot : undefined),
     slot: () => slot,
     poolOf: () => pool,
     post: (_: string, event: SlotEvent) => void posted.push(event),
@@ -43,7 +43,7 @@ function open(words: () => Promise<string> = async () => '') {
 }
 const failure = { code: 'E_AGENT_SILENT' as const, message: 'It kept silent.', retry: true };
 
-it('passes on what becomes of agents, and nothing of those that it does not know', () => {
+it('passes on events of known agents only', () => {
   const { emit, posted } = open();
   emit({ kind: 'online', agent: 'a1' });
   emit({ kind: 'jobSeen', agent: 'a1', job: 'azure-1' });
@@ -57,13 +57,13 @@ it('passes on what becomes of agents, and nothing of those that it does not know
   ]);
 });
 
-it('hears of an agent only by its own service, though another one sees it as well', () => {
+it('accepts events of an agent only from its own service, even if another one sees it', () => {
   const { emitOther, posted } = open();
   emitOther({ kind: 'jobSeen', agent: 'a1', job: 'other-1' });
   expect(posted).toEqual([]);
 });
 
-it('keeps up a back-off that the service has nothing to do with', () => {
+it('keeps a back-off that is unrelated to the service', () => {
   const { emit, pool } = open();
   pool.backoff = { failures: 1, until: 0, stage: 'release', last: { code: 'E_AGENT_SILENT', message: '', retry: true } };
   emit({ kind: 'hold', pool: 'ci', reason: 'refused' });
@@ -82,7 +82,7 @@ it.each([
   expect(posted).toEqual([{ kind: 'releaseFailed', agent: 'a1', failure: { ...failure, message }, countsAgainst: 'pool' }]);
 });
 
-it('holds a pool with one reason, says so once for each, and tries at once what it kept from trying', () => {
+it('holds a pool with one reason at a time, logs each once, and then tries failed registrations at once', () => {
   const { emit, pool, lines, done } = open();
   const backoff = { failures: 1, until: 0, stage: 'release', last: { code: 'E_CI_DENIED', message: '', retry: false } } as const;
   pool.backoff = backoff;
@@ -96,7 +96,7 @@ it('holds a pool with one reason, says so once for each, and tries at once what 
   expect(done).toEqual(['replan', 'replan']);
 });
 
-it('holds a pool at once whose service is only getting ready, and warns of nothing', () => {
+it('holds a pool at once while its service is starting, without a warning', () => {
   const { emit, pool, lines } = open();
   emit({ kind: 'hold', pool: 'ci', reason: 'looking for the agent', beginning: true });
   expect([pool.pause.details, lines]).toEqual([['looking for the agent'], []]);
@@ -104,7 +104,7 @@ it('holds a pool at once whose service is only getting ready, and warns of nothi
   expect([pool.pause.any, lines]).toEqual([false, []]);
 });
 
-it('does not let a person go on who has paused the pool', () => {
+it('does not release a person’s pause', () => {
   const { emit, pool } = open();
   pool.pause.hold('alice');
   emit({ kind: 'hold', pool: 'ci', reason: 'refused' });
@@ -118,7 +118,7 @@ it('offers waiting jobs', () => {
   expect(done).toEqual(['demanded ci', 'offer ci']);
 });
 
-it('tells services where an agent is, and how long it has kept silent', () => {
+it('tells services where an agent is, and how long it has been silent', () => {
   const { reconciler } = open();
   const clock = { now: () => 100, wall: () => 0, after: () => () => {} };
   const facts = slotFacts(() => reconciler, clock);

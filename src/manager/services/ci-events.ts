@@ -1,8 +1,8 @@
-/** What CI services see, told to the loop: the one place where their events become events of slots. */
+/** Turns the events of CI services into events of slots. The only place that does so. */
 import { type CiEvent, type CiService, withLastOutput } from '../../ci/ci-service.ts';
 import type { SlotFacts } from '../../ci/parts.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type AgentId, jobsIn, type Slot } from '../../core/slot.ts';
+import { type AgentId, jobsIn } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
@@ -10,16 +10,16 @@ export interface CiEventParts {
   readonly reconciler: Reconciler;
   readonly clock: Clock;
   readonly log: Log;
-  /** A job waits for a pool that leases for each job. */
+  /** A job waits for a pool that leases devices per job. */
   readonly demanded: (pool: string) => void;
   /** The end of an agent's output. */
   readonly lastWords: (agent: AgentId) => Promise<string>;
 }
 
-/** Who holds a pool that its service cannot serve. */
+/** Holds a pool that its service cannot serve. */
 const holder = 'service';
 
-/** Until `signal` aborts. */
+/** Follows the services until `signal` aborts. */
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
   const { reconciler, clock, log, demanded, lastWords } = parts;
   const holdLog = createHoldLog(clock, log);
@@ -36,10 +36,10 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
       return;
     }
     const { agent } = event;
-    const key = reconciler.placeOf(agent);
-    const slot = key === undefined ? undefined : reconciler.slot(key);
-    // Two services may look at one list of agents; only that of the agent itself is heard.
-    if (key === undefined || slot === undefined || reconciler.poolOf(key).serviceOf(slot) !== service) return;
+    const slot = reconciler.slotOf(agent);
+    // Two services may look at one list of agents; only the agent's own is heard.
+    if (slot === undefined || reconciler.poolOf(slot.key).serviceOf(slot) !== service) return;
+    const { key } = slot;
     switch (event.kind) {
       case 'cancel': {
         const grace = event.grace ?? slot.grace;
@@ -74,7 +74,7 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     const changed = reason === null ? pool.pause.release(holder) : pool.pause.hold(holder, reason);
     if (!changed) return;
     holdLog.tell(name, reason, beginning);
-    // What could not be registered meanwhile is tried at once.
+    // Failed registrations are tried again at once.
     if (reason === null && pool.backoff?.last.code.startsWith('E_CI_') === true) pool.backoff = null;
     reconciler.replanAll(pool);
   };
@@ -84,23 +84,19 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
   for (const service of services) service.observe((event) => handle(service, event), signal);
 }
 
-/** What services may know of the loop; `loop` is asked for it when one of them is, since services are there before it. */
+/** What services may know of the loop. `loop` is called later, since services exist before it. */
 export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
-  const slotOf = (agent: AgentId): Slot | undefined => {
-    const key = loop().placeOf(agent);
-    return key === undefined ? undefined : loop().slot(key);
-  };
   return {
     poolOf(agent) {
-      const slot = slotOf(agent);
+      const slot = loop().slotOf(agent);
       return slot === undefined ? null : loop().poolOf(slot.key).config.name;
     },
     silentFor(agent) {
-      const lane = slotOf(agent)?.agent;
+      const lane = loop().slotOf(agent)?.agent;
       return lane?.kind === 'idle' && lane.agent === agent && !lane.online ? clock.now() - lane.since : null;
     },
     isBusy(agent) {
-      const lane = slotOf(agent)?.agent;
+      const lane = loop().slotOf(agent)?.agent;
       return lane?.kind === 'busy' && lane.agent === agent;
     },
     jobsOf(key) {
@@ -117,12 +113,12 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
   };
 }
 
-/** ms that a service may take to get ready; a small host that is busy needs some seconds for it. */
+/** ms that a service may take to get ready; a small busy host needs some seconds. */
 const patience = 5_000;
 
 /**
- * Says in the daemon's log that a pool waits for its CI service, and that it does so no more. A service that is only getting ready
- * is worth a warning when that takes long: the first lines of a normal start must not look like trouble.
+ * Logs that a pool waits for its CI service, and that it no longer does. A service that is just starting causes a warning only if
+ * that takes long: a normal start must not look like trouble.
  */
 export function createHoldLog(clock: Clock, log: Pick<Log, 'info' | 'warn'>) {
   const beginnings = new Map<string, { reason: string; readonly callOff: () => void }>();
@@ -139,7 +135,7 @@ export function createHoldLog(clock: Clock, log: Pick<Log, 'info' | 'warn'>) {
   };
 
   return {
-    /** `reason`: null: the pool waits no more; `beginning`: nothing is wrong so far. */
+    /** `reason`: null: the pool waits no more. `beginning`: nothing is wrong so far. */
     tell(pool: string, reason: string | null, beginning: boolean): void {
       if (reason === null) {
         drop(pool);

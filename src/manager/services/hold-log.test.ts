@@ -9,7 +9,7 @@ function open() {
   return { clock, lines, ...createHoldLog(clock, { info: keep, warn: keep }) };
 }
 
-test('a start that is over soon is no trouble', () => {
+test('a quick start causes no warning', () => {
   const { clock, lines, tell } = open();
   tell('ci', 'looking for the agent', true);
   clock.advance(2_000);
@@ -19,7 +19,7 @@ test('a start that is over soon is no trouble', () => {
   expect(lines).toEqual([]);
 });
 
-test('one that takes long is told of, with what it waits for by then, and so is its end', () => {
+test('a slow start causes a warning with its current reason, and its end is logged', () => {
   const { clock, lines, tell } = open();
   tell('ci', 'looking for the agent', true);
   clock.advance(4_000);
@@ -29,7 +29,7 @@ test('one that takes long is told of, with what it waits for by then, and so is 
   expect(lines).toEqual(['pool waits for its CI service: looking for the agent', 'CI service is back: ']);
 });
 
-test('a trouble is told of at once, also in the middle of a start', () => {
+test('a problem is logged at once, even during a start', () => {
   const { clock, lines, tell } = open();
   tell('ci', 'looking for the agent', true);
   tell('ci', 'the token is refused', false);
@@ -37,7 +37,7 @@ test('a trouble is told of at once, also in the middle of a start', () => {
   expect(lines).toEqual(['pool waits for its CI service: the token is refused']);
 });
 
-test('nothing is said once nobody listens', () => {
+test('nothing is logged after closing', () => {
   const { clock, lines, tell, close } = open();
   tell('ci', 'looking for the agent', true);
   close();

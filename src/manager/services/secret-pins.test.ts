@@ -5,7 +5,7 @@ import { systemClock } from '../../clock.ts';
 import { createPinStore } from '../../secrets/pin-store.ts';
 import { openStore } from '../../store/store.ts';
 
-it('a value is pinned to a pipeline, the first one, and never to a pattern or to what is none', () => {
+it('a value is pinned to a pipeline, the first one, and never to a pattern or an invalid name', () => {
   using dir = scratch();
   const store = openStore(join(dir.path, 'state'));
   const book = createPinStore({ store, clock: systemClock });

@@ -11,7 +11,7 @@ interface Parts {
   readonly clock: Pick<Clock, 'wall'>;
 }
 
-/** Length of a whole fingerprint. */
+/** Length of a complete fingerprint. */
 const whole = 32;
 
 export function createSecretPins({ store, clock }: Parts): SecretPins {
@@ -21,11 +21,8 @@ export function createSecretPins({ store, clock }: Parts): SecretPins {
     const [only] = found;
     if (found.length === 1 && only !== undefined) return only;
     if (text.length === whole) return text;
-    const why =
-      only === undefined
-        ? 'No pinned value has a fingerprint that begins with'
-        : 'Several pinned values have a fingerprint that begins with';
-    throw new OnejobError('E_SECRET_UNKNOWN', `${why} ${text}.`, {
+    const count = only === undefined ? 'No pinned value has' : 'Several pinned values have';
+    throw new OnejobError('E_SECRET_UNKNOWN', `${count} a fingerprint that begins with ${text}.`, {
       hint: 'Give the whole fingerprint, from the job\'s message, or from "onejob secret pins".',
     });
   };
@@ -43,7 +40,7 @@ export function createSecretPins({ store, clock }: Parts): SecretPins {
       const fingerprint = find(text);
       const forgotten = store.transaction({ durable: true }, () => {
         const count = secretPins.forget(fingerprint, pipeline);
-        // Whoever takes a value from one pipeline does not mean that it may be the first again.
+        // Removing one pipeline does not mean that it may become the first again.
         if (pipeline !== null && count > 0 && secretPins.of(fingerprint).length === 0) throw last(fingerprint, pipeline);
         return count;
       });

@@ -48,35 +48,35 @@ test('a job as people see it: what it is, where it is, how its service says it e
   expect([jobs.job('azure-8'), jobs.about('azure-8')]).toEqual([null, null]);
 });
 
-test('what the service knows now counts more than what was seen before', () => {
+test('the service’s current knowledge overrides what was seen before', () => {
   stored = [serviceJob('azure-7', { state: 'assigned' })];
   live = [serviceJob('azure-7', { state: 'running' })];
   expect(jobs.job('azure-7')?.state).toBe('running');
   expect(ids(10)).toEqual(['azure-7 running']);
 });
 
-test('one that waits is in the service’s only pool, and says why it waits', () => {
+test('a waiting job is in the service’s only pool, and says why it waits', () => {
   live = [serviceJob('azure-9', { state: 'waiting', pool: '' })];
   expect(jobs.job('azure-9')).toMatchObject({ pool: 'lab', state: 'waiting', reason: 'lab is paused', attempt: 0 });
   pools.push({ config: { name: 'lab2', service: 'azure' } });
   expect(jobs.job('azure-9')).toMatchObject({ pool: '', reason: null });
 });
 
-test('one whose agent is gone runs on only in the books of its service, and that is said', () => {
+test('a job whose agent is gone only runs according to its service, and says so', () => {
   live = [serviceJob('azure-5', { agent: 'a5' })];
   expect(jobs.job('azure-5')?.reason).toMatch(/^its agent is gone; the service reports the job as abandoned/);
   busy.set('a5', 'azure-5');
   expect(jobs.job('azure-5')?.reason).toBeNull();
 });
 
-test('only those that are not over, unless all are asked for', () => {
+test('only unfinished jobs, unless all are requested', () => {
   live = [serviceJob('azure-2')];
   stored = [serviceJob('azure-1', { state: 'done', result: 'failed' }), serviceJob('azure-2')];
   expect(ids(null)).toEqual(['azure-2 running']);
   expect(ids(10)).toEqual(['azure-2 running', 'azure-1 done']);
 });
 
-test('right after a restart those that slots have are there, though no service was asked yet', () => {
+test('right after a restart the jobs of slots are listed, although no service was asked yet', () => {
   stored = [serviceJob('azure-3', { agent: 'a3' })];
   busy.set('a3', 'azure-3');
   expect(ids(null)).toEqual(['azure-3 running']);
@@ -85,13 +85,13 @@ test('right after a restart those that slots have are there, though no service w
   expect(ids(null)).toEqual([]);
 });
 
-test('one that no service knows and no slot has is over, and nothing is said of its result', () => {
+test('a job that no service and no slot has is over, without a result', () => {
   stored = [serviceJob('azure-3', { agent: 'a3' })];
   expect(ids(null)).toEqual([]);
   expect(jobs.job('azure-3')).toMatchObject({ state: 'done', result: null, endedAt: null });
 });
 
-test('who waits for its end is told of it', async () => {
+test('a caller that waits for its end is notified', async () => {
   live = [serviceJob('azure-7')];
   const settled = jobs.settled('azure-7', new AbortController().signal);
   clock.advance(5_000);
@@ -101,7 +101,7 @@ test('who waits for its end is told of it', async () => {
   expect(await settled).toMatchObject({ state: 'done', result: { kind: 'reported', word: 'canceled' } });
 });
 
-test('who waits for one that vanishes, or waits no longer, hears so', async () => {
+test('a caller that waits for a job that disappears, or leaves, gets an error', async () => {
   live = [serviceJob('azure-7', { state: 'waiting' })];
   const vanishing = jobs.settled('azure-7', new AbortController().signal);
   live = [];
@@ -125,7 +125,7 @@ test('it cannot be cancelled here, and the error has the link to where it can', 
   expect(hintOf('azure-8')).toBe('Cancel it on the website of that service.');
 });
 
-test('the newest is the last, and one whose time nobody knows is as new as can be', () => {
+test('the newest job is the last, and one without a time counts as the newest', () => {
   live = [
     serviceJob('azure-3', { queuedAt: null, startedAt: null }),
     serviceJob('azure-2', { queuedAt: null }),

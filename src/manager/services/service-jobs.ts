@@ -1,6 +1,6 @@
 /**
- * Jobs of CI services that keep their jobs themselves, for people: what the services know now, over what was seen of them before.
- * onejob neither hands these jobs out nor ends them, so nothing here changes any.
+ * Jobs of CI services that keep their own jobs, for people: what the services know now, combined with what was seen before.
+ * onejob neither assigns nor ends these jobs, so nothing here changes them.
  */
 import type { AboutView, JobView } from '../../api/schema.ts';
 import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
@@ -11,23 +11,23 @@ import type { ServiceJobTable } from '../../store/service-jobs.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface ServiceJobsParts {
-  /** Those beside the own queue. */
+  /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'serviceJobs'>[];
   readonly table: Pick<ServiceJobTable, 'get' | 'list'>;
   readonly reconciler: Pick<Reconciler, 'slots' | 'pools' | 'placeOf'>;
-  /** Why jobs of a pool wait; null when there is no more to say. */
+  /** Why jobs of a pool wait; null if there is nothing to add. */
   readonly reasonFor: (pool: string) => string | null;
   readonly clock: Clock;
 }
 
-/** ms between two looks at a job that somebody waits for: nobody tells of its changes. */
+/** ms between looks at a job that somebody waits for: nobody reports its changes. */
 const lookEvery = 1_000;
 
 export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts) {
   const live = (): Map<JobId, ServiceJob> =>
     new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
 
-  /** A pool that the service did not name is known all the same where it has only one. */
+  /** If the service did not name the pool, and has only one, it is that one. */
   const poolOf = ({ pool, service }: ServiceJob): string => {
     const own = reconciler.pools.filter((one) => one.config.service === service);
     return pool === '' && own.length === 1 ? (own[0]?.config.name ?? '') : pool;
@@ -64,10 +64,10 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
     };
   };
 
-  /** Jobs that slots have, known to the services or not: after a restart they have not looked yet. */
+  /** Jobs in slots, whether or not the services know them: after a restart they have not looked yet. */
   const inSlots = (): JobId[] => reconciler.slots.flatMap(({ agent }) => ('job' in agent && agent.job !== null ? [agent.job] : []));
 
-  /** As far as it is known; its state is `done` also when nobody has heard of its end but it cannot run any more. */
+  /** The known state. It is `done` also if no end was reported, but the job cannot run any more. */
   const lookup = (id: JobId): JobView | null => {
     const now = live().get(id);
     if (now !== undefined) return view(now, true);
@@ -88,7 +88,7 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
         await sleep(clock, lookEvery, signal);
       }
     },
-    /** In no order. `limit`: how many are remembered of those that are over; null: none of them. */
+    /** Unsorted. `limit`: how many finished jobs are included; null: none. */
     jobs(limit: number | null): JobView[] {
       const now = live();
       const seen = limit === null ? inSlots().flatMap((id) => table.get(id) ?? []) : table.list(limit);
@@ -99,22 +99,18 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   };
 }
 
-/** One of which its service says no time is as new as can be: it waits. */
+/** A job without any time waits, and so counts as the newest. */
 export function newestLast(jobs: readonly JobView[]): JobView[] {
   const time = ({ submittedAt, startedAt }: JobView) => submittedAt ?? startedAt ?? Number.MAX_SAFE_INTEGER;
   return jobs.toSorted((a, b) => time(a) - time(b));
 }
 
-/** Says where such a job can be ended, since it cannot be here. */
+/** The error for such a job, with the place where it can be cancelled. */
 export function notHere({ id, service, about }: JobView): OnejobError {
   const link = about?.link ?? null;
-  return new OnejobError(
-    'E_JOB_ELSEWHERE',
-    `Cannot cancel ${id}: it is a job of the CI service "${service}", and only that service can cancel it.`,
-    {
-      hint: link === null ? 'Cancel it on the website of that service.' : `Cancel it there: ${link}`,
-    },
-  );
+  const message = `Cannot cancel ${id}: it is a job of the CI service "${service}", and only that service can cancel it.`;
+  const hint = link === null ? 'Cancel it on the website of that service.' : `Cancel it there: ${link}`;
+  return new OnejobError('E_JOB_ELSEWHERE', message, { hint });
 }
 
 function aboutOf({ title, definition, build, repository, branch, reason, link, demands }: ServiceJob): AboutView {

@@ -49,7 +49,7 @@ test.each([
   }
 });
 
-test('an archive that the Engine cannot unpack is not tried for ever, one that met a full disk is', () => {
+test('an archive that the Engine cannot unpack is not retried, unless the disk was full', () => {
   const answer = (message: string) =>
     translate(new Refusal(500, JSON.stringify({ message })), 'put files into container x', {
       kind: 'unix',

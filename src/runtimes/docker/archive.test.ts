@@ -8,7 +8,7 @@ import { withOwner } from './archive.ts';
 const piecewise = (bytes: Buffer, size: number) =>
   Readable.from(Array.from({ length: Math.ceil(bytes.length / size) }, (_, i) => bytes.subarray(i * size, (i + 1) * size)));
 
-test('every entry gets the owner, however the stream is cut; all else stays', async () => {
+test('every entry gets the owner, wherever the stream is cut; everything else stays', async () => {
   const tar = pack();
   tar.entry({ name: `${'d'.repeat(150)}/ü`, uid: 5, gid: 6, mode: 0o640 }, 'body');
   tar.entry({ name: 'link', type: 'symlink', linkname: 'elsewhere' });
@@ -33,7 +33,7 @@ test('every entry gets the owner, however the stream is cut; all else stays', as
   }
 });
 
-test('a tar by GNU tar with names that are no UTF-8 keeps them', async () => {
+test('a tar by GNU tar keeps names that are not UTF-8', async () => {
   const script = 'd=$(mktemp -d); cd "$d"; printf x >"$(printf "caf\\351")"; tar --format=gnu -cf - .; rm -r "$d"';
   const whole = execFileSync('sh', ['-c', script]);
   const out = await buffer(piecewise(whole, 333).pipe(withOwner({ uid: 1000, gid: 1000 })));

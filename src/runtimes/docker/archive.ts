@@ -1,6 +1,6 @@
 /**
- * Tar streams on their way into a sandbox. Only owners are rewritten, in place, and relative links that leave the
- * workspace: names go through as they are, whatever bytes they are made of.
+ * Tar streams on their way into a sandbox. Entries get another owner in place, and relative links that leave the workspace are
+ * rewritten. Names pass unchanged, whatever their encoding.
  */
 import { posix } from 'node:path';
 import { Transform } from 'node:stream';
@@ -26,13 +26,13 @@ const field = {
   prefix: [345, 155],
 } as const;
 
-/** Passes a tar stream through with every entry owned by `owner`. */
+/** Passes a tar stream through and makes `owner` the owner of every entry. */
 export function withOwner(owner: Owner): Transform {
   let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
-  /** Bytes of the present entry's body and padding that are still to come. */
+  /** Bytes of the current entry, with its padding, that are still to come. */
   let body = 0;
   let isPax = false;
-  /** Extended headers wait for the entry they are about: only both together say what a link is called and leads to. */
+  /** An extended header waits for its entry: only both together give the name and target of a link. */
   let about: { head: Buffer; body: Buffer } | null = null;
   return new Transform({
     transform(chunk: Buffer, _encoding, done) {
@@ -40,7 +40,7 @@ export function withOwner(owner: Owner): Transform {
       const out: Buffer[] = [];
       while (held.length > 0) {
         if (body > 0) {
-          // Extended headers are short, and are looked at whole.
+          // Extended headers are short, and are read whole.
           if (isPax && held.length < body) break;
           const part = held.subarray(0, body);
           if (isPax && about !== null) about.body = withoutOwnerRecords(part);
@@ -76,8 +76,8 @@ export function withOwner(owner: Owner): Transform {
 }
 
 /**
- * The Engine refuses a whole archive for one relative link that leads out of the folder it is unpacked in. Such a link is
- * made absolute, which in the sandbox leads to the same place. That is never longer, so it is written in place.
+ * The Engine refuses a whole archive because of one relative link that leaves the folder. Such a link becomes absolute, which
+ * leads to the same place in the sandbox. The result is never longer, so it is written in place.
  */
 function keepInside(header: Buffer, pax: Buffer | null): void {
   const records = pax === null ? new Map<string, PaxRecord>() : paxRecords(pax);
@@ -98,7 +98,7 @@ interface PaxRecord {
   readonly at: number;
 }
 
-/** The records of an extended header, `LENGTH KEY=VALUE\n`; a value may hold newlines. */
+/** The records of an extended header, `LENGTH KEY=VALUE\n`. A value may contain newlines. */
 function paxRecords(body: Buffer): Map<string, PaxRecord> {
   const all = body.toString('latin1');
   const found = new Map<string, PaxRecord>();
@@ -120,7 +120,7 @@ function text(header: Buffer, offset: number, length: number): string {
   return header.toString('latin1', offset, end === -1 ? offset + length : Math.min(end, offset + length));
 }
 
-/** A tar of one directory entry, for giving a directory its owner. */
+/** A tar with one directory entry, which gives a directory its owner. */
 export function directoryEntry(name: string, mode: number, owner: Owner): Buffer {
   const header = Buffer.alloc(block);
   header.write(name, 0, 100, 'utf8');
@@ -135,7 +135,7 @@ export function directoryEntry(name: string, mode: number, owner: Owner): Buffer
   return Buffer.concat([header, Buffer.alloc(2 * block)]);
 }
 
-/** Records are `LENGTH KEY=VALUE\n`; one with an unknown key is ignored by every reader, and keeps its length. */
+/** Records with an unknown key are ignored by every reader, so the keys are renamed. The length stays the same. */
 function withoutOwnerRecords(body: Buffer): Buffer {
   const renamed = body
     .toString('latin1')

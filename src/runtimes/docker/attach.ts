@@ -1,5 +1,4 @@
-/** Handing a frame to a gate: standard input only, on a connection of its own that is closed as soon as all was taken. */
-
+/** Writes a frame to a gate: standard input only, on a connection that is closed once the Engine has taken everything. */
 import { once } from 'node:events';
 import type { Socket } from 'node:net';
 import { deadline, sleep } from '../../core/clock.ts';
@@ -8,14 +7,14 @@ import type { Engine } from '../../engine/engine.ts';
 import { Refusal, translate } from '../../engine/failures.ts';
 import { OnejobError } from '../../errors.ts';
 
-/** How long handing over may take before something seems wrong, in ms; 3 ms are usual. */
+/** ms until a slow hand-over looks wrong; it usually takes 3 ms. */
 const expected = 50;
-/** How long Podman gets to take what was written, in ms. */
+/** ms that Podman gets to take what was written. */
 const settling = 300;
 
 /**
- * Writes `frame` to the container's standard input and waits until the Engine has passed it on. Closing our side does not
- * close the container's, because it was made without StdinOnce.
+ * Writes `frame` to the container's standard input and waits until the Engine has passed it on. Closing our side does not close
+ * the container's, because it was created without StdinOnce.
  */
 export async function writeInput(
   engine: Engine,
@@ -24,8 +23,8 @@ export async function writeInput(
   signal: AbortSignal,
   { podman = false, door = null }: { readonly podman?: boolean; readonly door?: Socket | null } = {},
 ): Promise<void> {
-  // A container that has ended takes an attach and stays silent for ever (Engine 20.10), so it is looked at. Not at once:
-  // a gate that waits has taken the frame long before.
+  // A container that has ended accepts an attach and stays silent forever (Engine 20.10), so its state is inspected. Not at once:
+  // a waiting gate takes the frame within milliseconds.
   const stop = new AbortController();
   const either = AbortSignal.any([signal, stop.signal]);
   const look = async () => {
@@ -34,9 +33,39 @@ export async function writeInput(
     const { Running, Status, ExitCode } = container.State;
     if (!Running) throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
   };
-  // Podman makes a container that has ended ready to run again when it is attached to.
+  const send = async (socket: Socket, limit: AbortSignal): Promise<void> => {
+    const closed = once(socket, 'close', { signal: limit });
+    const abort = () => socket.destroy();
+    limit.addEventListener('abort', abort, { once: true });
+    socket.resume();
+    try {
+      // Podman passes input on, but never closes the connection.
+      if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
+      else socket.end(frame);
+      await (podman ? Promise.race([closed, sleep(engine.clock, settling, limit)]) : closed);
+    } finally {
+      limit.removeEventListener('abort', abort);
+      socket.destroy();
+    }
+  };
+  const write = async (): Promise<void> => {
+    const { endpoint, limits, clock } = engine;
+    using limit = deadline(clock, limits.late, either);
+    const doing = `release the agent in container ${id.slice(0, 12)}`;
+    try {
+      const socket = door ?? (await upgrade(endpoint, attachPath(id), limit.signal));
+      if (!('status' in socket)) return await send(socket, limit.signal);
+      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
+      throw new Refusal(socket.status, socket.body);
+    } catch (error) {
+      either.throwIfAborted();
+      if (limit.passed) throw await silence(doing, endpoint, limits.late, limits.ping, either, clock);
+      throw translate(error, doing, endpoint);
+    }
+  };
+  // Attaching to an ended container makes Podman prepare it to run again.
   if (podman) await look();
-  const writing = write(engine, id, frame, either, podman, door);
+  const writing = write();
   const looking = sleep(engine.clock, expected, either).then(look);
   try {
     await Promise.race([writing, looking.then(() => writing)]);
@@ -46,7 +75,7 @@ export async function writeInput(
   }
 }
 
-/** A gate that cannot be reached any more; nothing has run. */
+/** The error for a gate that cannot be reached any more; nothing has run. */
 export function gateEnded(what: string): OnejobError {
   return new OnejobError('E_GATE_ENDED', `Cannot release the agent: its sandbox ${what}.`, {
     hint: 'Another standby runs the script.',
@@ -54,47 +83,9 @@ export function gateEnded(what: string): OnejobError {
   });
 }
 
-async function write(
-  engine: Engine,
-  id: string,
-  frame: Uint8Array,
-  caller: AbortSignal,
-  podman: boolean,
-  door: Socket | null,
-): Promise<void> {
-  using limit = deadline(engine.clock, engine.limits.late, caller);
-  const { signal } = limit;
-  const doing = `release the agent in container ${id.slice(0, 12)}`;
-  try {
-    const socket = door ?? (await upgrade(engine.endpoint, attachPath(id), signal));
-    if ('status' in socket) {
-      if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
-      throw new Refusal(socket.status, socket.body);
-    }
-    const closed = once(socket, 'close', { signal });
-    const abort = () => socket.destroy();
-    signal.addEventListener('abort', abort, { once: true });
-    socket.resume();
-    try {
-      // Podman passes input on, but never hangs up by itself.
-      if (podman) await new Promise<void>((resolve) => socket.write(frame, () => resolve()));
-      else socket.end(frame);
-      if (podman) await Promise.race([closed, sleep(engine.clock, settling, signal)]);
-      else await closed;
-    } finally {
-      signal.removeEventListener('abort', abort);
-      socket.destroy();
-    }
-  } catch (error) {
-    caller.throwIfAborted();
-    if (limit.passed) throw await silence(doing, engine.endpoint, engine.limits.late, engine.limits.ping, caller, engine.clock);
-    throw translate(error, doing, engine.endpoint);
-  }
-}
-
 /**
- * Connections to the standard input of sandboxes that wait at the gate, opened while nobody is in a hurry: a release is then one
- * write. One that broke meanwhile is simply not there, and the release opens its own.
+ * Connections to the standard input of sandboxes at the gate, opened ahead so that a release is one write. If such a connection
+ * breaks, the release opens its own.
  */
 export function createDoors(engine: Engine) {
   const open = new Map<string, Socket>();
@@ -102,16 +93,16 @@ export function createDoors(engine: Engine) {
   let isClosed = false;
 
   return {
-    /** Opens one for this container. Nothing waits for it, and no failure matters. */
+    /** Opens a connection to this container in the background. Failures do not matter. */
     async ahead(id: string): Promise<void> {
-      // One more would keep the process from its end.
+      // A connection would keep the process from ending.
       if (isClosed || open.has(id) || opening.has(id)) return;
       const abort = new AbortController();
       opening.set(id, abort);
       const callOff = engine.clock.after(engine.limits.soon, () => abort.abort());
       const socket = await upgrade(engine.endpoint, attachPath(id), abort.signal).catch(() => null);
       callOff();
-      // Taken meanwhile: the release has opened its own.
+      // A release came first and has opened its own.
       const isWanted = opening.delete(id);
       if (socket === null || 'status' in socket) return;
       if (!isWanted) {
@@ -119,19 +110,19 @@ export function createDoors(engine: Engine) {
         return;
       }
       open.set(id, socket);
-      // An Engine that goes away ends it; so does the end of the container.
+      // The connection also closes when the Engine stops or the container ends.
       socket.once('close', () => open.get(id) === socket && open.delete(id));
       socket.once('error', () => socket.destroy());
       socket.resume();
     },
-    /** Hands it over; null when there is none. */
+    /** Returns the connection, which then belongs to the caller; null if there is none. */
     take(id: string): Socket | null {
       opening.delete(id);
       const socket = open.get(id);
       open.delete(id);
       return socket === undefined || socket.destroyed || !socket.writable ? null : socket;
     },
-    /** Nobody will come through it. */
+    /** Closes the connection, because nobody will use it. */
     drop(id: string): void {
       opening.delete(id);
       open.get(id)?.destroy();
@@ -147,7 +138,7 @@ export function createDoors(engine: Engine) {
   };
 }
 
-/** Standard input only. */
+/** Attaches to standard input only. */
 function attachPath(id: string): string {
   return `/containers/${id}/attach?stream=1&stdin=1`;
 }

@@ -1,5 +1,4 @@
 /** What `doctor` says about an Engine. */
-
 import { existsSync } from 'node:fs';
 import { statfs } from 'node:fs/promises';
 import { systemClock } from '../../clock.ts';
@@ -9,7 +8,8 @@ import type { Clock } from '../../core/clock.ts';
 import { type Endpoint, endpointUrl, resolveEndpoint } from '../../engine/endpoint.ts';
 import { probeDocker } from '../../engine/probe.ts';
 import { toFailure } from '../../errors.ts';
-import { type Finding, fine, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import type { EngineFacts } from '../../gpu/doctor.ts';
 import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
@@ -23,22 +23,23 @@ export async function checkEngine(
   const probe = await probeDocker(endpoint, signal, clock);
   const subject = 'docker';
   if (!probe.reachable) {
-    return [{ level: 'error', subject, message: probe.error.message, hint: probe.error.hint }];
+    return [problem(subject, probe.error.message, probe.error.hint)];
   }
-  const { info } = probe;
-  const findings: Finding[] = [fine(subject, `${probe.why} (API ${probe.apiVersion}, from ${endpoint.from}).`)];
-  if (!probe.liveRestore) {
+  const { info, version, podman } = probe;
+  const findings: Finding[] = [fine(subject, `${probe.why} (API ${version.ApiVersion}, from ${endpoint.from}).`)];
+  // Podman's containers always outlive a restart.
+  if (!podman && !info.LiveRestoreEnabled) {
     const message = 'The Engine runs without live-restore: restarting it ends every running job.';
     const hint = 'Write { "live-restore": true } into /etc/docker/daemon.json and type "sudo systemctl reload docker".';
     findings.push(warning(subject, message, hint));
   }
-  if (probe.podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
+  if (podman) findings.push(warning(subject, 'This is Podman: memory kills are reported as exit code 137.'));
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
     findings.push(warning(subject, `${where}: it only works for pools without devices and volumes.`));
   }
   if (probe.local) {
-    const choice = chooseGrant(info, probe.version, { ...anyGrant, setting: grant });
+    const choice = chooseGrant(info, version, { ...anyGrant, setting: grant });
     const isHere = (await statfs(info.DockerRootDir).catch(() => null)) !== null;
     const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run directly on this host';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
@@ -63,7 +64,10 @@ const ways: Readonly<Record<Way, string>> = {
   runtime: 'through the runtime "nvidia"',
 };
 
-/** How devices would be granted, and whether that is checked. `blind` is why nobody can look, or null. Nothing on a host without GPUs. */
+/**
+ * How devices would be granted, and whether onejob checks that. `blind` says why it cannot, or is null. Empty on a host without
+ * GPUs.
+ */
 export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
   if (!gpus) return [];
   const subject = 'devices';
@@ -77,13 +81,16 @@ export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: 
   return [how, warning(subject, message, "Run onejob as root on the Engine's own host.")];
 }
 
-/** A limit of this host, and no fault: only pools that ask for that network mind. */
+/** This is a limit of the host, not a fault: it concerns only pools that ask for that network. */
 export async function checkInternet(firewall: Firewall): Promise<Finding> {
   const why = await firewall.obstacle();
   return fine('docker', why === null ? 'Pools may use network: internet.' : `Pools cannot use network: internet, because ${why}.`);
 }
 
-/** Why there can be no network `internet` here, as the end of a sentence; null when there can. Asks no Engine. Never throws. */
+/**
+ * Why the network `internet` is not possible here, as the end of a sentence; null if it is. Does not ask the Engine. Never
+ * throws.
+ */
 export async function internetObstacle(settings: DockerEnvironment): Promise<string | null> {
   try {
     const { kind } = await resolveEndpoint(settings);
@@ -102,16 +109,9 @@ async function diskFinding(rootDir: string): Promise<Finding | null> {
   return warning('disk', message, 'Free space on it, e.g. with "docker image prune".');
 }
 
-/** As `EngineFacts` of `src/gpu/doctor.ts`. */
-export interface EngineFacts {
-  readonly version: string;
-  readonly cgroupDriver: string | null;
-  readonly way: Way | null;
-}
-
 /**
- * Of the Engine that gives these pools their devices. null when none has to, none answers, or the one that does is not on this
- * host. Never throws but when `signal` aborts.
+ * The facts about the Engine that gives these pools their devices. null if no pool needs one, it does not answer, or it is not on
+ * this host. Throws only when `signal` aborts.
  */
 export async function engineFacts(
   pools: readonly Pick<PoolConfig, 'devices' | 'runtime' | 'recipe'>[],

@@ -1,4 +1,4 @@
-/** Which container is whose, over an Engine that says what a test wants, and counts how often it was asked. */
+/** Finding containers, with an Engine that the test controls, and whose requests are counted. */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import { connectEngine } from '../../engine/engine.ts';
@@ -41,7 +41,7 @@ const inspected = (User: string) => ({
   Config: { User },
 });
 
-test('is found by its labels, and known from then on', async () => {
+test('a container is found by its labels, and remembered', async () => {
   await using here = await over({ 'GET /containers/json': [list] });
   expect(here.containers.recall('a')).toBeNull();
   expect(await here.containers.find('a', never)).toBe('c1');
@@ -50,14 +50,14 @@ test('is found by its labels, and known from then on', async () => {
   expect(here.asked).toEqual(['GET /containers/json']);
 });
 
-test('that is gone is lost, and looked for again the next time', async () => {
+test('a removed container is lost, and looked up again the next time', async () => {
   await using here = await over({ 'GET /containers/json': [list, []] });
   await expect(here.containers.sure('a', never)).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
   expect(here.containers.recall('a')).toBeNull();
   expect(await here.containers.find('a', never)).toBeNull();
 });
 
-test('files go to the user of a container that another manager has made, which is asked once', async () => {
+test('files go to the user of a container that another manager has made, after one lookup', async () => {
   await using here = await over({ 'GET /containers/json': [list], 'GET /containers/c1/json': [inspected('4711:4712')] });
   const home = { id: 'c1', owner: { uid: 4711, gid: 4712 } };
   expect(await here.containers.home('a', never)).toEqual(home);
@@ -65,7 +65,7 @@ test('files go to the user of a container that another manager has made, which i
   expect(here.asked).toEqual(['GET /containers/json', 'GET /containers/c1/json']);
 });
 
-test('users of an image are looked up once, whatever the container; to see one again forgets nothing', async () => {
+test('users of an image are looked up once for all containers, and not forgotten', async () => {
   await using here = await over({});
   const user = { image: 'sha256:i', user: '4711' };
   here.containers.note('a', 'c1');
@@ -77,7 +77,7 @@ test('users of an image are looked up once, whatever the container; to see one a
   expect(here.asked).toEqual(['GET /containers/c1/archive']);
 });
 
-test('a removal that somebody else began is waited for, and told once', async () => {
+test('a removal that somebody else began is awaited, and reported once', async () => {
   await using here = await over({
     'GET /containers/json': [list, []],
     'DELETE /containers/c1': [409, 409, 404],

@@ -1,8 +1,7 @@
 /**
- * Which container is an agent's, and whose its files are. Told by the labels that it was made with, so that a new manager
- * finds what the one before has made, and nobody else's is ever found; what is remembered only saves questions.
+ * Finds the container of an agent and the owner of its files. Labels identify it, so a new manager finds the containers of the
+ * previous one and never a foreign one. Memory only saves requests.
  */
-
 import { text } from 'node:stream/consumers';
 import { extract } from 'tar-stream';
 import { sleep } from '../../core/clock.ts';
@@ -20,7 +19,7 @@ interface Known {
 
 export type Containers = ReturnType<typeof createContainers>;
 
-/** `owner` is the id of this installation; `gone` is told the id of each container that was removed. */
+/** `owner` is the id of this installation. `gone` is called with the id of each removed container. */
 export function createContainers(engine: Engine, owner: string, gone: (id: string) => void) {
   const known = new Map<AgentId, Known>();
   const owners = new Map<string, Owner>();
@@ -49,37 +48,37 @@ export function createContainers(engine: Engine, owner: string, gone: (id: strin
     const key = `${image} ${user}`;
     const files = owners.get(key) ?? (await ownerOf(engine, id, user, signal));
     owners.set(key, files);
-    // It may have been removed meanwhile.
+    // The container may have been removed meanwhile.
     if (known.get(agent)?.id === id) known.set(agent, { id, owner: files });
     return files;
   };
 
   return {
-    /** Its id, if the container is there. */
+    /** Id of the container; null if it does not exist. */
     find,
     /** The container as it is now. @throws OnejobError E_SANDBOX_LOST */
     sure,
-    /** Its id as far as it is known without asking. */
+    /** Its id if that is known without asking. */
     recall: (agent: AgentId): string | null => known.get(agent)?.id ?? null,
-    /** It was made, or seen. */
+    /** Remembers a container that was created or seen. */
     note(agent: AgentId, id: string): void {
       const before = known.get(agent);
       if (before?.id !== id) known.set(agent, { id, owner: null });
     },
-    /** Who owns the files of a container of this image and user. @throws OnejobError E_USER_UNKNOWN */
+    /** The owner of files in a container of this image and user. @throws OnejobError E_USER_UNKNOWN */
     filesOf,
-    /** Where an agent's files go, and whose they are to be there. @throws OnejobError E_SANDBOX_LOST */
+    /** The container of an agent and the owner that its files need. @throws OnejobError E_SANDBOX_LOST */
     async home(agent: AgentId, signal: AbortSignal): Promise<{ readonly id: string; readonly owner: Owner }> {
       const own = known.get(agent);
       if (own !== undefined && own.owner !== null) return { id: own.id, owner: own.owner };
       const { Id, Image, Config } = await sure(agent, signal);
       return { id: Id, owner: await filesOf(agent, { id: Id, image: Image, user: Config.User }, signal) };
     },
-    /** Returns once the container is gone. */
+    /** Resolves once the container is gone. */
     async remove(agent: AgentId): Promise<void> {
       const id = await find(agent);
       if (id === null) return;
-      // A removal that somebody else began is waited for; nothing tells when it is done.
+      // Another client may have begun to remove it. No event reports the end of that.
       while (!(await engine.remove(id)) && (await engine.inspect(id)) !== null) await sleep(engine.clock, 100);
       known.delete(agent);
       gone(id);

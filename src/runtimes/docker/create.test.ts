@@ -20,28 +20,28 @@ const hostConfig = (changes: Partial<Recipe>, more: Partial<CreateContext> = {})
   createBody(specOf({ ...recipe, ...changes }), { ...context, ...more }).HostConfig;
 
 describe('what the Engine is asked for', () => {
-  test('weakening is off unless it is spelled out', () => {
+  test('weakening is off unless it is configured', () => {
     expect(hostConfig({})).toMatchObject({ Privileged: false, SecurityOpt: [], CapAdd: [], CapDrop: ['NET_RAW', 'MKNOD'] });
     expect(hostConfig({})).not.toHaveProperty('PidMode');
     const unsafe = { privileged: true, pidHost: true, seccompUnconfined: true };
     expect(hostConfig({ unsafe })).toMatchObject({ Privileged: true, PidMode: 'host', SecurityOpt: ['seccomp=unconfined'] });
   });
 
-  test('a capability that is added is not dropped, however it is written', () => {
+  test('an added capability is not dropped, however it is written', () => {
     for (const name of ['NET_RAW', 'CAP_NET_RAW', 'net_raw']) expect(hostConfig({ capAdd: [name] }).CapDrop).toEqual(['MKNOD']);
   });
 
-  test('it is kept to some CPUs only where the spec says so', () => {
+  test('CPUs are restricted only if the spec says so', () => {
     expect(hostConfig({})).not.toHaveProperty('CpusetCpus');
     expect(createBody(specOf(recipe, { cpuset: '0-3,8' }), context).HostConfig).toMatchObject({ CpusetCpus: '0-3,8' });
   });
 
-  test('it may have so many processes as its pool says, and without a limit only where that is written', () => {
+  test("the number of processes is the pool's, and unlimited only if that is written", () => {
     expect(hostConfig({ pids: 64 })).toMatchObject({ PidsLimit: 64 });
     expect(hostConfig({ pids: null })).toMatchObject({ PidsLimit: -1 });
   });
 
-  test('no core is written on the host, unless its pool allows one', () => {
+  test('no core dump is written on the host, unless the pool allows it', () => {
     expect(hostConfig({}).Ulimits).toEqual([{ Name: 'core', Soft: 0, Hard: 0 }]);
     const ulimits = [{ name: 'core', soft: 1, hard: 2 }];
     expect(hostConfig({ ulimits }).Ulimits).toEqual([{ Name: 'core', Soft: 1, Hard: 2 }]);
@@ -59,7 +59,7 @@ describe('what the Engine is asked for', () => {
       return createBody(specOf({ ...recipe, ...changes }, { devices }), { ...context, grant });
     };
 
-    test('its UUIDs and nothing that counts', () => {
+    test('its UUIDs, and no counts', () => {
       const { HostConfig, Labels } = made('request');
       expect(HostConfig).toMatchObject({ DeviceRequests: [{ DeviceIDs: ['GPU-3', 'GPU-1'] }] });
       expect(JSON.stringify(HostConfig)).not.toMatch(/"Count"/);
@@ -67,7 +67,7 @@ describe('what the Engine is asked for', () => {
       expect(made('runtime').HostConfig).toMatchObject({ Runtime: 'nvidia' });
     });
 
-    test("variables that no owner's and no volume's replace, while others are the owner's", () => {
+    test("variables that neither the owner's nor a volume's replace; the owner decides on others", () => {
       const env = { NVIDIA_VISIBLE_DEVICES: 'all', CUDA_VISIBLE_DEVICES: '7', CUDA_DEVICE_ORDER: 'x', MINE: '1' };
       const mounts = [{ host: '/d', container: '/d', readOnly: true, variable: 'CUDA_VISIBLE_DEVICES', cache: null }];
       const list = 'GPU-3,GPU-1';
@@ -77,7 +77,7 @@ describe('what the Engine is asked for', () => {
       expect(made('runtime', { env: { NVIDIA_DRIVER_CAPABILITIES: 'all' } }).Env).toContain('NVIDIA_DRIVER_CAPABILITIES=all');
     });
 
-    test('a bounded number of open files, unless its owner says another', () => {
+    test('a limit on open files, unless its owner sets another one', () => {
       const nofile = ({ Ulimits }: { readonly Ulimits: readonly { readonly Name: string }[] }) =>
         Ulimits.filter(({ Name }) => Name === 'nofile');
       expect(nofile(made('request').HostConfig)).toEqual([{ Name: 'nofile', Soft: 1024, Hard: 1024 }]);
@@ -91,22 +91,22 @@ describe('what the Engine is asked for', () => {
     });
   });
 
-  test('an owner cannot ask for the devices of others in a sandbox without', () => {
+  test('an owner cannot ask for foreign devices in a sandbox without devices', () => {
     const { Env } = createBody(specOf({ ...recipe, env: { NVIDIA_VISIBLE_DEVICES: 'all' } }), context);
     expect(Env).toEqual(['NVIDIA_VISIBLE_DEVICES=void']);
   });
 
-  test('what a recipe leaves open is left to the Engine', () => {
+  test('the Engine decides what a recipe leaves open', () => {
     for (const key of ['NanoCpus', 'Memory', 'MemorySwap', 'ShmSize', 'DeviceRequests', 'Devices', 'Runtime'])
       expect(hostConfig({})).not.toHaveProperty(key);
   });
 
-  test("the host's network brings the host's name", () => {
+  test("the host's network implies the host's name", () => {
     expect(createBody(specOf(recipe), { ...context, network: 'host' })).not.toHaveProperty('Hostname');
     expect(createBody(specOf(recipe), context)).toHaveProperty('Hostname', 'con.1');
   });
 
-  test('names that no Engine and no host may have are made fit', () => {
+  test('invalid container and host names are corrected', () => {
     expect(containerName({ agent: 'a1', name: 'lab 1/ü' })).toBe('onejob-lab-1--a1');
     expect([hostName('_.x_'), hostName('ü'), hostName('a'.repeat(80)).length]).toEqual(['x', 'agent', 63]);
   });

@@ -1,9 +1,9 @@
-/** What the Engine is asked to make for one sandbox. Pure: the same spec gives the same container. */
+/** The request that creates the container of a sandbox. Pure: the same spec gives the same container. */
 import { gateScript } from '../gate.ts';
 import type { SandboxSpec } from '../runtime.ts';
 import type { Grant } from './grants.ts';
 
-/** Where a job finds its workspace: a volume, so that it can be written under a read-only root, too. */
+/** Path of the workspace. It is a volume, so it is writable under a read-only root, too. */
 export const workspacePath = '/workspace';
 
 export const labels = {
@@ -13,7 +13,7 @@ export const labels = {
   agent: 'onejob.agent',
   devices: 'onejob.devices',
   name: 'onejob.name',
-  /** Boot id of the host; a container of another boot was ended by the reboot, whatever its exit code says. */
+  /** Boot id of the host. A container of another boot was ended by the reboot, whatever its exit code says. */
   boot: 'onejob.boot',
 } as const;
 
@@ -21,18 +21,18 @@ export interface CreateContext {
   readonly owner: string;
   /** Null when the Engine is not on this host. */
   readonly bootId: string | null;
-  /** Id of the image, so that what is made is what the fingerprint says, even if its tag moves meanwhile. */
+  /** Id of the image, so that the container matches its fingerprint even if the tag moves. */
   readonly imageId: string;
-  /** What the Engine calls the network; `none` and `host` are its own words. */
+  /** Name of the network in the Engine; `none` and `host` are its own words. */
   readonly network: string;
   readonly podman: boolean;
   readonly log: LogLimits;
   readonly grant: Grant;
 }
 
-/** How much output the Engine keeps per sandbox: what nobody has read yet beyond that is lost, never the job held up. */
+/** How much output the Engine keeps per sandbox. Unread output beyond that is lost, but the job never waits. */
 export interface LogLimits {
-  /** Bytes of one file, as the Engine writes it: about 30 more for each line. */
+  /** Bytes of one file. The Engine adds about 30 per line. */
   readonly maxSize: number;
   readonly maxFile: number;
 }
@@ -51,12 +51,12 @@ export function hostName(name: string): string {
 /** The body of `POST /containers/create` (Engine API 1.41 and later). */
 export function createBody(spec: SandboxSpec, context: CreateContext) {
   const { recipe } = spec;
-  const { grant } = context;
+  const { grant, log } = context;
   const owned = { [labels.owner]: context.owner, [labels.agent]: spec.agent };
   const hasOwnName = context.network !== 'host';
   return {
     Image: context.imageId,
-    // An image's own entrypoint, command and health check would run before, beside or instead of the gate.
+    // The image's own entrypoint, command and health check would run in addition to the gate, or instead of it.
     Entrypoint: ['sh', '-c', gateScript(spec.agent, grant.gate)],
     Cmd: [],
     Healthcheck: { Test: ['NONE'] },
@@ -73,7 +73,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
       ...(context.bootId !== null && { [labels.boot]: context.bootId }),
     },
-    // Standard input stays open for a manager that comes later; output is read from the log, never attached to.
+    // Standard input stays open for a later manager. Output is read from the log, never by attaching.
     OpenStdin: true,
     StdinOnce: false,
     Tty: false,
@@ -86,30 +86,25 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       AutoRemove: false,
       RestartPolicy: { Name: 'no' },
       NetworkMode: context.network,
-      // `json-file` turns bytes that are no UTF-8 into others, and has no limit of its own. Podman knows only its own drivers.
+      // `json-file` changes bytes that are not UTF-8 and has no limit. Podman knows only its own drivers.
       ...(!context.podman && {
         LogConfig: {
           Type: 'local',
-          // Compressing what is thrown away soon would take the CPU from jobs.
-          Config: { 'max-size': String(context.log.maxSize), 'max-file': String(context.log.maxFile), compress: 'false' },
+          // Compressing output that is soon deleted would take CPU from jobs.
+          Config: { 'max-size': String(log.maxSize), 'max-file': String(log.maxFile), compress: 'false' },
         },
       }),
       Mounts: [
         { Type: 'volume', Target: workspacePath, VolumeOptions: { Labels: owned } },
-        ...recipe.mounts.map(({ host, container, readOnly }) => ({
-          Type: 'bind',
-          Source: host,
-          Target: container,
-          ReadOnly: readOnly,
-        })),
+        ...recipe.mounts.map((mount) => ({ Type: 'bind', Source: mount.host, Target: mount.container, ReadOnly: mount.readOnly })),
       ],
       Tmpfs: { ...(recipe.readOnly && { '/tmp': 'rw,exec,nosuid,nodev,mode=1777' }), ...recipe.tmpfs },
       ReadonlyRootfs: recipe.readOnly,
       ...(spec.cpuset !== undefined && { CpusetCpus: spec.cpuset }),
       ...(recipe.cpus !== null && { NanoCpus: Math.round(recipe.cpus * 1e9) }),
-      // The same limit with swap as without: a job over its memory is ended, not slowed down together with all others.
+      // No swap on top: a job over its memory is ended instead of slowing down all others.
       ...(recipe.memory !== null && { Memory: recipe.memory, MemorySwap: recipe.memory }),
-      // Podman has a limit of its own where none is given.
+      // Podman sets its own limit if none is given.
       PidsLimit: recipe.pids ?? -1,
       ...(recipe.shmSize !== null && { ShmSize: recipe.shmSize }),
       Ulimits: ulimits(spec, grant),
@@ -134,7 +129,7 @@ function environment({ recipe }: SandboxSpec, { defaults, env }: Grant): string[
 
 function ulimits({ recipe }: SandboxSpec, { openFiles }: Grant) {
   const given = recipe.ulimits.map(({ name, soft, hard }) => ({ Name: name, Soft: soft, Hard: hard }));
-  // A core goes where the host's kernel says: mostly to the host's own disk, with what the job had in memory.
+  // The kernel writes a core dump to a path of the host, mostly on its own disk, with the memory of the job.
   const own = [
     { Name: 'core', Soft: 0, Hard: 0 },
     ...(openFiles === null ? [] : [{ Name: 'nofile', Soft: openFiles, Hard: openFiles }]),

@@ -1,4 +1,4 @@
-/** Asking for devices and looking after them, with an Engine that says what a test wants. */
+/** Granting and verifying devices, with an Engine that the test controls. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { describe, expect, test } from 'vitest';
@@ -47,7 +47,7 @@ describe('devices are granted', () => {
     expect(grant.openFiles).toBeLessThanOrEqual(65_536);
   });
 
-  test("not by an Engine elsewhere, whose cards and processes are not this host's", async () => {
+  test('not by an Engine on another host', async () => {
     const engine = connectEngine({ kind: 'tcp', host: '192.0.2.1', port: 2375, tls: null, from: 'test' }, limits);
     const refused = createDevices(engine, {}).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({
@@ -58,7 +58,7 @@ describe('devices are granted', () => {
     engine.close();
   });
 
-  test("not by a Podman that would take the request and grant none, but AMD's nodes by any", async () => {
+  test("not by a Podman that would accept the request and grant nothing, except AMD's nodes", async () => {
     await using here = await engineWith('podman', podman);
     const devices = createDevices(here.engine, {});
     await expect(devices.grant(specWith(leased()), never)).rejects.toMatchObject({
@@ -70,19 +70,19 @@ describe('devices are granted', () => {
     expect(grant.openFiles).toBeNull();
   });
 
-  test('not when nobody knows their node', async () => {
+  test('not if their node is unknown', async () => {
     await using here = await engineWith('unknown', docker);
     const refused = createDevices(here.engine, {}).grant(specWith(amd(128, { minor: null, uuid: 'amd-x' })), never);
     await expect(refused).rejects.toMatchObject({ code: 'E_DEVICES_REFUSED', retry: true });
   });
 
-  test('not by an Engine that says nothing, which is said in time', async () => {
+  test('not by a silent Engine, which is reported in time', async () => {
     await using here = await engineWith('silent', {});
     const refused = createDevices(here.engine, {}).grant(specWith(leased()), never);
     await expect(refused).rejects.toMatchObject({ code: 'E_ENGINE_SILENT', retry: true });
   });
 
-  test('in the next way when the Engine has nobody for this one, and never in another than the owner set', async () => {
+  test('in the next way if the Engine does not support this one, and never in another way than the owner set', async () => {
     await using here = await engineWith('retreat', { ...docker, '/info': { Runtimes: { nvidia: {} } } });
     const nobody = new OnejobError('E_DEVICES_REFUSED', 'x', { cause: new Error('could not select device driver "nvidia"') });
     const failing = new OnejobError('E_DEVICES_REFUSED', 'x', { cause: new Error('error running hook #0: exit status 1') });
@@ -96,7 +96,7 @@ describe('devices are granted', () => {
     expect(set.retreat(nobody)).toBe(false);
   });
 
-  test("as the pool's own setting says, with the uses it asks for", async () => {
+  test("according to the pool's own setting, with the uses that it asks for", async () => {
     await using here = await engineWith('per-pool', { ...docker, '/info': { Runtimes: { nvidia: {} } } });
     const devices = createDevices(here.engine, {});
     const asked = async (grant: Partial<Recipe['grant']>) => {
@@ -137,7 +137,7 @@ describe('what was granted', () => {
     };
   };
 
-  test('passes when it is what was leased, and fails by name when it is not', async () => {
+  test('passes if it is what was leased, and fails with names if not', async () => {
     const none = specWith();
     await using process = await gate(none.agent, 'void');
     await using here = await engineWith('seen', container(process.pid));
@@ -152,12 +152,12 @@ describe('what was granted', () => {
     });
   });
 
-  test('is not asked of a container that has ended: its exit tells', async () => {
+  test('is not checked in a container that has ended: its exit explains it', async () => {
     await using here = await engineWith('ended', container(0, false));
     await createDevices(here.engine, {}).verify(specWith(leased()), 'c1', () => {}, never);
   });
 
-  test('is unknown where the process is another: said for devices, and not looked for again without', async () => {
+  test('is unknown if the process is another one: reported for devices, and not checked again without', async () => {
     await using here = await engineWith('other', container(process.pid));
     const devices = createDevices(here.engine, {});
     const said: string[] = [];
@@ -173,13 +173,13 @@ describe('what was granted', () => {
 describe('doctor', () => {
   const none = { way: null, why: 'this Engine has none', hint: 'Get one.' } as const;
 
-  test('says how devices are granted and that it is checked', () => {
+  test('says how devices are granted, and that this is checked', () => {
     const found = deviceFindings({ way: 'request', why: 'it is old' }, null, true);
     expect(found.map(({ level }) => level)).toEqual(['ok', 'ok']);
     expect(found[0]?.message).toBe('NVIDIA devices are granted through device requests to its NVIDIA driver, because it is old.');
   });
 
-  test('warns on a host with GPUs, and says nothing of them on another', () => {
+  test('warns on a host with GPUs, and says nothing on another one', () => {
     expect(deviceFindings(none, 'onejob is not root', true).map(({ level }) => level)).toEqual(['warning', 'warning']);
     expect(deviceFindings(none, 'onejob is not root', false)).toEqual([]);
   });

@@ -1,15 +1,13 @@
 /**
- * The devices of this runtime's sandboxes: asks the Engine for exactly those that were leased, and looks whether exactly those
- * arrived, before anybody hears that the sandbox was made. Keeps only what saves questions.
+ * The devices of this runtime's sandboxes. It asks the Engine for exactly the leased devices, and checks that exactly those
+ * arrived before the sandbox counts as made.
  */
-
 import { stat } from 'node:fs/promises';
 import { sleep } from '../../core/clock.ts';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { messageOf } from '../../engine/failures.ts';
 import { isPodman } from '../../engine/probe.ts';
-import { OnejobError } from '../../errors.ts';
+import { messageOf, OnejobError } from '../../errors.ts';
 import { nodesOf, openFilesForDevices } from '../devices.ts';
 import type { GrantWay, SandboxSpec } from '../runtime.ts';
 import { judge } from './evidence.ts';
@@ -17,20 +15,20 @@ import { chooseGrant, type Grant, grantOf, noGrant, passedNodes, type Way } from
 import { look, lookAtHost, type Sight } from './witness.ts';
 
 export interface DeviceOptions {
-  /** How the Engine is asked for devices of NVIDIA where the recipe leaves it open; default `auto`: as it reports that it can. */
+  /** How to ask the Engine for NVIDIA devices if the recipe does not say. Default `auto`: as the Engine reports that it can. */
   readonly grant?: GrantWay;
 }
 
 export type Devices = ReturnType<typeof createDevices>;
 
-/** How long an Engine may speak of a process that is not there, in ms: it learns of an end a little later. */
+/** ms during which an Engine may report a process that has ended. */
 const patience = 2_000;
 
 export function createDevices(engine: Engine, { grant: setting = 'auto' }: DeviceOptions) {
   const { endpoint } = engine;
   const local = endpoint.kind === 'unix';
   const refused = new Set<Way>();
-  /** Why nobody can look at what containers have here. */
+  /** Why onejob cannot inspect the devices of containers here. */
   let blind: string | null = null;
 
   const see = async ({ agent }: SandboxSpec, id: string, signal: AbortSignal): Promise<Sight> => {
@@ -49,7 +47,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
   };
 
   return {
-    /** What the Engine is to be asked for. @throws OnejobError E_DEVICES_REFUSED when that cannot be told or cannot be had. */
+    /** What to ask the Engine for. @throws OnejobError E_DEVICES_REFUSED if that is unknown or impossible */
     async grant(spec: SandboxSpec, signal: AbortSignal): Promise<Grant> {
       const { devices } = spec;
       if (devices.length === 0) return noGrant;
@@ -57,16 +55,12 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
         throw notGrantable(spec, `the Engine at ${endpointUrl(endpoint)} is not on this host`, 'Use an Engine of this host.');
       const hidden = devices.find(({ vendor, minor }) => vendor !== 'nvidia' && minor === null);
       if (hidden !== undefined) {
-        throw notGrantable(
-          spec,
-          `onejob does not know which node below /dev/dri belongs to ${hidden.uuid}`,
-          'See "onejob gpus".',
-          true,
-        );
+        const why = `onejob does not know which node below /dev/dri belongs to ${hidden.uuid}`;
+        throw notGrantable(spec, why, 'See "onejob gpus".', true);
       }
       const uuids = devices.filter(({ vendor }) => vendor === 'nvidia').map(({ uuid }) => uuid);
       const [info, version] = await Promise.all([engine.info(signal), engine.version(signal)]);
-      // Podman's default is bounded, and it forgets that one where another limit is sent.
+      // Podman's default is bounded, and it drops that limit when another one is sent.
       const openFiles = isPodman(version) ? null : openFilesForDevices();
       const wanted = spec.recipe.grant;
       const parts = { capabilities: [...new Set(wanted.capabilities)], groups: await nodeGroups(passedNodes(devices)), openFiles };
@@ -76,18 +70,18 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
       return grantOf(devices, { ...parts, way: choice.way });
     },
 
-    /** Whether an Engine that refused a sandbox so may be asked in another way, as `grant` does from then on. */
+    /** Whether to ask an Engine in another way after this refusal. `grant` does so from then on. */
     retreat(refusal: unknown): boolean {
       if (!(refusal instanceof OnejobError) || refusal.code !== 'E_DEVICES_REFUSED' || setting !== 'auto') return false;
-      // No Engine reports whether it found a hook on its PATH. What fails for one device says nothing of the others.
+      // No Engine reports whether it found a hook on its PATH. A failure for one device says nothing about the others.
       if (!/could not select device driver/.test(messageOf(refusal.cause)) || refused.has('request')) return false;
       refused.add('request');
       return true;
     },
 
     /**
-     * Compares a container that was started with the lease. One that has ended, or cannot be looked at, passes.
-     * @throws OnejobError E_DEVICES_GRANTED when it holds anything else
+     * Compares a started container with its lease. A container that has ended or cannot be inspected passes.
+     * @throws OnejobError E_DEVICES_GRANTED if it holds anything else
      */
     async verify(spec: SandboxSpec, id: string, progress: (line: string) => void, signal: AbortSignal): Promise<void> {
       const { devices } = spec;
@@ -108,7 +102,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
   };
 }
 
-/** Groups of the nodes that are no root's; of one that is not there the Engine will speak. */
+/** Groups of the nodes that do not belong to root. The Engine reports a missing node itself. */
 async function nodeGroups(nodes: readonly string[]): Promise<number[]> {
   const found = await Promise.all(nodes.map(async (path) => (await stat(path).catch(() => null))?.gid ?? 0));
   return [...new Set(found)].filter((gid) => gid !== 0);

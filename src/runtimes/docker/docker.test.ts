@@ -1,4 +1,4 @@
-/** What is Docker's alone: images that fight the gate, recipes that cannot be had, limits, cleaning up. */
+/** Tests for Docker alone: images that conflict with the gate, invalid recipes, limits, cleaning up. */
 import { randomBytes } from 'node:crypto';
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -60,7 +60,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect([exit, output]).toEqual([{ kind: 'code', code: 5 }, 'mine\n']);
   });
 
-  test('an image with a user of its own: the workspace is its', async () => {
+  test('an image with its own user owns the workspace', async () => {
     const { output } = await run({ image: images.user }, 'id -u; touch x && stat -c "%u:%g" . x');
     expect(output).toBe('1000\n1000:1000\n1000:1000\n');
   });
@@ -143,7 +143,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect((await (await make()).list(never())).map((one) => one.state)).toContainEqual({ kind: 'exited', exit });
   });
 
-  test('what a recipe asks for and nobody has is said in words', async () => {
+  test('unavailable parts of a recipe are explained', async () => {
     await refused({ image: 'onejob-test/none:1' }).toMatchObject({ code: 'E_IMAGE_NOT_FOUND', retry: false });
     await refused({ image: null }).toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
     const mounts = [{ host: join(folder, 'none'), container: '/x', readOnly: true, variable: null, cache: null }];
@@ -157,7 +157,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     await refused({ user: '0:nosuchgroup' }).toMatchObject({ code: 'E_USER_UNKNOWN', retry: false });
   });
 
-  test('the default network is made once, keeps sandboxes apart, and is made again when somebody removed it', async () => {
+  test('the default network is created once, isolates sandboxes, and is created again if somebody removed it', async () => {
     using engine = engineAt();
     // What managers that were killed while they asked for one may leave: an Engine makes several of one name.
     const network = { Name: `onejob-${owner}`, Labels: { 'onejob.owner': owner } };
@@ -197,7 +197,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(output).toBe('arrived\n');
   });
 
-  test('a container that somebody else named like ours is not touched', async () => {
+  test('a foreign container with one of our names is not touched', async () => {
     using engine = engineAt();
     const spec = specOf(recipe);
     const name = `onejob-con.1-${spec.agent}`;
@@ -207,7 +207,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     await engine.ok('DELETE', `/containers/${name}`);
   });
 
-  test('volumes go with their sandbox, and one that was left behind is swept', async () => {
+  test('volumes are removed with their sandbox, and one that was left behind is swept', async () => {
     using engine = engineAt();
     const spec = specOf(recipe);
     await runtime.prepare(spec, quiet, never());
@@ -218,7 +218,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     expect(await leftovers()).toEqual([]);
   });
 
-  test('names that no host name may have are made fit', async () => {
+  test('invalid host names are corrected', async () => {
     const { output } = await run({}, 'hostname', `lab_${'x'.repeat(70)} ü`);
     expect(output).toMatch(/^lab-x{59}\n$/);
   });
@@ -243,7 +243,7 @@ describe.skipIf(lacks('docker', 'busybox'))('docker', { timeout: 60_000 }, () =>
     await runtime.remove(agent);
   });
 
-  test('from release to the marker takes little', async () => {
+  test('a release takes little time', async () => {
     const took: number[] = [];
     for (let i = 0; i < 5; i += 1) {
       const spec = specOf(recipe);

@@ -1,11 +1,9 @@
 /**
- * The docker runtime: sandboxes are containers of a Docker Engine, or of Podman behind its Docker-compatible socket.
+ * The docker runtime: sandboxes are containers of a Docker Engine, or of Podman with its Docker-compatible socket.
  *
- * Everything it makes carries the owner's label. It keeps nothing that a new object over the same Engine could not find
- * again; what is held in memory only saves questions.
+ * Everything it creates carries the owner's label. A new object finds it again on the same Engine; memory only saves requests.
  */
-
-import { readFile, statfs } from 'node:fs/promises';
+import { statfs } from 'node:fs/promises';
 import { Readable } from 'node:stream';
 import type { DockerEnvironment } from '../../config/environment.ts';
 import type { Clock } from '../../core/clock.ts';
@@ -15,6 +13,7 @@ import { connectEngine } from '../../engine/engine.ts';
 import { createImages } from '../../engine/image.ts';
 import { isPodman } from '../../engine/probe.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
 import { createDoors, gateEnded, writeInput } from './attach.ts';
@@ -36,15 +35,15 @@ export interface DockerOptions extends DeviceOptions {
   readonly owner: string;
   /** What the environment says about Docker. */
   readonly environment: DockerEnvironment;
-  /** Output the Engine keeps per sandbox until it was read; default: for a log limit of 64 MiB. */
+  /** Output that the Engine keeps per sandbox until it is read. Default: for a log limit of 64 MiB. */
   readonly log?: LogLimits;
-  /** Whether logs are read in the Engine's files where they can be; a test reads them through its API. Default true. */
+  /** Whether to read logs in the Engine's files if possible; a test reads them through the API. Default true. */
   readonly readFiles?: boolean;
-  /** Name servers that jobs on the network `internet` may ask; default: those that the Engine hands to its containers. */
+  /** Name servers for jobs on the network `internet`. Default: those that the Engine gives its containers. */
   readonly nameservers?: () => Promise<readonly string[]>;
   /** Default: the real one. */
   readonly clock?: Clock;
-  /** How long the Engine may take over a call; a test has less patience. */
+  /** Time limits of calls to the Engine; a test has shorter ones. */
   readonly limits?: Limits;
 }
 
@@ -54,29 +53,28 @@ export interface DockerRuntime extends Runtime {
   close(): void;
 }
 
-/** States in which a container has no exit code. */
+/** Container states without an exit code. */
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
 
 /**
- * What the Engine keeps of a sandbox's output, so that all of what config lets be kept survives a manager that is away for long: the
- * Engine adds about 30 bytes to each line, so that is several times the limit. In three files, so that the newest output is never
- * thrown away with them, and the first one alone has more than the limit of usual lines.
+ * The Engine's log limits. All output that config keeps must survive a manager that is away for long. The Engine adds about 30
+ * bytes per line, so this is several times the limit; with three files it never deletes the newest output.
  */
 export function logLimits(logLimit: number): LogLimits {
   return { maxSize: Math.max(16 * 2 ** 20, 2 * logLimit), maxFile: 3 };
 }
 
-/** @throws OnejobError E_ENGINE_ADDRESS when no Engine can be told from the environment. Does not ask the Engine anything. */
+/** Does not contact the Engine. @throws OnejobError E_ENGINE_ADDRESS if the environment names no usable Engine */
 export async function createDockerRuntime(options: DockerOptions): Promise<DockerRuntime> {
   const endpoint = await resolveEndpoint(options.environment);
   const isLocal = endpoint.kind === 'unix';
-  const bootId = isLocal ? await readBootId() : null;
+  const boot = isLocal ? bootId() : null;
   const engine = connectEngine(endpoint, options.limits, options.clock);
   const { owner } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
   const firewall = createFirewall({ owner, local: isLocal, nameservers: options.nameservers });
   const networks = createNetworks(engine, owner, firewall);
-  const exits = createExits(engine, bootId);
+  const exits = createExits(engine, boot);
   const devices = createDevices(engine, options);
   const doors = createDoors(engine);
   let podman: boolean | null = null;
@@ -96,7 +94,17 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     engineRoot ??= (await engine.info(signal)).DockerRootDir;
     return engineRoot === '' ? null : logFolder(engineRoot, id);
   };
-  const prepare = createPrepare({ engine, owner, bootId, log, containers, images, networks, devices, isPodman: isPodmanHere });
+  const prepare = createPrepare({
+    engine,
+    owner,
+    bootId: boot,
+    log,
+    containers,
+    images,
+    networks,
+    devices,
+    isPodman: isPodmanHere,
+  });
 
   return {
     name: 'docker',
@@ -119,7 +127,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     fingerprint: async (recipe, signal) => {
       if (recipe.image === null) return null;
       const image = await images.look(recipe.image, signal);
-      return image === null ? null : fingerprintOf(recipe, image, bootId);
+      return image === null ? null : fingerprintOf(recipe, image, boot);
     },
 
     prepare: async (spec, progress, signal) => {
@@ -152,7 +160,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     getFolder: async (agent, folder, signal) => {
       const container = await containers.sure(agent, signal);
-      // With `/.` the Engine follows a link, as root, to wherever the job wants: a mount of its own, another's file.
+      // With `/.` the Engine would follow a link as root: to a mount, or to a file of another user.
       const files = await engine.getFolder(container.Id, `${workspacePath}/${folder}`, signal);
       return files === null ? null : insideFolder(files, folder);
     },
@@ -178,13 +186,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
         const exit = exits.recall(Id) ?? judged.get(Id);
         if (exit !== undefined) return [{ ...about, state: { kind: 'exited', exit } }];
         if (State === 'created') return [{ ...about, state: { kind: 'created' } }];
-        // Ended when it was listed, gone when it was looked at.
+        // It had ended when it was listed, and was gone when it was inspected.
         return alive.includes(State) ? [{ ...about, state: { kind: 'running' } }] : [];
       });
     },
 
     events: (signal) => {
-      // What has ended takes a connection and says nothing, so its door leads nowhere.
+      // An ended container accepts a connection and stays silent.
       const atDeath: typeof exits.atDeath = (id, ...rest) => {
         doors.drop(id);
         return exits.atDeath(id, ...rest);
@@ -205,7 +213,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       // A container leaves the list last (moby, daemon/delete.go).
       const there = await Promise.all(listed.map(({ Id }) => engine.inspect(Id, signal)));
       if (there.some((one) => one !== null)) return;
-      // Left behind by containers that somebody removed without their volumes.
+      // Containers that somebody removed without their volumes leave these behind.
       for (const name of await engine.danglingVolumes(`${labels.owner}=${owner}`, signal)) await engine.removeVolume(name);
       await networks.sweep(signal);
     },
@@ -226,14 +234,9 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
         const { bavail, blocks } = await statfs(DockerRootDir);
         return { path: DockerRootDir, free: Number(bavail) / Number(blocks) };
       } catch {
-        // An Engine in a virtual machine: its path is not ours.
+        // The Engine runs in a virtual machine, so its path is not on this host.
         return null;
       }
     },
   };
-}
-
-async function readBootId(): Promise<string | null> {
-  const id = await readFile('/proc/sys/kernel/random/boot_id', 'utf8').catch(() => null);
-  return id?.trim() ?? null;
 }

@@ -40,7 +40,7 @@ async function attaching(path: string) {
   };
 }
 
-test('a release goes through the door that was opened ahead, and opens no other', async () => {
+test('a release uses the connection that was opened ahead, and opens no other', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
   const doors = createDoors(fake.engine);
@@ -54,7 +54,7 @@ test('a release goes through the door that was opened ahead, and opens no other'
   expect(doors.take('c1')).toBeNull();
 });
 
-test('a door that broke is not there any more, and the release opens its own', async () => {
+test('a broken connection is not used, and the release opens its own', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
   const doors = createDoors(fake.engine);
@@ -70,7 +70,7 @@ test('a door that broke is not there any more, and the release opens its own', a
   expect(await fake.said.at(-1)).toBe('frame\n');
 });
 
-test('a container that takes no attach, or an Engine that is away, is no failure yet', async () => {
+test('a container that refuses an attach, or an Engine that is away, is not a failure yet', async () => {
   using here = scratch();
   const engine = connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
   const doors = createDoors(engine);
@@ -79,7 +79,7 @@ test('a container that takes no attach, or an Engine that is away, is no failure
   engine.close();
 });
 
-test('closing ends all doors, those that are still being opened too', async () => {
+test('closing ends all connections, including those being opened', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
   const doors = createDoors(fake.engine);

@@ -1,4 +1,4 @@
-/** The stream of events, and what is believed of an Engine while there is none, over an Engine that says what a test wants. */
+/** The stream of events, and what counts during an interruption, with an Engine that the test controls. */
 import type { ServerResponse } from 'node:http';
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
@@ -76,7 +76,7 @@ async function interrupted(here: Awaited<ReturnType<typeof over>>, before: () =>
   await here.reply('/events', 1);
 }
 
-test('what an Engine ended before it came back is lost also to who asks before its events are heard again', async () => {
+test('a container that an Engine ended before its return is lost, even if asked before its events are followed again', async () => {
   await using here = await over('events-start', false);
   await interrupted(here, async () => {
     expect(await here.exits.atDeath('c0', 0, Date.parse(at(1)), never)).toEqual({ kind: 'code', code: 0 });
@@ -90,7 +90,7 @@ test('what an Engine ended before it came back is lost also to who asks before i
   expect(await here.exits.afterwards([ended('c3', 0, at(25))], never)).toEqual(new Map([['c3', { kind: 'code', code: 0 }]]));
 });
 
-test('an exit that an Engine with live-restore did not record is not believed while its events are not heard', async () => {
+test('an exit that an Engine with live-restore did not record does not count while its events are not followed', async () => {
   await using here = await over('events-unrecorded', true);
   await interrupted(here, async () => {});
   const later = new Date(Date.now() + 1_000).toISOString();
@@ -98,7 +98,7 @@ test('an exit that an Engine with live-restore did not record is not believed wh
   expect(await here.exits.afterwards([ended('c1', 255, later)], never)).toEqual(new Map([['c1', lost]]));
 });
 
-test('a stream that breaks while the Engine is asked about itself is followed anew, and ends when it is told to', async () => {
+test('a stream that breaks while the Engine is being asked is followed again, and ends on request', async () => {
   await using here = await over('events-break', true);
   here.it.held.add('/info');
   const first = here.events.next();

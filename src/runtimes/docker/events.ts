@@ -1,8 +1,7 @@
 /**
- * The Engine's events as the runtime axis speaks of them. `connected` is said each time the stream stands, so that the
+ * The Engine's events, in the words of the runtime axis. `connected` is sent each time the stream is established, so that the
  * caller looks at everything once; `lost` once per interruption, whatever the number of attempts.
  */
-
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
@@ -40,13 +39,14 @@ export async function* followEvents(
     const connection = new AbortController();
     const either = AbortSignal.any([signal, connection.signal]);
     try {
-      // Not by kind of event: Podman's filter knows other names than its events have.
+      // Not filtered by kind of event, because Podman's filter uses other names than its events.
       const filters = { type: ['container'], label: [`${labels.owner}=${owner}`] };
-      // From a little earlier: the list of containers lags behind the events, so one that has just died may be missed by both.
+      // The list of containers lags behind the events, so the stream begins a little earlier. Otherwise both could miss a
+      // container that has just ended.
       const since = Math.floor(engine.clock.wall() / 1000) - overlap;
       const stream = await engine.events(filters, since, either);
       if (stream === null) throw new Error('the Engine sends no events');
-      // Heard also while the Engine is asked about itself: a stream that broke by then says nothing more.
+      // A stream that breaks while the Engine is being asked reports nothing later.
       const hangUp = () => connection.abort();
       stream.on('error', hangUp).on('close', hangUp);
       await exits.refresh(either);
@@ -69,8 +69,8 @@ export async function* followEvents(
 }
 
 /**
- * Reads ahead of whoever takes the events: judging one exit can mean waiting for the connection to end, and that is only
- * seen by reading on. `connection` aborts with the stream's end.
+ * Reads ahead of the consumer: judging one exit can mean waiting for the connection to end, and only reading shows that.
+ * `connection` aborts with the end of the stream.
  */
 async function* read(stream: Readable, exits: Exits, connection: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
   const judged: Promise<RuntimeEvent | null>[] = [];
@@ -81,7 +81,7 @@ async function* read(stream: Readable, exits: Exits, connection: AbortSignal): A
     if (line.trim() !== '') judged.push(judge(line, exits, connection));
     wake();
   });
-  // readline passes the stream's errors on, and one that nobody hears ends the process.
+  // readline passes on the stream's errors, and an unhandled one would end the process.
   lines.on('error', end);
   connection.addEventListener('abort', end, { once: true });
   try {

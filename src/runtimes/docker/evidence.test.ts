@@ -55,7 +55,7 @@ describe('a container with NVIDIA cards', () => {
     expect(judged(one, {})).toEqual(['/dev/nvidiactl is missing', '/dev/nvidia1 is missing']);
   });
 
-  test('is judged by what a node is, not by its name', () => {
+  test("is judged by its nodes' numbers, not their names", () => {
     const disguised = { name: 'nvidia1', major: 195, minor: 0 };
     expect(judged(one, { nodes: [disguised, ...nodes('nvidiactl')] })).toEqual([
       '/dev/nvidia1 is missing',
@@ -65,7 +65,7 @@ describe('a container with NVIDIA cards', () => {
     expect(judged(one, { nodes: [hidden, ...nodes('nvidia1', 'nvidiactl')] })).toEqual(['/dev/harmless is not its own']);
   });
 
-  test('is wrong when it was started for others, whatever its nodes are', () => {
+  test('is wrong if it was started for other devices, whatever its nodes', () => {
     const right = nodes('nvidia1', ...control);
     for (const value of ['GPU-0', 'GPU-1,GPU-0', 'all', '1', ''])
       expect(judged(one, { visible: [value], nodes: right })).toEqual([`NVIDIA_VISIBLE_DEVICES is ${value || 'empty'}`]);
@@ -73,7 +73,7 @@ describe('a container with NVIDIA cards', () => {
     expect(judged(one, { visible: [], nodes: right })).toEqual(['NVIDIA_VISIBLE_DEVICES is not set']);
   });
 
-  test('may say void, as CDI makes it, where the nodes are right', () => {
+  test('may say void, as with CDI, if the nodes are right', () => {
     expect(judged(one, { visible: ['void'], nodes: nodes('nvidia1', ...control) })).toEqual([]);
     expect(judged(one, { visible: ['void'] })).not.toEqual([]);
   });
@@ -86,7 +86,7 @@ describe('a container with NVIDIA cards', () => {
     ]);
   });
 
-  test('whose number nobody knows has at most as many nodes as it has cards', () => {
+  test('with unknown numbers has at most as many nodes as cards', () => {
     const jetson = [leased({ minor: null, uuid: 'GPU-j' })];
     expect(judged(jetson, {})).toEqual([]);
     expect(judged(jetson, { nodes: nodes('nvidia0', ...control) })).toEqual([]);
@@ -108,7 +108,7 @@ describe('a container with a MIG instance', () => {
     expect(judged(mig, { nodes: nodes('nvidia0', ...control, ...caps, ...neighbours) })).toHaveLength(2);
   });
 
-  test('is judged by its card alone where nobody knows capabilities', () => {
+  test('is judged by its card alone if the capabilities are unknown', () => {
     const blind = { ...host, migMinors: null };
     expect(judged(mig, { nodes: nodes('nvidia0', ...control, ...caps) }, {}, blind)).toEqual([]);
     expect(judged(mig, { nodes: nodes('nvidia1', ...control, ...caps) }, {}, blind)).toHaveLength(2);
@@ -130,14 +130,14 @@ describe("a container with AMD's or Intel's cards", () => {
 });
 
 describe('a container without devices', () => {
-  test('has none, and was started for none', () => {
+  test('has no devices, and was started for none', () => {
     expect(judged([], {})).toEqual([]);
     for (const name of ['nvidia0', 'nvidiactl', 'nvidia-uvm', 'kfd', 'dri/renderD128', 'nvidia-caps/nvidia-cap1'])
       expect(judged([], { nodes: nodes(name) })).toEqual([`/dev/${name} is not its own`]);
     expect(judged([], { visible: ['all'] })).toEqual(['NVIDIA_VISIBLE_DEVICES is all']);
   });
 
-  test('may see those that its owner mounts, or all when it is privileged', () => {
+  test('may see those that its owner mounts, or all if it is privileged', () => {
     const mount = { host: '/dev/dri', container: '/dev/dri', readOnly: false, variable: null, cache: null };
     expect(judged([], { nodes: nodes('dri/renderD128') }, { mounts: [mount] })).toEqual([]);
     expect(judged([], { nodes: nodes('dri/renderD128', 'nvidia0') }, { mounts: [mount] })).toEqual(['/dev/nvidia0 is not its own']);

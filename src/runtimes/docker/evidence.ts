@@ -1,6 +1,6 @@
 /**
- * Whether a container holds exactly the devices that were leased, judged by what its first process really has: its
- * environment and its device nodes, never by the request that an Engine echoes. Pure; `witness.ts` looks.
+ * Whether a container holds exactly the leased devices. The environment and device nodes of its first process decide, never the
+ * request that an Engine echoes. Pure; `witness.ts` inspects the container.
  */
 import { capsOf, type MigMinors, noDevices, nodesOf } from '../devices.ts';
 import type { LeasedDevice, SandboxSpec } from '../runtime.ts';
@@ -14,20 +14,20 @@ export interface DeviceNode {
 }
 
 export interface Evidence {
-  /** Every value of NVIDIA_VISIBLE_DEVICES that the first process was started with. */
+  /** Every value of NVIDIA_VISIBLE_DEVICES in the environment of the first process. */
   readonly visible: readonly string[];
   readonly nodes: readonly DeviceNode[];
 }
 
-/** What of the host is needed to tell whose node is whose. */
+/** What has to be known of the host to tell which card a node belongs to. */
 export interface HostDevices {
-  /** Null where MIG instances have no nodes, or nobody may know. */
+  /** null if MIG instances have no nodes, or they cannot be read. */
   readonly migMinors: MigMinors | null;
-  /** PCI address → what graphics drivers call the card below /dev: `dri/card1`, `dri/renderD128`. */
+  /** PCI address → names of the card's graphics nodes below /dev, such as `dri/card1` and `dri/renderD128`. */
   readonly drm: ReadonlyMap<string, readonly string[]>;
 }
 
-/** In what the container differs from its lease, in words for a person; empty when it does not. */
+/** How the container differs from its lease, in words for a person; empty if it does not. */
 export function judge(
   { devices, recipe }: Pick<SandboxSpec, 'devices' | 'recipe'>,
   evidence: Evidence,
@@ -39,11 +39,11 @@ export function judge(
   });
   const has = new Set(found.map(({ what }) => what));
   const missing = nodesOf(devices, host.migMinors).needed.filter((name) => !has.has(name));
-  // What the owner mounts below /dev is the owner's wish, and no right to open it.
+  // The owner may mount nodes below /dev. A mount gives no right to open them.
   const mounted = ({ name }: DeviceNode) => recipe.mounts.some(({ container }) => `/dev/${name}/`.startsWith(`${container}/`));
   const foreign = found.filter((node) => !isAllowed(node.what, devices, host) && !mounted(node));
   const cards = foreign.filter(({ what }) => isCard(what));
-  // A card whose number nobody knows may have a node all the same.
+  // A card with an unknown number may still have a node.
   const nameless = new Set(nvidiaOf(devices).flatMap(({ minor, parent, uuid }) => (minor === null ? (parent ?? uuid) : []))).size;
   const strange = cards.length > nameless ? foreign : foreign.filter(({ what }) => !isCard(what));
   return [
@@ -54,12 +54,12 @@ export function judge(
   ];
 }
 
-/** Linux' numbers for NVIDIA's cards and for graphics cards (Documentation/admin-guide/devices.txt). */
+/** Linux' major numbers of NVIDIA's cards and of graphics cards (Documentation/admin-guide/devices.txt). */
 const majors = { nvidia: 195, drm: 226 } as const;
 
 /**
- * What the node is, by the device's number where its meaning is fixed, since a name can be given to anything: `nvidia0`,
- * `dri/renderD128`, `kfd`, …; `nvidia` for all else that only NVIDIA's driver has. Null for what no lease speaks of.
+ * What a node is. The device number decides if its meaning is fixed, since a node can have any name: `nvidia0`, `dri/renderD128`,
+ * `kfd`, …; `nvidia` for everything else of NVIDIA's driver. null for a node that leases do not cover.
  */
 function meaning({ name, major, minor }: DeviceNode): string | null {
   if (major === majors.nvidia) return minor < 254 ? `nvidia${minor}` : minor === 255 ? 'nvidiactl' : 'nvidia';
@@ -82,14 +82,14 @@ function isAllowed(what: string, devices: readonly LeasedDevice[], host: HostDev
   if (nvidia.length === 0) return false;
   if (what.startsWith('nvidia-caps/')) {
     const caps = nvidia.filter(({ kind }) => kind === 'mig').map((device) => capsOf(device, host.migMinors));
-    // Without instances they are of no use, and of those that are not known none can be called foreign.
+    // Useless without instances. If the numbers of some are unknown, none can be called foreign.
     return caps.length === 0 || caps.includes(null);
   }
-  // NVIDIA's tools bring the graphics nodes of a card along with it.
+  // NVIDIA's tools add the graphics nodes of a card to it.
   return /^nvidia(ctl)?$/.test(what) || nvidia.some(({ pciId }) => pciId !== null && host.drm.get(pciId)?.includes(what));
 }
 
-/** `void` proves nothing and breaks nothing: a CDI specification sets it, so that nobody adds devices to its own. */
+/** `void` is accepted: a CDI specification sets it, so that nothing else adds devices. */
 function visibleTrouble(devices: readonly LeasedDevice[], visible: readonly string[]): string[] {
   const leased = new Set(nvidiaOf(devices).map(({ uuid }) => uuid));
   const isRight = (value: string): boolean => {

@@ -1,4 +1,4 @@
-/** How a container ended, over an Engine that says what a test wants: the same whoever asks, and whenever. */
+/** How a container ended, with an Engine that the test controls: the same for every caller, at any time. */
 import { expect, test } from 'vitest';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
 import type { Exit } from '../../core/slot.ts';
@@ -50,11 +50,11 @@ test.each<[string, Parameters<typeof container>[0], Exit]>([
   expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
   here.exits.forget('c1');
   expect(await here.exits.afterwards([one], never)).toEqual(new Map([['c1', exit]]));
-  // Whoever was first: it is not judged anew.
+  // The first result stays, and is not judged again.
   expect(await here.exits.atDeath('c1', state.ExitCode, Date.now(), never)).toEqual(exit);
 });
 
-test('one that is gone by the time its death is heard was removed, if it was killed', async () => {
+test('a killed container that is gone when its death is reported was removed', async () => {
   await using here = await over(null);
   expect(await here.exits.atDeath('c1', 137, Date.now(), never)).toEqual(removed);
   here.exits.forget('c1');

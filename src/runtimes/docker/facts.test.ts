@@ -1,4 +1,4 @@
-/** What is asked of an Engine for `doctor`, of one that answers, refuses, is silent, or is not there. */
+/** Facts about an Engine for `doctor`: one that answers, refuses, is silent, or does not exist. */
 import { describe, expect, test } from 'vitest';
 import { recipe, settings } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
@@ -29,13 +29,13 @@ async function ask(name: string, answers: Readonly<Record<string, object | numbe
 const version = { Version: '28.5.1', ApiVersion: '1.51' };
 
 describe('an Engine', () => {
-  test('is asked how it keeps control groups and would grant devices', async () => {
+  test('reports its control groups and how it would grant devices', async () => {
     const info = { CgroupDriver: 'systemd', CDISpecDirs: ['/etc/cdi'], DiscoveredDevices: [{ ID: 'nvidia.com/gpu=GPU-1' }] };
     const { facts } = await ask('facts', { '/version': version, '/info': info }, [pool(0), pool(1)]);
     expect(facts).toEqual({ version: '28.5.1', cgroupDriver: 'systemd', way: 'cdi' });
   });
 
-  test('that does not say it leaves it open; a way that it has not is none', async () => {
+  test('without that information leaves it open; an unsupported way counts as no way', async () => {
     const old = { '/version': { Version: '20.10.24', ApiVersion: '1.41' }, '/info': { CgroupDriver: 7 } };
     expect((await ask('facts-old', old, [pool(1, 'docker')])).facts).toEqual({
       version: '20.10.24',
@@ -45,20 +45,20 @@ describe('an Engine', () => {
     expect((await ask('facts-none', old, [pool(1, 'docker', 'runtime')])).facts).toMatchObject({ way: null });
   });
 
-  test('that refuses is none', async () => {
+  test('that refuses gives no facts', async () => {
     expect((await ask('facts-no', { '/version': 500, '/info': 500 }, [pool(1)])).facts).toBeNull();
   });
 
-  test('that is not there is none', async () => {
+  test('that does not exist gives no facts', async () => {
     expect(await engineFacts([pool(1)], settings('/nowhere/docker.sock'), never)).toBeNull();
   });
 
-  test('is not asked where no pool gives devices by it', async () => {
+  test('is not asked if no pool gets devices from it', async () => {
     const { facts, asked } = await ask('facts-unused', { '/version': version, '/info': {} }, [pool(0), pool(1, 'process')]);
     expect([facts, asked.length]).toEqual([null, 0]);
   });
 
-  test('that is silent is waited for only as long as whoever asks', async () => {
+  test('that is silent is awaited only as long as the caller waits', async () => {
     const fake = fakeEngine('facts-silent', () => {});
     await fake.start();
     const stop = new AbortController();

@@ -1,9 +1,7 @@
 /**
- * The firewall of the Engine's host, where the rules of the network `internet` are kept. No sandbox starts on that network
- * unless the rules were seen standing just before; they are looked at again each time, because a reload of the host's
- * firewall takes them away without a word.
+ * The firewall of the Engine's host, with the rules of the network `internet`. No sandbox starts on that network unless the rules
+ * were seen just before: a reload of the firewall removes them without notice.
  */
-
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { z } from 'zod';
@@ -16,13 +14,13 @@ export type Firewall = ReturnType<typeof createFirewall>;
 
 interface FirewallOptions {
   readonly owner: string;
-  /** Whether the Engine is reached by a socket of this host. */
+  /** Whether the Engine's socket is on this host. */
   readonly local: boolean;
-  /** Addresses of name servers that jobs may ask; default: those that the Engine would use. */
+  /** Name servers that jobs may ask. Default: those that the Engine would use. */
   readonly nameservers?: (() => Promise<readonly string[]>) | undefined;
 }
 
-/** As Docker looks for it; the others are tried when that one is not where the Engine keeps its rules. */
+/** Docker's order. The others are tried if the Engine does not keep its rules in the first. */
 const flavours = ['iptables', 'iptables-legacy', 'iptables-nft'] as const;
 type Flavour = (typeof flavours)[number];
 const families = ['ipv4', 'ipv6'] as const;
@@ -31,12 +29,12 @@ const patience = 20_000;
 
 export function createFirewall({ owner, local, nameservers = nameserversOfHost }: FirewallOptions) {
   const names = namesOf(owner);
-  /** How our lines read after we wrote them, with what they were made from: how a tool prints a rule is its own matter. */
+  /** How the tools print our rules, with the rules themselves: each tool prints them in its own way. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
   const doors = new Map<string, Door>();
   let turn: Promise<unknown> = Promise.resolve();
 
-  // One at a time: two would each miss what the other is about to write.
+  // One at a time, because two writers would overwrite each other's rules.
   const inTurn = <T>(work: () => Promise<T>): Promise<T> => {
     const done = turn.then(work, work);
     turn = done.catch(() => {});
@@ -63,7 +61,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     const servers = await nameservers();
     for (const family of await familiesHere()) {
       const before = await save(found.flavour, family);
-      // Opened by a manager before this one, for somebody who outlived it and whose sandboxes are not to be cut off.
+      // A previous manager opened these, for services that outlive it and whose sandboxes must stay connected.
       const standing = family === 'ipv4' ? await inUse(doorsIn(before, names)) : [];
       const open = new Map([...standing.map((door) => [keyOf(door), door] as const), ...doors]);
       const inOrder = [...open].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, door]) => door);
@@ -95,21 +93,21 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
   return {
     /** Name of the bridge that the rules are about. */
     bridge: names.bridge,
-    /** Why no rules can be kept here, as the end of a sentence; null when they can. */
+    /** Why rules cannot be kept here, as the end of a sentence; null if they can. */
     obstacle: async (): Promise<string | null> => {
       const found = await look();
       return 'why' in found ? found.why : null;
     },
-    /** Makes sure that all rules stand. @throws OnejobError E_NETWORK_UNGUARDED */
+    /** Makes sure that all rules exist. @throws OnejobError E_NETWORK_UNGUARDED */
     guard: (): Promise<void> => inTurn(guard),
-    /** Lets the bridge's containers reach this one port of the host, from now on until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
+    /** Lets the bridge's containers reach this port of the host until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
     open: async (door: Door): Promise<void> => {
       doors.set(keyOf(door), door);
       await inTurn(guard);
     },
-    /** Whether the bridge is one of this host, or this process sees another network than the Engine. */
+    /** Whether the bridge is on this host. If not, this process and the Engine are on different networks. */
     hasBridge: async (): Promise<boolean> => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
-    /** Takes the rules away. Nothing to take away is no error. */
+    /** Removes the rules, if there are any. */
     remove: (): Promise<void> => inTurn(remove),
   };
 }
@@ -126,8 +124,8 @@ function keyOf({ address, port }: Door): string {
 }
 
 /**
- * Those at which somebody listens, at that address and no other: a door that nobody uses any more is closed, before another
- * program of the host that listens everywhere happens to take its port.
+ * The doors with a listener at exactly that address. A door that is no longer used is closed, before another program that listens
+ * on all addresses takes its port.
  */
 async function inUse(doors: readonly Door[]): Promise<Door[]> {
   if (doors.length === 0) return [];
@@ -136,7 +134,7 @@ async function inUse(doors: readonly Door[]): Promise<Door[]> {
   return doors.filter((door) => listening.has(asListed(door)));
 }
 
-/** As the kernel lists it: the address' bytes in the order of the CPUs that onejob runs on, the port as people write it. */
+/** As the kernel lists it: the bytes of the address in the CPU's order, the port as usual. */
 function asListed({ address, port }: Door): string {
   const bytes = address.split('.').reverse();
   return [bytes, [port >> 8, port & 255]]
@@ -145,13 +143,13 @@ function asListed({ address, port }: Door): string {
     .toUpperCase();
 }
 
-/** Asking the older one is enough to make the kernel load it, so it is left out unless it is in use. */
+/** Calling iptables-legacy makes the kernel load it, so it is skipped unless it is in use. */
 async function flavoursHere(): Promise<Flavour[]> {
   const tables = await readFile('/proc/self/net/ip_tables_names', 'utf8').catch(() => '');
   return flavours.filter((flavour) => flavour !== 'iptables-legacy' || tables.includes('filter'));
 }
 
-/** A kernel without IPv6 has no rules for it, and needs none. */
+/** A kernel without IPv6 needs no rules for it. */
 async function familiesHere(): Promise<readonly Family[]> {
   return readFile('/proc/self/net/if_inet6').then(
     () => families,
@@ -174,7 +172,7 @@ function tool(flavour: Flavour, family: Family, verb: 'save' | 'restore'): strin
   return `${family === 'ipv4' ? flavour : flavour.replace('iptables', 'ip6tables')}-${verb}`;
 }
 
-/** What it said: its output when it worked, else one line of why not. Never rejects. */
+/** The output of a tool if it worked, else one line that says why not. Never rejects. */
 async function ask(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
   const { code, stdout, stderr } = await run(command, args, { input, timeout: patience });
   if (code === 0) return { ok: true, said: stdout.toString() };
@@ -184,10 +182,13 @@ async function ask(command: string, args: readonly string[], input = ''): Promis
 
 const daemonConfig = z.object({ dns: z.array(z.string()).optional() });
 
-/** The name servers that the Engine's containers ask: Docker hands on those of its host, or of its own config. IPv4; those of the host's own loopback are left out, because Docker asks them from the host. */
+/**
+ * The name servers of the Engine's containers: those of its host, or of its own config. IPv4 only, without loopback addresses,
+ * because Docker asks those from the host.
+ */
 export async function nameserversOfHost(): Promise<string[]> {
   const [resolv, resolved, daemon] = await Promise.all(
-    // The second is where systemd-resolved writes what stands behind its 127.0.0.53.
+    // systemd-resolved writes the servers behind its 127.0.0.53 to the second file.
     ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf', '/etc/docker/daemon.json'].map((path) =>
       readFile(path, 'utf8').catch(() => ''),
     ),
@@ -201,6 +202,6 @@ export function serversIn(resolvConf: string): string[] {
 }
 
 export function serversOfDaemon(text: string): string[] {
-  // No such file, or one that the Engine would not start with.
+  // The file is missing, or the Engine would not start with it.
   return daemonConfig.safeParse(jsonOf(text)).data?.dns ?? [];
 }

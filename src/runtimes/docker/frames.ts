@@ -1,6 +1,6 @@
 /**
- * An Engine's log, as it sends it and as it keeps it. On the wire there are frames of one message each, `[stream, 0, 0, 0, length32]`, then a time stamp, a
- * space and the bytes (Engine API, ContainerAttach and ContainerLogs with `timestamps`).
+ * An Engine's log, as it sends it and as it stores it. On the wire each frame holds one message: `[stream, 0, 0, 0, length32]`, a
+ * time stamp, a space and the bytes (Engine API, ContainerAttach and ContainerLogs with `timestamps`).
  */
 
 export interface LogFrame {
@@ -10,7 +10,7 @@ export interface LogFrame {
   readonly bytes: Buffer<ArrayBufferLike>;
 }
 
-/** Takes a stream apart, however the network has cut it. Frames share memory with what was pushed. */
+/** Splits a stream into frames, wherever the network has cut it. Frames share memory with the pushed chunks. */
 export function createFrameReader() {
   let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
   const timeOf = createClock();
@@ -33,7 +33,7 @@ export function createFrameReader() {
   };
 }
 
-/** Reads RFC 3339 with up to nine digits; consecutive stamps share their second, so that is parsed once. */
+/** Reads RFC 3339 with up to nine digits. Consecutive stamps share their second, so that part is parsed once. */
 function createClock(): (written: string) => bigint {
   let known = '';
   let base = 0n;
@@ -49,11 +49,11 @@ function createClock(): (written: string) => bigint {
   };
 }
 
-/** Bytes of the longest entry: a piece of a line has 16 KiB at most, and some metadata. */
+/** Bytes of the longest entry: a piece of a line has at most 16 KiB, plus some metadata. */
 const longest = 1 << 20;
 const newline = Buffer.from('\n');
 
-/** The file is not what this reads. */
+/** The file does not have the expected format. */
 export class UnknownEntries extends Error {}
 
 interface Fields {
@@ -66,17 +66,17 @@ interface Fields {
 }
 
 /**
- * The files of the Engine's log driver `local` (moby, daemon/logger/local): entries of `length u32 BE · LogEntry · length u32 BE`,
- * where LogEntry is protobuf: 1 source · 2 time_nano · 3 line · 4 partial · 5 metadata of the partial (1 last · 2 id · 3 ordinal).
- * Unchanged from Engine 18.09 to 28; whatever does not read like that is refused, and read through the API instead.
+ * The files of the Engine's log driver `local` (moby, daemon/logger/local): entries of `length u32 BE · LogEntry · length u32
+ * BE`, where LogEntry is protobuf: 1 source · 2 time_nano · 3 line · 4 partial · 5 metadata of the partial (1 last · 2 id · 3
+ * ordinal). Unchanged from Engine 18.09 to 28. Anything else is refused, and read through the API instead.
  *
- * Takes a file apart, however it was cut. Frames share memory with what was pushed. A line has its newline, unless it goes on
- * in the next entry or never had one. @throws UnknownEntries
+ * Splits a file into frames, wherever it was cut. Frames share memory with the pushed chunks. A line has its newline, unless it
+ * continues in the next entry or never had one. @throws UnknownEntries
  */
 export function createEntryReader() {
   let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
   return {
-    /** Bytes of an entry that has begun. */
+    /** Bytes of an incomplete entry. */
     get left(): number {
       return held.length;
     },
@@ -94,7 +94,7 @@ export function createEntryReader() {
         const stream = source === 0x65 ? 'stderr' : 'stdout';
         let bytes = buffer.subarray(lineAt, lineEnd);
         if (!isPartial || isLast) {
-          // The byte after the line is of what was read already, so the newline needs no copy of the line.
+          // The byte after the line was read already, so the newline can overwrite it without a copy.
           if (lineEnd < buffer.length) {
             buffer[lineEnd] = 10;
             bytes = buffer.subarray(lineAt, lineEnd + 1);
@@ -114,7 +114,7 @@ function fieldsOf(buffer: Buffer<ArrayBufferLike>, from: number, end: number): F
   let at = from;
   while (at < end) {
     const tag = buffer[at++] ?? 0;
-    // Times are 63 bits; what is multiplied stays exact below 2^53, so they are put together of two numbers.
+    // Times have 63 bits, but numbers are exact only below 2^53, so a time is built from two numbers.
     let low = 0;
     let high = 0;
     let shift = 0;

@@ -21,17 +21,17 @@ const choose = (
 ) => chooseGrant(infoAnswer.parse(info), version, { setting, uuids, refused: new Set(refused) });
 
 describe('the way to devices', () => {
-  test('is a device request where the Engine knows no CDI', () => {
+  test('is a device request if the Engine does not know CDI', () => {
     expect(choose({}, old)).toMatchObject({ way: 'request', why: expect.stringContaining('does not support it') });
     expect(choose({ Runtimes: { runc: {}, nvidia: {} } }, old).way).toBe('request');
   });
 
-  test('is CDI where the Engine lists the leased device', () => {
+  test('is CDI if the Engine lists the leased device', () => {
     expect(choose(named('0', 'GPU-1', 'all'), recent).way).toBe('cdi');
     expect(chooseGrant(infoAnswer.parse(named('GPU-1')), recent, anyGrant).way).toBe('cdi');
   });
 
-  test('is no CDI where the specification is missing, older than the device, or names by number only', () => {
+  test('is not CDI if the specification is missing, older than the device, or has only numbers', () => {
     // The Engine leaves the key out when it found none.
     expect(choose(cdi, recent).way).toBe('request');
     expect(choose(named('GPU-1'), recent, { uuids: ['GPU-1', 'MIG-2'] })).toMatchObject({
@@ -41,18 +41,18 @@ describe('the way to devices', () => {
     expect(choose(named('0', 'all'), recent, { uuids: [] }).way).toBe('request');
   });
 
-  test('is CDI where somebody turned it on in an Engine that lists no names', () => {
+  test('is CDI if somebody turned it on in an Engine that lists no names', () => {
     expect(choose(cdi, docker('26.1.5', '1.45')).way).toBe('cdi');
   });
 
-  test('is another one when the Engine turned out not to have it', () => {
+  test('is another one if the Engine turned out not to support it', () => {
     const info = { ...named('GPU-1'), Runtimes: { nvidia: {} } };
     expect(choose(info, recent, { refused: ['cdi'] }).way).toBe('request');
     expect(choose(info, recent, { refused: ['cdi', 'request'] }).way).toBe('runtime');
     expect(choose({}, old, { refused: ['request'] }).way).toBe('request');
   });
 
-  test('is the one that is set, or none with the reason', () => {
+  test('is the configured one, or none with the reason', () => {
     expect(choose(named('GPU-1'), recent, { setting: 'request' })).toEqual({ way: 'request', why: '"grant: request" requests it' });
     expect(choose({}, old, { setting: 'cdi' })).toMatchObject({ way: null, hint: expect.stringContaining('daemon.json') });
     expect(choose({}, old, { setting: 'runtime' })).toMatchObject({ way: null, why: 'the Engine has no runtime "nvidia"' });
@@ -70,7 +70,7 @@ describe('the way to devices', () => {
     expect(choose({}, podman(version), { setting }).way).toBe(way);
   });
 
-  test('is found whatever an Engine says of itself', () => {
+  test('is found whatever an Engine reports', () => {
     const odd = { Runtimes: 'runc', CDISpecDirs: 7, DiscoveredDevices: [{ Source: 'x' }] };
     expect(choose(odd, recent).way).toBe('request');
     expect(choose(odd, docker('', 'v2')).way).toBe('request');
@@ -97,7 +97,7 @@ describe('what the Engine is asked for', () => {
     });
   });
 
-  test("of AMD are kfd and the leased card's own node, with the host's groups by number", () => {
+  test("are kfd and the leased card's own node for AMD, with the host's group ids", () => {
     const { host, env, gate } = grant(null, [amd(129)]);
     const node = (path: string) => ({ PathOnHost: path, PathInContainer: path, CgroupPermissions: 'rw' });
     expect(host).toEqual({ Devices: [node('/dev/kfd'), node('/dev/dri/renderD129')], GroupAdd: ['109', '44'] });
@@ -105,7 +105,7 @@ describe('what the Engine is asked for', () => {
     expect(gate).toEqual(['/dev/kfd', '/dev/dri/renderD129']);
   });
 
-  test('is nothing at all without devices, and nothing beside it from the image', () => {
+  test('is nothing at all without devices, and nothing else from the image', () => {
     expect(grant('request', [])).toEqual(noGrant);
     expect(noGrant).toMatchObject({ host: {}, env: { NVIDIA_VISIBLE_DEVICES: 'void' } });
   });

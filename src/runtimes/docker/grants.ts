@@ -1,31 +1,30 @@
 /**
- * How an Engine is asked for devices: always by name, never by count, which would mean the first ones for everybody. Which
- * of the ways it knows is taken follows from what it reports. Pure; whether it did as asked is found out from evidence.
+ * How to ask an Engine for devices: always by name, never by count, which would give everybody the first ones. The way depends on
+ * what the Engine reports. Pure; evidence shows whether the Engine complied.
  */
-
 import { type InfoAnswer, isPodman, type VersionAnswer } from '../../engine/probe.ts';
 import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
 import type { DriverCapability, GrantWay, LeasedDevice } from '../runtime.ts';
 
-/** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, the runtime `nvidia`. */
+/** Ways to NVIDIA's devices: a device request to Docker's own driver, a CDI name, or the runtime `nvidia`. */
 export type Way = Exclude<GrantWay, 'auto'>;
 
 export type GrantChoice =
   /** `why` completes "…, because". */
   { readonly way: Way; readonly why: string } | { readonly way: null; readonly why: string; readonly hint: string };
 
-/** What a setting and an Engine's word have to be weighed with. */
+/** What decides about the way, in addition to the Engine. */
 export interface Wish {
   readonly setting: GrantWay;
-  /** Of NVIDIA, in a lease; empty: any. */
+  /** NVIDIA devices in a lease; empty: any. */
   readonly uuids: readonly string[];
-  /** What the Engine turned out not to have, though it did not say so. */
+  /** Ways that the Engine refused although it reported none of that. */
   readonly refused: ReadonlySet<Way>;
 }
 
 export const anyGrant: Wish = { setting: 'auto', uuids: [], refused: new Set() };
 
-/** Chooses for NVIDIA's devices. Others are passed as nodes, which every Engine can. */
+/** Chooses the way for NVIDIA's devices. Others are passed as nodes, which every Engine can do. */
 export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish): GrantChoice {
   if (isPodman(version)) return onPodman(version.Version, wish.setting);
   const cdi = byCdi(info, version, wish);
@@ -38,12 +37,12 @@ export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish
     const offer = offers[wish.setting];
     return offer.way === null ? offer : { way: offer.way, why: `"grant: ${wish.setting}" requests it` };
   }
-  // CDI first: what a hook gave, a `systemctl daemon-reload` takes away again.
+  // CDI first, because `systemctl daemon-reload` takes away what a hook has granted.
   const open = (['cdi', 'request', 'runtime'] as const).filter((way) => offers[way].way !== null);
   return offers[open.find((way) => !wish.refused.has(way)) ?? open[0] ?? 'request'];
 }
 
-/** Measured: 4.3 takes a request and grants nothing, as name of a device it takes no CDI name; 5.4 takes the request. */
+/** Measured: Podman 4.3 accepts a request and grants nothing, and accepts no CDI name as a device; 5.4 accepts the request. */
 function onPodman(version: string, setting: GrantWay): GrantChoice {
   const hint = 'Use Docker Engine, or Podman 5.4 or newer, for pools with NVIDIA devices.';
   if (!isAtLeast(version, [5, 4])) {
@@ -68,7 +67,7 @@ function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wis
     const hint = 'Docker Engine 25 and later support CDI, with { "features": { "cdi": true } } in /etc/docker/daemon.json.';
     return none('this Engine has CDI turned off or does not support it', hint);
   }
-  // Engine 28.2 lists the names, and leaves the key out where there are none. Before it, CDI is on where somebody turned it on.
+  // Engine 28.2 lists the names, or omits the key if there are none. Earlier ones report CDI only if somebody turned it on.
   if (!isAtLeast(version.ApiVersion, [1, 50])) return { way: 'cdi', why: `CDI is turned on (${folders.join(', ')})` };
   const names = (info.DiscoveredDevices ?? []).map(({ ID }) => ID);
   const missing = uuids.find((uuid) => !names.includes(cdiKind + uuid));
@@ -85,7 +84,7 @@ function byRuntime(info: InfoAnswer): GrantChoice {
   return { way: 'runtime', why: 'the Engine supports no other way, and has the runtime "nvidia"' };
 }
 
-/** What of one sandbox's container depends on its devices. */
+/** The parts of a container that depend on its devices. */
 export interface Grant {
   /** Parts of the Engine's `HostConfig`. */
   readonly host: {
@@ -94,24 +93,24 @@ export interface Grant {
     readonly Devices?: readonly { PathOnHost: string; PathInContainer: string; CgroupPermissions: string }[];
     readonly GroupAdd?: readonly string[];
   };
-  /** Variables that yield to the owner's. */
+  /** Variables that the owner's override. */
   readonly defaults: Readonly<Record<string, string>>;
-  /** Variables that win over all others. */
+  /** Variables that override all others. */
   readonly env: Readonly<Record<string, string>>;
-  /** What the gate opens before it runs a script. */
+  /** Nodes that the gate opens before it runs a script. */
   readonly gate: readonly string[];
-  /** Files that it may have open, where the owner says nothing; null for the Engine's default. */
+  /** Limit on open files if the owner sets none; null for the Engine's default. */
   readonly openFiles: number | null;
 }
 
-/** For sandboxes without devices. Images made for GPUs ask for all of them by themselves. */
+/** For sandboxes without devices. Images made for GPUs would otherwise ask for all of them. */
 export const noGrant: Grant = { host: {}, defaults: {}, env: { NVIDIA_VISIBLE_DEVICES: noDevices }, gate: [], openFiles: null };
 
 export interface GrantParts {
-  /** For NVIDIA's; null where none is leased. */
+  /** For NVIDIA devices; null if none is leased. */
   readonly way: Way | null;
   readonly capabilities: readonly DriverCapability[];
-  /** Groups that nodes of AMD and Intel belong to on the host, by number: names mean something else in each image. */
+  /** Group ids of AMD's and Intel's nodes on the host. Names would mean something else in each image. */
   readonly groups: readonly number[];
   readonly openFiles: number | null;
 }

@@ -1,4 +1,4 @@
-/** The files of the Engine's driver `local`, written by hand: what the contract suite cannot make an Engine do. */
+/** The files of the Engine's driver `local`, written by hand: cases that the contract suite cannot produce with an Engine. */
 
 import { appendFileSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -65,7 +65,7 @@ async function all(from?: LogPosition): Promise<LogChunk[]> {
   return chunks;
 }
 
-test('entries are read however they are cut: streams, times, long lines and the newline that ends them', () => {
+test('entries are read wherever they are cut: streams, times, long lines and their newline', () => {
   time = 1_700_000_000_000_000_000n;
   const bytes = Buffer.concat([
     entry('one'),
@@ -97,7 +97,7 @@ test.each([
   expect(() => createEntryReader().push(bytes)).toThrow();
 });
 
-test('it is read across all files, from any position, without a word of what is missing', async () => {
+test('it is read across all files, from any position, without a gap', async () => {
   for (let file = 0; file < 4; file += 1) {
     if (file > 0) rotate(4);
     write(`${file}a`, `${file}b`, `${file}c`);
@@ -113,7 +113,7 @@ test('it is read across all files, from any position, without a word of what is 
   }
 });
 
-test('a reader that looks once per file loses nothing, whatever is thrown away behind it', async () => {
+test('a reader that looks once per file loses nothing, whatever is deleted behind it', async () => {
   const ended = Promise.withResolvers<void>();
   write('0');
   const reader = follow(start, ended.promise);
@@ -129,7 +129,7 @@ test('a reader that looks once per file loses nothing, whatever is thrown away b
   expect(text).toBe('0\n1\n2\n3\n4\n5\n6\n7\n8\n');
 });
 
-test('one that comes too late says where there is a hole, and goes on with what is left', async () => {
+test('a late reader reports the gap, and continues with what is left', async () => {
   const ended = Promise.withResolvers<void>();
   write('0');
   const reader = follow(start, ended.promise);
@@ -143,7 +143,7 @@ test('one that comes too late says where there is a hole, and goes on with what 
   expect(text).toBe('0\n[gap]4\n5\n');
 });
 
-test('what was written before the end is read, also what lies in a file that was begun since the last look', async () => {
+test('everything before the end is read, including a file that was begun since the last look', async () => {
   const ended = Promise.withResolvers<void>();
   write('0');
   const reader = follow(start, ended.promise);
@@ -158,7 +158,7 @@ test('what was written before the end is read, also what lies in a file that was
   expect(text).toBe('0\n1\n2\n');
 });
 
-test('a reader that is slower than its job keeps few files that were thrown away, and says where there is a hole', async () => {
+test('a reader that is slower than its job keeps few deleted files, and reports the gap', async () => {
   const deleted = () =>
     readdirSync('/proc/self/fd').filter((fd) => {
       try {

@@ -1,4 +1,4 @@
-/** Following a log while its Engine comes and goes, and while its clock does. */
+/** Following a log while its Engine stops and starts, and while its clock changes. */
 import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine, logMessage } from '../../../test/kit/fake-engine.ts';
@@ -17,7 +17,7 @@ const state = (isRunning: boolean) =>
     Config: {},
   });
 
-test('a follower that is made while the Engine is away waits for it', async () => {
+test('a follower that starts while the Engine is away waits for it', async () => {
   await using fake = fakeEngine('away', (path, _, answer) => {
     if (path === '/containers/json') answer.end('[{"Id":"id","State":"exited"}]');
     else if (path.endsWith('/logs')) answer.end(logMessage('stdout', '2026-01-01T00:00:00.000000001Z', 'there\n'));
@@ -33,7 +33,7 @@ test('a follower that is made while the Engine is away waits for it', async () =
   runtime.close();
 });
 
-test('it ends when the Engine says that there is no such sandbox, and when it is told to', async () => {
+test('it ends if the Engine has no such sandbox, and on request', async () => {
   await using fake = fakeEngine('none', (_path, _request, answer) => answer.end('[]'));
   const runtime = await anOwner(fake.socket).make();
   const stopped = follow(runtime, 'a1');
@@ -46,7 +46,7 @@ test('it ends when the Engine says that there is no such sandbox, and when it is
   runtime.close();
 });
 
-test('it gives up on what no waiting mends', async () => {
+test('it gives up on errors that do not pass', async () => {
   await using fake = fakeEngine('bad', (_path, _request, answer) => answer.writeHead(400).end('{"message":"bad parameter"}'));
   await fake.start();
   const runtime = await anOwner(fake.socket).make();
@@ -54,7 +54,7 @@ test('it gives up on what no waiting mends', async () => {
   runtime.close();
 });
 
-test('it waits for a socket that may not be opened while its Engine starts', async () => {
+test('it waits for a socket that is closed to us while its Engine starts', async () => {
   const denied = new OnejobError('E_ENGINE_PERMISSION', 'Cannot list containers.');
   const answers = [() => Promise.reject(denied), () => Promise.reject(denied), () => Promise.resolve(null)];
   const engine = connectEngine({ kind: 'unix', path: '/nowhere', from: 'test' });
@@ -63,7 +63,7 @@ test('it waits for a socket that may not be opened while its Engine starts', asy
   expect(answers).toEqual([]);
 });
 
-test('a new follower asks for all of the log, whatever it has kept: the clock may have been set back since', async () => {
+test('a new follower requests all of the log, because the clock may have been set back since', async () => {
   const since: (string | null)[] = [];
   await using fake = fakeEngine('since', (path, request, answer) => {
     if (path.endsWith('/logs')) since.push(new URL(request.url ?? '', 'http://engine').searchParams.get('since'));
@@ -87,7 +87,7 @@ test('a new follower asks for all of the log, whatever it has kept: the clock ma
   engine.close();
 });
 
-test('an Engine whose clock stands still or goes on is asked only for what is new', async () => {
+test('an Engine whose clock was not set back is asked only for new output', async () => {
   const since: (string | null)[] = [];
   await using fake = fakeEngine('forward', (path, request, answer) => {
     if (path.endsWith('/logs')) {
@@ -106,7 +106,7 @@ test('an Engine whose clock stands still or goes on is asked only for what is ne
   engine.close();
 });
 
-test('a log that is asked for after the end is asked for once', async () => {
+test('a log is requested once after the end', async () => {
   let asked = 0;
   await using fake = fakeEngine('ended', (path, _request, answer) => {
     if (path.endsWith('/logs')) {
@@ -124,7 +124,7 @@ test('a log that is asked for after the end is asked for once', async () => {
   engine.close();
 });
 
-test('who follows is asked anew long before one of the Engine’s files can have ended, and nothing is lost or said twice', async () => {
+test('a follower sends a new request long before one of the Engine’s files can end, without loss or repeats', async () => {
   const lines = Array.from({ length: 40 }, (_, i) => `line ${i}\n`);
   const stamp = (i: number) => `2026-01-01T02:00:00.${String(i + 1).padStart(9, '0')}Z`;
   let asked = 0;

@@ -1,7 +1,7 @@
 /**
- * A sandbox's output, read from the Engine's log and never from the sandbox itself: a reader that stalls holds up nobody.
- * Memory stays flat: what the caller has not taken stays on the Engine. The log is read in the Engine's files where that is possible
- * (`log-files.ts`), through its API elsewhere.
+ * A sandbox's output, read from the Engine's log and never from the sandbox itself, so a stalled reader holds up nobody. Memory
+ * stays constant: untaken output stays on the Engine. The log is read in the Engine's files if possible (`log-files.ts`),
+ * otherwise through its API.
  */
 import { sleep } from '../../core/clock.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
@@ -14,22 +14,22 @@ import { Rejoiner } from './rejoin.ts';
 const firstPause = 50;
 const longestPause = 5_000;
 
-/** What waiting can mend though the same call would fail again at once: a socket is closed to us while its Engine starts. */
+/** Errors that pass although the same call would fail again at once: a socket is closed to us while its Engine starts. */
 const passing: readonly ErrorCode[] = ['E_ENGINE_PERMISSION'];
 
 export interface LogSource {
-  /** The container's id; null when there is no such container. */
+  /** Id of the container; null if it does not exist. */
   readonly find: (signal: AbortSignal) => Promise<string | null>;
-  /** Where the Engine keeps the log of a container; null where nobody can look. */
+  /** Folder of the container's log; null if it cannot be read. */
   readonly folder?: (id: string, signal: AbortSignal) => Promise<string | null>;
   /** Bytes of one of the Engine's log files. */
   readonly fileSize?: number;
 }
 
 /**
- * Output of a container after `from`, until it has ended and all was read, or there is no such container. An Engine that is away
- * is waited for.
- * @throws OnejobError what no waiting mends.
+ * Output of a container after `from`, until it has ended and everything was read, or it does not exist. Waits for an Engine that
+ * is away.
+ * @throws OnejobError for errors that do not pass
  */
 export async function* followLogs(
   engine: Engine,
@@ -42,7 +42,7 @@ export async function* followLogs(
   let wait = firstPause;
   let hasEnded = false;
   let readsFiles = true;
-  /** Bytes that were new; of a log that was read before, more than any file has. */
+  /** Bytes of new output. For a log that was partly read before, it counts as more than any file holds. */
   let total = from.stdout + from.stderr > 0 ? Number.POSITIVE_INFINITY : 0;
   while (!signal.aborted) {
     const rejoiner = new Rejoiner(position);
@@ -53,13 +53,13 @@ export async function* followLogs(
       if (files !== null && canRead(files)) {
         try {
           for await (const chunks of followFiles(engine.clock, files, position, untilEnded(engine, id, signal), signal)) {
-            // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
+            // Counted before the yield: a consumer that throws must not get it again.
             position = chunks.reduce(advance, position);
             yield chunks;
           }
           return;
         } catch {
-          // What cannot be read there is asked of the Engine.
+          // Then the Engine is asked.
           readsFiles = false;
         }
         if (signal.aborted) return;
@@ -67,7 +67,7 @@ export async function* followLogs(
       }
       const before = await engine.inspect(id, signal);
       if (before === null) return;
-      // What is asked for after the end is whole; what was followed up to the end is asked for once more.
+      // A request after the end returns everything. A log that was followed to the end is requested once more.
       hasEnded ||= hasExited(before);
       const answer = await engine.logs(id, written(isPast(since, engine.clock.wall()) ? since : 0n), signal);
       if (answer === null) return;
@@ -84,8 +84,8 @@ export async function* followLogs(
           taken += piece.length;
           total += piece.length;
           yield chunks;
-          // Who follows across the end of a file goes on with the newest one (Engine 20.10 to 22), whatever lies between. What is
-          // asked for anew begins with what the last seconds had, so a log that has not come to the end of a file is left alone.
+          // A follower that crosses the end of a file continues with the newest one (Engine 20.10 to 22) and skips the rest. A
+          // new request repeats the last seconds, so a log far from the end of a file is left alone.
           isHalted = total > fileSize * 0.9 && taken > fileSize / 4;
           if (isHalted) break;
         }
@@ -100,14 +100,14 @@ export async function* followLogs(
       }
       const container = await engine.inspect(id, signal);
       if (container === null) return;
-      // The follower may be told of the end before it has seen the last messages: read once more what came after.
+      // The follower may hear of the end before it has read the last messages, so the rest is requested once more.
       hasEnded = hasExited(container);
       if (hasEnded) continue;
     } catch (error) {
       if (signal.aborted) return;
       if (error instanceof OnejobError && !error.retry && !passing.includes(error.code)) throw error;
     }
-    // Not started yet, or the Engine went away. Nobody tells when to try again.
+    // It has not started yet, or the Engine is away. No event says when to try again.
     await sleep(engine.clock, wait, signal);
     wait = Math.min(longestPause, wait * 2);
   }
@@ -117,7 +117,7 @@ function hasExited({ State }: ContainerAnswer): boolean {
   return State.Status === 'exited' || State.Status === 'dead';
 }
 
-/** Resolves once the container has ended, or is gone, and its log is whole; never rejects but when `signal` aborts. */
+/** Resolves once the container has ended, or is gone, and its log is complete. Rejects only when `signal` aborts. */
 async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Promise<void> {
   for (let wait = firstPause; !signal.aborted; wait = Math.min(longestPause, Math.max(firstPause, wait * 2))) {
     try {
@@ -126,22 +126,22 @@ async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Prom
       if (container.State.Status !== 'created') {
         const since = engine.clock.now();
         await engine.ended(id, signal);
-        // Looked at again at once, unless that was no waiting at all.
+        // Inspects again at once, unless the call did not wait at all.
         if (engine.clock.now() - since > firstPause) wait = 0;
       }
     } catch {
-      // An Engine that is away, or has been: asked again.
+      // The Engine is, or was, away: ask again.
     }
     if (wait > 0) await sleep(engine.clock, wait, signal);
   }
 }
 
-/** Not so when the clock was set back meanwhile; then what is new is stamped with times that seem to be long ago. */
+/** False if the clock was set back meanwhile; new output then has stamps that seem old. */
 function isPast(time: bigint, now: number): boolean {
   return time <= BigInt(now) * 1_000_000n;
 }
 
-/** As the Engine's `since`, which is inclusive, has it: seconds and nine digits. */
+/** The format of the Engine's `since`, which is inclusive: seconds and nine digits. */
 function written(time: bigint): string {
   return `${time / 1_000_000_000n}.${String(time % 1_000_000_000n).padStart(9, '0')}`;
 }

@@ -1,4 +1,4 @@
-/** Removing networks over an Engine that keeps what is gone, as real ones do now and then and never when a test wants it. */
+/** Removing networks of an Engine that keeps removed endpoints, as real ones do now and then, but never when a test needs it. */
 import { expect, test } from 'vitest';
 import { anOwner } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
@@ -71,13 +71,13 @@ async function over(ends: Readonly<Record<string, string>>, { there = [] as stri
   };
 }
 
-test('one that nothing is on is removed at once', async () => {
+test('an unused network is removed at once', async () => {
   await using here = await over({});
   await here.networks.sweep(never);
   expect(here.asked).toEqual(['DELETE /networks/n1']);
 });
 
-test('ends of containers that are gone are taken off one, by their names', async () => {
+test('endpoints of removed containers are disconnected by name', async () => {
   await using here = await over({ 'ep-1': 'onejob-a', c9: 'onejob-b' });
   await here.networks.sweep(never);
   const off = (name: string) => `POST /networks/n1/disconnect{"Container":"${name}","Force":true}`;
@@ -85,14 +85,14 @@ test('ends of containers that are gone are taken off one, by their names', async
   expect(here.isThere).toBe(false);
 });
 
-test('one that a container of somebody else is on stays, with it', async () => {
+test('a network with a foreign container stays', async () => {
   await using here = await over({ theirs: 'db', 'ep-1': 'onejob-a' }, { there: ['theirs'] });
   await here.networks.sweep(never);
   expect(here.asked.filter((one) => one.includes('db'))).toEqual([]);
   expect(here.isThere).toBe(true);
 });
 
-test('one that the Engine keeps for nothing is told of, once the rules are gone', async () => {
+test('a network that the Engine keeps for nothing is reported, after its rules were removed', async () => {
   await using here = await over({}, { miscounts: true });
   await expect(here.networks.sweep(never)).rejects.toMatchObject({
     code: 'E_ENGINE_FAILED',

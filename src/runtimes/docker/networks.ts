@@ -1,8 +1,7 @@
 /**
- * Networks of sandboxes: one bridge per owner, made once, on which sandboxes cannot reach each other; and a second one for
- * those that may reach the internet, but neither the host nor private networks.
+ * Networks of sandboxes. Each owner has one bridge on which sandboxes cannot reach each other, and a second one for sandboxes
+ * that may reach the internet, but neither the host nor private networks.
  */
-
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { endpointUrl } from '../../engine/endpoint.ts';
@@ -21,13 +20,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
   const guarded = `${own}-internet`;
   const made = new Map<string, Promise<string>>();
 
-  /** By age: an Engine makes several of one name when it is asked at the same time (20.10, measured). */
+  /** Sorted by age: an Engine creates several networks of one name for simultaneous requests (20.10, measured). */
   const ours = async (name: string) =>
     (await engine.networks(`${labels.owner}=${owner}`))
       .filter((one) => one.Name === name)
       .sort((a, b) => (`${a.Created} ${a.Id}` < `${b.Created} ${b.Id}` ? -1 : 1));
 
-  /** Its id: a name may stand for several. */
+  /** Returns its id, because several may have the same name. */
   const ensure = async (name: string, more: Readonly<Record<string, string>>): Promise<string> => {
     if ((await ours(name)).length === 0) {
       const label = { [labels.owner]: owner };
@@ -36,13 +35,9 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     }
     const [first, ...others] = await ours(name);
     if (first === undefined || first.Options?.[bridgeName] !== more[bridgeName]) {
-      throw new OnejobError(
-        'E_NAME_TAKEN',
-        `Cannot create network "${name}": a network with that name exists, and it does not belong to onejob.`,
-        {
-          hint: `Inspect it with "docker network inspect ${name}", and remove it if nothing needs it.`,
-        },
-      );
+      const message = `Cannot create network "${name}": a network with that name exists, and it does not belong to onejob.`;
+      const hint = `Inspect it with "docker network inspect ${name}", and remove it if nothing needs it.`;
+      throw new OnejobError('E_NAME_TAKEN', message, { hint });
     }
     for (const { Id } of others) await engine.removeNetwork(Id);
     return first.Id;
@@ -50,14 +45,14 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
   const ensureGuarded = async (): Promise<string> => {
     const id = await ensure(guarded, { [bridgeName]: firewall.bridge });
     if (await firewall.hasBridge()) return id;
-    // An Engine with a network of its own: the rules stand where none of its packets pass.
+    // The Engine has its own network namespace: our rules would see none of its packets.
     await engine.removeNetwork(id);
     await firewall.remove();
     throw unguarded("the Engine's bridges are not on the network that onejob sees");
   };
   /**
-   * Removes one of ours that nobody of ours is on any more. An Engine before 28.1 may keep the end of a container that is gone, or
-   * count one too many, when several come and go at the same time (moby/moby#23302, #42119): the former can be taken off.
+   * Removes an unused network of ours. An Engine before 28.1 may keep the endpoint of a removed container, or count one too many,
+   * when several come and go at once (moby/moby#23302, #42119). The former can be disconnected.
    */
   const remove = async ({ Id, Name }: NetworkAnswer, signal: AbortSignal): Promise<void> => {
     if (await engine.removeNetwork(Id)) return;
@@ -67,17 +62,13 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     }
     if (await engine.removeNetwork(Id)) return;
     const kept = await engine.network(Id, signal);
-    // Somebody's container is on it: it is theirs to remove then.
+    // Another user's container is on it, so that user has to remove it.
     if (kept === null || Object.keys(kept.Containers ?? {}).length > 0) return;
-    throw new OnejobError(
-      'E_ENGINE_FAILED',
-      `Cannot remove network "${Name}": the Engine reports that it is in use, but lists no container on it.`,
-      {
-        hint: `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`,
-      },
-    );
+    const message = `Cannot remove network "${Name}": the Engine reports that it is in use, but lists no container on it.`;
+    const hint = `The next daemon uses it again. To remove it, restart the Engine and type "docker network rm ${Name}".`;
+    throw new OnejobError('E_ENGINE_FAILED', message, { hint });
   };
-  /** A failure is for those who waited; the next one tries again. */
+  /** A failure affects those who waited; the next call tries again. */
   const once = (name: string, make: () => Promise<string>): Promise<string> => {
     const making = made.get(name) ?? make();
     made.set(name, making);
@@ -88,27 +79,30 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
   };
 
   return {
-    /** What the Engine calls the network a recipe asks for; makes it when it is ours. */
+    /** The Engine's name for the network in a recipe. Creates it if it is ours. */
     resolve: async (network: string): Promise<string> => {
       switch (network) {
         case 'default':
           return once(own, () => ensure(own, {}));
         case 'internet':
-          // First the rules, which need no bridge to stand.
+          // The rules come first; they need no bridge.
           await firewall.guard();
           return once(guarded, ensureGuarded);
         default:
           return network;
       }
     },
-    /** Puts back rules that a reload of the host's firewall took away, while the network is in use. */
+    /** Restores rules that a firewall reload removed, while the network is in use. */
     guard: async (): Promise<void> => {
-      // When they cannot be put back, the next sandbox is refused and says why.
+      // If that fails, the next sandbox is refused with the reason.
       if (made.has(guarded)) await firewall.guard().catch(() => {});
     },
-    /** After the Engine said that a network is gone: look again the next time. */
+    /** To be called if the Engine no longer has a network: it is looked up again. */
     forget: () => made.clear(),
-    /** Removes ours; one that is in use stays, and so do its rules. @throws OnejobError E_ENGINE_FAILED for one in use by nothing */
+    /**
+     * Removes our networks. One in use stays, with its rules. @throws OnejobError E_ENGINE_FAILED for a network that is in use by
+     * nothing
+     */
     sweep: async (signal: AbortSignal): Promise<void> => {
       made.clear();
       const all = await engine.networks(`${labels.owner}=${owner}`, signal);
@@ -120,8 +114,8 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
 }
 
 /**
- * As `Runtime.door`: the gateway of the network's bridge. It is only given when it is an address of this host's own: an Engine with a
- * network of its own has gateways, too, and what listens there is not ours.
+ * As `Runtime.door`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own network
+ * namespace has gateways, too, but other services listen there.
  */
 export async function openDoor(
   { engine, networks, firewall }: { readonly engine: Engine; readonly networks: Networks; readonly firewall: Firewall },
@@ -140,7 +134,7 @@ export async function openDoor(
   const look = async (): Promise<NetworkAnswer | null> => engine.network(await networks.resolve(network), signal);
   let answer = await look();
   if (answer === null) {
-    // Somebody removed it since it was made.
+    // Somebody has removed it since it was created.
     networks.forget();
     answer = await look();
   }
@@ -151,7 +145,7 @@ export async function openDoor(
 }
 
 /**
- * The gateway of a bridge that is on this host.
+ * The gateway of a bridge on this host.
  * @param isNamed whether the Engine names its bridges as Docker does: `br-` and the beginning of the network's id
  * @throws OnejobError E_NO_DOOR
  */
@@ -164,7 +158,7 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
     throw noDoor(network, `its bridge ${bridge} is not on the network that onejob sees`);
   }
   const gateways = (answer.IPAM?.Config ?? []).flatMap(gatewayOf);
-  // Jobs have IPv4 wherever they have IPv6, and not the other way round.
+  // Every job with IPv6 also has IPv4, but not the other way round.
   for (const gateway of [...gateways.filter(isIPv4), ...gateways.filter((one) => !isIPv4(one))]) {
     if (await isOwnAddress(gateway)) return gateway;
   }
@@ -176,7 +170,7 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
   });
 }
 
-/** Whether the Engine's containers on the network `host` are on this process' network, as far as its own bridge tells. */
+/** Whether the Engine's network `host` is the network of this process, as far as its default bridge shows. */
 async function isEngineHere(standard: NetworkAnswer | null): Promise<boolean> {
   const bridge = standard?.Options?.[bridgeName];
   return bridge === undefined || isInterface(bridge);
@@ -194,7 +188,7 @@ async function isInterface(name: string): Promise<boolean> {
   return lines.some((line) => line.trimStart().startsWith(`${name}:`));
 }
 
-/** Engines before 28 do not say which gateway they chose for a subnet that somebody gave: the first address in it. */
+/** Engines before 28 do not report the gateway of a subnet that a user gave. They choose its first address. */
 function gatewayOf({ Gateway, Subnet }: { readonly Gateway: string; readonly Subnet: string }): string[] {
   const said = Gateway.replace(/\/.*$/, '');
   if (said !== '') return [said];

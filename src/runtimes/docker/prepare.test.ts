@@ -1,4 +1,4 @@
-/** Making a sandbox where an Engine does what a real one cannot be made to do at the right moment. */
+/** Making a sandbox with an Engine whose failures a real one cannot produce at the right moment. */
 import { expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { fakeEngine } from '../../../test/kit/fake-engine.ts';
@@ -68,7 +68,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
   };
 }
 
-test('one that is called off while the Engine makes it is removed, and never started', async () => {
+test('a sandbox that is aborted while the Engine creates it is removed, and never started', async () => {
   const abort = new AbortController();
   await using here = await over({
     'POST /containers/create': () => {
@@ -80,7 +80,7 @@ test('one that is called off while the Engine makes it is removed, and never sta
   expect(here.asked.slice(-2)).toEqual(['POST /containers/create', 'DELETE /containers/c1']);
 });
 
-test('one with devices that are not its own is removed before anybody hears of it', async () => {
+test('a sandbox with foreign devices is removed before it is reported', async () => {
   const others = new OnejobError('E_DEVICES_GRANTED', 'It holds GPU-9.');
   await using here = await over({}, () => {
     throw others;
@@ -93,7 +93,7 @@ test('one with devices that are not its own is removed before anybody hears of i
 
 const lost = { status: 404, message: 'network onejob-me not found' };
 
-test('a network that is gone is looked for again', async () => {
+test('a missing network is looked up again', async () => {
   let tries = 0;
   await using here = await over({ 'POST /containers/c1/start': () => (++tries === 1 ? lost : done) });
   const made = await here.prepare(specOf(recipe), quiet, never);
@@ -108,7 +108,7 @@ test('but only once', async () => {
   expect(here.count('POST /containers/create')).toBe(2);
 });
 
-test('what a former try has made is taken up', async () => {
+test('the result of an earlier attempt is used', async () => {
   await using here = await over({
     'POST /containers/create': () => ({ status: 409, message: 'the name is in use' }),
     'GET /containers/json': () => [{ Id: 'c1', State: 'created', Labels: null }],

@@ -1,15 +1,14 @@
 /**
- * Making a sandbox: its container, a workspace that is its user's, and only then its start. What a former try has left is
- * taken up. One that nobody waits for any more, or that got other devices than its own, is removed before this ends.
+ * Makes a sandbox: its container, a workspace for its user, and then its start. An earlier attempt is continued. A sandbox that
+ * nobody waits for any more, or that got foreign devices, is removed before this ends.
  */
-
 import { createHash } from 'node:crypto';
 import type { Progress } from '../../abortable.ts';
 import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { messageOf, statusOf, translate } from '../../engine/failures.ts';
+import { statusOf, translate } from '../../engine/failures.ts';
 import type { Image, Images } from '../../engine/image.ts';
-import { OnejobError } from '../../errors.ts';
+import { type ErrorCode, messageOf, OnejobError } from '../../errors.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../runtime.ts';
 import type { Containers } from './containers.ts';
 import { type CreateContext, containerName, createBody } from './create.ts';
@@ -30,7 +29,6 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const { engine, owner, bootId, log, containers, images, networks, devices, isPodman } = parts;
   const { endpoint } = engine;
 
-  /** The container of this spec, made if it is not there. */
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
     const [mount] = spec.recipe.mounts;
     if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpointUrl(endpoint));
@@ -41,7 +39,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
       const body = createBody(spec, { owner, bootId, imageId: image.id, network, podman, log, grant });
       return await engine.create(containerName(spec), body);
     } catch (error) {
-      // Podman says 500 for a name that is taken.
+      // Podman answers 500 for a name that is in use.
       if (statusOf(error) === 409 || statusOf(error) === 500) {
         const there = await containers.find(spec.agent, signal);
         if (there !== null) return there;
@@ -53,7 +51,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   const start = async (spec: SandboxSpec, image: Image, progress: Progress, signal: AbortSignal): Promise<void> => {
     const id = await make(spec, image, signal);
     containers.note(spec.agent, id);
-    // A request that is cut off may still be carried out, so it was not; now nothing must stay behind.
+    // An aborted request may still take effect, so it was not aborted. Now nothing may stay behind.
     if (signal.aborted) {
       await containers.remove(spec.agent);
       signal.throwIfAborted();
@@ -69,7 +67,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     try {
       await devices.verify(spec, id, progress, signal);
     } catch (error) {
-      // Its gate waits, with devices that are not its own: nobody may come to release it.
+      // Its gate waits with foreign devices, so nothing may release it.
       if (error instanceof OnejobError && error.code === 'E_DEVICES_GRANTED') await containers.remove(spec.agent);
       throw error;
     }
@@ -80,7 +78,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     try {
       await start(spec, image, progress, signal);
     } catch (error) {
-      // Something that was believed to be there is gone, or is not there: look again, once.
+      // Something that should exist does not: try once more.
       const isGone = error instanceof OnejobError && ['E_IMAGE_NOT_FOUND', 'E_NETWORK_NOT_FOUND'].includes(error.code);
       if (!isGone && !devices.retreat(error)) throw error;
       signal.throwIfAborted();
@@ -94,7 +92,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
   };
 }
 
-/** What a standby was made from, as one short word (S11): of recipe, image and boot. The order of keys does not matter. */
+/** What a standby was made from, as one short word (S11): recipe, image and boot. The order of keys does not matter. */
 export function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, bootId: string | null): string {
   const sorted = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(sorted);
@@ -108,83 +106,63 @@ export function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, boot
     .slice(0, 32);
 }
 
-/** What it means when the Engine refuses to create or start a container: mostly something in the recipe. */
+/** Explains why the Engine refused to create or start a container: mostly because of the recipe. */
 export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): OnejobError {
   if (error instanceof OnejobError) return error;
   const doing = `start agent ${spec.name}`;
   if (statusOf(error) === null) return translate(error, doing, endpoint);
   const said = messageOf(error);
   const { recipe, pool } = spec;
-  const make = (
-    code: 'E_MOUNT_MISSING' | 'E_NETWORK_NOT_FOUND' | 'E_IMAGE_NOT_FOUND' | 'E_USER_UNKNOWN' | 'E_NO_SHELL' | 'E_NAME_TAKEN',
-    what: string,
-    hint: string,
-    retry = false,
-  ) => new OnejobError(code, `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
+  const fail = ({ code, what, hint, retry = false }: Reason) =>
+    new OnejobError(code, `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
 
-  const device = spec.devices.length > 0 ? deviceRefusal(said, spec) : null;
-  if (device !== null) {
-    const { what, hint, retry } = device;
-    return new OnejobError('E_DEVICES_REFUSED', `Cannot ${doing}: ${what}.`, { hint, retry, cause: error });
-  }
+  const device = spec.devices.length > 0 ? deviceReason(said, spec) : null;
+  if (device !== null) return fail({ code: 'E_DEVICES_REFUSED', ...device });
   const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
   if (mount !== null) {
     const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
-    return make(
-      'E_MOUNT_MISSING',
-      `the path "${mount[1]}" of its ${key} is not on this host`,
-      `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`,
-    );
+    const hint = `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`;
+    return fail({ code: 'E_MOUNT_MISSING', what: `the path "${mount[1]}" of its ${key} is not on this host`, hint });
   }
   if (/no such image/i.test(said)) {
-    return make(
-      'E_IMAGE_NOT_FOUND',
-      `image "${recipe.image}" is no longer on the Engine`,
-      `Type "docker pull ${recipe.image}".`,
-      true,
-    );
+    const what = `image "${recipe.image}" is no longer on the Engine`;
+    return fail({ code: 'E_IMAGE_NOT_FOUND', what, hint: `Type "docker pull ${recipe.image}".`, retry: true });
   }
   if (/network .*not found|could not find network/i.test(said)) {
-    const own = recipe.network === 'default';
-    const hint = own
-      ? 'onejob creates it again.'
-      : `Type "docker network create ${recipe.network}", or change network in pools.${pool}.`;
-    return make('E_NETWORK_NOT_FOUND', `the Engine has no network "${recipe.network}"`, hint, own);
+    const { network } = recipe;
+    const change = `Type "docker network create ${network}", or change network in pools.${pool}.`;
+    const [hint, retry] = network === 'default' ? ['onejob creates it again.', true] : [change, false];
+    return fail({ code: 'E_NETWORK_NOT_FOUND', what: `the Engine has no network "${network}"`, hint, retry });
   }
   if (/unable to find (user|group)|no matching entries in (passwd|group) file/i.test(said)) {
-    return make(
-      'E_USER_UNKNOWN',
-      `the image "${recipe.image}" has no user "${recipe.user ?? 'of its own'}"`,
-      `Write a uid, or a user of the image, as user in pools.${pool}.`,
-    );
+    const what = `the image "${recipe.image}" has no user "${recipe.user ?? 'of its own'}"`;
+    return fail({ code: 'E_USER_UNKNOWN', what, hint: `Write a uid, or a user of the image, as user in pools.${pool}.` });
   }
   if (/executable file .*not found|exec: "sh"|"sh": /i.test(said)) {
-    return make(
-      'E_NO_SHELL',
-      `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`,
-      `Use another image in pools.${pool}.`,
-    );
+    const what = `the image "${recipe.image}" has no "sh"; the gate needs a POSIX shell`;
+    return fail({ code: 'E_NO_SHELL', what, hint: `Use another image in pools.${pool}.` });
   }
   if (statusOf(error) === 409 && /name .*(in use|already)/i.test(said)) {
-    return make(
-      'E_NAME_TAKEN',
-      'a container with its name exists, and it does not belong to onejob',
-      'Inspect it with "docker ps -a".',
-      true,
-    );
+    const what = 'a container with its name exists, and it does not belong to onejob';
+    return fail({ code: 'E_NAME_TAKEN', what, hint: 'Inspect it with "docker ps -a".', retry: true });
   }
   return translate(error, doing, endpoint);
 }
 
-/** What an Engine says when it cannot give devices; null when it speaks of something else. */
-function deviceRefusal(
-  said: string,
-  { recipe, pool, devices }: SandboxSpec,
-): { what: string; hint: string; retry: boolean } | null {
+interface Reason {
+  readonly code: ErrorCode;
+  /** A clause: "Cannot …: <what>." */
+  readonly what: string;
+  readonly hint: string;
+  readonly retry?: boolean;
+}
+
+/** Why the Engine cannot grant devices; null if it refused for another reason. */
+function deviceReason(said: string, { recipe, pool, devices }: SandboxSpec): Omit<Reason, 'code'> | null {
   const names = devices.map(({ uuid }) => uuid).join(', ');
-  const toolkit = 'Install nvidia-container-toolkit and restart Docker, which looks for it only when it starts.';
   if (/could not select device driver|nvidia-container-runtime-hook.*not found/.test(said)) {
-    return { what: `the Engine has no driver that can give it ${names}: ${said}`, hint: toolkit, retry: false };
+    const hint = 'Install nvidia-container-toolkit and restart Docker, which looks for it only when it starts.';
+    return { what: `the Engine has no driver that can give it ${names}: ${said}`, hint };
   }
   const cdi = /unresolvable CDI devices? (.*?)(?:: unknown)?$/m.exec(said);
   if (cdi !== null) {
@@ -194,31 +172,27 @@ function deviceRefusal(
   }
   if (/unknown (or invalid )?runtime/i.test(said)) {
     const hint = 'Type "sudo nvidia-ctk runtime configure --runtime=docker" and restart Docker.';
-    return { what: 'the Engine has no runtime "nvidia"', hint, retry: false };
+    return { what: 'the Engine has no runtime "nvidia"', hint };
   }
   const needs = /unsatisfied condition: ([^,]+)/.exec(said);
   if (needs !== null) {
     const what = `the image "${recipe.image}" needs ${needs[1]}, and the driver of this host does not have it`;
-    return { what, hint: `Use an image for an older CUDA in pools.${pool}, or update the driver.`, retry: false };
+    return { what, hint: `Use an image for an older CUDA in pools.${pool}, or update the driver.` };
   }
   if (/gathering device information/.test(said)) {
     return { what: `a device node is no longer on this host (${said})`, hint: 'See "onejob gpus".', retry: true };
   }
   const hook = /running (?:\S+ )?hook.*?stderr: (.*)/is.exec(said) ?? /(nvidia-container-(?:cli|runtime)\S*: .*)/s.exec(said);
   if (hook === null) return null;
-  const words = (hook[1] ?? '')
+  const lines = (hook[1] ?? '')
     .replace(/: unknown$/, '')
     .trim()
-    .split('\n')
-    .at(-1);
-  return {
-    what: `the Engine failed to give it ${names}: ${words}`,
-    hint: 'Run "nvidia-smi" and "onejob doctor" on its host.',
-    retry: true,
-  };
+    .split('\n');
+  const hint = 'Run "nvidia-smi" and "onejob doctor" on its host.';
+  return { what: `the Engine failed to give it ${names}: ${lines.at(-1)}`, hint, retry: true };
 }
 
-/** Its own path of that name would be mounted, and what is there is another host's. */
+/** The Engine would mount the path of its own host. */
 function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
   const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, but the Engine at ${url} is not.`;
   return new OnejobError('E_MOUNT_MISSING', message, {

@@ -1,4 +1,4 @@
-/** What an Engine says when it cannot give devices, as recorded from Engines, hooks and container toolkits. */
+/** Refusals of devices, as recorded from Engines, hooks and container toolkits. */
 import { describe, expect, test } from 'vitest';
 import { recipe } from '../../../test/kit/docker-runtime.ts';
 import { specOf } from '../../../test/kit/runtime-contract/contract.ts';
@@ -18,7 +18,7 @@ const hook = (said: string) =>
 test.each([
   ['volumes', null],
   ['caches', { name: null }],
-])('a folder of %s that is not there is told with that key', (key, cache) => {
+])('a missing folder of %s is reported with that key', (key, cache) => {
   const mounts = [{ host: '/no/such', container: '/c', readOnly: false, variable: null, cache }];
   const error = refusal(
     answer('invalid mount config for type "bind": bind source path does not exist: /no/such', 400),
@@ -78,7 +78,7 @@ describe('an Engine that cannot give devices', () => {
     expect(error.message).toMatch(/^Cannot start agent con\.1: /);
   });
 
-  test('says what the tool said last, without what is around it', () => {
+  test("is explained by the tool's last words", () => {
     expect(
       refused(hook("Auto-detected mode as 'legacy'\nnvidia-container-cli: device error: GPU-0: unknown device: unknown")).message,
     ).toBe(
@@ -89,7 +89,7 @@ describe('an Engine that cannot give devices', () => {
     ).toContain('needs cuda>=12.8');
   });
 
-  test('is not blamed on devices where there are none, or where it speaks of something else', () => {
+  test('is not explained by devices if there are none, or if the message is about something else', () => {
     expect(refused('Unknown runtime specified x', [], 400).code).toBe('E_ENGINE_FAILED');
     expect(refused('exec: "sh": executable file not found in $PATH').code).toBe('E_NO_SHELL');
     expect(refused('no space left on device').code).toBe('E_DISK_FULL');

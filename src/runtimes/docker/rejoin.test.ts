@@ -73,7 +73,7 @@ const lineArb = fc.record({
 });
 const cutsArb = fc.array(fc.integer({ min: 1, max: 6 }), { minLength: 1, maxLength: 5 });
 
-test('what was written comes back whole, and from every position, however it is cut', () => {
+test('everything written comes back, from every position, wherever it is cut', () => {
   fc.assert(
     fc.property(
       fc.array(lineArb, { minLength: 1, maxLength: 14 }),
@@ -99,7 +99,7 @@ test('what was written comes back whole, and from every position, however it is 
   );
 });
 
-test('output that was thrown away before it was read is said once', () => {
+test('output that was deleted before it was read is reported once', () => {
   const { frames } = store(
     Array.from({ length: 5 }, () => ({ stream: 'stdout' as const, length: 3, pause: 1 })),
     [],
@@ -112,7 +112,7 @@ test('output that was thrown away before it was read is said once', () => {
   expect(bytesOf(chunks, 'stdout').toString()).toBe('ddd\neee\n');
 });
 
-test('frames are read however the network cuts them, with zones and fractions of any length', () => {
+test('frames are read wherever the network cuts them, with zones and fractions of any length', () => {
   const frame = (stream: number, text: string) => {
     const body = Buffer.from(text, 'latin1');
     const head = Buffer.alloc(8);

@@ -1,34 +1,34 @@
 /**
- * Makes of an Engine's log messages the bytes that the job wrote, and gives each a time stamp by which reading can go on.
+ * Joins an Engine's log messages to the bytes that the job wrote, with time stamps from which reading can continue.
  *
- * A line over 16 KiB comes as messages that share one time stamp. `local` up to Engine 20.10 drops the newline that ends
- * such a line; it is put back as soon as the stream goes on. What cannot be told apart: a last line of more than 16 KiB
- * with a newline at its end, and one without; it gets one.
+ * A line over 16 KiB comes as messages with the same time stamp. `local` up to Engine 20.10 drops the newline at the end of such
+ * a line; it is restored as soon as the stream continues. A last line of more than 16 KiB gets a newline even if it had none,
+ * because the two cases look the same.
  *
- * The stamps of the two streams interleave, and the messages of a long line carry the time at which it began, so stamps
- * go back and forth. A chunk's time is therefore that of the latest message so far, which never goes back, and is the same
- * from wherever reading began, as long as that was early enough.
+ * The stamps of the two streams interleave, and the messages of a long line carry the time of its beginning, so stamps go back
+ * and forth. A chunk's time is therefore that of the latest message so far. It never goes back, and does not depend on where
+ * reading began, if that was early enough.
  */
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import type { LogFrame } from './frames.ts';
 
-/** Bytes of a long line per message (moby, daemon/logger/copier.go). */
+/** Bytes per message of a long line (moby, daemon/logger/copier.go). */
 const pieceSize = 16 * 1024;
 
 interface OpenLine {
   readonly time: bigint;
   readonly pieces: number;
-  /** Its last piece was a short one, so the line has ended; its newline was dropped. */
+  /** Its last piece was short, so the line has ended and its newline was dropped. */
   readonly owesNewline: boolean;
 }
 
-/** The streams' messages may be stored out of order by this much, in ns. */
+/** ns by which messages of the two streams may be stored out of order. */
 export const slack = 10_000_000_000n;
 
 export class Rejoiner {
   #time = 0n;
   #open: { stdout: OpenLine | null; stderr: OpenLine | null } = { stdout: null, stderr: null };
-  /** Messages that were kept before are passed over: first up to the one of the position's time, then this many. */
+  /** Messages that were kept before are skipped: first up to that of the position's time, then this many. */
   #seeking: bigint | null;
   #toSkip: number;
   #gap = false;
@@ -40,9 +40,9 @@ export class Rejoiner {
   }
 
   /**
-   * The time from which all must be read again to go on after what was pushed so far: the beginning of a line that is
-   * still open, however long ago that was. A new manager does not know it, and reads from the start; so does whoever has
-   * seen the clock being set back, since what comes then is stamped with times of before.
+   * The time from which everything must be read again to continue: the beginning of a line that is still open, however old. A new
+   * manager does not know it and reads from the start. So does a reader that saw the clock being set back, since later messages
+   * then have earlier stamps.
    */
   get since(): bigint {
     if (this.#wentBack) return 0n;
@@ -51,7 +51,7 @@ export class Rejoiner {
     return earliest > slack ? earliest - slack : 0n;
   }
 
-  /** What is new of these messages. Chunks never hold two messages of one time, so positions count the same each time. */
+  /** The new output in these messages. A chunk never holds two messages of one time, so positions always count the same. */
   push(frames: readonly LogFrame[]): LogChunk[] {
     const out: LogChunk[] = [];
     let parts: Buffer<ArrayBufferLike>[] = [];
@@ -78,12 +78,12 @@ export class Rejoiner {
     return out;
   }
 
-  /** What comes next may not follow on what came: output between was thrown away before it was read. */
+  /** Output before the next message may be missing: it was deleted before it was read. */
   hole(): void {
     this.#gap = true;
   }
 
-  /** The sandbox has ended and all was read. */
+  /** To be called when the sandbox has ended and everything was read. */
   end(): LogChunk[] {
     const out: LogChunk[] = [];
     for (const stream of ['stdout', 'stderr'] as const) {
@@ -95,17 +95,17 @@ export class Rejoiner {
     return out;
   }
 
-  /** Moves on to one message; whether the newline of the line before it must be put back. */
+  /** Enters one message. Returns whether the newline before it must be restored. */
   #enter({ stream, time, bytes }: LogFrame): boolean {
     const before = this.#open[stream];
     const goesOn = before !== null && before.time === time && !before.owesNewline;
     if (time > this.#time) this.#time = time;
-    // The pieces of a long line are stamped with when it began.
+    // The pieces of a long line have the time of its beginning.
     else if (!goesOn && this.#time - time > slack) this.#wentBack = true;
     const isComplete = bytes.length > 0 && bytes[bytes.length - 1] === 10;
     const pieces = goesOn ? before.pieces + 1 : 1;
     const isShort = bytes.length < pieceSize;
-    // A short first piece is a last line without a newline: nothing follows it, and nothing was dropped.
+    // A short first piece is a last line without a newline: nothing was dropped.
     if (isComplete || (isShort && pieces === 1)) this.#open[stream] = null;
     else this.#open[stream] = { time, pieces, owesNewline: isShort };
     return !goesOn && before?.owesNewline === true;
@@ -114,7 +114,7 @@ export class Rejoiner {
   #isKept(): boolean {
     if (this.#seeking !== null) {
       if (this.#time < this.#seeking) return true;
-      // The message we stood at is gone, and so may be others after it.
+      // The last kept message is gone, and others may be, too.
       if (this.#time > this.#seeking) {
         this.#gap = true;
         this.#toSkip = 0;

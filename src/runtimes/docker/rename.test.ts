@@ -1,4 +1,4 @@
-/** One folder out of an archive: its names, what is none, and that nothing goes on behind who has gone. */
+/** One folder of an archive: its names, anything but a folder, and that nothing continues after the consumer has left. */
 import { PassThrough, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
@@ -22,7 +22,7 @@ async function tar(...entries: readonly Entry[]): Promise<Buffer> {
 const closed = (source: Readable) => source.closed || new Promise((done) => source.once('close', done));
 const folder: Entry = { name: 'own/', type: 'directory' };
 
-test.each(['own/', 'own'])('what lay under "%s" lies under "./", hard links and names like its own too', async (name) => {
+test.each(['own/', 'own'])('entries under "%s" are now under "./", including hard links and similar names', async (name) => {
   const long = 'n'.repeat(150);
   const bytes = await tar(
     { ...folder, name },
@@ -58,7 +58,7 @@ test.each<[string, Entry[]]>([
   expect(source.destroyed).toBe(true);
 });
 
-test('whoever takes no more of it ends the archive', async () => {
+test('a consumer that stops ends the archive', async () => {
   const head = (await tar(folder)).subarray(0, 512);
   const file = (await tar({ name: 'own/big', body: 'x'.repeat(1_000_000) })).subarray(0, 200_000);
   const source = new PassThrough();
@@ -69,7 +69,7 @@ test('whoever takes no more of it ends the archive', async () => {
   expect(source.destroyed).toBe(true);
 });
 
-test('one that breaks off fails, before its first entry and after', async () => {
+test('a cut-off archive fails, before and after its first entry', async () => {
   const source = new PassThrough();
   const asked = insideFolder(source, 'own');
   source.destroy(new Error('broken pipe'));

@@ -15,7 +15,7 @@ const standing = [
 ].join('');
 
 describe('rules of the network internet', () => {
-  test('names fit an interface and a chain, also for a long owner', () => {
+  test('names fit an interface and a chain, even for a long owner', () => {
     for (const owner of ['a', '0123456789ab', 'an-owner-of-many-letters-0123456789']) {
       const { bridge, forward, input } = namesOf(owner);
       expect(bridge.length).toBeLessThanOrEqual(15);
@@ -36,7 +36,7 @@ describe('rules of the network internet', () => {
     expect(JSON.stringify(rulesFor('ipv6', names, ['10.0.0.53']))).not.toContain('RETURN');
   });
 
-  test('a door is one TCP port, stands before the refusals, and is found again', () => {
+  test('a door is one TCP port, comes before the refusals, and is found again', () => {
     const doors = [{ address: '172.18.0.1', port: 8080 }];
     const { input, forward } = rulesFor('ipv4', names, ['10.0.0.53'], doors);
     expect(input.slice(2, -2)).toEqual([`-d 172.18.0.1/32 -i ${names.bridge} -p tcp -m tcp --dport 8080 -j RETURN`]);
@@ -48,7 +48,7 @@ describe('rules of the network internet', () => {
     expect(rulesFor('ipv6', names, [], doors).input).toEqual(['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT']);
   });
 
-  test('what is missing is told', () => {
+  test('missing rules are reported', () => {
     expect(missingRule(standing, 'ipv4', names, rules)).toBeNull();
     expect(missingRule(engines, 'ipv4', names, rules)).toContain('DOCKER-USER');
     expect(missingRule(standing.replace(`-A INPUT -i ${names.bridge}`, '-A INPUT -i other'), 'ipv4', names, rules)).toContain(
@@ -59,7 +59,7 @@ describe('rules of the network internet', () => {
     );
   });
 
-  test('writing again replaces the jumps, removing takes all and nothing of others', () => {
+  test('writing again replaces the jumps, and removing takes all of ours and nothing else', () => {
     const again = writing(standing, 'ipv4', names, rules).split('\n');
     expect(again.filter((line) => line.startsWith('-D '))).toHaveLength(2);
     expect(again.filter((line) => line.startsWith('-I '))).toHaveLength(2);

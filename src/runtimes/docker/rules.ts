@@ -1,12 +1,15 @@
 /**
- * The firewall rules of the network `internet`, as text. Pure: what is wanted, and whether a firewall that was read has it.
+ * The firewall rules of the network `internet`, as text. Pure: the wanted rules, and whether a firewall has them.
  *
- * Everything hangs on the bridge's name, which is fixed per owner, so that the rules can stand before the bridge does. They
- * sit in two chains named by the owner: that is how they are found again and swept.
+ * All rules refer to the name of the bridge, which is fixed per owner, so they can exist before the bridge. They are in two
+ * chains with the owner's id in their names, so they can be found and removed.
  */
 import { createHash } from 'node:crypto';
 
-/** What is not globally reachable, by IANA's registry, and multicast: neighbours, clouds' metadata, other containers. */
+/**
+ * Ranges that are not globally reachable (IANA's registry), and multicast: neighbours, metadata services of clouds, other
+ * containers.
+ */
 const blockedRanges: readonly string[] = [
   '0.0.0.0/8',
   '10.0.0.0/8',
@@ -25,11 +28,11 @@ const blockedRanges: readonly string[] = [
 ];
 
 export interface Names {
-  /** Of the bridge; an interface's name has 15 characters at most. */
+  /** Name of the bridge. An interface name has at most 15 characters. */
   readonly bridge: string;
-  /** What comes from the bridge and goes on elsewhere. */
+  /** Packets from the bridge to anywhere else. */
   readonly forward: string;
-  /** What comes from the bridge and is meant for the host itself. */
+  /** Packets from the bridge to the host itself. */
   readonly input: string;
 }
 
@@ -41,12 +44,12 @@ export function namesOf(owner: string): Names {
 export type Family = 'ipv4' | 'ipv6';
 
 /**
- * Docker keeps the first chain for its users' rules and asks it before its own. It never gives our bridge an IPv6 address,
- * so all of that is refused, wherever the Engine keeps its rules for it.
+ * Docker reserves the first chain for its users' rules and checks it before its own. It never gives our bridge an IPv6 address,
+ * so all IPv6 is refused.
  */
 const hooks = { ipv4: { forward: 'DOCKER-USER', input: 'INPUT' }, ipv6: { forward: 'FORWARD', input: 'INPUT' } } as const;
 
-/** What of the host may be reached: one TCP port at one IPv4 address of its own. */
+/** A part of the host that may be reached: one TCP port at one IPv4 address. */
 export interface Door {
   readonly address: string;
   readonly port: number;
@@ -58,8 +61,8 @@ interface Chains {
 }
 
 /**
- * What stands in our two chains. Only the name servers may be asked, and only for names; of the host only `doors` are open. A connection is refused with a
- * reset, because any other answer reaches the caller a second later.
+ * The rules in our two chains. Jobs may ask only the name servers, and only for names, and reach only `doors` on the host. A
+ * connection is refused with a reset, because any other answer reaches the caller a second later.
  */
 export function rulesFor(family: Family, names: Names, nameservers: readonly string[], doors: readonly Door[] = []): Chains {
   const refuse = ['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT'];
@@ -71,13 +74,13 @@ export function rulesFor(family: Family, names: Names, nameservers: readonly str
   return { forward: blockedRanges.map((range) => `-d ${range} -j ${names.input}`), input: [...questions, ...open, ...refuse] };
 }
 
-/** The lines of a firewall, as `iptables-save` prints them, that are this owner's. */
+/** This owner's lines of a firewall, as `iptables-save` prints them. */
 export function ours(saved: string, names: Names): string[] {
   const own = new Set([names.forward, names.input]);
   return saved.split('\n').filter((line) => line.split(' ').some((word) => own.has(word.replace(/^:/, ''))));
 }
 
-/** The doors that stand open in a firewall, told from name servers by the bridge's name in them. */
+/** The open doors in a firewall. Unlike rules for name servers they contain the name of the bridge. */
 export function doorsIn(saved: string, names: Names): Door[] {
   return ours(saved, names).flatMap((line): Door[] => {
     if (!line.startsWith(`-A ${names.input} `) || !line.includes(` -i ${names.bridge} `)) return [];
@@ -87,12 +90,12 @@ export function doorsIn(saved: string, names: Names): Door[] {
   });
 }
 
-/** Whether the Engine keeps its rules in this firewall: another one may be read by a tool of the same name. */
+/** Whether the Engine keeps its rules in this firewall. A tool of the same name may read another one. */
 export function isEngines(saved: string): boolean {
   return saved.includes('\n:DOCKER-USER ') && /^-A FORWARD (.* )?-j DOCKER-USER$/m.test(saved);
 }
 
-/** What keeps these rules from holding; null when all are there. */
+/** Why these rules do not hold; null if all exist. */
 export function missingRule(saved: string, family: Family, names: Names, rules: Chains): string | null {
   const lines = ours(saved, names);
   for (const hook of ['forward', 'input'] as const) {
@@ -104,7 +107,7 @@ export function missingRule(saved: string, family: Family, names: Names, rules: 
   return null;
 }
 
-/** Input of `iptables-restore --noflush`: fills the chains and puts the jumps to them first, in one step. */
+/** Input of `iptables-restore --noflush` that fills the chains and puts the jumps to them first, in one step. */
 export function writing(saved: string, family: Family, names: Names, rules: Chains): string {
   const lines = ['*filter', `:${names.forward} - [0:0]`, `:${names.input} - [0:0]`];
   for (const hook of ['forward', 'input'] as const) lines.push(...rules[hook].map((rule) => `-A ${names[hook]} ${rule}`));
@@ -113,11 +116,11 @@ export function writing(saved: string, family: Family, names: Names, rules: Chai
   return [...lines, 'COMMIT', ''].join('\n');
 }
 
-/** Input of `iptables-restore --noflush` that takes all of this owner's away; null when there is nothing. */
+/** Input of `iptables-restore --noflush` that removes everything of this owner; null if there is nothing. */
 export function removing(saved: string, names: Names): string | null {
   const chains = [names.forward, names.input].filter((chain) => saved.includes(`\n:${chain} `));
   if (chains.length === 0) return null;
-  // Both, since one leads to the other.
+  // Both are emptied first, since one leads to the other.
   const emptied = chains.map((chain) => `:${chain} - [0:0]`);
   return ['*filter', ...emptied, ...withoutJumps(saved, names), ...chains.map((chain) => `-X ${chain}`), 'COMMIT', ''].join('\n');
 }

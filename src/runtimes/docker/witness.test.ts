@@ -23,7 +23,7 @@ function fake(pid: number, about: { cmdline: string; environ: string }): string 
   return join(at, 'root/dev');
 }
 
-test('what a process was started with, and its device nodes, are seen', async () => {
+test('the environment and the device nodes of a process are seen', async () => {
   const child = spawn('sh', ['-c', 'echo; read _ # onejob ready a1'], { env: { NVIDIA_VISIBLE_DEVICES: 'GPU-1', A: '1' } });
   await once(child.stdout, 'data');
   const sight = await look(child.pid ?? 0, 'a1', never);
@@ -35,7 +35,7 @@ test('what a process was started with, and its device nodes, are seen', async ()
   expect(await look(child.pid ?? 0, 'a1', never)).toEqual({ kind: 'gone' });
 });
 
-test('each value of the variable is seen, also one that came later', async () => {
+test('each value of the variable is seen, including later ones', async () => {
   fake(11, { cmdline: 'init\0a1\0', environ: 'NVIDIA_VISIBLE_DEVICES=all\0X=1\0NVIDIA_VISIBLE_DEVICES=GPU-1\0' });
   expect(await look(11, 'a1', never, { proc })).toEqual({
     kind: 'seen',
@@ -43,7 +43,7 @@ test('each value of the variable is seen, also one that came later', async () =>
   });
 });
 
-test('links and files are no nodes, and a link in the place of a folder is not followed', async () => {
+test('links and files are not nodes, and a link in place of a folder is not followed', async () => {
   const dev = fake(12, { cmdline: 'a1', environ: 'X=1\0' });
   writeFileSync(join(dev, 'nvidia0'), '');
   symlinkSync('/dev/null', join(dev, 'nvidia1'));
@@ -51,14 +51,14 @@ test('links and files are no nodes, and a link in the place of a folder is not f
   expect(await look(12, 'a1', never, { proc })).toEqual({ kind: 'seen', evidence: { visible: [], nodes: [] } });
 });
 
-test('a process that becomes the gate while we look is waited for', async () => {
+test('a process that becomes the gate during the look is awaited', async () => {
   fake(13, { cmdline: 'runc\0init\0', environ: 'X=1\0' });
   const seen = look(13, 'a1', never, { proc });
   fake(13, { cmdline: 'docker-init\0a1\0', environ: 'X=1\0' });
   expect((await seen).kind).toBe('seen');
 });
 
-test('a process that is another is unknown, not wrong', async () => {
+test('another process is unknown, not wrong', async () => {
   fake(14, { cmdline: 'postgres\0', environ: 'X=1\0' });
   expect(await look(14, 'a1', never, { proc, patience: 20 })).toEqual({
     kind: 'unseen',
@@ -66,18 +66,18 @@ test('a process that is another is unknown, not wrong', async () => {
   });
 });
 
-test('a process that ends while we look is gone', async () => {
+test('a process that ends during the look is gone', async () => {
   fake(15, { cmdline: 'a1', environ: '' });
   expect(await look(15, 'a1', never, { proc })).toEqual({ kind: 'gone' });
   expect(await look(16, 'a1', never, { proc })).toEqual({ kind: 'gone' });
 });
 
-test('whoever is told to stop looking does', async () => {
+test('a look ends on request', async () => {
   fake(17, { cmdline: 'postgres\0', environ: 'X=1\0' });
   await expect(look(17, 'a1', AbortSignal.timeout(20), { proc })).rejects.toThrow();
 });
 
-test('a host without such cards has nothing to tell them by', async () => {
+test('a host without such cards has no data about them', async () => {
   const device = { uuid: 'GPU-1', kind: 'gpu', vendor: 'nvidia', index: 0, minor: 0, parent: null, mig: null } as const;
   const { drm } = await lookAtHost([
     { ...device, pciId: 'ffff:ff:1f.0' },

@@ -1,8 +1,7 @@
 /**
- * Looks at what the first process of a container really has. Works where the Engine's processes are this host's and may be
- * read, which takes root; anything else is said to be unknown, never taken for right or wrong.
+ * Inspects the devices of a container's first process. That works only as root and if the Engine's processes are on this host.
+ * Otherwise the answer is "unknown", never right or wrong.
  */
-
 import { lstat, readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { systemClock } from '../../clock.ts';
@@ -15,7 +14,7 @@ import type { DeviceNode, Evidence, HostDevices } from './evidence.ts';
 
 export type Sight =
   | { readonly kind: 'seen'; readonly evidence: Evidence }
-  /** It has ended: how, its exit tells. */
+  /** It has ended; its exit says how. */
   | { readonly kind: 'gone' }
   /** `why` completes "…, because". */
   | { readonly kind: 'unseen'; readonly why: string };
@@ -23,30 +22,29 @@ export type Sight =
 export interface LookOptions {
   /** Default `/proc`. */
   readonly proc?: string;
-  /** ms within which the Engine's own process becomes the container's; default 2 s. */
+  /** ms that the Engine's own process may take to become the container's. Default 2 s. */
   readonly patience?: number;
-  /** Default: the real one. */
   readonly clock?: Clock;
 }
 
 /**
- * Looks at process `pid` once it is the gate of `agent`, whose command names the agent. That is no matter of course: an
- * Engine in a virtual machine or another pid namespace speaks of other processes.
+ * Inspects process `pid` once it is the gate of `agent`, whose command line contains the agent id. It may be another process if
+ * the Engine runs in a virtual machine or another pid namespace.
  */
 export async function look(pid: number, agent: AgentId, signal: AbortSignal, options: LookOptions = {}): Promise<Sight> {
   const { proc = '/proc', patience = 2_000, clock = systemClock } = options;
   const at = join(proc, String(pid));
   const until = clock.now() + patience;
   try {
-    // An Engine says that it started when its own helper is about to become the container's first process; nothing tells
-    // when it has (runc: a moment later).
+    // An Engine reports a start when its helper is about to become the first process of the container. No event says when it has
+    // (runc: a moment later).
     while (!(await readFile(join(at, 'cmdline'), 'latin1')).includes(agent)) {
       if (clock.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine reports`);
       await sleep(clock, 2, signal);
       signal.throwIfAborted();
     }
     const nodes = await nodesIn(join(at, 'root/dev'));
-    // Empty once the process has ended, so that it is read last: then the nodes were all there were.
+    // Empty once the process has ended. It is read last, so if it is not empty, the nodes were complete.
     const environ = await readFile(join(at, 'environ'), 'latin1');
     return environ === '' ? { kind: 'gone' } : { kind: 'seen', evidence: { visible: visibleIn(environ), nodes } };
   } catch (error) {
@@ -58,7 +56,7 @@ export async function look(pid: number, agent: AgentId, signal: AbortSignal, opt
   }
 }
 
-/** What tells whose node is whose, as the host is now. Never throws. */
+/** What the host knows about its nodes now. Never throws. */
 export async function lookAtHost(devices: readonly LeasedDevice[]): Promise<HostDevices> {
   const pciIds = [...new Set(devices.flatMap(({ pciId }) => pciId ?? []))];
   const drm = await Promise.all(
@@ -82,7 +80,7 @@ async function nodesIn(dev: string): Promise<DeviceNode[]> {
   const found = await Promise.all(
     folders.map(async (folder) => {
       const path = join(dev, folder);
-      // A job's link in the place of a folder would lead to this host's files.
+      // A link that a job put in place of a folder would lead to files of this host.
       const isFolder = (await lstat(path).catch(absent))?.isDirectory() ?? false;
       const names = isFolder ? await readdir(path) : [];
       return Promise.all(names.map((name) => nodeAt(path, join(folder, name))));
@@ -94,13 +92,13 @@ async function nodesIn(dev: string): Promise<DeviceNode[]> {
 async function nodeAt(folder: string, name: string): Promise<DeviceNode | null> {
   const found = await lstat(join(folder, name.split('/').at(-1) ?? name)).catch(absent);
   if (found === null || !found.isCharacterDevice()) return null;
-  // As the C library's major() and minor() take them apart.
+  // As the C library's major() and minor() compute them.
   const major = Math.floor(found.rdev / 2 ** 8) & 0xfff;
   const minor = (found.rdev & 0xff) | (Math.floor(found.rdev / 2 ** 12) & 0xfff00);
   return { name, major, minor };
 }
 
-/** Of a node that went meanwhile; of a process that did, the next read tells. */
+/** For a node that is gone; if the process is gone, the next read shows it. */
 function absent(error: unknown): null {
   if (codeOf(error) === 'ENOENT') return null;
   throw error;

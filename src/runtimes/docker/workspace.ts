@@ -1,5 +1,4 @@
 /** The workspace of a container: a volume that belongs to the agent's user, with files in it. */
-
 import { pipeline, Readable } from 'node:stream';
 import { extract, type Header, pack } from 'tar-stream';
 import type { Engine } from '../../engine/engine.ts';
@@ -8,8 +7,8 @@ import { directoryEntry, type Owner, withOwner } from './archive.ts';
 import { workspacePath } from './create.ts';
 
 /**
- * A fresh volume belongs to root. The Engine skips an archive's entry for its own top directory, and refuses archives
- * outside of volumes under a read-only root; by way of `..` the same directory is an entry like any other.
+ * Gives a new volume, which belongs to root, to its user. The Engine skips the entry of an archive's top directory, and refuses
+ * archives outside of volumes under a read-only root. With `..` the directory is an entry like any other.
  */
 export async function giveWorkspace(engine: Engine, id: string, owner: Owner, signal: AbortSignal): Promise<void> {
   const name = workspacePath.slice(1);
@@ -21,7 +20,7 @@ export async function giveWorkspace(engine: Engine, id: string, owner: Owner, si
   }
 }
 
-/** Unpacks the tar stream `files` there, as `owner`'s. It is destroyed when that fails. */
+/** Unpacks the tar stream `files` as `owner`. It is destroyed if that fails. */
 export async function putWorkspace(engine: Engine, id: string, owner: Owner, files: Readable, signal: AbortSignal): Promise<void> {
   const renamed = withOwner(owner);
   pipeline(files, renamed, () => {});
@@ -29,8 +28,8 @@ export async function putWorkspace(engine: Engine, id: string, owner: Owner, fil
 }
 
 /**
- * What has one of these names at the top of a workspace, one archive behind the other. The Engine follows no link that a path
- * ends with, and above a name there is only the workspace itself.
+ * Everything with one of these names at the top of a workspace, one archive after the other. The Engine does not follow a link at
+ * the end of a path, and above a name there is only the workspace.
  */
 export async function* topEntries(
   engine: Engine,
@@ -44,15 +43,14 @@ export async function* topEntries(
   }
 }
 
-/** The same files with every name, and every hard link's target, beginning with `./`; Podman names them `a/b`. */
+/** The same files, with `./` before every name and hard link target. Podman names them `a/b`. */
 export function withDot(files: Readable): Readable {
   return renamed(files, (name) => (name.startsWith('./') || name === '.' ? name : `./${name.replace(/^\/+/, '')}`)).out;
 }
 
 /**
- * The folder `folder` that an archive is of, its names beginning with `./` where they began with its own. null, and `files`
- * is destroyed, when the archive is of anything else: its first entry says what was there when it was read, and where
- * Podman followed a link what that led to is called otherwise.
+ * The folder `folder` of an archive, with names that begin with `./`. null if the archive holds anything else; `files` is then
+ * destroyed. The first entry shows what was read, and if Podman followed a link, the target has another name.
  */
 export async function insideFolder(files: Readable, folder: string): Promise<Readable | null> {
   const plain = (name: string) => name.replace(/\/+$/, '');
@@ -63,7 +61,7 @@ export async function insideFolder(files: Readable, folder: string): Promise<Rea
   return null;
 }
 
-/** `first` resolves with the header of the first entry, or null when there is none. Destroying `out` destroys `files`. */
+/** `first` resolves with the header of the first entry, or null. Destroying `out` destroys `files`. */
 function renamed(files: Readable, rename: (name: string) => string): { out: Readable; first: Promise<Header | null> } {
   const reader = extract();
   const writer = pack();
@@ -78,7 +76,7 @@ function renamed(files: Readable, rename: (name: string) => string): { out: Read
     );
     if (entry === null || entry === undefined) body.resume();
     else {
-      // Whoever leaves in the middle fails each part by itself; that nobody listened would end the daemon.
+      // Destroying it midway fails each part; an unhandled error event would end the daemon.
       for (const part of [body, entry]) part.on('error', () => {});
       body.pipe(entry);
     }
@@ -92,7 +90,7 @@ function renamed(files: Readable, rename: (name: string) => string): { out: Read
     reject(error);
     writer.destroy(error);
   });
-  // Not everybody asks for it; `out` fails likewise.
+  // Not every caller uses it; `out` fails in the same way.
   first.catch(() => {});
   const out = Readable.from(writer, { objectMode: false });
   out.once('close', () => {

@@ -1,6 +1,6 @@
 /**
- * What cannot be read now is unknown, never absent. `/proc/self/mem` stands in for a disk that fails: it opens, and reading
- * its first byte is an input/output error.
+ * What cannot be read now is unknown, never absent. `/proc/self/mem` replaces a failing disk: it opens, but reading its first
+ * byte is an input/output error.
  */
 
 import {
@@ -49,7 +49,7 @@ const standby = async (by = runtime) => {
   await log.until(`${readyMarker(spec.agent)}\n`);
   return { agent: spec.agent, folder: join(dir, 'agents', spec.agent), log };
 };
-/** Reading the file fails until it is disposed. Whoever opens it meanwhile finds the one or the other, never none. */
+/** Reading the file fails until this is disposed. A reader meanwhile finds one or the other, never nothing. */
 const broken = (path: string): Disposable => {
   linkSync(path, `${path}.good`);
   symlinkSync('/proc/self/mem', `${path}.bad`);
@@ -66,7 +66,7 @@ test.each(['spec.json', 'proc', 'job'])('a sandbox whose %s cannot be read is un
   expect(await runtime.list(never)).toMatchObject([{ agent, state: { kind: 'running' } }]);
 });
 
-test('a sandbox whose exit cannot be read is not said to run or to be lost', async () => {
+test('a sandbox whose exit cannot be read is neither running nor lost', async () => {
   const { agent } = await standby();
   const events = watch(runtime);
   await events.connected();
@@ -83,7 +83,7 @@ test('a sandbox whose exit cannot be read is not said to run or to be lost', asy
   await events.stop();
 });
 
-test('events say when the folder of sandboxes cannot be read, and go on once it can', async () => {
+test('events report that the folder of sandboxes cannot be read, and continue once it can', async () => {
   const stop = new AbortController();
   const at = { agents: join(dir, 'late'), exits: join(dir, 'exits') };
   const seen: string[] = [];
@@ -114,7 +114,7 @@ test('a log that cannot be read now is read later', async () => {
   expect(again.text()).toContain('still here\n');
 });
 
-test('a log that somebody took away is no log that has ended', async () => {
+test('a log that somebody removed has not ended', async () => {
   const { agent, folder, log } = await standby();
   log.stop();
   await log.ended;

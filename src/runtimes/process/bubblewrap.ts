@@ -1,17 +1,16 @@
 /**
- * A sandbox made by bubblewrap: own mounts by an allow-list, own processes, host name, IPC and, if asked, network.
+ * A sandbox made by bubblewrap: its own mounts from an allow-list, processes, host name, IPC and, if wanted, network.
  *
- * Under root bubblewrap makes the mounts as root, since the state directory is closed to everybody else, and `setpriv`
- * then becomes the agent's own user for good: no capability, no way to gain one, root neither inside nor outside. No
- * user namespace is used there: measured, one that maps root to another id leaves files of root readable. As a normal
- * user the user namespace is what allows the mounts, and the job is that user.
+ * As root, bubblewrap makes the mounts, since the state directory is closed to everybody else. `setpriv` then becomes the agent's
+ * own user for good: without capabilities, and without a way to gain any. No user namespace is used there: measured, one that
+ * maps root to another id leaves files of root readable. As a normal user the user namespace allows the mounts, and the job runs
+ * as that user.
  */
-
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
 import { run } from '../../system/run.ts';
 import type { Recipe } from '../runtime.ts';
 
-/** User and group id of jobs in the sandbox, where these are free to choose. */
+/** User and group id of jobs in the sandbox, if they can be chosen. */
 const inside = 1000;
 
 export const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
@@ -20,17 +19,16 @@ export interface BubblewrapSpec {
   readonly hostname: string;
   readonly recipe: Recipe;
   readonly env: Readonly<Record<string, string>>;
-  /** The agent's own user under root; null when not root. */
+  /** The agent's own user under root; null if not root. */
   readonly uid: number | null;
-  /** Folder that holds `work`, `home`, `tmp`, `passwd` and `group`. */
+  /** Folder with `work`, `home`, `tmp`, `passwd` and `group`. */
   readonly folder: string;
-  /** Options that bring its devices, `deviceArgs`. */
+  /** Options for its devices, from `deviceArgs`. */
   readonly devices: readonly string[];
   /** Whether a seccomp filter is read from descriptor 6. */
   readonly filtered: boolean;
 }
 
-/** `passwd` and `group` of the sandbox. */
 export function accounts(uid: number | null): { passwd: string; group: string } {
   const id = uid ?? inside;
   return {
@@ -39,11 +37,11 @@ export function accounts(uid: number | null): { passwd: string; group: string } 
   };
 }
 
-/** Everything bubblewrap is told about one sandbox, for its `--args`. `host` are the mounts of `hostMounts`. */
+/** All of bubblewrap's options for one sandbox, for its `--args`. `host`: the result of `hostMounts`. */
 export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): string[] {
   const { recipe, folder } = spec;
   const args = [...isolation(spec.uid, recipe.network === 'none'), '--hostname', spec.hostname, ...host];
-  // What bubblewrap makes of itself above a mount is closed to all but root (seen with 0.8).
+  // Folders that bubblewrap creates above a mount are closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
   args.push(...[...new Set(places.flatMap(ancestors))].flatMap((path) => ['--dir', path]));
   args.push('--dev', '/dev', ...spec.devices);
@@ -61,12 +59,15 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
   return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(spec.filtered ? ['--seccomp', '6'] : [])];
 }
 
-/** What turns `command`, which becomes its own user itself, into the sandbox's first process; its arguments are read from descriptor 4. */
+/**
+ * The command that makes `command` the first process of the sandbox. It reads its options from descriptor 4; `command` changes
+ * the user itself.
+ */
 export function bubblewrapCommand(command: readonly string[]): string[] {
   return ['bwrap', '--args', '4', '--', ...command];
 }
 
-/** Becomes a user that nothing else is, and can never be more than that. `groups` by number are those of its devices. */
+/** Switches to a user that nothing else has, for good. `groups`: ids of its devices' groups. */
 export function asUser(uid: number, groups: readonly number[] = []): string[] {
   return [
     'setpriv',
@@ -85,17 +86,17 @@ function isolation(uid: number | null, offline: boolean): string[] {
   const spaces = ['--unshare-ipc', '--unshare-pid', '--unshare-uts', '--unshare-cgroup-try', ...(offline ? ['--unshare-net'] : [])];
   const keep = ['--cap-drop', 'ALL', '--cap-add', 'CAP_SETUID', '--cap-add', 'CAP_SETGID', '--cap-add', 'CAP_SETPCAP'];
   const user = uid === null ? ['--unshare-user', '--uid', `${inside}`, '--gid', `${inside}`] : keep;
-  // Its parent is the agent's supervisor, so this ties no job to the manager.
+  // Its parent is the agent's supervisor, so no job depends on the manager.
   return [...spaces, ...user, '--die-with-parent', '--new-session', '--clearenv'];
 }
 
-/** The folders above an absolute path, from the outermost on. */
+/** The folders above an absolute path, outermost first. */
 function ancestors(path: string): string[] {
   const names = path.split('/').filter(Boolean);
   return names.slice(1).map((_, i) => `/${names.slice(0, i + 1).join('/')}`);
 }
 
-/** Bytes of a `size=64m` among mount options; null when none is given. */
+/** Bytes of `size=64m` in mount options; null if it is not given. */
 function tmpfsSize(options: string): number | null {
   const found = /(?:^|,)size=(\d+)([kmg]?)b?(?:,|$)/i.exec(options);
   if (found === null) return null;
@@ -104,8 +105,8 @@ function tmpfsSize(options: string): number | null {
 }
 
 /**
- * Whether bubblewrap works here: a sandbox made as a job's would be must run `true`. Being installed says little, since
- * containers and hardened kernels often forbid what it needs. `why` is one sentence; `filtered` is whether it also took `filter`.
+ * Whether bubblewrap works here: a sandbox like a job's must run `true`. Containers and hardened kernels often forbid what it
+ * needs, even if it is installed. `why` is a sentence; `filtered` says whether `filter` worked, too.
  */
 export async function probeBubblewrap(
   signal: AbortSignal,
@@ -120,7 +121,7 @@ export async function probeBubblewrap(
   return { usable: false, filtered: false, why: failure };
 }
 
-/** Why not, in a sentence; null when it ran. */
+/** Why not, in a sentence; null if it ran. */
 async function trySandbox(signal: AbortSignal, uid: number | null, filter: Uint8Array | null): Promise<string | null> {
   const args = [...isolation(uid, false), '--hostname', 'probe', ...hostMounts(), '--dev', '/dev'];
   if (filter !== null) args.push('--seccomp', '0');
@@ -137,8 +138,8 @@ const etc =
 const ssl = ['/etc/ssl/certs', '/etc/ssl/openssl.cnf', '/etc/ssl/cert.pem'];
 
 /**
- * Bubblewrap's options for what of the host a job sees: programs and libraries, and those files of /etc that programs need to find
- * libraries, names and certificates. Never `/`, `/run`, `/var`, homes, or anything that could hold a secret.
+ * Bubblewrap's options for the parts of the host that a job sees: programs, libraries, and the files of /etc that programs need
+ * to find libraries, names and certificates. Never `/`, `/run`, `/var`, homes, or anything that could hold a secret.
  */
 export function hostMounts(): string[] {
   const args: string[] = [];
@@ -148,14 +149,14 @@ export function hostMounts(): string[] {
     if (kind?.isSymbolicLink()) args.push('--symlink', readlinkSync(path), path);
     else if (kind?.isDirectory()) args.push('--ro-bind', path, path);
   }
-  // /usr/local is part of /usr, unless it is a file system of its own; binds are recursive, so that is included too.
+  // /usr/local may be its own file system. Binds are recursive, so it is included.
   for (const path of ['/usr', '/opt', '/nix', '/gnu']) args.push('--ro-bind-try', path, path);
   args.push('--dir', '/etc', '--dir', '/etc/ssl');
   for (const name of readdirSync('/etc').filter((name) => etc.test(name)))
     args.push('--ro-bind-try', `/etc/${name}`, `/etc/${name}`);
   for (const path of ssl) args.push('--ro-bind-try', path, path);
   args.push('--proc', '/proc');
-  // Names the keys of whoever started the manager, as long as their keyring is handed on.
+  // It names the keys of the user who started the manager, if their keyring is inherited.
   if (existsSync('/proc/keys')) args.push('--ro-bind', '/dev/null', '/proc/keys');
   return args;
 }

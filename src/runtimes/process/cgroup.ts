@@ -1,7 +1,7 @@
 /**
- * Control groups for one agent, on whatever the host has: version 2, version 1, or both side by side. Gives the limits
- * on memory, CPUs and processes and, where the kernel has `cgroup.kill` (5.14), a way to end a whole tree with one write.
- * Without any of it jobs run all the same, and the caller says what is not enforced.
+ * Control groups of an agent, in version 2, version 1, or both. They limit memory, CPUs and processes, and with `cgroup.kill`
+ * (Linux 5.14) one write ends a whole tree. Without them jobs run all the same, and the caller reports which limits are not
+ * enforced.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -9,23 +9,22 @@ import type { AgentId } from '../../core/slot.ts';
 import { killPid, readOr } from '../../system/process-identity.ts';
 import type { Recipe } from '../runtime.ts';
 
-/** The owner's folders in the hierarchies, below which its agents get theirs; null where nothing can be made. */
+/** The owner's folders in the hierarchies, which contain those of its agents; null where none can be created. */
 export interface Cgroups {
-  /** Mount point of version 2; null when there is none. */
+  /** Mount point of version 2; null if there is none. */
   readonly mount: string | null;
   readonly unified: string | null;
   readonly memory: string | null;
   readonly cpu: string | null;
   readonly pids: string | null;
-  /** Whether the kernel ends a whole group at once. */
+  /** Whether the kernel can end a whole group at once. */
   readonly kills: boolean;
 }
 
-/** Finds what can be used, by making the owner's folders and removing them again. */
+/** Finds the usable hierarchies by creating the owner's folders and removing them again. */
 export function findCgroups(owner: string): Cgroups {
-  const mounts = readOr('/proc/self/mounts', '')
-    .split('\n')
-    .map((line) => line.split(' '));
+  const lines = readOr('/proc/self/mounts', '').split('\n');
+  const mounts = lines.map((line) => line.split(' '));
   const v1 = (controller: string): string | null =>
     mounts.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller))?.[1] ?? null;
   const mount = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
@@ -49,8 +48,8 @@ export function findCgroups(owner: string): Cgroups {
 }
 
 /**
- * Where supervisors go, so that whatever ends the manager's own group (a service manager, say) ends no job (S5). Made
- * when missing; null where that is not possible.
+ * Group of the supervisors, so that ending the manager's own group (by a service manager, say) ends no job (S5). Created if
+ * missing; null if that fails.
  */
 export function supervisorGroup(roots: Cgroups): string | null {
   if (roots.unified === null) return null;
@@ -69,12 +68,14 @@ function enable(mount: string, path: string): string[] {
   );
 }
 
-/** Folders in which agents have their groups. */
 function rootsOf({ unified, memory, cpu, pids }: Cgroups): readonly string[] {
   return [...new Set([unified, memory, cpu, pids])].filter((path) => path !== null);
 }
 
-/** Makes the agent's groups. Returns their folders, the one that can kill first, and a sentence per limit not enforced. */
+/**
+ * Creates the agent's groups. Returns their folders, the one that can kill first, and a sentence for each limit that is not
+ * enforced.
+ */
 export function makeCgroups(
   roots: Cgroups,
   agent: AgentId,
@@ -90,14 +91,14 @@ export function makeCgroups(
     return path;
   };
   const own = make(roots.unified);
-  // Controllers are given to a folder by the one above, and those above may be new: a sweep removes them when unused.
+  // A folder gets its controllers from the one above, which may be new: a sweep removes unused ones.
   if (own !== null && roots.mount !== null && [roots.memory, roots.cpu, roots.pids].includes(roots.unified))
     enable(roots.mount, dirname(own));
   if (memory !== null && !limit(make(roots.memory), (at) => limitMemory(at, memory)))
     missing.push(`The memory limit of ${memory} bytes is not enforced: there is no writable memory control group.`);
   if (cpus !== null && !limit(make(roots.cpu), (at) => limitCpus(at, cpus)))
     missing.push(`The limit of ${cpus} CPUs is not enforced: there is no writable CPU control group.`);
-  // Where there is no such group, another limit holds or `doctor` has said so.
+  // Without such a group another limit applies, or `doctor` has reported it.
   if (pids !== null && roots.pids !== null && !limit(make(roots.pids), (at) => writeFileSync(join(at, 'pids.max'), String(pids))))
     missing.push(`The limit of ${pids} processes is not enforced: its control group is not writable.`);
   return { paths: [...paths], missing };
@@ -110,7 +111,7 @@ function limit(path: string | null, write: (path: string) => void): boolean {
 function limitMemory(path: string, bytes: number): void {
   if (existsSync(join(path, 'memory.max'))) {
     writeFileSync(join(path, 'memory.max'), String(bytes));
-    // Without this a job at its limit fills the host's swap instead of being ended.
+    // Otherwise a job at its limit fills the host's swap instead of being ended.
     attempt(() => writeFileSync(join(path, 'memory.swap.max'), '0'));
     return;
   }
@@ -137,7 +138,7 @@ export function oomKilled(paths: readonly string[]): boolean {
   });
 }
 
-/** The file that ends everything in the agent's group when 1 is written to it; null where the kernel has none. */
+/** The file that ends the whole group when 1 is written to it; null if the kernel has none. */
 export function killFile(paths: readonly string[]): string | null {
   return paths.map((path) => join(path, 'cgroup.kill')).find((path) => existsSync(path)) ?? null;
 }
@@ -151,12 +152,12 @@ export function killCgroups(paths: readonly string[]): number {
   return left.length;
 }
 
-/** Removes the agent's groups; false while something is still in one. */
+/** Removes the agent's groups. False while one still has a process. */
 export function removeCgroups(paths: readonly string[]): boolean {
   return paths.map(removeGroup).every(Boolean);
 }
 
-/** Removes the owner's own groups where nothing is in them. False when something still is, such as a process on its way out. */
+/** Removes the owner's own groups if they are empty. False if one is not, for example because a process is still ending. */
 export function removeCgroupRoots(roots: Cgroups): boolean {
   if (roots.unified !== null) removeGroup(join(roots.unified, '.supervisors'));
   let isGone = true;
@@ -167,7 +168,7 @@ export function removeCgroupRoots(roots: Cgroups): boolean {
   return isGone;
 }
 
-/** Every agent's group that is left below the owner's folders. */
+/** All groups of agents that are left below the owner's folders. */
 export function leftCgroups(roots: Cgroups): string[] {
   return rootsOf(roots).flatMap((root) => {
     if (!existsSync(root)) return [];

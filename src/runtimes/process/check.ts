@@ -1,12 +1,12 @@
-/** What `doctor` says about the process runtime. */
+/** The findings of `doctor` about the process runtime. */
 import { existsSync } from 'node:fs';
 import { access, constants } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Finding, fine, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { path } from './bubblewrap.ts';
 import type { Host } from './host.ts';
 
-/** Programs without which no sandbox can be made; all are part of every Debian, Ubuntu and Fedora. */
+/** Programs that every sandbox needs. All are part of every Debian, Ubuntu and Fedora. */
 const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
 
 export async function findings(host: Host): Promise<Finding[]> {
@@ -14,7 +14,7 @@ export async function findings(host: Host): Promise<Finding[]> {
   for (const name of host.root ? [...needed, 'setpriv'] : needed) {
     if (await isInstalled(name)) continue;
     const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
-    found.push({ level: 'error', subject: name, message, hint: `Install the package that holds "${name}".` });
+    found.push(problem(name, message, `Install the package that holds "${name}".`));
   }
   const { memory, cpu, kills } = host.cgroups;
   const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
@@ -55,7 +55,7 @@ function seccomp({ mode, root, filter }: Host): Finding {
   );
 }
 
-/** On a host without GPUs there is nothing to warn of. */
+/** A host without GPUs needs no warning. */
 function devices({ mode, deviceDir }: Host): Finding {
   if (mode === 'bubblewrap') return fine('devices', 'A job can only use the GPUs of the host that were leased to it.');
   const message =
@@ -66,12 +66,6 @@ function devices({ mode, deviceDir }: Host): Finding {
 }
 
 async function isInstalled(name: string): Promise<boolean> {
-  for (const folder of path.split(':')) {
-    const there = await access(`${folder}/${name}`, constants.X_OK).then(
-      () => true,
-      () => false,
-    );
-    if (there) return true;
-  }
-  return false;
+  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
+  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

@@ -1,4 +1,4 @@
-/** A manager that is killed at any moment, a host that restarts, and hands that meddle: nothing lost, nothing left. */
+/** A manager that is killed at any moment, a host that restarts, and people who interfere: nothing is lost or left behind. */
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { mkdir } from 'node:fs/promises';
@@ -41,7 +41,7 @@ const standby = async (): Promise<{ agent: AgentId; folder: string; log: ReturnT
 };
 const stateOf = async (agent: AgentId) => (await runtime.list(never)).find((one) => one.agent === agent)?.state;
 
-test('a job goes on after kill -9 of its manager, and the next one reads its end and its whole log', async () => {
+test('a job continues after kill -9 of its manager, and the next one reads its end and its whole log', async () => {
   const module = (path: string) => JSON.stringify(new URL(path, import.meta.url).href);
   const job = 'trap go=1 TERM; echo up; until [ "$go" ]; do sleep 0.02; done; for i in 1 2 3 4 5 6; do echo line $i; done; exit 11';
   const program = `
@@ -68,7 +68,7 @@ test('a job goes on after kill -9 of its manager, and the next one reads its end
   await events.stop();
 });
 
-test('a sandbox whose processes were killed from outside is lost, and that is told', async () => {
+test('a sandbox whose processes were killed from outside is lost, which is reported', async () => {
   const { agent, folder } = await standby();
   const events = watch(runtime);
   const supervisor = supervisorOf(folder);
@@ -78,7 +78,7 @@ test('a sandbox whose processes were killed from outside is lost, and that is to
   await events.stop();
 });
 
-test('a sandbox of an earlier boot is lost, and no process that has its number now is touched', async () => {
+test('a sandbox of an earlier boot is lost, and no process that has its pid now is touched', async () => {
   const { agent, folder, log } = await standby();
   await runtime.signal(agent, 'KILL');
   await log.ended;
@@ -94,7 +94,7 @@ test('a sandbox of an earlier boot is lost, and no process that has its number n
   expect(bystander.kill('SIGKILL')).toBe(true);
 });
 
-test('what a manager left that died between intent and start is listed, and can be removed or started again', async () => {
+test('a sandbox of a manager that died between intent and start is listed, and can be removed or started again', async () => {
   const spec = specOf(plainRecipe);
   const about = {
     owner,
@@ -113,7 +113,7 @@ test('what a manager left that died between intent and start is listed, and can 
   await log.until(`${readyMarker(spec.agent)}\n`);
 });
 
-test('a folder that was never finished, or not wholly removed, is swept', async () => {
+test('a folder that was never finished, or only partly removed, is swept', async () => {
   await mkdir(join(dir, 'agents/.new-a/log'), { recursive: true });
   await mkdir(join(dir, 'agents/.gone-b/work'), { recursive: true });
   writeFileSync(join(dir, 'exits/c'), '0    \n');
@@ -121,7 +121,7 @@ test('a folder that was never finished, or not wholly removed, is swept', async 
   expect(leftoversOf(dir, owner)).toEqual([]);
 });
 
-test('a damaged folder is told as lost, and removed', async () => {
+test('a damaged folder is reported as lost, and removed', async () => {
   mkdirSync(join(dir, 'agents/torn'));
   writeFileSync(join(dir, 'agents/torn/spec.json'), '{"owner":');
   expect((await stateOf('torn'))?.kind).toBe('exited');

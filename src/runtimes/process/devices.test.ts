@@ -1,4 +1,4 @@
-/** Devices of process sandboxes, with nodes that are /dev/null by another name. Making such takes root. */
+/** Devices of process sandboxes, with nodes that are /dev/null under another name. Creating them needs root. */
 import { spawnSync } from 'node:child_process';
 import { chmodSync, chownSync, mkdirSync, mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -73,14 +73,14 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
     return Buffer.concat(out).toString();
   };
 
-  test('variables name the leased ones, whatever the owner says', async () => {
+  test('variables name the leased devices, whatever the owner sets', async () => {
     const script = 'echo "$NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER $MINE"';
     const env = { CUDA_VISIBLE_DEVICES: '0', NVIDIA_VISIBLE_DEVICES: 'all', MINE: 'yes' };
     expect(await run([...cards].reverse(), script, env)).toBe('GPU-1,GPU-0 GPU-1,GPU-0 PCI_BUS_ID yes\n');
     expect(await run([], 'echo "$NVIDIA_VISIBLE_DEVICES"', env)).toBe('void\n');
   });
 
-  test('only the CPUs that its devices are near to are its own, where that is asked for', async () => {
+  test('a sandbox gets only the CPUs near its devices if its pool asks for that', async () => {
     const spec = specOf(plainRecipe, { devices: cards, cpuset: '0' });
     await runtime.prepare(spec, () => {}, never);
     const log = follow(runtime, spec.agent);
@@ -91,11 +91,11 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
     expect(log.text()).toContain('cpus 0\n');
   });
 
-  test('files that may be open are bounded', async () => {
+  test('open files are limited', async () => {
     expect(Number(await run(cards, 'ulimit -n'))).toBeLessThanOrEqual(65_536);
   });
 
-  test('a standby whose device is gone when it is released ends with 97, and nothing has run', async () => {
+  test('a standby whose device is gone at its release exits with 97, and nothing has run', async () => {
     const path = join(deviceDir, 'nvidia1');
     const { agent, log } = await standby([leased({ minor: 1 })]);
     // What is mounted in a sandbox stays there when it is removed outside; the right to open it does not.
@@ -110,7 +110,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
     expect(log.text()).not.toContain('ran\n');
   });
 
-  test('a device whose node is not there is refused by name, and nothing is made', async () => {
+  test('a device without its node is refused by name, and nothing is created', async () => {
     const spec = specOf(plainRecipe, { devices: [leased({ minor: 7 })] });
     await expect(runtime.prepare(spec, () => {}, never)).rejects.toMatchObject({
       code: 'E_DEVICES_GRANTED',
@@ -121,7 +121,7 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
   });
 
   if (bubblewrap === 'off') {
-    test('without a barrier that is said, and a job without devices is shown none', async () => {
+    test('without isolation that is reported, and a job without devices is shown none', async () => {
       expect(runtime.capabilities.weaker).toContain('every GPU');
       expect((await runtime.check(never)).find(({ subject }) => subject === 'devices')).toMatchObject({
         level: 'warning',
@@ -132,14 +132,14 @@ describe.skipIf(lacks('root', 'bubblewrap')).each(['auto', 'off'] as const)('dev
     return;
   }
 
-  test('exactly the leased nodes are there, and can be opened', async () => {
+  test('exactly the leased nodes exist, and can be opened', async () => {
     expect(await run([leased({ minor: 1 })], `${everything}; : </dev/nvidia1 && echo opened`)).toBe(
       '/dev/nvidia-uvm\n/dev/nvidia1\n/dev/nvidiactl\nopened\n',
     );
     expect(await run([], everything)).toBe('');
   });
 
-  test("AMD's are opened by the groups of their nodes, and a job without devices has no group more", async () => {
+  test("AMD's nodes are opened through their groups, and a job without devices has no additional group", async () => {
     const script = `${everything}; : </dev/dri/renderD129 && : </dev/kfd && echo opened; echo $ROCR_VISIBLE_DEVICES; ls /sys`;
     expect(await run([amd(129)], script)).toBe('/dev/kfd\n/dev/dri/renderD129\nopened\n0\nbus\nclass\ndev\ndevices\n');
     expect((await run([], 'id -G; ls /sys 2>/dev/null')).trim()).toMatch(/^\d+$/);
@@ -155,7 +155,7 @@ describe('what a sandbox is granted', () => {
     expect(deviceArgs(grant)).toEqual([]);
   });
 
-  test('is refused where the node of a device cannot be told', () => {
+  test('is refused if the node of a device is unknown', () => {
     const told = () => grantDevices(host, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
     expect(told).toThrow(
       'Cannot start agent x: it was leased GPU-j, and onejob does not know which nodes of /no/such belong to GPU-j.',
@@ -163,7 +163,7 @@ describe('what a sandbox is granted', () => {
     expect(() => grantDevices(host, { name: 'x', devices: [slice(0, 1)] })).toThrow('there is no /no/such/nvidiactl');
   });
 
-  test('without bubblewrap needs no node that has a number nobody knows', () => {
+  test('does not need a node with an unknown number without bubblewrap', () => {
     const grant = grantDevices({ ...host, mode: 'plain' }, { name: 'x', devices: [leased({ minor: null, uuid: 'GPU-j' })] });
     expect(grant).toMatchObject({ env: { CUDA_VISIBLE_DEVICES: 'GPU-j' }, gate: [] });
   });

@@ -1,6 +1,6 @@
 /**
- * What a process sandbox gets of its devices. Under bubblewrap exactly their nodes are in its /dev; without it every node of
- * the host stays there, and variables ask programs to look at the leased ones only, which holds nobody back.
+ * The devices of a process sandbox. With bubblewrap exactly their nodes are in its /dev. Without it every node of the host stays
+ * there, and variables ask programs to use only the leased ones, which restricts nobody.
  */
 import { statSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,17 +10,17 @@ import type { SandboxSpec } from '../runtime.ts';
 import type { Host } from './host.ts';
 
 export interface ProcessGrant {
-  /** They win over the owner's. */
+  /** They override the owner's. */
   readonly env: Readonly<Record<string, string>>;
-  /** Nodes to be mounted: where they lie on the host, and where in the sandbox. */
+  /** Nodes to mount: their path on the host, and in the sandbox. */
   readonly nodes: readonly { readonly host: string; readonly inside: string }[];
-  /** Groups by number that may open them, beside everybody. */
+  /** Ids of groups that may open them. */
   readonly groups: readonly number[];
-  /** What the gate opens before it runs a script. */
+  /** Nodes that the gate opens before it runs a script. */
   readonly gate: readonly string[];
 }
 
-/** @throws OnejobError E_DEVICES_GRANTED when a node that a leased device needs is not there, or cannot be told. */
+/** @throws OnejobError E_DEVICES_GRANTED if a node of a leased device is missing or unknown */
 export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>): ProcessGrant {
   const alone = mode === 'bubblewrap';
   const minors = alone ? readMigMinors(deviceDir) : null;
@@ -36,7 +36,7 @@ export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<
   };
   const missing = found.find(({ node, group }) => group === null && needed.includes(node));
   if (missing !== undefined) refuse(`there is no ${join(deviceDir, missing.node)} on this host`);
-  // What is not mounted is not there: a job would find no device, and nobody would say why.
+  // An unmounted node does not exist in the sandbox: a job would find no device, without an explanation.
   const hidden = alone && devices.find((device) => device.minor === null || (minors !== null && capsOf(device, minors) === null));
   if (hidden) refuse(`onejob does not know which nodes of ${deviceDir} belong to ${hidden.uuid}`);
   const there = found.filter(({ group }) => group !== null);
@@ -48,10 +48,7 @@ export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<
   };
 }
 
-/**
- * Bubblewrap's options for them. Programs find cards by what the kernel says below /sys; without devices a sandbox has none
- * of that.
- */
+/** Bubblewrap's options for them. Programs find cards through /sys, which a sandbox without devices does not have. */
 export function deviceArgs({ nodes }: ProcessGrant): string[] {
   if (nodes.length === 0) return [];
   const folders = new Set(nodes.map(({ inside }) => inside.slice(0, inside.lastIndexOf('/'))));
@@ -64,7 +61,7 @@ export function deviceArgs({ nodes }: ProcessGrant): string[] {
   ];
 }
 
-/** Null when there is no such node. */
+/** null if there is no such node. */
 function groupOf(path: string): number | null {
   try {
     return statSync(path).gid;

@@ -1,12 +1,12 @@
 /**
- * Files into and out of a workspace, by the system's `tar` running as the agent's user in the workspace: whatever the
- * archive says, it can write only what the job itself could.
+ * Copies files into and out of a workspace, with the system's `tar` running as the agent's user. Whatever the archive says, it
+ * can write only what the job itself could.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { PassThrough, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
 import { path } from './bubblewrap.ts';
 
 interface Workspace {
@@ -16,8 +16,8 @@ interface Workspace {
 }
 
 /**
- * Extracts the tar stream `files`. Absolute names lose their slash, names with `..` are refused, links outward are made
- * but never followed (GNU tar, "Absolute File Names"); devices cannot be made without root.
+ * Extracts the tar stream `files`. Absolute names lose their slash, names with `..` are refused, links that leave the workspace
+ * are created but never followed (GNU tar, "Absolute File Names"), and devices need root.
  * @throws OnejobError E_FILES
  */
 export async function extract(to: Workspace, files: Readable, signal: AbortSignal): Promise<void> {
@@ -26,24 +26,18 @@ export async function extract(to: Workspace, files: Readable, signal: AbortSigna
   if (stdin === null || stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   const said = firstBytes(stderr);
   const ended = exitOf(tar);
-  // A tar that fails stops reading; its own words are the better error than a broken pipe.
+  // A failed tar stops reading. Its own words explain more than a broken pipe.
   const [sent, exit] = await Promise.allSettled([pipeline(files, stdin), ended]);
   signal.throwIfAborted();
   const code = exit.status === 'fulfilled' ? exit.value : String(exit.reason);
-  if (code !== 0)
-    throw failed(
-      to.agent,
-      'put files into',
-      `tar ended with exit code ${code}: ${said()}`,
-      exit.status === 'rejected' ? exit.reason : null,
-    );
-  if (sent.status === 'rejected' && !isEarlyEnd(sent.reason))
-    throw failed(to.agent, 'put files into', String(sent.reason), sent.reason);
+  const fail = (why: string, cause: unknown): OnejobError => failed(to.agent, 'put files into', why, cause);
+  if (code !== 0) throw fail(`tar ended with exit code ${code}: ${said()}`, exit.status === 'rejected' ? exit.reason : null);
+  if (sent.status === 'rejected' && !isEarlyEnd(sent.reason)) throw fail(String(sent.reason), sent.reason);
 }
 
 /**
- * The workspace as a tar stream, or of it what is called one of `only`. What is missing, what the job made unreadable or
- * removes meanwhile is left out.
+ * The workspace as a tar stream, or only the entries in `only`. Files that are missing, unreadable, or removed meanwhile are left
+ * out.
  */
 export function archive(from: Workspace, signal: AbortSignal, only: readonly string[] | null = null): Readable {
   const names = only?.map((name) => `./${name}`) ?? ['.'];
@@ -56,7 +50,7 @@ export function archive(from: Workspace, signal: AbortSignal, only: readonly str
   tar.stdout.on('error', (error) => out.destroy(error));
   out.on('close', () => tar.kill('SIGKILL'));
   exitOf(tar).then(
-    // 1: a file changed while it was read. 2: one could not be read. In both the archive is whole.
+    // 1: a file changed while it was read. 2: a file could not be read. The archive is complete in both cases.
     (code) => {
       if (code === 0 || code === 1 || code === 2) out.end();
       else out.destroy(failed(from.agent, 'read files from', `tar ended with exit code ${code}: ${said()}`, null));
@@ -71,7 +65,7 @@ function runTar({ work, uid }: Workspace, args: readonly string[], signal: Abort
   return spawn('tar', args, { cwd: work, stdio: 'pipe', env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL', ...user });
 }
 
-/** Exit code, or the signal's name, once its pipes are read too. */
+/** The exit code or signal name of a child, once its pipes are closed. */
 function exitOf(child: ChildProcess): Promise<number | string> {
   return new Promise((resolve, reject) => {
     child.once('error', reject);
@@ -87,10 +81,9 @@ function firstBytes(stream: Readable): () => string {
   return () => text.trim().split('\n')[0]?.slice(0, 500) ?? '';
 }
 
-/** tar stops reading at the archive's end mark; what pads it after that is of no use. */
+/** tar stops at the archive's end mark and ignores the padding after it. */
 function isEarlyEnd(error: unknown): boolean {
-  const code = error instanceof Error && 'code' in error ? error.code : null;
-  return code === 'EPIPE' || code === 'ERR_STREAM_PREMATURE_CLOSE' || code === 'ECONNRESET';
+  return ['EPIPE', 'ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET'].includes(codeOf(error));
 }
 
 function failed(agent: AgentId, what: string, why: string, cause: unknown): OnejobError {

@@ -1,15 +1,15 @@
 /**
- * What an agent's folder holds. Everything a new manager needs to go on with a sandbox stands here and nowhere else, so
- * that `kill -9` of the old one loses nothing.
+ * The folder of an agent. It holds everything that a new manager needs to continue with a sandbox, so `kill -9` of the
+ * previous one loses nothing.
  *
  * ```
  * agents/AGENT/   spec.json    the intent, written before anything is started
- *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: for the kernel
- *                 proc, job    who the supervisor and the job's first process are
+ *                 run.sh       the supervisor's program; args: what bubblewrap is told; filter: the seccomp filter
+ *                 proc, job    identity of the supervisor and of the job's first process
  *                 stdin        the gate's standard input, a FIFO
- *                 log/         stdout, stderr, what goes on in stdout.BYTES, stderr.BYTES, and stdout.end, stderr.end once nothing more will come
+ *                 log/         stdout and stderr, continued in STREAM.BYTES; STREAM.end once a stream is complete
  *                 work home tmp   what the job may write
- * exits/AGENT     how the first process ended: one folder for all, so that one watch sees every exit
+ * exits/AGENT     exit code of the first process: one folder for all, so that one watch sees every exit
  * ```
  */
 import { lstatSync } from 'node:fs';
@@ -29,17 +29,15 @@ const intent = z.object({
   slot: z.string(),
   fingerprint: z.string(),
   mode: z.enum(['bubblewrap', 'plain']),
-  /** The agent's own user; null when it runs as the manager's. */
+  /** The agent's own user; null if it runs as the manager's. */
   uid: z.number().nullable(),
-  /** Folder that holds work, home and tmp. */
   files: z.string(),
-  /** Cgroup folders made for it; the one that can kill first. */
+  /** Its cgroup folders, the one that can kill first. */
   cgroups: z.array(z.string()),
 });
-/** What was decided about a sandbox before it was started. */
+/** What was decided about a sandbox before it started. */
 export type Intent = z.infer<typeof intent>;
 
-/** The paths of one runtime's folder. */
 export interface Layout {
   readonly agents: string;
   readonly exits: string;
@@ -49,11 +47,11 @@ export function layout(dir: string): Layout {
   return { agents: join(dir, 'agents'), exits: join(dir, 'exits') };
 }
 
-/** Prefixes of folders that are no sandbox: one being made, one being removed. */
+/** Prefixes of folders that are not sandboxes: being created, being removed. */
 export const unfinished = '.new-';
 export const doomed = '.gone-';
 
-/** Makes the agent's folder with its intent in it, both or neither. */
+/** Creates the agent's folder and the intent in it, in one step. */
 export async function makeFolder(at: Layout, about: Intent): Promise<string> {
   const draft = join(at.agents, unfinished + about.agent);
   const path = join(at.agents, about.agent);
@@ -62,14 +60,14 @@ export async function makeFolder(at: Layout, about: Intent): Promise<string> {
     writeFile(join(draft, 'spec.json'), JSON.stringify(about)),
     writeFile(join(draft, 'log/stdout'), ''),
     writeFile(join(draft, 'log/stderr'), ''),
-    // Long enough for any exit code, so that it can be written over in place when the disk is full.
+    // Long enough for any exit code, so that it can be overwritten in place on a full disk.
     writeFile(join(at.exits, about.agent), '-----\n'),
   ]);
   await rename(draft, path);
   return path;
 }
 
-/** @throws OnejobError E_SANDBOX_UNREAD when that cannot be told now. */
+/** @throws OnejobError E_SANDBOX_UNREAD if that is unknown now */
 function exists(path: string): boolean {
   try {
     return lstatSync(path, { throwIfNoEntry: false }) !== undefined;
@@ -79,8 +77,8 @@ function exists(path: string): boolean {
 }
 
 /**
- * The agent's intent; null when there is no such sandbox, `damaged` when a crash of the host left no whole one.
- * @throws OnejobError E_SANDBOX_UNREAD when it cannot be read now.
+ * The agent's intent; null if there is no such sandbox, `damaged` if a crash of the host destroyed it.
+ * @throws OnejobError E_SANDBOX_UNREAD if it cannot be read now
  */
 export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | null {
   const path = join(at.agents, agent);
@@ -88,14 +86,14 @@ export function readIntent(at: Layout, agent: AgentId): Intent | 'damaged' | nul
   let text = read();
   if (text === null) {
     if (!exists(path)) return null;
-    // It appears and goes as a whole, by a rename, which may have happened between the two looks.
+    // The folder appears and disappears by a rename, which may have happened between the two looks.
     text = read();
     if (text === null) return exists(path) ? 'damaged' : null;
   }
   return intent.safeParse(jsonOf(text)).data ?? 'damaged';
 }
 
-/** Agents that have a folder. @throws OnejobError E_SANDBOX_UNREAD when that cannot be read: then nothing is known (S6). */
+/** Agents that have a folder. @throws OnejobError E_SANDBOX_UNREAD if that cannot be read: then nothing is known (S6) */
 export async function agentsIn(at: Layout): Promise<AgentId[]> {
   const names = await readdir(at.agents).catch((error: unknown) => {
     throw unread(at.agents, error);
@@ -103,28 +101,28 @@ export async function agentsIn(at: Layout): Promise<AgentId[]> {
   return names.filter((name) => !name.startsWith('.'));
 }
 
-/** Who supervises the agent, and since which boot; null while that is not written. */
+/** The agent's supervisor and its boot; null until that is written. */
 export function supervisorOf(path: string): (ProcessIdentity & { readonly boot: string }) | null {
   const [boot, line, end] = readOr(join(path, 'proc'), '').split('\n');
   const found = parseStat(line ?? '');
   return found === null || end === undefined || boot === undefined ? null : { ...found, boot };
 }
 
-/** The sandbox's first process as the host sees it: bubblewrap, or the gate itself. */
+/** The sandbox's first process on the host: bubblewrap, or the gate itself. */
 export function firstProcessOf(path: string): ProcessIdentity | null {
   const [line, end] = readOr(join(path, 'job'), '').split('\n');
   return end === undefined ? null : parseStat(line ?? '');
 }
 
-/** The exit code as it was written; null while there is none. */
+/** The exit code; null until it is written. */
 function exitCode(at: Layout, agent: AgentId): number | null {
   const written = /^(\d+) *\n/.exec(readOr(join(at.exits, agent), ''));
   return written === null ? null : Number(written[1]);
 }
 
 /**
- * How the agent stands, from its folder alone. Death by a signal is 128 + its number, as Docker tells it too. Only a
- * host restart, or processes that are gone without having left a code, count as lost.
+ * The state of the agent, from its folder alone. Death by a signal is 128 + its number, as in Docker. It is lost only after a
+ * restart of the host, or if its processes are gone without an exit code.
  */
 export function stateOf(at: Layout, about: Intent, boot: string): SandboxSeen['state'] {
   const path = join(at.agents, about.agent);

@@ -1,33 +1,32 @@
-/** What the process runtime found on this host and was told; settled once, when it is created. */
+/** What the process runtime found on this host and was told when it was created. It does not change. */
 import type { Clock } from '../../core/clock.ts';
 import type { Cgroups } from './cgroup.ts';
 import type { Layout } from './folder.ts';
 
 export interface Host {
   readonly clock: Clock;
-  /** Id of this installation. */
   readonly owner: string;
   readonly at: Layout;
   readonly mode: 'bubblewrap' | 'plain';
-  /** Why that mode: one sentence. */
+  /** The reason for that mode, as a sentence. */
   readonly why: string;
   readonly root: boolean;
   readonly boot: string;
-  /** Bubblewrap's options for what sandboxes see of the host. */
+  /** Bubblewrap's options for the parts of the host that sandboxes see. */
   readonly mounts: readonly string[];
-  /** System calls that jobs may not make, for the kernel; null where nothing here puts a job under it. */
+  /** Seccomp filter of system calls that jobs may not make; null if it cannot be applied here. */
   readonly filter: Uint8Array | null;
-  /** What holds the number of a job's processes; null where nothing does. */
+  /** What limits the number of a job's processes; null if nothing does. */
   readonly processLimit: 'cgroup' | 'rlimit' | null;
   readonly cgroups: Cgroups;
-  /** Descriptors that the manager was started with and that would be handed on to every job. */
+  /** Descriptors that the manager inherited and would pass on to every job. */
   readonly inherited: readonly number[];
-  /** Folder in which all managers of the host note the users they gave to agents. */
+  /** Folder in which all managers of the host record the users of their agents. */
   readonly uidClaims: string;
-  /** Where the host's device nodes lie: `/dev`. */
+  /** Folder of the host's device nodes: `/dev`. */
   readonly deviceDir: string;
-  /** Holds jobs' folders when they run as another user and nothing can be mounted for them; others must be able to pass above it. */
+  /** Folder for jobs that run as another user without mounts. Others must be able to pass through its parents. */
   readonly openDir: string;
-  /** Bytes kept of each output stream of an agent until they are read, the newest; default 128 MiB. */
+  /** Bytes of each output stream that are kept until they are read, the newest. Default 128 MiB. */
   readonly outputLimit: number;
 }

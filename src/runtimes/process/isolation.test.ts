@@ -1,4 +1,4 @@
-/** What a hostile job can reach, and what limits hold it. Against real sandboxes; the parts that need root say so. */
+/** What a hostile job can reach, and which limits apply, with real sandboxes. The parts that need root say so. */
 import {
   chmodSync,
   existsSync,
@@ -220,7 +220,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     if (root) expect((await run('ulimit -Hc', { ulimits: [{ name: 'core', soft: 512, hard: 1024 }] })).out).toMatch(/^[12]\n/);
   });
 
-  test('are ended by the kernel at their memory limit, or it is said that there is none', async () => {
+  test('are ended by the kernel at their memory limit, or told that there is none', async () => {
     const script = 'exec tail /dev/zero';
     if (cgroups.memory === null) {
       await standby({ memory: 64 * 1024 * 1024 });
@@ -267,7 +267,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
     expect((Math.max(...seconds) / (performance.now() - started)) * 1000).toBeLessThan(0.5);
   });
 
-  test('are refused what the runtime cannot give, by name', async () => {
+  test('are refused by name what the runtime does not support', async () => {
     const refused = (changes: Partial<Recipe>, code: string) =>
       expect(runtime.prepare(specOf({ ...plainRecipe, ...changes }), () => {}, never)).rejects.toMatchObject({
         code,

@@ -1,4 +1,4 @@
-/** Output that goes on in other files, of which the oldest are deleted (`supervisor.ts`). */
+/** Output in several files, the oldest of which are deleted (`supervisor.ts`). */
 
 import { rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -24,7 +24,7 @@ async function read(from: LogPosition = start): Promise<LogChunk[]> {
 const told = (chunks: readonly LogChunk[]) =>
   chunks.map(({ stream, bytes, missing = 0 }) => [stream, missing, Buffer.from(bytes).toString()]);
 
-test('it is read from file to file, from any position', async () => {
+test('output is read from file to file, from any position', async () => {
   put('stdout', 'one ');
   put('stdout.4', 'two ');
   put('stdout.8', 'three');
@@ -37,7 +37,7 @@ test('it is read from file to file, from any position', async () => {
   }
 });
 
-test('where files are gone it is known how much is missing, and reading goes on after it', async () => {
+test('missing files are counted, and reading continues after them', async () => {
   rmSync(join(dir.path, 'stdout'));
   put('stdout.1000', 'the ');
   put('stdout.1004', 'end');
@@ -49,7 +49,7 @@ test('where files are gone it is known how much is missing, and reading goes on 
   expect(told(await read({ ...start, stdout: 1_002 }))[0]).toEqual(['stdout', 0, 'e ']);
 });
 
-test('a file that is deleted while it is read is read to its end, and the next one after it', async () => {
+test('a file that is deleted during the read is read to its end, then the next one', async () => {
   put('stdout', 'a'.repeat(200_000));
   put('stdout.200000', 'b');
   let text = '';

@@ -1,29 +1,29 @@
-/** Following a sandbox's log files: every byte once, live, in bounded pieces, from any position. */
-
+/** Follows a sandbox's log files from any position: every byte once, live, in bounded pieces. */
 import { existsSync } from 'node:fs';
-import { type FileHandle, open, readdir } from 'node:fs/promises';
+import { type FileHandle, open } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { codeOf, OnejobError } from '../../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import { namesIn } from '../../system/files.ts';
 import { mayPass } from '../../system/process-identity.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 
 const streams = ['stdout', 'stderr'] as const;
-/** Bytes of one chunk at most. */
+/** Maximum bytes of one chunk. */
 const chunkSize = 64 * 1024;
-/** ms that output may still come after the exit: something the job left behind can hold a pipe open. */
+/** ms that output may still arrive after the exit: a process that the job left behind can hold a pipe open. */
 const lingering = 2_000;
-/** ms between looks when the kernel has told nothing. */
+/** ms between looks if the kernel reports no change. */
 const slowLook = 1_000;
-/** ms until what could not be read is tried again. */
+/** ms until a failed read is tried again. */
 const retryPause = 500;
 
 /**
- * Yields what is in `folder` (an agent's `log` folder) after `from`, and returns once `hasExited` says so and all is
- * read, or the folder is gone. Reads on only when asked, so a slow reader costs no memory and stops nothing. What cannot
- * be read now is tried again: no free descriptor and a failing disk say nothing about the sandbox.
- * @throws OnejobError E_FILES when somebody took the files away.
+ * Yields what is in `folder` (an agent's `log` folder) after `from`. Returns once `hasExited` and everything was read, or the
+ * folder is gone. Reads only on demand, so a slow reader costs no memory and stops nothing. A failed read is tried again: a lack
+ * of descriptors or a failing disk says nothing about the sandbox.
+ * @throws OnejobError E_FILES if somebody removed the files
  */
 export async function* followLog(
   clock: Clock,
@@ -36,13 +36,12 @@ export async function* followLog(
   while (!signal.aborted) {
     try {
       for await (const chunks of followOnce(clock, folder, at, hasExited, signal)) {
-        // Counted before it is given away: who takes it may throw, and that is no reason to give it again.
+        // Counted before the yield: a consumer that throws must not get it again.
         at = chunks.reduce(advance, at);
         yield chunks;
       }
       return;
     } catch (error) {
-      // Removed while it was read.
       if (codeOf(error) === 'ENOENT' && !existsSync(folder)) return;
       if (!mayPass(error)) throw lostLog(folder, error);
     }
@@ -79,9 +78,9 @@ async function* followOnce(
       yield chunks;
       continue;
     }
-    // Only what is read after the end was seen is all there is.
+    // The log is complete only if it was read after the end was seen.
     if (complete) return;
-    // No folder any more: removed, and what is still open of it will not grow.
+    // Without the folder the sandbox was removed, and its open files do not grow.
     const closed = !existsSync(folder) || streams.every((stream) => existsSync(join(folder, `${stream}.end`)));
     if (exitedAt === null && hasExited()) exitedAt = clock.now();
     complete = exitedAt !== null && (closed || clock.now() - exitedAt > lingering);
@@ -91,17 +90,13 @@ async function* followOnce(
 
 interface Segment {
   readonly name: string;
-  /** Bytes of the stream that come before it. */
+  /** Bytes of the stream before it. */
   readonly start: number;
 }
 
-/** The files of one stream (`supervisor.ts`), the oldest first. */
+/** The files of one stream (`supervisor.ts`), oldest first. */
 async function segmentsOf(folder: string, stream: string): Promise<Segment[]> {
-  const names = await readdir(folder).catch((error: unknown) => {
-    if (codeOf(error) === 'ENOENT') return [];
-    throw error;
-  });
-  const found = names.flatMap((name): Segment[] => {
+  const found = (await namesIn(folder)).flatMap((name): Segment[] => {
     if (name === stream) return [{ name, start: 0 }];
     const start = name.startsWith(`${stream}.`) ? name.slice(stream.length + 1) : '';
     return /^\d+$/.test(start) ? [{ name, start: Number(start) }] : [];
@@ -109,7 +104,7 @@ async function segmentsOf(folder: string, stream: string): Promise<Segment[]> {
   return found.sort((a, b) => a.start - b.start);
 }
 
-/** Reads one stream from file to file. What is open stays readable when the supervisor deletes it. */
+/** Reads one stream across its files. An open file stays readable when the supervisor deletes it. */
 function createStreamReader(folder: string, stream: (typeof streams)[number]) {
   let current: { readonly file: FileHandle; readonly start: number } | null = null;
 
@@ -118,7 +113,7 @@ function createStreamReader(folder: string, stream: (typeof streams)[number]) {
     await current?.file.close();
     current = { file, start: segment.start };
   };
-  /** The last file that begins at `position` or before, or the first one that is left. */
+  /** The last file that begins at `position` or before, else the first one. */
   const find = async (position: number): Promise<Segment | null> => {
     const segments = await segmentsOf(folder, stream);
     return segments.findLast(({ start }) => start <= position) ?? segments[0] ?? null;
@@ -126,17 +121,17 @@ function createStreamReader(folder: string, stream: (typeof streams)[number]) {
 
   return {
     stream,
-    /** @throws what Node throws: there always is a file, unless somebody took it away */
+    /** @throws what Node throws: a file always exists, unless somebody removed it */
     async open(position: number): Promise<void> {
       await enter((await find(position)) ?? { name: stream, start: 0 });
     },
-    /** Bytes at `position`, or at the next one that is still there, with how many are missing before. None: nothing more for now. */
+    /** Bytes at `position`, or at the next kept one, and how many are missing before. Empty: nothing more for now. */
     async read(position: number): Promise<{ readonly bytes: Uint8Array; readonly missing: number }> {
       while (current !== null) {
         const at = Math.max(position, current.start);
         const bytes = await readAt(current.file, at - current.start);
         if (bytes.length > 0) return { bytes, missing: at - position };
-        // A file that another follows has grown for the last time, also since it was read.
+        // A file with a successor does not grow any more, but may have grown since it was read.
         const { start } = current;
         const next = (await segmentsOf(folder, stream)).find((segment) => segment.start > start);
         if (next === undefined) return { bytes, missing: 0 };
@@ -155,12 +150,11 @@ function createStreamReader(folder: string, stream: (typeof streams)[number]) {
 async function readAt(file: FileHandle, position: number): Promise<Uint8Array> {
   const buffer = Buffer.allocUnsafe(chunkSize);
   const { bytesRead } = await file.read(buffer, 0, chunkSize, position);
-  // A short piece must not keep a whole buffer alive.
+  // A short piece must not keep a whole buffer in memory.
   return bytesRead < chunkSize / 4 ? Uint8Array.from(buffer.subarray(0, bytesRead)) : buffer.subarray(0, bytesRead);
 }
 
 function lostLog(folder: string, cause: unknown): OnejobError {
   if (cause instanceof OnejobError) return cause;
-  const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_FILES', `Cannot follow the log in ${folder}: ${why}.`, { cause });
+  return new OnejobError('E_FILES', `Cannot follow the log in ${folder}: ${messageOf(cause)}.`, { cause });
 }

@@ -1,5 +1,4 @@
-/** Making a sandbox: the intent first, then its folders, then the supervisor that starts it. */
-
+/** Makes a sandbox: first the intent, then its folders, then the supervisor that starts it. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { existsSync } from 'node:fs';
@@ -20,7 +19,7 @@ import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
 
-/** What sandboxes of this recipe are made from: the recipe, how they are kept apart, and the boot. */
+/** What sandboxes of this recipe are made from: the recipe, the isolation, and the boot. */
 export function fingerprintOf(host: Host, recipe: Recipe): string {
   return createHash('sha256')
     .update(JSON.stringify([recipe, host.mode, host.filter !== null, host.boot]))
@@ -29,7 +28,7 @@ export function fingerprintOf(host: Host, recipe: Recipe): string {
 }
 
 /**
- * Refuses what a process cannot give, rather than leaving it out.
+ * Refuses a recipe that a process cannot fulfil, rather than ignoring a part of it.
  * @throws OnejobError E_RECIPE or E_MOUNT_MISSING
  */
 export function checkRecipe(host: Host, recipe: Recipe): void {
@@ -57,14 +56,14 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   });
 }
 
-/** Whether there is no such place in a sandbox and none can be made. */
+/** Whether the path does not exist in a sandbox and cannot be created. */
 function isReadOnly(container: string): boolean {
   return /^\/(usr|opt|s?bin|lib\w*|proc|dev|nix|gnu)\//.test(container) && !existsSync(container);
 }
 
 /**
- * Makes and starts a sandbox that is not there yet; resolves when its supervisor was started.
- * @throws OnejobError, E_DEVICES_GRANTED among others, before anything is made.
+ * Creates and starts a new sandbox. Resolves when its supervisor has started.
+ * @throws OnejobError, for example E_DEVICES_GRANTED before anything is created
  */
 export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
   const { recipe, agent } = spec;
@@ -74,7 +73,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const uid = host.root ? await claimUid(host.uidClaims, final) : null;
   const groups = makeCgroups(host.cgroups, agent, recipe);
   for (const line of groups.missing) progress(line);
-  // Another user cannot pass through the closed state directory, so without mounts its files must lie elsewhere.
+  // Another user cannot pass through the closed state directory, so without mounts its files are elsewhere.
   const files = bubblewrap || uid === null ? final : join(host.openDir, agent);
   const about: Intent = {
     owner: host.owner,
@@ -111,7 +110,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   if (spec.devices.length > 0 && !isGiven('nofile')) limits.push(`--nofile=${openFilesForDevices()}`);
   const become = [...processLimit(host, recipe), ...(uid === null ? [] : asUser(uid, grant.groups))];
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
-  // Nothing else as its environment, and a session of its own, so that ending it ends no supervisor.
+  // An empty environment otherwise, and its own session, so that ending it does not end the supervisor.
   const plain = ['setsid', ...confine, ...become, 'env', '-i', ...variables, ...gate];
   const script = supervisorScript({
     command: [
@@ -134,8 +133,8 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
 }
 
 /**
- * Holds the number of its processes where no control group does: they are counted by user, and from Linux 5.14 on by user
- * namespace, so the job has to have one of these for itself.
+ * Limits the number of its processes if no control group does. Linux counts them by user, and since 5.14 by user namespace, so
+ * the job needs its own.
  */
 function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readonly string[] {
   if (processLimit !== 'rlimit' || pids === null || ulimits.some(({ name }) => name === 'nproc')) return [];
@@ -144,11 +143,11 @@ function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readon
 
 async function start(folder: string, { at, clock, inherited }: Host, agent: AgentId): Promise<void> {
   await using nothing = await open('/dev/null', 'r+');
-  // A descriptor that the manager was given by whoever started it is no business of a job: Node would pass it on.
+  // Node would pass on the descriptors that the manager inherited, so /dev/null covers them.
   const covered = Array.from({ length: Math.max(0, ...inherited) + 1 }, (_, fd) =>
     inherited.includes(fd) ? nothing.fd : 'ignore',
   );
-  // Its own session and nothing of ours held open: it must outlive us.
+  // Its own session, and none of our descriptors: it must outlive us.
   const child = spawn('/bin/sh', ['./run.sh', agent], {
     cwd: folder,
     detached: true,
@@ -156,7 +155,7 @@ async function start(folder: string, { at, clock, inherited }: Host, agent: Agen
     env: { PATH: path, [markVariable]: agent },
   });
   child.unref();
-  // Its death without a code is noticed at once by whoever watches the exits; with a code this tells nothing new.
+  // Touching the file reports a death without an exit code to those who watch the exits.
   child.once('exit', () => {
     const now = clock.wall() / 1_000;
     utimes(join(at.exits, agent), now, now).catch(() => {});
@@ -170,13 +169,13 @@ async function start(folder: string, { at, clock, inherited }: Host, agent: Agen
   await promise;
 }
 
-/** The folder that others may pass through but not list. @throws OnejobError when somebody else made it. */
+/** Creates the folder that others may pass through but not list. @throws OnejobError if somebody else created it */
 async function makeOpen(path: string): Promise<void> {
   await mkdir(path, { mode: 0o711, recursive: true }).catch((error: NodeJS.ErrnoException) => {
     if (error.code !== 'EEXIST') throw error;
   });
   const found = await lstat(path);
-  // Whatever the umask is.
+  // Independent of the umask.
   if (found.isDirectory() && found.uid === process.getuid?.()) return chmod(path, 0o711);
   throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder that belongs to this user.`, {
     hint: 'Remove it.',
@@ -185,7 +184,7 @@ async function makeOpen(path: string): Promise<void> {
 
 async function makeFiles(files: string, uid: number | null, mounted: boolean): Promise<void> {
   await mkdir(files, { recursive: true, mode: 0o700 });
-  // Under bubblewrap the folder above is closed to all, and bubblewrap has no right to pass through a closed one of the job.
+  // With bubblewrap the parent folder is closed to all, and bubblewrap may not pass through a closed folder of the job.
   const make = async (name: string): Promise<void> => {
     const path = join(files, name);
     await mkdir(path, { recursive: true });
@@ -194,7 +193,7 @@ async function makeFiles(files: string, uid: number | null, mounted: boolean): P
   };
   await Promise.all(['work', 'home', 'tmp'].map(make));
   if (uid === null || mounted) return;
-  // Passed through by its group alone and not the job's own, so that no job can open its files to others.
+  // Only its group may pass through, and it does not belong to the job, so no job can open its files to others.
   await chown(files, 0, uid);
   await chmod(files, 0o710);
 }

@@ -1,4 +1,4 @@
-/** The runtime contract, against real processes of this host. */
+/** The runtime contract, with real processes of this host. */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';

@@ -1,10 +1,9 @@
 /**
- * The process runtime: sandboxes that are processes of this host, kept apart by bubblewrap where it works.
+ * The process runtime: sandboxes are processes of this host, isolated by bubblewrap if it works.
  *
- * Guarantees: all that is known of a sandbox stands in its folder (`folder.ts`), so a new manager goes on where a killed
- * one stopped; no job ends with the manager; under root no job runs as root, and no two agents as the same user.
+ * Guarantees: the folder of a sandbox (`folder.ts`) holds everything about it, so a new manager continues where a killed one
+ * stopped. No job ends with the manager. Under root no job runs as root, and no two agents as the same user.
  */
-
 import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
 import { release } from 'node:os';
 import { join } from 'node:path';
@@ -31,24 +30,24 @@ import { filterLoader, seccompFilter } from './seccomp.ts';
 import { killWhole, terminate } from './tree.ts';
 import { firstUid } from './uids.ts';
 
-/** What is settled otherwise than by looking at this host; a test does so. */
+/** Settings that tests choose instead of looking at the host. */
 type Given = 'clock' | 'cgroups' | 'deviceDir' | 'openDir' | 'outputLimit' | 'uidClaims';
 
 export interface ProcessRuntimeOptions extends Pick<Host, 'owner'>, Partial<Pick<Host, Given>> {
-  /** Folder for sandboxes in the state directory; made when missing. */
+  /** Folder for sandboxes in the state directory; created if missing. */
   readonly dir: string;
-  /** User id of the manager; 0 gives each agent a user of its own. Default: the process's. */
+  /** User id of the manager. With 0 each agent gets its own user. Default: the process's. */
   readonly uid?: number;
-  /** `auto`: where a probe succeeds. Default `auto`. */
+  /** `auto`: if a probe succeeds. Default `auto`. */
   readonly bubblewrap?: 'auto' | 'off';
 }
 
-/** Sets up the runtime: probes bubblewrap, finds control groups, makes its folders. */
+/** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
-  return processRuntime(await settle(options));
+  return processRuntime(await lookAtHost(options));
 }
 
-async function settle(options: ProcessRuntimeOptions): Promise<Host> {
+async function lookAtHost(options: ProcessRuntimeOptions): Promise<Host> {
   const { clock = systemClock } = options;
   const root = (options.uid ?? process.getuid?.()) === 0;
   const at = layout(options.dir);
@@ -59,7 +58,7 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
     ? await probeBubblewrap(limit.signal, root ? firstUid : null, filter)
     : { usable: false, filtered: false, why: 'Bubblewrap was turned off.' };
   for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
-  // A job that runs as whoever started onejob could do all of it through another process of his.
+  // A job that runs as the user who started onejob could do everything through another process of that user.
   const filtered = probe.usable ? probe.filtered : root && filter !== null && (await canLoad(filter, options.dir));
   const cgroups = options.cgroups ?? findCgroups(options.owner);
   return {
@@ -82,13 +81,13 @@ async function settle(options: ProcessRuntimeOptions): Promise<Host> {
   };
 }
 
-/** Whether a kernel that calls itself `release` is of this version or later. */
+/** Whether a kernel release has this version or a later one. */
 function isSince(release: string, major: number, minor: number): boolean {
   const [first = 0, second = 0] = release.split('.').map((part) => Number.parseInt(part, 10));
   return first > major || (first === major && second >= minor);
 }
 
-/** Whether a command was put under the filter, and says so itself. */
+/** Whether a command ran under the filter, according to its own status. */
 async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
   const file = join(dir, '.filter');
   await writeFile(file, filter);
@@ -131,7 +130,7 @@ function processRuntime(host: Host): Runtime {
 
   return {
     name: 'process',
-    // They are named after the agent.
+    // Its groups are named after the agent.
     groupsOf: () => [],
     capabilities: {
       weaker: weaker(host),
@@ -149,7 +148,7 @@ function processRuntime(host: Host): Runtime {
         checkRecipe(host, spec.recipe);
         const state = look(spec.agent);
         if (state?.kind === 'running' || state?.kind === 'exited') return { fingerprint: needed(spec.agent).fingerprint };
-        // Begun and never started: by a manager that was killed, or by us with a failure.
+        // It was begun and never started: by a manager that was killed, or by a failed attempt.
         await removeSandbox(host, spec.agent);
         signal.throwIfAborted();
         await makeSandbox(host, spec, progress);
@@ -171,7 +170,7 @@ function processRuntime(host: Host): Runtime {
     signal: async (agent, signal) => {
       const about = known(agent);
       if (about === null) return;
-      // Before its first process is known there is nothing to signal, and it would go on to start.
+      // Before its first process is known nothing can be signalled, and it would still start.
       await untilStarted(host.clock, folder(agent), hasExited(agent));
       if (signal === 'TERM') terminate(folder(agent), about);
       else await killWhole(host.clock, folder(agent), about);
@@ -225,15 +224,14 @@ function weaker(host: Host): string {
   return 'Jobs run as your own user without isolation: they can read, write and use everything that you can, including every GPU.';
 }
 
-/** ms between looks at everything: finds sandboxes whose processes were killed without leaving a code. */
+/** ms between looks at all sandboxes, to find those whose processes were killed without an exit code. */
 const slowLook = 5_000;
-/** ms until what could not be read is tried again. */
+/** ms until a failed read is tried again. */
 const soonLook = 1_000;
 
 /**
- * Exits and removals of sandboxes as they happen, for any number of readers.
- * Watches until `signal` aborts; says `lost` when something cannot be read, and `connected` once all could. `look` tells how one
- * agent stands, null when it has no sandbox.
+ * Exits and removals of sandboxes as they happen, until `signal` aborts. Yields `lost` if something cannot be read, and
+ * `connected` once everything could be. `look` returns the state of an agent, null if it has no sandbox.
  */
 export async function* followExits(
   clock: Clock,
@@ -242,7 +240,7 @@ export async function* followExits(
   signal: AbortSignal,
 ): AsyncGenerator<RuntimeEvent> {
   using watch = watchFolders(clock, [at.agents, at.exits], signal);
-  /** Agents with a sandbox, and whether their exit was told. */
+  /** Agents with a sandbox, and whether their exit was reported. */
   const known = new Map<AgentId, boolean>();
   const all = async (): Promise<ReadonlySet<string>> => new Set([...known.keys(), ...(await agentsIn(at))]);
   const tell = (agent: AgentId): RuntimeEvent | null => {
@@ -256,7 +254,7 @@ export async function* followExits(
     return null;
   };
   let isLost = false;
-  /** Agents to look at; null for all of them. */
+  /** Agents to look at; null for all. */
   let names: ReadonlySet<string> | null = null;
   yield { kind: 'connected' };
   while (!signal.aborted) {

@@ -1,5 +1,4 @@
-/** Handing the frame to a gate through its FIFO. */
-
+/** Writes the frame to a gate through its FIFO. */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { Socket } from 'node:net';
 import { join } from 'node:path';
@@ -11,9 +10,9 @@ import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
 
 /**
- * Writes `frame` to the gate in the folder `path`; resolves when the kernel has all of it, or at once when the gate has
- * released before.
- * @throws OnejobError E_GATE_ENDED when the gate has ended, or does not read; the abort reason when aborted.
+ * Writes `frame` to the gate in the folder `path`. Resolves when the kernel has all of it, or at once if the gate was released
+ * before.
+ * @throws OnejobError E_GATE_ENDED if the gate has ended or does not read; the abort reason if aborted
  */
 export async function releaseGate(
   clock: Clock,
@@ -24,7 +23,7 @@ export async function releaseGate(
   signal: AbortSignal,
 ): Promise<void> {
   const until = clock.now() + startTimeout;
-  // The sandbox writes who it is right after it has opened its input: before that nobody would read.
+  // The sandbox records its identity right after it has opened its input. Nobody reads the FIFO before.
   const started = await untilStarted(clock, path, over, signal);
   signal.throwIfAborted();
   if (!started) throw ended(agent, 'its gate did not start');
@@ -36,7 +35,7 @@ export async function releaseGate(
   };
   if (useless()) return;
   const fd = openGate(join(path, 'stdin'));
-  // Nobody reads there any more: released since, or ending.
+  // Nobody reads any more: it was released, or is ending.
   if (fd === null && useless()) return;
   if (fd === null) throw ended(agent, 'its gate has closed its input');
   const socket = new Socket({ fd, readable: false, writable: true });
@@ -54,7 +53,7 @@ export async function releaseGate(
     });
     while (!written && failure === null) {
       signal.throwIfAborted();
-      // A large frame waits for the gate to read; one that was released meanwhile never will.
+      // A large frame waits for the gate to read. A gate that was released meanwhile never does.
       await Promise.race([settled, watch.next(500)]);
       if (!written && useless()) return;
       if (clock.now() > until + startTimeout) throw ended(agent, 'its gate did not read its script in time');
@@ -74,7 +73,7 @@ function openGate(path: string): number | null {
   }
 }
 
-/** Whether the gate has said so already: its markers are the first that is in the log. */
+/** Whether the gate was released already. Its markers are at the beginning of the log. */
 function hasReleased(path: string, agent: AgentId): boolean {
   const buffer = Buffer.alloc(4096);
   const fd = openSync(join(path, 'log/stdout'), 'r');
@@ -93,7 +92,7 @@ function ended(agent: AgentId, why: string): OnejobError {
 /** ms a sandbox may take to start its first process. */
 const startTimeout = 10_000;
 
-/** Resolves true when it is known, false when the sandbox has ended (`over`), or does not start in time. */
+/** Resolves to true once its first process is known; to false if the sandbox has ended (`over`) or does not start in time. */
 export async function untilStarted(
   clock: Clock,
   path: string,

@@ -1,5 +1,4 @@
-/** Removing a sandbox so that nothing of it is left, and what dead managers left half made. */
-
+/** Removes a sandbox completely, and the unfinished work of dead managers. */
 import { lstatSync } from 'node:fs';
 import { readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
@@ -14,12 +13,12 @@ import type { Host } from './host.ts';
 import { hasSettled, killSupervisor, killTree } from './tree.ts';
 import { freeLostUids, freeUid, isAgentUid, uidOf } from './uids.ts';
 
-/** ms that killed processes may take to be gone. */
+/** ms that killed processes may take to end. */
 const killTimeout = 5_000;
 /** ms that a supervisor may take to end after its job. */
 const settleTime = 100;
 
-/** Ends and removes an agent's sandbox. Nothing there is no error. @throws OnejobError E_SANDBOX_STUCK, E_SANDBOX_UNREAD, E_REMOVE */
+/** Ends and removes an agent's sandbox, if there is one. @throws OnejobError E_SANDBOX_STUCK, E_SANDBOX_UNREAD, E_REMOVE */
 export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   const folder = join(host.at.agents, agent);
   const read = readIntent(host.at, agent);
@@ -29,7 +28,7 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
     await removeGroups(host.clock, about.cgroups);
     if (about.files !== folder) await removeTree(about.files);
     if (about.uid !== null) await removeStrays(about);
-    // From here on no look finds half of it; a crash leaves a folder whose name says what is to be done.
+    // Nobody sees a half-removed sandbox from here on. After a crash the name of the folder says what is to be done.
     await rename(folder, join(host.at.agents, doomed + agent));
   }
   await removeTree(join(host.at.agents, doomed + agent));
@@ -38,8 +37,8 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
 }
 
 /**
- * What a damaged sandbox must have been made from, as far as the host still shows it: its user, its groups, and by the
- * mark in their environment its processes. Taken for a plain one, so that all of these are looked for.
+ * What a damaged sandbox was made from, as far as the host shows it: its user, its groups, and its processes by the mark in their
+ * environment. It counts as plain, so that all of these are looked for.
  */
 async function guess(host: Host, agent: AgentId): Promise<Intent> {
   const folder = join(host.at.agents, agent);
@@ -56,14 +55,14 @@ async function killAll(clock: Clock, folder: string, about: Intent): Promise<voi
     const left = killTree(folder, about);
     if (!left && hasSettled(folder)) return;
     const waited = clock.now() - begun;
-    // What is left of a supervisor whose job is dead ends by itself within milliseconds, unless something holds its pipes.
+    // A supervisor whose job is dead ends within milliseconds, unless something holds its pipes.
     if (waited > settleTime && !killSupervisor(folder, about) && !left) return;
     if (waited > killTimeout) {
       const message = `Cannot remove agent ${about.agent}: its processes were killed, but still exist.`;
       const hint = 'A process that waits for a disk or device ends when the disk or device responds.';
       throw new OnejobError('E_SANDBOX_STUCK', message, { retry: true, hint });
     }
-    // No event tells the end of a process that is not our child.
+    // No event reports the end of a process that is not our child.
     await sleep(clock, pause);
   }
 }
@@ -76,32 +75,32 @@ async function removeGroups(clock: Clock, paths: readonly string[]): Promise<voi
   }
 }
 
-/** Removes a folder a job could write: with files of any mode, names of any bytes, and however many. */
+/** Removes a folder that a job could write to: any mode, any file names, any number of files. */
 async function removeTree(path: string): Promise<void> {
   if (lstatSync(path, { throwIfNoEntry: false }) === undefined) return;
   if (await isSmall(path)) {
     try {
       return await rm(path, { recursive: true, force: true });
     } catch {
-      // The programs below may get further.
+      // The programs below may succeed.
     }
   }
   const env = { env: { PATH: searchPath, LC_ALL: 'C' } };
   if ((await run('rm', ['-rf', '--', path], env)).code === 0) return;
-  // A folder that its owner may not enter; only met when we are not root.
+  // A folder that its owner may not enter; possible only if we are not root.
   await run('chmod', ['-R', 'u+rwX', '--', path], env);
   const { code, error, stderr } = await run('rm', ['-rf', '--', path], env);
   if (code === 0) return;
   throw new OnejobError('E_REMOVE', `Cannot remove ${path}: ${stderr.split('\n')[0]}.`, { retry: true, cause: error });
 }
 
-/** Whether the job has left no files, so that a process of its own for removing them is not worth its start. */
+/** Whether the job left no files, so that a separate process is not worth its start. */
 async function isSmall(path: string): Promise<boolean> {
   const left = await Promise.all(['work', 'home', 'tmp'].map((name) => readdir(join(path, name)).catch(() => [])));
   return left.flat().length === 0;
 }
 
-/** A job without bubblewrap can write to shared folders; what its own user owns there is its. */
+/** A job without bubblewrap can write to shared folders. Files of its own user belong to it. */
 async function removeStrays(about: Intent): Promise<void> {
   const { uid, mode } = about;
   if (mode !== 'plain' || uid === null || !isAgentUid(uid)) return;
@@ -113,7 +112,7 @@ async function removeStrays(about: Intent): Promise<void> {
   }
 }
 
-/** Removes what no living sandbox needs; `busy` are agents that are being made or removed right now. */
+/** Removes everything that no living sandbox needs. `busy`: agents that are being created or removed now. */
 export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Promise<void> {
   const names = await readdir(host.at.agents);
   const living = new Set(names.filter((name) => !name.startsWith('.')));
@@ -130,11 +129,11 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
   if (busy.size === 0) await tidyShared(host);
 }
 
-/** Removes what agents share, when no agent is left. */
+/** Removes what agents share, if no agent is left. */
 export async function tidyShared(host: Host): Promise<void> {
   const isEmpty = async (): Promise<boolean> => (await readdir(host.at.agents)).length === 0;
   if (!(await isEmpty())) return;
-  // A supervisor ends a moment after it has said how its job ended, and until then its group cannot be removed.
+  // A supervisor ends a moment after it has recorded the end of its job. Until then its group cannot be removed.
   for (let tries = 50; !removeCgroupRoots(host.cgroups) && tries > 0; tries--) {
     await sleep(host.clock, 20);
     if (!(await isEmpty())) return;

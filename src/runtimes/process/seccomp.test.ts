@@ -133,23 +133,23 @@ describe.each(Object.entries(machines))('the filter on %s', (_name, [arch, audit
     expect(say(number)).toBe(harmless.includes(name) ? 'allow' : 'EPERM');
   });
 
-  test('lets clone make threads and processes, and no namespace', () => {
+  test('lets clone create threads and processes, but no namespace', () => {
     expect(say(clone, 0x3d0f00)).toBe('allow');
     expect(say(clone, 0x11)).toBe('allow');
     for (const flag of [0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000])
       expect(say(clone, 0x11 | flag)).toBe('EPERM');
   });
 
-  test('says of clone3 and of calls that nobody knows yet that there is none', () => {
+  test('reports clone3 and unknown calls as not implemented', () => {
     for (const number of [435, 467, 600, 0x40000000, 0xffffffff]) expect(say(number)).toBe('ENOSYS');
     expect(say(466)).toBe('allow');
   });
 
-  test('lets sockets be of any family but AF_ALG and AF_VSOCK', () => {
+  test('allows sockets of any family but AF_ALG and AF_VSOCK', () => {
     expect([1, 2, 10, 16, 17, 38, 39, 40, 44].filter((family) => say(socket, family) !== 'allow')).toEqual([38, 40]);
   });
 
-  test('lets a program ask for its personality, and switch to none that weakens it', () => {
+  test('lets a program query its personality, but not weaken it', () => {
     expect([0, 8, 0x20000, 0xffffffff, 0x0040000, 0x400000].map((one) => say(personality, one))).toEqual([
       'allow',
       'allow',
@@ -165,10 +165,10 @@ describe.each(Object.entries(machines))('the filter on %s', (_name, [arch, audit
   });
 });
 
-test('lets 32-bit programs make sockets by socketcall, as the glibc of Debian and Ubuntu does', () => {
+test('lets 32-bit programs create sockets with socketcall, as the glibc of Debian and Ubuntu does', () => {
   expect(answer('x64', { audit: 0x40000003, number: 102, argument: 1 })).toBe('allow');
 });
 
-test('there is none for a processor whose calls are not known', () => {
+test('a processor with unknown calls has no filter', () => {
   expect(seccompFilter('riscv64')).toBe(null);
 });

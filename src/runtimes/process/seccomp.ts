@@ -1,19 +1,19 @@
 /**
- * The system calls that a job on the process runtime may not make, as a program for the kernel (seccomp(2), classic BPF).
+ * The system calls that a job on the process runtime may not make, as a seccomp filter (seccomp(2), classic BPF).
  *
- * The list is Docker's default profile (moby/profiles, seccomp 0.2.3) for a container without capabilities, turned round: what
- * the kernel knows and that profile does not allow. Among it are the kernel's keyring, mounts and namespaces, bpf, io_uring,
- * perf_event_open, userfaultfd, modules, kexec, and NUMA policies. ptrace is allowed, as Docker does.
+ * The list is the inverse of Docker's default profile (moby/profiles, seccomp 0.2.3) for a container without capabilities: the
+ * calls that the kernel knows and that profile does not allow. Among them are the kernel's keyring, mounts and namespaces, bpf,
+ * io_uring, perf_event_open, userfaultfd, modules, kexec, and NUMA policies. ptrace is allowed, as in Docker.
  */
 
-/** The machine's own calls, and on x86-64 those of 32-bit programs, whose numbers are others. */
+/** The calls of one architecture. On x86-64 there is a second one for 32-bit programs, with other numbers. */
 interface Calls {
   /** AUDIT_ARCH_… of linux/audit.h. */
   readonly audit: number;
   readonly clone: number;
   readonly personality: number;
   readonly socket: number;
-  /** Numbers, and ranges of numbers, that are denied. Those above 424 are the same everywhere. */
+  /** Denied numbers, and ranges of them. Numbers above 424 are the same everywhere. */
   readonly denied: string;
 }
 
@@ -40,18 +40,18 @@ const calls: Readonly<Record<string, readonly Calls[]>> = {
   ],
 };
 
-/** The same number on every machine. */
+/** The same number on every architecture. */
 const clone3 = 435;
-/** removexattrat, the last that the profile knows. A newer call is as on an older kernel: not there. */
+/** removexattrat, the last call that the profile knows. Newer ones look unknown, as on an older kernel. */
 const newest = 466;
 /** CLONE_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC, _NEWUSER, _NEWPID and _NEWNET. */
 const namespaces = 0x7e020000;
-/** PER_LINUX, PER_LINUX32, UNAME26, both of these, and the question which one it is. */
+/** PER_LINUX, PER_LINUX32, UNAME26, both of these, and the query for the current one. */
 const personalities = [0, 0x8, 0x20000, 0x20008, 0xffffffff];
 /**
- * AF_ALG, which uses keys of the kernel by their number, and AF_VSOCK, which reaches the host of a virtual machine. They are denied to
- * socket(2) alone: socketcall(2) of 32-bit x86 has the family in memory, where no filter can look. It is allowed all the same, because
- * the glibc of Debian and Ubuntu for i386 makes its sockets by nothing else: Docker denied it in 29.4.2, and no longer does
+ * AF_ALG, which uses kernel keys by number, and AF_VSOCK, which reaches the host of a virtual machine. Only socket(2) denies
+ * them: socketcall(2) of 32-bit x86 has the family in memory, where a filter cannot look. It is still allowed, because the glibc
+ * of Debian and Ubuntu for i386 creates its sockets only with it: Docker denied it in 29.4.2, and no longer does
  * (moby/moby#52506, #52547).
  */
 const families = [38, 40];
@@ -59,10 +59,10 @@ const families = [38, 40];
 // linux/filter.h and linux/seccomp.h
 const [load, jumpEqual, jumpAbove, jumpAtLeast, jumpAnyBit, answer] = [0x20, 0x15, 0x25, 0x35, 0x45, 0x06];
 const [allow, deny, missing] = [0x7fff0000, 0x00050001, 0x00050026];
-/** Where struct seccomp_data has the call's number, its architecture, and the low half of its first argument. */
+/** Offsets in struct seccomp_data: the number of the call, its architecture, and the low half of its first argument. */
 const at = { number: 0, architecture: 4, argument: 16 };
 
-/** Arguments of perl: numbers of keyctl and prctl, the filter's file, and the command that it becomes. */
+/** Arguments of the perl program: the numbers of keyctl and prctl, the filter's file, and the command to become. */
 const perl = [
   'my ($keyctl, $prctl, $file) = splice @ARGV, 0, 3;',
   'open F, "<:raw", $file or die "$file: $!\\n"; local $/; my $filter = <F>; close F;',
@@ -79,8 +79,8 @@ const loaderCalls: Readonly<Record<string, { keyctl: number; prctl: number }>> =
 };
 
 /**
- * What puts a command under the filter in `file` and into a session keyring of its own, where bubblewrap does not: perl, which
- * every Debian and Ubuntu has. setpriv has an option for it from util-linux 2.41 on only. Empty for an unknown processor.
+ * Puts a command under the filter in `file` and into its own session keyring if bubblewrap does not: perl, which every Debian and
+ * Ubuntu has. setpriv can do it only since util-linux 2.41. Empty for an unknown processor.
  */
 export function filterLoader(arch: string, file: string): readonly string[] {
   const numbers = loaderCalls[arch];
@@ -90,11 +90,11 @@ export function filterLoader(arch: string, file: string): readonly string[] {
 /** One instruction: struct sock_filter. */
 type Step = readonly [code: number, value: number, jumpIfTrue?: number, jumpIfFalse?: number];
 
-/** The filter for a processor as Node names it (`process.arch`); null where its calls are not known. Little-endian, as both are. */
+/** The filter for a processor as Node names it (`process.arch`); null if its calls are unknown. Little-endian, as both are. */
 export function seccompFilter(arch: string): Uint8Array | null {
   const known = calls[arch];
   if (known === undefined) return null;
-  // A program for another processor than these is denied everything, and so does not start.
+  // A program for another processor is denied everything, and so does not start.
   const steps: readonly Step[] = [[load, at.architecture], ...known.flatMap(filterOf), [answer, deny]];
   const bytes = Buffer.alloc(steps.length * 8);
   for (const [n, [code, value, jumpIfTrue = 0, jumpIfFalse = 0]] of steps.entries()) {
@@ -111,7 +111,7 @@ function filterOf({ audit, clone, personality, socket, denied }: Calls): readonl
   return when(jumpEqual, audit, [
     [load, at.number],
     ...when(jumpAbove, newest, [[answer, missing]]),
-    // Its flags are in memory, where no filter can look: programs fall back to clone.
+    // Its flags are in memory, where a filter cannot look. Programs fall back to clone.
     ...when(jumpEqual, clone3, [[answer, missing]]),
     ...when(jumpEqual, clone, [argument, ...when(jumpAnyBit, namespaces, [[answer, deny]]), [answer, allow]]),
     ...when(jumpEqual, personality, [
@@ -132,7 +132,7 @@ function filterOf({ audit, clone, personality, socket, denied }: Calls): readonl
   ]);
 }
 
-/** `then` where the test holds; what comes after it where not. */
+/** `then` if the test holds, else the steps after it. */
 function when(test: number, value: number, then: readonly Step[]): readonly Step[] {
   return [[test, value, 0, then.length], ...then];
 }

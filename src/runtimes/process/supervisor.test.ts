@@ -43,24 +43,24 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
     return new Promise((resolve) => child.once('exit', () => resolve()));
   };
 
-  test.each([0, 1, 96, 127, 255])('writes down exit code %i', async (code) => {
+  test.each([0, 1, 96, 127, 255])('records exit code %i', async (code) => {
     await run({}, `exit ${code}`);
     expect(exit()).toBe(`${String(code).padEnd(5)}\n`);
   });
 
-  test('tells death by a signal as 128 and its number', async () => {
+  test('reports death by a signal as 128 and its number', async () => {
     await run({}, 'kill -KILL $$');
     expect(exit()).toBe('137  \n');
   });
 
-  test('keeps the two streams apart and every byte', async () => {
+  test('keeps the two streams separate, and every byte', async () => {
     await run({}, `printf 'a\\000\\377'; printf 'b\\n' >&2; printf 'c'`);
     expect(log('stdout')).toBe('a\0\xffc');
     expect(log('stderr')).toBe('b\n');
     expect(existsSync(join(folder, 'log/stdout.end')) && existsSync(join(folder, 'log/stderr.end'))).toBe(true);
   });
 
-  test('keeps the newest output in files that say where they begin, and never slows the job down for it', async () => {
+  test('keeps the newest output in files that say where they begin, without slowing the job down', async () => {
     const limit = 1024 * 1024;
     await run({ outputLimit: limit }, 'seq 1 1000000; echo fine >&2; exit 3');
     const whole = Buffer.from(Array.from({ length: 1_000_000 }, (_, i) => `${i + 1}\n`).join(''));
@@ -81,14 +81,14 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
     expect(exit()).toBe('3    \n');
   });
 
-  test('lets the job go on when nothing can be written, and keeps its exit code', async () => {
+  test('lets the job continue if nothing can be written, and keeps its exit code', async () => {
     rmSync(join(folder, 'log'), { recursive: true });
     mkdirSync(join(folder, 'log/stdout'), { recursive: true });
     await run({}, 'head -c 5000000 /dev/zero; exit 4');
     expect(exit()).toBe('4    \n');
   });
 
-  test('ends what the job leaves in its process group, so that it holds up nothing', async () => {
+  test('ends what the job leaves in its process group, so that it delays nothing', async () => {
     await run({}, 'sleep 600 & echo left; exit 0');
     expect(exit()).toBe('0    \n');
     expect(log('stdout')).toBe('left\n');
@@ -106,7 +106,7 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
     expect(existsSync(join(folder, 'log/stdout.end'))).toBe(true);
   });
 
-  test('gives the job a raised chance to be ended when memory is short, and an open umask', async () => {
+  test('makes the job more likely to be ended when memory is short, and opens its umask', async () => {
     await run({}, 'cat /proc/self/oom_score_adj; umask');
     expect(log('stdout')).toBe('100\n0022\n');
   });
@@ -117,7 +117,7 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
   });
 });
 
-test('quote makes one word of anything', async () => {
+test('quote makes any text one word', async () => {
   for (const word of ["it's", '$HOME `id` "x"', 'a\nb', '', '*', '-n', '\\', '~', 'a=b']) {
     const said = await new Promise((resolve) => execFile('sh', ['-c', `printf %s ${quote(word)}`], (_error, out) => resolve(out)));
     expect(said).toBe(word);

@@ -1,51 +1,49 @@
 /**
- * The supervisor: a small shell program, one per agent, that holds the sandbox's pipes and records how it ended. It needs
- * neither Node nor the manager, so a job goes on, is logged and keeps its exit code while no manager is there.
+ * The supervisor: a small shell program, one per agent, that holds the sandbox's pipes and records how it ended. It needs neither
+ * Node nor the manager, so a job continues, is logged and keeps its exit code without a manager.
  *
- * Guarantees (`supervisor.test.ts`, on dash and busybox): a job never blocks on output, whatever is done with its log;
- * standard output and standard error stay apart; what is written is in the log at once; nothing the job leaves running
- * delays its exit code.
+ * Guarantees (`supervisor.test.ts`, on dash and busybox): a job never blocks on output, whatever happens to its log. Standard
+ * output and standard error stay apart. Output is in the log at once. Processes that the job leaves running do not delay its exit
+ * code.
  */
 export interface SupervisorOptions {
-  /** What becomes the sandbox's first process. */
   readonly command: readonly string[];
   /** Working directory of the command; null for the agent's folder. */
   readonly cwd: string | null;
-  /** Whether it may write core dumps, which the kernel may put on the host's own disk with what the job had in memory. */
+  /** Whether it may write core dumps. The kernel may put them on the host's own disk, with the memory of the job. */
   readonly cores: boolean;
-  /** What it finds open beside the first three, as a shell writes it, such as `4<args`. */
+  /** Descriptors that it has in addition to the first three, in shell syntax such as `4<args`. */
   readonly open: readonly string[];
-  /** File in which the exit code is written over what stands there. */
+  /** File in which the exit code is overwritten in place. */
   readonly exitFile: string;
-  /** Bytes kept of each of standard output and standard error until they are read: the newest, in files of a quarter each. */
+  /** Bytes kept of standard output and of standard error until they are read: the newest, in files of a quarter each. */
   readonly outputLimit: number;
-  /** Group that the supervisor itself moves to; null to stay in the manager's. */
+  /** Group of the supervisor itself; null to stay in the manager's. */
   readonly ownGroup: string | null;
-  /** Groups that the command joins. */
   readonly cgroups: readonly string[];
   /** Ends what the job left running when 1 is written to it; null to end its process group. */
   readonly killFile: string | null;
   readonly oomScoreAdj: number;
 }
 
-/** One word for a POSIX shell. */
+/** Quotes a word for a POSIX shell. */
 export function quote(word: string): string {
   return /^[A-Za-z0-9_./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
 }
 
-/** The line that stands in a log where output could not be written. */
+/** The line in a log where output could not be written. */
 export const lostLine = 'onejob: output is missing here: onejob failed to write it';
-/** Bytes that one read of the job's output takes at most. */
+/** Maximum bytes of one read of the job's output. */
 const readSize = 64 * 1024;
-/** Files of one stream that there are at most. */
+/** Maximum number of files per stream. */
 const filesKept = 4;
 
 /**
  * The supervisor's program. It runs in the agent's folder, as the manager's user.
  *
- * `dd` writes each read at once. After some hundred reads its file is looked at: what is over its share goes on in a new one, whose
- * name says how many bytes of the stream come before it, and the oldest is deleted. So the end is always kept, and whoever reads
- * knows where files are missing. The pipe holds what is written while one `dd` follows on another.
+ * `dd` writes each read at once. Every few hundred reads the size of its file is checked. Beyond its share output continues in a
+ * new file, whose name is the number of bytes before it, and the oldest file is deleted. So the end is always kept, and a reader
+ * knows where files are missing. The pipe buffers output while one `dd` follows another.
  */
 export function supervisorScript(options: SupervisorOptions): string {
   const share = Math.max(1, Math.ceil(options.outputLimit / filesKept));
@@ -53,7 +51,7 @@ export function supervisorScript(options: SupervisorOptions): string {
   const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quote(options.killFile)}`;
   return [
     'umask 077',
-    // Who we are comes first: without it a new manager would not know that this runs.
+    // The identity comes first: without it a new manager would not know that this runs.
     'IFS= read -r b </proc/sys/kernel/random/boot_id; IFS= read -r s </proc/self/stat',
     `printf '%s\\n%s\\n' "$b" "$s" >proc || exit`,
     ...(options.ownGroup === null ? [] : [`{ echo 0 >${quote(`${options.ownGroup}/cgroup.procs`)}; } 2>/dev/null`]),
@@ -66,7 +64,7 @@ export function supervisorScript(options: SupervisorOptions): string {
     '    case $?$r in',
     '      00+0*) break ;;',
     '      0*) ;;',
-    // On a full disk what was read is lost, and the job goes on; where no file can be opened, all that comes is.
+    // On a full disk a read is lost, and the job continues. If no file can be opened, all output is lost.
     '      *records*) l=1 ;;',
     '      *) cat >/dev/null; break ;;',
     '    esac',

@@ -1,36 +1,39 @@
 /**
- * Users for agents, under root. Each living agent of the host has a user id that nothing else has; no account is made.
+ * Users of agents, under root. Each living agent of the host has its own user id; no account is created.
  *
- * The ids come from 2 100 000 000 to 2 100 065 535: above those that systemd, container tools and directory services
- * give out (systemd.io/UIDS-GIDS: unused from 1 879 048 192 on; SSSD ends at 2 000 200 000). An id is taken by a link
- * named after it, made in one step, in a folder that all managers of the host share.
+ * The ids are 2 100 000 000 to 2 100 065 535: above those of systemd, container tools and directory services
+ * (systemd.io/UIDS-GIDS: unused from 1 879 048 192; SSSD ends at 2 000 200 000). A link named after an id claims it, in one step,
+ * in a folder that all managers of the host share.
  */
 import { randomInt } from 'node:crypto';
 import { lstatSync } from 'node:fs';
-import { mkdir, readdir, readlink, rm, symlink } from 'node:fs/promises';
+import { mkdir, readlink, rm, symlink } from 'node:fs/promises';
 import { join } from 'node:path';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, OnejobError } from '../../errors.ts';
+import { namesIn } from '../../system/files.ts';
 
 export const firstUid = 2_100_000_000;
 export const uidCount = 65_536;
 
-/** Whether a user is one that was made for an agent, by whichever manager. */
+/** Whether a user id belongs to an agent of any manager. */
 export function isAgentUid(uid: number): boolean {
   return uid >= firstUid && uid < firstUid + uidCount;
 }
 
-/** Takes an id for the agent whose folder is `folder`. Random, so that files of an ended agent rarely meet their number again. */
+/**
+ * Claims an id for the agent whose folder is `folder`. It is random, so that leftover files of an ended agent rarely match a new
+ * id.
+ */
 export async function claimUid(claims: string, folder: string): Promise<number> {
   for (let tries = 0; tries < 1_000; tries++) {
-    // Again on each try: another manager's sweep removes it when it is empty.
+    // On each try, because another manager's sweep removes the folder if it is empty.
     await mkdir(claims, { recursive: true, mode: 0o755 });
     const uid = firstUid + randomInt(1, uidCount);
     try {
       await symlink(folder, join(claims, String(uid)));
       return uid;
     } catch (error) {
-      const code = (error as NodeJS.ErrnoException).code;
-      if (code !== 'EEXIST' && code !== 'ENOENT') throw error;
+      if (!['EEXIST', 'ENOENT'].includes(codeOf(error))) throw error;
     }
   }
   throw new OnejobError('E_NO_USER', `Found no free user id for an agent: ${claims} already contains nearly all ${uidCount} ids.`, {
@@ -38,9 +41,9 @@ export async function claimUid(claims: string, folder: string): Promise<number> 
   });
 }
 
-/** The id that was taken for the agent whose folder is `folder`; null when none is. */
+/** The id of the agent whose folder is `folder`; null if it has none. */
 export async function uidOf(claims: string, folder: string): Promise<number | null> {
-  for (const name of await claimsIn(claims)) {
+  for (const name of await namesIn(claims)) {
     if ((await readlink(join(claims, name)).catch(() => '')) === folder) return Number(name);
   }
   return null;
@@ -50,17 +53,9 @@ export async function freeUid(claims: string, uid: number): Promise<void> {
   await rm(join(claims, String(uid)), { force: true });
 }
 
-/** None where there is no such folder: any manager's sweep removes it when it is empty. */
-async function claimsIn(claims: string): Promise<readonly string[]> {
-  return readdir(claims).catch((error: NodeJS.ErrnoException) => {
-    if (error.code === 'ENOENT') return [];
-    throw error;
-  });
-}
-
-/** Gives back ids taken for agents in `agents` whose folder is gone: a manager died between the two. */
+/** Releases ids of agents in `agents` whose folder is gone: a manager died in between. */
 export async function freeLostUids(claims: string, agents: string): Promise<void> {
-  for (const name of await claimsIn(claims)) {
+  for (const name of await namesIn(claims)) {
     const target = await readlink(join(claims, name)).catch(() => '');
     if (target.startsWith(`${agents}/`) && lstatSync(target, { throwIfNoEntry: false }) === undefined)
       await rm(join(claims, name), { force: true });
