@@ -42,7 +42,7 @@ export interface Shared extends BuildkiteParts {
   /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
   readonly expiry: number;
   readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Whether the slot has the job, in whatever lane. */
+  /** Whether the slot has the job, in any lane. */
   readonly isTaken: (job: JobId, slot: string) => boolean;
   /** Whether there is a token. */
   readonly isReady: () => boolean;

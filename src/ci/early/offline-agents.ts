@@ -33,7 +33,7 @@ export function createOfflineAgents(
 ) {
   const { service, clock, log } = parts;
   const { silentFor, isBusy } = parts.slots;
-  /** Agents that get no more jobs, whatever is found. */
+  /** Agents that get no more jobs. */
   const retired = new Set<AgentId>();
   /** Agents that were kept from jobs while onejob asked about them, and still are. */
   const kept = new Map<AgentId, Remote>();
