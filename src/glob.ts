@@ -1,5 +1,5 @@
 /**
- * Patterns for paths and names, matched without backtracking: a text costs at most its length times the pattern's, whoever chose
+ * Patterns for paths and names, matched without backtracking: a text costs at most its length times the pattern's, no matter who chose
  * them. A regular expression for `*-*-*-*` takes minutes for some names of 250 letters.
  *
  * `*` and `?` do not match a slash. `**` as a whole part of a path does, and at its end stands for at least one part. `[a-z]`,

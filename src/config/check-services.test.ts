@@ -122,7 +122,7 @@ describe('pools that its agents could not work in', () => {
   it.each([
     ['runtime: process', 'pools.lab.runtime: is process, but "service" is s, whose agent is part of an image'],
     ['read_only: true', 'pools.lab.read_only: is true, but "service" is s, whose agent writes into its own folder'],
-    ['network: none', 'pools.lab.network: is none, but "service" is s, which an agent must reach'],
+    ['network: none', 'pools.lab.network: is "none", but "service" is s, which an agent must reach'],
     [
       'standby: false, devices: 1',
       'pools.lab.standby: is false, but "devices" are asked for and "service" is s, whose agents hold their devices while they wait for a job',

@@ -8,7 +8,7 @@ export interface Why {
   readonly hint: string;
 }
 
-export const proxyAnswered = (status: number | string): string => `the proxy before it answered ${status}`;
+export const proxyAnswered = (status: number | string): string => `the proxy in front of it answered ${status}`;
 
 export const networkHint =
   'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';

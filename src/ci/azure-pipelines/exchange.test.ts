@@ -163,7 +163,7 @@ it('a proxy that refuses is told apart', async () => {
   };
   const request = { method: 'GET', url: 'https://x.example/acme', headers: {}, doing: 'look' } as const;
   const error = await failureOf(exchange(request, { clock: systemClock, fetch: broken, timeout: 1000, most: 10 }, patient));
-  expect(error).toMatchObject({ message: expect.stringContaining('the proxy before it answered 407') });
+  expect(error).toMatchObject({ message: expect.stringContaining('the proxy in front of it answered 407') });
 });
 
 it('no timer is left behind', async () => {

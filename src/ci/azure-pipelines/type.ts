@@ -101,7 +101,7 @@ export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, {
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
   }
   if (sound(pool, 'network') && pool.recipe.network === 'none')
-    inPool(pool, ['network'], `is none, but ${of}, which an agent must reach: no agent would ever come online; write internet`);
+    inPool(pool, ['network'], `is "none", but ${of}, which an agent must reach: no agent would ever come online; write internet`);
   if (given.timeout !== undefined && pool.timeout !== null) {
     const how = 'where a pipeline sets how long its job may run, with timeoutInMinutes';
     inPool(pool, ['timeout'], `is not used: ${of}, ${how}`, 'warning');

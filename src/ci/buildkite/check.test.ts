@@ -118,7 +118,7 @@ describe('keys of a service that do not go together, or are not what they should
 
 describe('pools that its agents could not work in', () => {
   it.each([
-    ['network: none', 'pools.lab.network: is none, but "service" is s, whose agents must reach the service'],
+    ['network: none', 'pools.lab.network: is "none", but "service" is s, whose agents must reach the service'],
     ['standby: false, devices: 1', 'pools.lab.standby: is false, but "devices" are asked for and "service" is s'],
     [
       'runtime: process, trust: { forks: refuse, others: refuse }',

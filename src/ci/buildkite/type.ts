@@ -91,7 +91,7 @@ function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, c
   if (sound(pool, 'network') && pool.recipe.network === 'none') {
     const how = 'whose agents must reach the service: no job would ever start';
     const instead = 'write internet, which keeps them from this host and private ranges otherwise';
-    inPool(pool, ['network'], `is none, but ${of}, ${how}; ${instead}`);
+    inPool(pool, ['network'], `is "none", but ${of}, ${how}; ${instead}`);
   }
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
     const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';

@@ -39,7 +39,7 @@ function bench(
 
 const local = { door: async () => '127.0.0.1' };
 
-/** What it answers to a token that is none, on a connection of its own: one that is kept would be that of a filter before. */
+/** What it answers to an invalid token, on a connection of its own: one that is kept would be that of a filter before. */
 async function knock(authority: string): Promise<number | undefined> {
   const [response] = (await once(http.get(`http://${authority}/v3/ping`, { agent: false }), 'response')) as [http.IncomingMessage];
   response.resume();

@@ -18,7 +18,7 @@ it.each([
   ['SECRET_A: oj1:226a3e64:YWdl', 'SECRET_A: ***'],
   ['x?access_token=hunter2&y=1', 'x?access_token=***&y=1'],
   [':key: rotate the token of staging', ':key: rotate the token of staging'],
-  ['Mend tokenizer=fast', 'Mend tokenizer=fast'],
+  ['Fix tokenizer=fast', 'Fix tokenizer=fast'],
 ])('%j', (text, shown) => expect(masked(text)).toBe(shown));
 
 it('ends for any text, and does it once', () => {

@@ -67,7 +67,7 @@ describe('pools that lease for each job', () => {
     expect(dealt(free)).toEqual(['two/1: GPU-0 GPU-1']);
   });
 
-  test('a job asks for as many as it likes, and keeps them while the next one asks for others', () => {
+  test('a job asks for any number, and keeps them while the next one asks for others', () => {
     const first = partition(input({ pools: [one], devices: gpus(4), demands: [{ pool: 'one', count: 3 }] }));
     expect(dealt(first)).toEqual(['one/1: GPU-0 GPU-1 GPU-2']);
     const leases = [lease('one/1', 'GPU-0', 'GPU-1', 'GPU-2')];

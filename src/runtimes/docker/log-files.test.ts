@@ -91,7 +91,7 @@ test('entries are read wherever they are cut: streams, times, long lines and the
 });
 
 test.each([
-  ['a length that is none', Buffer.from('onejob: not a log at all')],
+  ['an invalid length', Buffer.from('onejob: not a log at all')],
   ['an entry whose end does not fit', Buffer.concat([entry('x').subarray(0, -1), Buffer.from([9, 9, 9, 9, 9])])],
 ])('%s is refused', (_, bytes) => {
   expect(() => createEntryReader().push(bytes)).toThrow();

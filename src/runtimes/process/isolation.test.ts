@@ -145,7 +145,7 @@ describe.each(['auto', 'off'] as const)('jobs with bubblewrap %s', (mode) => {
 
   testIn(separate)("make no system call that reaches the manager's keys, or outlives them", async () => {
     const [keyctl, add] = process.arch === 'arm64' ? [219, 217] : [250, 248];
-    // The session's keyring by its number, which makes one where there is none; a key in it for whoever comes next.
+    // The session's keyring by its number, which makes one where there is none; a key in it for the next job.
     const calls = `0 + syscall(${keyctl}, 0, -3, 1), 0 + $!, 0 + syscall(${add}, $t = "user", $n = "left", $v = "x", 1, -3), 0 + $!`;
     const { out } = await run(
       `perl -e '$, = " "; print ${calls}'; echo; grep ^Seccomp: /proc/self/status; unshare -Ur true 2>/dev/null && echo NAMESPACE; echo over`,

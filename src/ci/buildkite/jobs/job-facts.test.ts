@@ -16,7 +16,7 @@ const env = {
   BUILDKITE_COMMIT: '0123abcd',
   BUILDKITE_SOURCE: 'webhook',
   BUILDKITE_LABEL: ':julia: test',
-  BUILDKITE_MESSAGE: 'Mend it\n\nAnd more',
+  BUILDKITE_MESSAGE: 'Fix it\n\nAnd more',
 };
 
 it('what the service says of a job', () => {
@@ -70,7 +70,7 @@ describe('titles', () => {
   it.each([
     [{ BUILDKITE_LABEL: 'test' }, 'test'],
     [{ BUILDKITE_LABEL: ' ' }, 'make'],
-    [{ BUILDKITE_MESSAGE: 'Mend it' }, 'Mend it'],
+    [{ BUILDKITE_MESSAGE: 'Fix it' }, 'Fix it'],
     [{ BUILDKITE_LABEL: 'x https://me:pw@h/p' }, 'x https://h/p'],
     [{}, 'make'],
     [{ BUILDKITE_COMMAND: '', BUILDKITE_MESSAGE: '\n\n the first\nline' }, 'the first'],

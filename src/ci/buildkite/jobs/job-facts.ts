@@ -31,7 +31,7 @@ export function jobFacts({ id, env }: GivenJob) {
     tag: exact('BUILDKITE_TAG', revisions.BUILDKITE_TAG),
     /** Any form of address, or a path. */
     repository: exact('BUILDKITE_REPO', 2048),
-    /** null: the service says that it is none, and names no repository of one. */
+    /** null: the service says that there is none, and names no repository of one. */
     pullRequest: pullRequestOf(env),
     buildId: exact('BUILDKITE_BUILD_ID', 255),
     build,
