@@ -345,3 +345,15 @@ describe('a pool whose agents must be online to be given a job', () => {
 });
 
 const nothing = { definition: null, build: null, repository: null, branch: null, reason: null, link: null, demands: [] };
+
+test('a pool that left the config is shown until its slots are empty', () => {
+  const config = devicePool('lab');
+  const { pool, reconciler } = loop(config);
+  Object.assign(pool, { leaving: true });
+  expect(poolViews(parts(reconciler))).toEqual([]);
+  expect(planLines(parts(reconciler))).toEqual([]);
+  const [slot] = reconciler.slots;
+  const busy = { ...slot, agent: { kind: 'busy', agent: 'a1', job: 'j1', since: 0, due: null } } as Slot;
+  const still = { ...reconciler, slots: [busy], pools: [pool], poolOf: () => pool } as unknown as Reconciler;
+  expect(poolViews(parts(still))).toMatchObject([{ name: 'lab', leaving: true, slots: [{ agent: { state: 'busy' } }] }]);
+});

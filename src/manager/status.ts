@@ -21,8 +21,9 @@ export interface StatusParts {
 
 export function poolViews(parts: StatusParts): PoolView[] {
   const slots = parts.reconciler.slots;
-  return parts.reconciler.pools.map((pool) => {
+  return parts.reconciler.pools.flatMap((pool) => {
     const mine = slots.filter((slot) => parts.reconciler.poolOf(slot.key) === pool);
+    if (pool.leaving && mine.every(isEmpty)) return [];
     return {
       name: pool.config.name,
       service: pool.config.service,
@@ -49,6 +50,7 @@ function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
 export function planLines(parts: StatusParts): PlanLine[] {
   return parts.reconciler.slots.flatMap((slot) => {
     const pool = parts.reconciler.poolOf(slot.key);
+    if (pool.leaving && isEmpty(slot)) return [];
     const intent = parts.reconciler.intentOf(slot.key);
     if (intent !== null) return [{ slot: slot.key, intent: intentText(intent), because: becauseOf(intent, slot, pool, parts) }];
     const held = heldBack(slot, pool, parts);
