@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { createClient } from './client.ts';
-import { checkSocketOwner } from './sockets.ts';
+import { checkSocketOwner, probeSocket } from './sockets.ts';
 
 test('a socket that is not there is not connected to: somebody else could put one there meanwhile', async () => {
   using dir = scratch();
@@ -35,4 +35,8 @@ test('in a sticky folder of everybody only a socket of this user or root is spok
   } finally {
     await new Promise((resolve) => server.close(resolve));
   }
+});
+
+test('a path that is too long for a socket is the fault of who wrote it', async () => {
+  await expect(probeSocket(`/tmp/${'a'.repeat(120)}`)).rejects.toMatchObject({ code: 'E_SOCKET_PATH' });
 });

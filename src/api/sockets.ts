@@ -24,9 +24,10 @@ export type SocketState = 'absent' | 'stale' | 'listening' | 'denied';
 /** ECONNRESET: the listener ended before it accepted the connection. */
 const nobody: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTSOCK', 'ECONNRESET']);
 
-/** Checks whether somebody listens at `path`. Sends nothing. */
+/** Checks whether somebody listens at `path`. Sends nothing. @throws OnejobError E_SOCKET_PATH */
 export function probeSocket(path: string): Promise<SocketState> {
   return new Promise((resolve, reject) => {
+    checkSocketPath(path);
     const socket = connect(path);
     socket.once('connect', () => {
       socket.destroy();

@@ -103,7 +103,8 @@ function judge(
   const code =
     status === 429 ? 'E_CI_THROTTLED' : status >= 500 ? 'E_CI_UNREACHABLE' : status === 401 ? 'E_CI_CREDENTIAL' : 'E_CI_DENIED';
   const retry = status === 429 || status >= 500;
-  const error = new OnejobError(code, message, { hint: hints[code], retry });
+  const hint = status === 404 ? notThere : hints[code];
+  const error = new OnejobError(code, message, { hint, retry });
   const wait = retry ? (asksFor(headers, wall) ?? (status === 429 ? resetOf(body) : null)) : null;
   return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
 }
@@ -117,6 +118,8 @@ const hints = {
   E_CI_CREDENTIAL: 'Put a valid agent token where "token" of the service points.',
   E_CI_DENIED: 'Check whether the token may do this, and whether the cluster has the queue that the pool names.',
 } as const;
+
+const notThere = 'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
 function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
   const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;

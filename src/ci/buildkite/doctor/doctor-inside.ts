@@ -134,7 +134,8 @@ export function lackFindings(
   const { image, mounted, isWithoutGit } = about;
   const where = image === null ? 'this host' : `image "${image}"`;
   const list: Finding[] = [];
-  const missing = ['bash', 'git'].filter((program) => !found.programs.has(program));
+  const needed = isWithoutGit ? ['bash'] : ['bash', 'git'];
+  const missing = needed.filter((program) => !found.programs.has(program));
   if (missing.length > 0) {
     const what = missing.join(' and ');
     const none = missing.length === 1 ? `no ${what}` : `neither ${missing.join(' nor ')}`;
@@ -143,8 +144,9 @@ export function lackFindings(
         ? `Install ${what} on this host.`
         : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
     const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
-    const say = missing.includes('git') && !isWithoutGit ? failure : warning;
-    list.push(say(subject, `There is ${none} in ${where}. ${needs}.`, hint));
+    const orSkip = missing.includes('git') ? ' If jobs check nothing out, set BUILDKITE_SKIP_CHECKOUT: "true" in "env".' : '';
+    const say = missing.includes('git') ? failure : warning;
+    list.push(say(subject, `There is ${none} in ${where}. ${needs}.`, `${hint}${orSkip}`));
   }
   if (found.agent === null) {
     const there = found.programs.has('buildkite-agent');
@@ -169,7 +171,7 @@ export function lackFindings(
         : `Cannot write to HOME, ${found.home.path}.`;
     list.push(warning(subject, message, 'Set HOME in "env" to a folder that the sandbox\'s user can write to.'));
   }
-  return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: bash, git, agent ${found.agent}.`)];
+  return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: ${needed.join(', ')}, agent ${found.agent}.`)];
 }
 
 function brief(text: string): string {

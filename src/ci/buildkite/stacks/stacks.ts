@@ -240,10 +240,10 @@ export function createStackEntry(
   };
 }
 
-/** A stack is mostly refused because of the token, or because the organisation has too many. */
+/** Adds to a denial what a stack needs besides the right to register. An invalid token is explained already. */
 export function whyRefused(error: unknown): unknown {
-  if (!(error instanceof OnejobError) || (error.code !== 'E_CI_DENIED' && error.code !== 'E_CI_CREDENTIAL')) return error;
-  const hint =
-    'A stack needs the token of a cluster, and an organisation can have only so many stacks: remove old ones on its website, or ask Buildkite for more.';
+  if (!(error instanceof OnejobError) || error.code !== 'E_CI_DENIED') return error;
+  const needs = 'A stack needs the token of a cluster, and an organisation can have only so many stacks:';
+  const hint = `${error.hint ?? ''} ${needs} remove old ones on its website, or ask Buildkite for more.`.trimStart();
   return new OnejobError(error.code, error.message, { hint, retry: error.retry, cause: error });
 }
