@@ -161,4 +161,12 @@ const acceptedBy: readonly string[] = [
   'ALTER TABLE jobs ADD COLUMN temporary TEXT',
 ];
 
-export const migrations: readonly (readonly string[])[] = [first, devices, services, secretPins, holds, acceptedBy];
+/** Two states of a slot became one, `ending`. */
+const oneEnding: readonly string[] = [
+  `UPDATE slots SET body = json_set(body,
+    '$.agent.signal', iif(json_extract(body, '$.agent.kind') = 'stopping', 'TERM', 'KILL'),
+    '$.agent.kind', 'ending')
+   WHERE json_extract(body, '$.agent.kind') IN ('stopping', 'killing')`,
+];
+
+export const migrations: readonly (readonly string[])[] = [first, devices, services, secretPins, holds, acceptedBy, oneEnding];

@@ -15,7 +15,6 @@ const standby = z.discriminatedUnion('kind', [
 ]);
 
 const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
-const ending = { agent, job, why, released: z.boolean(), failure, due: z.number() };
 // Slots of 0.1.0 and before have neither a fingerprint nor the exit of what leaves.
 const fingerprint = z.string().default('');
 export const exit = z.discriminatedUnion('kind', [
@@ -31,13 +30,10 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('idle'), agent, fingerprint, online: z.boolean(), since: z.number() }),
   z.object({ kind: z.literal('retiring'), agent, since: z.number() }),
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
-  z.object({ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), ...ending }),
-  // Written by 0.1.0 and before as two states.
-  z
-    .object({ kind: z.enum(['stopping', 'killing']), ...ending })
-    .transform(
-      ({ kind, ...lane }) => ({ ...lane, kind: 'ending' as const, signal: kind === 'stopping' ? 'TERM' : 'KILL' }) as const,
-    ),
+  z.object({
+    ...{ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), agent, job, why },
+    ...{ released: z.boolean(), failure, due: z.number() },
+  }),
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);
 

@@ -92,6 +92,7 @@ describe('slots', () => {
     const write = db.prepare(`UPDATE slots SET body = json_set(body, '$.agent', json(?)) WHERE key = ?`);
     write.run(JSON.stringify({ kind: 'stopping', ...ending }), 'p/1');
     write.run(JSON.stringify({ kind: 'killing', ...ending }), 'p/2');
+    db.exec('PRAGMA user_version = 6');
     db.close();
     const lanes = store().slots.all();
     expect(lanes.map((one) => one.slot.agent)).toEqual([

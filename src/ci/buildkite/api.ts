@@ -119,7 +119,8 @@ const hints = {
   E_CI_DENIED: 'Check whether the token may do this, and whether the cluster has the queue that the pool names.',
 } as const;
 
-const notThere = 'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
+const notThere =
+  'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
 function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
   const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;

@@ -163,7 +163,11 @@ describe('what jobs would lack', () => {
   it('nothing', () => expect(lack({})).toEqual([expect.stringMatching(/^ok: .*bash, git, agent 3\.137\.0/)]));
 
   it.each<[string, Partial<Inside>, RegExp]>([
-    ['git', { programs: new Set(['bash', 'buildkite-agent']) }, /^error: There is no git in image "x:1".*packages: \[git\].*BUILDKITE_SKIP_CHECKOUT: "true"/],
+    [
+      'git',
+      { programs: new Set(['bash', 'buildkite-agent']) },
+      /^error: There is no git in image "x:1".*packages: \[git\].*BUILDKITE_SKIP_CHECKOUT: "true"/,
+    ],
     ['both', { programs: new Set(['buildkite-agent']) }, /^error: There is neither bash nor git .*packages: \[bash, git\]/],
     ['a way to run scripts', { temporary: { path: '/tmp', works: false } }, /^error: Cannot run anything in \/tmp.*"exec"/],
     ['a home', { home: { path: '/nope', works: false } }, /^warning: Cannot write to HOME, \/nope/],
