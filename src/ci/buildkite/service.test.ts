@@ -252,6 +252,20 @@ describe('a reserved job', () => {
     expect(one.store.serviceJobs.get('job-1')).toMatchObject({ state: 'done', result: 'failed' });
   });
 
+  it('over before onejob asked about it has its agent, and began when its script did', async () => {
+    await using one = await reserved();
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    const began = one.clock.wall();
+    one.commit({ change: 'started', job: 'job-1', agent: 'a1' });
+    await one.pass(500);
+    Object.assign(one.stacks.jobs.get('job-1') ?? {}, { state: 'finished' });
+    await settle(one, 'job-1', { kind: 'code', code: 0 });
+    expect(one.store.serviceJobs.get('job-1')).toMatchObject({
+      ...{ state: 'done', result: 'passed', agent: 'a1', startedAt: began, endedAt: began + 500 },
+    });
+  });
+
   it('whose agent was lost with its host, or stopped, goes to others', async () => {
     await using one = await reserved();
     take(one, 'job-1');

@@ -58,6 +58,8 @@ const [leavePatience, sayPatience] = [5_000, 1_000];
 export function createBuildkite(parts: BuildkiteParts): CiService {
   const { config, rows, stacks, entry, stateDir, filter, clock, log } = parts;
   const results = new Map<JobId, JobResult>();
+  /** When their scripts began, wall clock, ms: a short job is over before the service was asked about it. */
+  const began = new Map<JobId, number>();
   /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
@@ -105,16 +107,19 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         results.set(job, change.result);
         return;
       case 'returned':
+        began.delete(job);
         runs.drop(job);
         reservations.returned(job, change.failure);
         return;
       case 'settled':
         results.delete(job);
+        began.delete(job);
         runs.drop(job);
         unsaid.delete(job);
         if (one !== null && one.verdict === null) queueMicrotask(() => emit({ kind: 'waiting', pool: one.pool, slot: one.slot }));
         return;
       case 'started':
+        began.set(job, clock.wall());
         return;
     }
   }
@@ -235,6 +240,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         reservations.forget(job);
         return rows.left(job, null);
       }
+      if (state === 'finished') rows.runs(job, agent, began.get(job));
       reservations.forget(job);
       if (words !== undefined) await say(job, words, inner);
       else if (stage !== 'over') await say(job, whyLost(result, poolOf(slot)), inner);

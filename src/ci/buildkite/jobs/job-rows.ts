@@ -20,13 +20,11 @@ export function createJobRows(service: string, parts: RowWriterParts) {
   };
 
   return {
-    runs(id: JobId, agent: AgentId): void {
+    /** An agent has it, or had it. `since`: wall clock, ms. */
+    runs(id: JobId, agent: AgentId, since = clock.wall()): void {
       const before = find(id);
       if (before === null || (before.state === 'done' && before.result !== null)) return;
-      save(
-        { ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? clock.wall(), endedAt: null },
-        before,
-      );
+      save({ ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? since, endedAt: null }, before);
     },
     /** Writes a sentence about a job of this host. */
     note(job: JobId, text: string): void {
