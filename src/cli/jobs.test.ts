@@ -89,9 +89,12 @@ test('cancels several jobs by their ids, even if one does not exist', async () =
 
 test('cancels all waiting jobs, with --pool only those of a pool', async () => {
   await waiting(3);
-  expect(await onejob('cancel', '--waiting', '--pool', 'other')).toMatchObject({ code: 0, stdout: 'No such jobs.\n' });
+  expect(await onejob('cancel', '--waiting', '--pool', 'other')).toMatchObject({
+    code: 0,
+    stdout: 'No job waits in pool other.\n',
+  });
   expect(await onejob('cancel', '--waiting')).toMatchObject({ code: 0, stdout: '3 jobs were cancelled before they began.\n' });
-  expect((await onejob('cancel', '--all')).stdout).toBe('No such jobs.\n');
+  expect((await onejob('cancel', '--all')).stdout).toBe('No job waits or runs.\n');
 });
 
 test('which jobs are to end must be said in one way', async () => {

@@ -319,7 +319,7 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   });
   if (output.json) await output.value(ids.length === 1 ? cancelled[0] : cancelled);
   else if (which === null) await output.print(...cancelled.map(toldToEnd));
-  else await output.print(cancelled.length === 0 ? 'No such jobs.' : toldAllToEnd(cancelled));
+  else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled));
   for (const error of failures) output.fail(error);
   return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
 }
@@ -329,12 +329,16 @@ async function chosen(client: Client, which: 'waiting' | 'all', pool: string | n
   return jobs.filter(({ about, state }) => about === null && (which === 'all' || state === 'queued')).map(({ id }) => id);
 }
 
+function noneToCancel(which: 'waiting' | 'all', pool: string | null): string {
+  return `No job ${which === 'waiting' ? 'waits' : 'waits or runs'}${pool === null ? '' : ` in pool ${pool}`}.`;
+}
+
 function toldToEnd(job: JobView): string {
   const { id, state } = job;
   if (state === 'done') return `Job ${id} has ended (${resultWord(job)}).`;
   // It has its result; only artifacts may still come.
   return state === 'settling'
-    ? `Job ${id} has ended (${resultWord(job)}), and nothing waits for its artifacts any more.`
+    ? `Job ${id} has ended (${resultWord(job)}), and onejob no longer waits for its artifacts.`
     : `Job ${id} was told to end.`;
 }
 

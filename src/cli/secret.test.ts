@@ -42,7 +42,7 @@ describe('keygen', () => {
     const { code, stdout, stderr } = await secret('', 'keygen', 'k');
     expect([code, statSync(at('k')).mode & 0o777]).toEqual([0, 0o600]);
     expect(stdout).toMatch(/^age1[a-z0-9]{58}\n$/);
-    expect(stderr).toMatch(/^onejob: wrote private key [0-9a-f]{8} to \S+\/k; its public key is:\n$/);
+    expect(stderr).toMatch(/^onejob: wrote private key [0-9a-f]{8} to \S+\/k; its public key is on standard output\n$/);
     expect(stdout + stderr).not.toContain('SECRET-KEY');
     expect(readFileSync(at('k'), 'utf8')).toMatch(
       /^# onejob secret key, made .*\n# public key: age1.*\nAGE-SECRET-KEY-1[A-Z0-9]+\n$/,

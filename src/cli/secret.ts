@@ -180,7 +180,7 @@ export async function keygen(
   if (output.json) await output.value({ file: path, id: key.id, kind: key.kind, publicKey: publicKey.trimEnd() });
   else {
     const how = before === '' ? `wrote private key ${key.id} to` : `added private key ${key.id} in front of those in`;
-    output.say(`${how} ${path}; its public key is:`);
+    output.say(`${how} ${path}; its public key is on standard output`);
     await output.write('stdout', Buffer.from(publicKey));
   }
   return exitCodes.ok;

@@ -7,19 +7,30 @@ import { wrongUsage } from './exit.ts';
 
 /** commander's error about `args` as E_USAGE, without values. */
 export function usageError({ code, message }: CommanderError, args: readonly string[], program: Command): OnejobError {
-  const typed = args.find((each) => !each.startsWith('-'));
-  // A token may have been typed instead of a command's name.
-  const known = program.commands.some((each) => each.name() === typed) ? ` ${typed}` : '';
+  const names = namesIn(args, program);
   const isExcess = code === 'commander.excessArguments';
-  if (isExcess && typed === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
+  if (isExcess && names[0] === 'secret' && /^error: too many arguments for '(?:encrypt|decrypt|rotate)'/.test(message)) {
     return wrongUsage(
       'Do not pass the value as an argument: give it on standard input, or type it at the hidden prompt.',
       'The value is in your shell\'s history now, and every user of this host could see it. See "onejob secret --help".',
     );
   }
   const blanks = isExcess ? 'Quote values that contain blanks. ' : '';
+  const list = names.join(' ') === 'init' ? 'Type "onejob init" to list what it can write a config for. ' : '';
   const said = withoutValues(code, message.replace(/^error: /, '').trim());
-  return wrongUsage(said, `${blanks}See "onejob${known} --help".`);
+  return wrongUsage(said, `${list === '' ? blanks : list}See "${['onejob', ...names].join(' ')} --help".`);
+}
+
+/** The names of the command and its subcommand. Other words may be tokens. */
+function namesIn(args: readonly string[], program: Command): readonly string[] {
+  const names: string[] = [];
+  let command: Command | undefined = program;
+  for (const arg of args.filter((each) => !each.startsWith('-'))) {
+    command = command.commands.find((each) => each.name() === arg);
+    if (command === undefined) break;
+    names.push(arg);
+  }
+  return names;
 }
 
 /** What is longer than any name of onejob may be a token. A value follows a `=` or the letter of a short option. */

@@ -185,7 +185,7 @@ function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer):
 function tooLarge(top: string, bytes: number, limit: number, entries: readonly Entry[], git: boolean): OnejobError {
   const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
   const named = largest.map(({ path, size }) => `${path} (${inWords(size)})`).join(', ');
-  const message = `The workspace ${top} has ${inWords(bytes)} in ${entries.length} files, but at most ${inWords(limit)} can be sent. Largest: ${named}.`;
+  const message = `The workspace ${top} has ${inWords(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${inWords(limit)} can be sent. Largest: ${named}.`;
   const hint = `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`;
   return new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint });
 }

@@ -9,7 +9,7 @@ import { type Cli, failed, wrongOrFailed } from './options.ts';
 export function addInitCommands(program: Cli): void {
   const init = program
     .command('init')
-    .description('write a first config, for the own queue or a CI service; without a name, list both')
+    .description('write a first config, for the own queue or a CI service; without a name, list the choices')
     .enablePositionalOptions();
   init.does(failed, listServices);
 
