@@ -51,7 +51,7 @@ export async function down(session: Session, request: DownRequest): Promise<numb
   if (connection !== null) return await end(session, connection, request);
   const left = request.forget ? await leftBehind(session) : null;
   const lines = () => ['No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines)];
-  await output.result({ stopped: false, ...(left === null ? {} : { forgotten: left }) }, lines);
+  await output.result({ stopped: false, jobs: 0, ...(left === null ? {} : { forgotten: left }) }, lines);
   if (left === null || left.length === 0) return exitCodes.failed;
   output.say(
     'only a daemon can remove them: start one the same way as before (the same config, or the same "onejob azure …"), then type "onejob down --forget" in another terminal; or remove them by hand',

@@ -16,7 +16,7 @@ fault NAME [METHOD] [ROUTE] [TIMES]
                               from now on, e.g. "fault lost PUT jobs/:id/finish 1"; routes as in "requests"
 fault clear                   all is well again
 requests [N]                  the last requests to the service
-revoke                        the token is good no longer
+revoke                        the token is no longer valid
 down, up                      nobody answers any more; and again
 help, quit`;
 
