@@ -52,7 +52,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const known = new KnownDevices({ clock, store });
     const devices = { count: 1, mig: null, model: null, uuids: [], vendor: null, memory: null, compute: null, share: 1 };
     const pools = [{ name: 'p', agents: slots.length, standby: true, devices: { ...devices, display: 'allow' } }];
-    const book = createDeviceRegistry({
+    const registry = createDeviceRegistry({
       clock,
       pools: pools as unknown as PoolConfig[],
       known,
@@ -65,7 +65,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const watch = createDeviceWatch({
       clock,
       log,
-      book,
+      registry,
       probe: { look: async () => idle, timeouts: 0, near: () => 0, [Symbol.dispose]() {} },
       kernel: { look: async () => noKernelLook, [Symbol.dispose]() {} },
       owner: 'bench',
@@ -76,7 +76,7 @@ export async function proving(rounds: number): Promise<Stats> {
     const verifier = createVerifier({
       clock,
       log,
-      book,
+      registry,
       watch,
       quarantine: { put() {} } as never,
       store,

@@ -9,7 +9,7 @@ import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
 import { createLogFolder } from './logs/log-folder.ts';
-import { lastWords } from './logs/select.ts';
+import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
@@ -121,10 +121,10 @@ export async function openHost(given: HostParts) {
     ...{ manager, loop, services, shutdown },
     /** Looks at everything once, then lets the loop decide and act. */
     async start(): Promise<void> {
-      const demanded = (pool: string) => deviceManager?.book.demanded(pool);
+      const demanded = (pool: string) => deviceManager?.registry.demanded(pool);
       followServices(
         new Set(services.byName.values()),
-        { reconciler, clock, log, demanded, lastWords: (agent) => lastWords(loop.followers.read(agent)) },
+        { reconciler, clock, log, demanded, outputTail: (agent) => outputTail(loop.followers.read(agent)) },
         watching.signal,
       );
       // The queue drops a job right after it has reported its end.

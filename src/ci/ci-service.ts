@@ -165,8 +165,8 @@ export interface CiService {
    * before `settle` and `deregister`. It must not throw.
    */
   listen?(agent: AgentId): (line: string) => void;
-  /** The failure of an agent that ended without a job. `lastWords`: the end of its output. Absent: `endedWithoutJob`. */
-  describeExit?(exit: Exit, lastWords: string): Failure;
+  /** The failure of an agent that ended without a job. `outputTail`: the end of its output. Absent: `endedWithoutJob`. */
+  describeExit?(exit: Exit, outputTail: string): Failure;
   /** Adds to config what every sandbox of this service needs. Pure. */
   equip?(recipe: Recipe, pool: string): Recipe;
   /** Number of waiting jobs; null: unknown. */
@@ -204,14 +204,14 @@ export interface JobSource {
 }
 
 /** The failure of an agent that ended without ever having a job. */
-export function endedWithoutJob(exit: Exit, lastWords: string): Failure {
-  const message = withLastOutput(`The agent ended ${howEnded(exit)} and had no job.`, lastWords);
+export function endedWithoutJob(exit: Exit, outputTail: string): Failure {
+  const message = withLastOutput(`The agent ended ${howEnded(exit)} and had no job.`, outputTail);
   return { code: 'E_AGENT_ENDED', message, retry: true };
 }
 
 /** `message`, with the end of an agent's output. */
-export function withLastOutput(message: string, lastWords: string): string {
-  return lastWords === '' ? message : `${message} Its last output was:\n${lastWords}`;
+export function withLastOutput(message: string, outputTail: string): string {
+  return outputTail === '' ? message : `${message} Its last output was:\n${outputTail}`;
 }
 
 function howEnded(exit: Exit): string {

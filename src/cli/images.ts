@@ -26,7 +26,7 @@ export async function makeImages(session: Session, what: 'build' | 'refresh', po
     if (output.showsProgress) output.progress(text);
     else output.say(text);
   };
-  const outcomes = await withDesk(session, (desk, signal) => desk.make(what, pools, progress, signal));
+  const outcomes = await withImageService(session, (service, signal) => service.make(what, pools, progress, signal));
   output.progress(null);
   for (const outcome of outcomes) {
     if (output.json) await output.value(outcome);
@@ -50,7 +50,7 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
 
 export async function listImages(session: Session, now = Date.now()): Promise<number> {
   const { output } = session;
-  const images = await withDesk(session, (desk, signal) => desk.list(signal));
+  const images = await withImageService(session, (service, signal) => service.list(signal));
   if (output.json) for (const image of images) await output.value(image);
   else if (images.length === 0) await output.print('The Engine has no image that onejob built.');
   else
@@ -75,7 +75,7 @@ function row({ reference, agent, size, createdAt, containers, pools, base }: Ima
 
 export async function pruneImages(session: Session): Promise<number> {
   const { output } = session;
-  const removed = await withDesk(session, (desk, signal) => desk.prune(signal));
+  const removed = await withImageService(session, (service, signal) => service.prune(signal));
   const nothing = 'Nothing to remove: every image that onejob built is in use.';
   await output.result({ removed }, () => (removed.length === 0 ? [nothing] : removed.map((name) => `removed ${name}`)));
   return exitCodes.ok;
@@ -91,7 +91,7 @@ export async function printImages(session: Session, pools: readonly string[]): P
 }
 
 /** Lets the daemon do the work, or this process if no daemon runs. */
-async function withDesk<T>(session: Session, work: (desk: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
+async function withImageService<T>(session: Session, work: (service: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
   const stop = new AbortController();
   const release = session.context.process.onSignal(() => stop.abort(wrongUsage('Interrupted; what was built is kept.')));
   try {
@@ -107,7 +107,7 @@ async function withDesk<T>(session: Session, work: (desk: ImageService, signal: 
 
 async function here<T>(
   session: Session,
-  work: (desk: ImageService, signal: AbortSignal) => Promise<T>,
+  work: (service: ImageService, signal: AbortSignal) => Promise<T>,
   signal: AbortSignal,
 ): Promise<T> {
   const [{ loadConfig }, { openStore }, { createCiServices }, { createImageDesk, openPoolImages }, { systemClock: clock }] =

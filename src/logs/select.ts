@@ -72,11 +72,11 @@ export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }:
   }
 }
 
-/** How many lines and characters `lastWords` returns at most. */
+/** How many lines and characters `outputTail` returns at most. */
 const [wordLines, wordLength] = [6, 1_000];
 
 /** The end of an agent's output, for a message that says why the agent failed: at most six lines without colours. */
-export async function lastWords(pieces: AsyncIterable<LogPiece>): Promise<string> {
+export async function outputTail(pieces: AsyncIterable<LogPiece>): Promise<string> {
   let end = Buffer.alloc(0);
   for await (const { stream, bytes } of pieces) {
     if (stream !== 'note') end = Buffer.concat([end, bytes]).subarray(-4 * wordLength);

@@ -66,13 +66,16 @@ function findingsOf(
 }
 
 /** What keeps devices from being used, and what to type about it; one line if nothing does. */
-export function deviceFindings({ book, watch }: Pick<DeviceAccess, 'book' | 'watch'>, slots: readonly Slot[]): FindingView[] {
+export function deviceFindings(
+  { registry, watch }: Pick<DeviceAccess, 'registry' | 'watch'>,
+  slots: readonly Slot[],
+): FindingView[] {
   // Problems that instances have because of their GPU are reported once, for the GPU.
-  const views = deviceViews(book, slots).filter(({ uuid, state }) => state === 'unknown' || state === book.stateOf(uuid));
+  const views = deviceViews(registry, slots).filter(({ uuid, state }) => state === 'unknown' || state === registry.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
-  const found = [...fault, ...views.flatMap(findingOf), ...book.partition.short.map(shortFinding)];
-  if (found.length > 0 || book.inventory === null) return found;
-  const count = book.inventory.devices.length;
+  const found = [...fault, ...views.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
+  if (found.length > 0 || registry.inventory === null) return found;
+  const count = registry.inventory.devices.length;
   return [fine('GPUs', `${count} in use by onejob, none out of service.`)];
 }
 

@@ -90,8 +90,8 @@ export function createManager(parts: ManagerParts): Manager {
 
   return {
     async status() {
-      const missing = deviceManager === null ? [] : missingDevices(deviceManager.book);
-      const quarantined = deviceManager === null ? [] : quarantinedDevices(deviceManager.book);
+      const missing = deviceManager === null ? [] : missingDevices(deviceManager.registry);
+      const quarantined = deviceManager === null ? [] : quarantinedDevices(deviceManager.registry);
       const pools = poolViews(status);
       const changed = await host.configChanged();
       return {

@@ -35,23 +35,23 @@ function loop(config: PoolConfig = devicePool('lab'), intent: Intent | null = nu
     } as unknown as CiService,
     runtime: { name: 'sim', capabilities: { images: true } } as Runtime,
     keepStandby: true,
-    devices: host.book.slotDevices,
+    devices: host.registry.slotDevices,
   });
-  const keys = host.book.slotsOf(config);
+  const keys = host.registry.slotsOf(config);
   const slots = keys.map((key) => host.slots.find((slot) => slot.key === key) ?? emptySlot({ key, runtime: 'sim', grace: 0 }));
   const reconciler = { pools: [pool], slots, poolOf: () => pool, pause: new Pause(), intentOf: () => intent };
   return { pool, reconciler: reconciler as unknown as Reconciler };
 }
 
 function parts(reconciler: Reconciler, notes: Record<string, string> = {}): StatusParts {
-  const { clock, fleet } = host;
+  const { clock, devices } = host;
   return {
     clock,
     reconciler,
     nameOf: (key) => key,
     noteOf: (key) => notes[key] ?? null,
     about: () => null,
-    deviceManager: fleet,
+    deviceManager: devices,
   };
 }
 
@@ -68,9 +68,9 @@ describe('slots and their devices', () => {
 
   test('one held by a person, one reserved, one in quarantine', () => {
     host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
-    host.reservations.reserve(host.book.find('1'), { by: 'bob', for: null });
+    host.reservations.reserve(host.registry.find('1'), { by: 'bob', for: null });
     expect(heldIn(poolView())).toEqual([held, 'GPU-0001 is reserved by bob']);
-    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    host.quarantine.putByHand(host.registry.find('1'), 'fan');
     expect(heldIn(poolView())).toEqual([held, 'GPU-0001 is in quarantine: fan']);
   });
 
@@ -116,7 +116,7 @@ describe('a card in quarantine', () => {
   };
   const seen = (config: PoolConfig) => ({
     devices: poolViews(parts(loop(config).reconciler))[0]?.devices,
-    quarantined: quarantinedDevices(host.book),
+    quarantined: quarantinedDevices(host.registry),
   });
   const missesOne = { devices: { ready: 3, wanted: 4 }, quarantined: [{ uuid: 'GPU-0001', pool: 'lab', why }] };
 
@@ -125,7 +125,7 @@ describe('a card in quarantine', () => {
     open(config);
     host.sees(cards);
     expect(seen(config)).toEqual({ devices: { ready: 4, wanted: 4 }, quarantined: [] });
-    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    host.quarantine.putByHand(host.registry.find('1'), 'fan');
     expect(seen(config)).toEqual(missesOne);
     host.boot();
     host.sees(cards);
@@ -139,13 +139,13 @@ describe('a card in quarantine', () => {
     const config = devicePool('lab', { agents: 'per-device' });
     open();
     host.sees(cards);
-    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    host.quarantine.putByHand(host.registry.find('1'), 'fan');
     const known = host.store.devices.all();
     open(config);
     for (const one of known) host.store.devices.save(one);
     host.boot();
     host.sees(cards);
-    expect(host.book.partition.slots).toHaveLength(3);
+    expect(host.registry.partition.slots).toHaveLength(3);
     expect(seen(config)).toEqual(missesOne);
   });
 
@@ -153,12 +153,12 @@ describe('a card in quarantine', () => {
     const [config, other] = [devicePool('lab', { agents: 4 }), devicePool('other', { agents: 0, standby: false })];
     open(config, other);
     host.sees(cards);
-    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    host.quarantine.putByHand(host.registry.find('1'), 'fan');
     expect(seen(config)).toEqual(missesOne);
     const nvlink = devicePool('big', { devices: { ...config.devices, model: 'none such' } });
     open(nvlink);
     host.sees(cards);
-    host.quarantine.putByHand(host.book.find('1'), 'fan');
+    host.quarantine.putByHand(host.registry.find('1'), 'fan');
     expect(seen(nvlink).quarantined).toEqual([]);
   });
 });
@@ -175,7 +175,7 @@ describe('plan', () => {
   test('says why a standby goes', () => {
     host.sees([gpu(0), gpu(1)]);
     host.runs('lab/1', 'a1');
-    host.reservations.reserve(host.book.find('0'), { by: 'bob', for: null });
+    host.reservations.reserve(host.registry.find('0'), { by: 'bob', for: null });
     const [line] = planLines(parts(loop(devicePool('lab'), { kind: 'discard' }).reconciler));
     expect(line).toEqual({ slot: 'lab/1', intent: 'remove the standby', because: 'GPU-0000 is reserved by bob' });
   });
@@ -219,7 +219,7 @@ describe('why a job waits', () => {
 });
 
 describe('doctor', () => {
-  const findings = () => deviceFindings(host.fleet, host.slots);
+  const findings = () => deviceFindings(host.devices, host.slots);
 
   test('all well', () => {
     expect(findings()).toEqual([]);
@@ -229,14 +229,14 @@ describe('doctor', () => {
 
   test('a person who has a device is no finding', () => {
     host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
-    host.reservations.reserve(host.book.find('1'), { by: 'bob', for: null });
+    host.reservations.reserve(host.registry.find('1'), { by: 'bob', for: null });
     expect(findings()).toMatchObject([{ level: 'ok' }]);
   });
 
   test('missing, in quarantine, too few', () => {
     host.sees([gpu(0), gpu(1)]);
     host.sees([gpu(1)]);
-    host.quarantine.putByHand(host.book.find('GPU-0001'), 'the fan is loud.');
+    host.quarantine.putByHand(host.registry.find('GPU-0001'), 'the fan is loud.');
     expect(findings()).toEqual([
       {
         level: 'error',
@@ -251,8 +251,8 @@ describe('doctor', () => {
         hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
       },
     ]);
-    host.quarantine.clearByHand(host.book.find('GPU-0001'));
-    host.book.forget(host.book.find('GPU-0000'));
+    host.quarantine.clearByHand(host.registry.find('GPU-0001'));
+    host.registry.forget(host.registry.find('GPU-0000'));
     expect(findings()).toEqual([
       {
         level: 'warning',

@@ -35,7 +35,7 @@ export function poolViews(parts: StatusParts): PoolView[] {
       draining: pool.draining,
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
-      devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.book, pool.config),
+      devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.registry, pool.config),
       slots: mine.map((slot) => slotView(slot, parts)),
     };
   });
@@ -157,7 +157,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
 /** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */
 function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
   const { name, standby } = pool.config;
-  const needsNone = !standby && isEmpty(slot) && deviceManager?.book.partition.waiting.has(name) !== true;
+  const needsNone = !standby && isEmpty(slot) && deviceManager?.registry.partition.waiting.has(name) !== true;
   return needsNone ? null : pool.devices.heldBack(slot.key);
 }
 

@@ -28,10 +28,10 @@ const { steps, play, playChecked } = movesOf([
     'a device is put away or cleared',
     2,
     (world, pick) => {
-      const known = world.book?.known.get(`GPU-${(pick % 4) + 1}`);
+      const known = world.registry?.known.get(`GPU-${(pick % 4) + 1}`);
       if (known === undefined) return;
       const reserved = known.reserved === null ? { by: 'alice', since: 0, until: null } : null;
-      world.book?.change({ ...known, reserved });
+      world.registry?.change({ ...known, reserved });
     },
   ],
 ]);
@@ -65,7 +65,7 @@ test('once faults stop and a device is there, every job ends', () => {
       play(world, chosen);
       for (let n = 1; n <= 4; n++) world.gpus.add(`GPU-${n}`);
       world.look(true);
-      for (const known of world.book?.known.all ?? []) world.book?.change({ ...known, reserved: null });
+      for (const known of world.registry?.known.all ?? []) world.registry?.change({ ...known, reserved: null });
       world.settle();
       expect(world.check()).toEqual([]);
       expect([...world.jobs.values()].filter((job) => job.results.length !== 1)).toEqual([]);

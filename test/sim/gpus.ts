@@ -184,7 +184,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     if (mode === 'ok') answersSince = time.now;
     if (up === null) return;
     for (const slot of host.slots) if (slot.devices.length > 0 || lanes.has(slot.key)) followSlot(slot);
-    for (const known of up.loop.deviceManager?.book.known.all ?? []) followDevice(known);
+    for (const known of up.loop.deviceManager?.registry.known.all ?? []) followDevice(known);
   }
 
   /** Whether a proof waits for more than what an agent left behind. */
@@ -206,7 +206,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     if (before === undefined || before.lane.kind === 'free') return;
     const had = before.lane;
     // Of what is out of use somebody else has to see.
-    const inUse = before.devices.filter((uuid) => host.up?.loop.deviceManager?.book.known.whyNot(uuid) === null);
+    const inUse = before.devices.filter((uuid) => host.up?.loop.deviceManager?.registry.known.whyNot(uuid) === null);
     if (had.kind !== 'proving') {
       if (lane.kind === 'free' && inUse.length > 0)
         broken.push(`proof: slot ${key} is free after agent ${had.agent}, and nobody looked at its devices`);
@@ -456,10 +456,10 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
         const one = pick(happening.card);
         const uuid = one.instances?.[0]?.uuid ?? one.uuid;
         host.process?.run(() => {
-          const fleet = host.up?.loop.deviceManager;
-          const device = fleet?.book.known.get(uuid);
-          if (fleet == null || device === undefined) return;
-          fleet.reservations.reserve(device, { by: 'ann', for: ms(happening) });
+          const devices = host.up?.loop.deviceManager;
+          const device = devices?.registry.known.get(uuid);
+          if (devices == null || device === undefined) return;
+          devices.reservations.reserve(device, { by: 'ann', for: ms(happening) });
           count.reserved += 1;
         });
       },

@@ -97,7 +97,7 @@ export class World {
   /** The host's GPUs: those that answer. */
   readonly gpus = new Set<DeviceId>();
   readonly #known = new Map<DeviceId, KnownDevice>();
-  book: DeviceRegistry | null = null;
+  registry: DeviceRegistry | null = null;
   readonly #options: WorldOptions;
   #timers: { readonly at: number; readonly fn: () => void }[] = [];
   #nextAgent = 1;
@@ -135,9 +135,9 @@ export class World {
       runtime: { name: 'sim' } as Runtime,
       keepStandby: this.#options.standby,
       devices: {
-        of: (key) => (this.book === null ? devicesOf(key) : this.book.slotDevices.of(key)),
-        heldBack: (key) => this.book?.slotDevices.heldBack(key) ?? null,
-        lost: (key) => this.book?.slotDevices.lost(key) ?? false,
+        of: (key) => (this.registry === null ? devicesOf(key) : this.registry.slotDevices.of(key)),
+        heldBack: (key) => this.registry?.slotDevices.heldBack(key) ?? null,
+        lost: (key) => this.registry?.slotDevices.lost(key) ?? false,
       },
     });
     this.pool.learn('', this.fingerprint);
@@ -175,10 +175,10 @@ export class World {
       random: () => 0,
       changed: (before, after) => {
         this.#checkStep(before, after);
-        this.book?.slotChanged(after);
+        this.registry?.slotChanged(after);
       },
     });
-    if (this.#options.gpus !== undefined) this.book = this.#openBook(clock);
+    if (this.#options.gpus !== undefined) this.registry = this.#openRegistry(clock);
     this.loop.add(this.pool, [...this.#stored.values()]);
     this.loop.start();
   }
@@ -199,7 +199,7 @@ export class World {
   submit(cold: boolean): void {
     const id = `j${this.#nextJob++}`;
     this.jobs.set(id, { state: 'waiting', agent: null, cold, runs: 0, results: [] });
-    this.book?.demanded('pool');
+    this.registry?.demanded('pool');
     this.loop.offer('pool');
   }
 
@@ -510,13 +510,13 @@ export class World {
   /** A look at the host; an incomplete one lists some of what is there. */
   look(complete: boolean): void {
     const there = [...this.gpus].slice(0, complete ? undefined : 1);
-    this.book?.saw(
+    this.registry?.saw(
       { ...noGpus, complete, devices: there.map((uuid) => gpu(Number(uuid.slice(4)) - 1, { uuid, mig: null })) },
       new Map(),
     );
   }
 
-  #openBook(clock: Clock): DeviceRegistry {
+  #openRegistry(clock: Clock): DeviceRegistry {
     const table = {
       all: () => [...this.#known.values()],
       save: (device: KnownDevice) => void this.#known.set(device.uuid, device),

@@ -39,7 +39,7 @@ export class DeviceHost implements Disposable {
   verdict: (uuid: string) => Verdict | Error = () => clean;
   readonly looks: string[] = [];
   fault: string | null = null;
-  book!: DeviceRegistry;
+  registry!: DeviceRegistry;
   quarantine!: Quarantine;
   reservations!: Reservations;
 
@@ -64,7 +64,7 @@ export class DeviceHost implements Disposable {
     this.#timers = [];
     const { clock, store } = this;
     const known = new KnownDevices({ clock, store });
-    this.book = createDeviceRegistry({
+    this.registry = createDeviceRegistry({
       clock,
       pools: this.#pools,
       known,
@@ -79,33 +79,33 @@ export class DeviceHost implements Disposable {
       if (verdict instanceof Error) throw verdict;
       return { verdict, mark: { seq: null, at: null } };
     };
-    this.quarantine = createQuarantine({ clock, log, book: this.book, bootId: 'boot', again, repair: () => {} });
+    this.quarantine = createQuarantine({ clock, log, registry: this.registry, bootId: 'boot', again, repair: () => {} });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
-    this.reservations = createReservations({ clock, log, book: this.book, quarantine: this.quarantine, again, isBusy });
+    this.reservations = createReservations({ clock, log, registry: this.registry, quarantine: this.quarantine, again, isBusy });
   }
 
-  get fleet(): DeviceAccess {
-    const { book, quarantine, reservations, store, fault } = this;
-    return { book, quarantine, reservations, proofs: store.proofs, watch: { fault } };
+  get devices(): DeviceAccess {
+    const { registry, quarantine, reservations, store, fault } = this;
+    return { registry, quarantine, reservations, proofs: store.proofs, watch: { fault } };
   }
 
   /** A look at the host that lists these; `complete: false`: there may be more. */
   sees(devices: readonly Device[], complete = true): void {
-    this.book.saw({ ...noGpus, complete, devices }, new Map());
+    this.registry.saw({ ...noGpus, complete, devices }, new Map());
   }
 
   /** A look that shows who holds a device. */
   seesHeld(devices: readonly Device[], held: Readonly<Record<string, string>>): void {
-    this.book.saw({ ...noGpus, devices }, new Map(Object.entries(held)));
+    this.registry.saw({ ...noGpus, devices }, new Map(Object.entries(held)));
   }
 
   /** A job runs in the slot, on what it is to have. */
   runs(key: string, agent: string): void {
-    const devices = this.book.partition.slots.find((slot) => slot.key === key)?.devices.map(({ uuid }) => uuid) ?? [];
+    const devices = this.registry.partition.slots.find((slot) => slot.key === key)?.devices.map(({ uuid }) => uuid) ?? [];
     const slot = emptySlot({ key, runtime: 'sim', grace: 0, devices });
     const others = this.slots.filter((one) => one.key !== key);
     this.slots = [...others, { ...slot, agent: { kind: 'busy', agent, job: 'j1', since: 0, due: null } }];
-    this.book.deal();
+    this.registry.deal();
   }
 
   /** Time passes: everything that is due happens, in order, and what it sets off is awaited. */

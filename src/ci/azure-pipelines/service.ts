@@ -101,8 +101,8 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
 }
 
 /** As `CiService.describeExit`. Exit codes of the listener: agent `Constants.cs`. */
-export function describeExit(exit: Exit, lastWords: string): Failure {
-  if (exit.kind !== 'code' || (exit.code !== 3 && exit.code !== 4)) return endedWithoutJob(exit, lastWords);
+export function describeExit(exit: Exit, outputTail: string): Failure {
+  if (exit.kind !== 'code' || (exit.code !== 3 && exit.code !== 4)) return endedWithoutJob(exit, outputTail);
   const message = `The agent ended to update itself (exit ${exit.code}), which it would do for every job. Run "onejob image refresh", and turn off automatic updates of the agent pool.`;
   return { code: 'E_AGENT_OUTDATED', message, retry: true };
 }

@@ -42,7 +42,7 @@ export interface FilterServerParts {
 }
 
 /** A job with calls, and for a while after its last. */
-interface Desk {
+interface Usage {
   calls: number;
   reading: number;
   readonly rate: Rate;
@@ -57,49 +57,49 @@ interface Call {
   readonly response: ServerResponse;
   readonly sealed: Sealed;
   readonly rules: Rules;
-  readonly desk: Desk;
+  readonly usage: Usage;
   readonly signal: AbortSignal;
 }
 
 /** ms after its last call until a job's connections are closed. */
-const keepDesk = 60_000;
+const keepUsage = 60_000;
 
 export function createFilterServer(parts: FilterServerParts) {
   const { seal, proxies, clock, log } = parts;
   const limits = { ...filterLimits, ...parts.limits };
   const closing = new AbortController();
   const connections = createConnections();
-  const desks = new Map<string, Desk>();
+  const usages = new Map<string, Usage>();
   const servers = new Set<http.Server>();
   const answering = new WeakSet<Socket>();
 
-  function enter(job: string): Desk {
-    const desk = desks.get(job) ?? {
+  function enter(job: string): Usage {
+    const usage = usages.get(job) ?? {
       ...{ calls: 0, reading: 0, rate: createRate(limits.perSecond, limits.burst) },
       ...{ outbound: createOutbound(proxies), said: new Set<string>(), forget: () => {} },
     };
-    desks.set(job, desk);
-    desk.forget();
-    desk.calls += 1;
-    return desk;
+    usages.set(job, usage);
+    usage.forget();
+    usage.calls += 1;
+    return usage;
   }
 
-  function leave(job: string, desk: Desk): void {
-    desk.calls -= 1;
-    if (desk.calls > 0) return;
-    desk.forget = clock.after(keepDesk, () => {
-      desks.delete(job);
-      desk.outbound.close();
+  function leave(job: string, usage: Usage): void {
+    usage.calls -= 1;
+    if (usage.calls > 0) return;
+    usage.forget = clock.after(keepUsage, () => {
+      usages.delete(job);
+      usage.outbound.close();
     });
   }
 
   async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
-    const { request, sealed, rules, desk, signal } = call;
+    const { request, sealed, rules, usage, signal } = call;
     const origin = new URL(sealed.endpoint);
     const path = `${origin.pathname.replace(/\/$/, '')}${(request.url ?? '').slice(`/${rules.root}`.length)}`;
     const headers = headersWithout(notFromAgents, request.headersDistinct);
     const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
-    return desk.outbound.dispatcherFor(origin).request({
+    return usage.outbound.dispatcherFor(origin).request({
       ...{ origin: origin.origin, path, method: (request.method ?? 'GET') as Dispatcher.HttpMethod, signal, body },
       headers: {
         ...(headers as Record<string, string | string[]>),
@@ -123,9 +123,9 @@ export function createFilterServer(parts: FilterServerParts) {
   }
 
   async function whole(call: Call, verdict: Extract<Verdict, { kind: 'whole' }>): Promise<void> {
-    const { request, response, desk, sealed } = call;
-    if (desk.reading >= limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
-    desk.reading += 1;
+    const { request, response, usage, sealed } = call;
+    if (usage.reading >= limits.reading) return refuse(response, 503, 'Too many concurrent calls of this kind.');
+    usage.reading += 1;
     const callOff = clock.after(limits.wholeMs, () => request.destroy());
     try {
       const body = await read(request, limits.wholeBytes);
@@ -140,7 +140,7 @@ export function createFilterServer(parts: FilterServerParts) {
       passOn(call, answer, answer.statusCode, rewritten.replaceAll(JSON.stringify(sealed.token).slice(1, -1), '[token]'));
     } finally {
       callOff();
-      desk.reading -= 1;
+      usage.reading -= 1;
     }
   }
 
@@ -165,9 +165,9 @@ export function createFilterServer(parts: FilterServerParts) {
   }
 
   /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */
-  function deny({ response, sealed, desk }: Pick<Call, 'response' | 'sealed' | 'desk'>, status: number, why: string): void {
-    if (!desk.said.has(why) && desk.said.size < 100) log.warn('call of an untrusted job refused', { job: sealed.job, why });
-    desk.said.add(why);
+  function deny({ response, sealed, usage }: Pick<Call, 'response' | 'sealed' | 'usage'>, status: number, why: string): void {
+    if (!usage.said.has(why) && usage.said.size < 100) log.warn('call of an untrusted job refused', { job: sealed.job, why });
+    usage.said.add(why);
     refuse(response, status, why);
   }
 
@@ -184,19 +184,19 @@ export function createFilterServer(parts: FilterServerParts) {
     connections.known(request.socket, sealed.job, response);
     const [root, ...segments] = asked.segments;
     if (root !== rules.root) return refuse(response, 404, 'There is no such call.');
-    const desk = enter(sealed.job);
+    const usage = enter(sealed.job);
     try {
-      if (desk.calls > limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
-      const wait = desk.rate.take(clock.now());
+      if (usage.calls > limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
+      const wait = usage.rate.take(clock.now());
       if (wait > 0) await sleep(clock, wait, signal);
       signal.throwIfAborted();
       const verdict = rules.judge(sealed, { ...asked, segments });
-      const call: Call = { request, response, sealed, rules, desk, signal };
+      const call: Call = { request, response, sealed, rules, usage, signal };
       if (verdict.kind === 'refused') deny(call, verdict.status, verdict.why);
       else if (verdict.kind === 'whole') await whole(call, verdict);
       else await stream(call, verdict.toldAs ?? ((status) => status));
     } finally {
-      leave(sealed.job, desk);
+      leave(sealed.job, usage);
     }
   }
 
@@ -248,9 +248,9 @@ export function createFilterServer(parts: FilterServerParts) {
         one.close();
         one.closeAllConnections();
       }
-      for (const desk of desks.values()) {
-        desk.forget();
-        desk.outbound.close();
+      for (const usage of usages.values()) {
+        usage.forget();
+        usage.outbound.close();
       }
     },
   };

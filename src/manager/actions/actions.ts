@@ -5,7 +5,7 @@ import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../../core/
 import { isJobsOwn, OnejobError, toFailure } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
-import { lastWords } from '../../logs/select.ts';
+import { outputTail } from '../../logs/select.ts';
 import { frame } from '../../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import type { Caches } from '../caches/caches.ts';
@@ -23,7 +23,7 @@ export interface ActParts {
   /** Is told that a runtime could not be reached, before anything else is planned. */
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
   /** null if no pool needs devices. */
-  readonly deviceManager: Pick<DeviceManager, 'book' | 'verifier' | 'cpusNear'> | null;
+  readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'cpusNear'> | null;
   readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'stamp'>;
   readonly caches: Pick<Caches, 'ensure'>;
   readonly followers: LogFollowers;
@@ -65,7 +65,7 @@ export function createExecutors(parts: ActParts): Executors {
   const asked = new Set<AgentId>();
 
   const isAway = (runtime: Runtime): boolean => observer.unreachable(runtime.name) !== null;
-  const devicesOf = ({ devices }: Slot): Device[] => deviceManager?.book.leased(devices) ?? [];
+  const devicesOf = ({ devices }: Slot): Device[] => deviceManager?.registry.leased(devices) ?? [];
 
   const endedOf = (key: string, agent: AgentId, job: JobId | null) => {
     const { slot, pool, name, runtime } = place(key);
@@ -93,7 +93,7 @@ export function createExecutors(parts: ActParts): Executors {
     const context: AgentContext = {
       ...ended,
       devices: devicesOf(slot),
-      cuda: deviceManager?.book.inventory?.cuda ?? null,
+      cuda: deviceManager?.registry.inventory?.cuda ?? null,
       ask: async (script, signal) => {
         const spec = await specOf(key, agent, job, signal);
         return parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
@@ -129,7 +129,7 @@ export function createExecutors(parts: ActParts): Executors {
     if (asked.has(agent)) return null;
     // Nobody knows, so an agent that itself reports an error is believed.
     if (ran === undefined && exit.kind === 'code' && exit.code === 0) return null;
-    const words = await lastWords(followers.read(agent));
+    const words = await outputTail(followers.read(agent));
     return service.describeExit?.(exit, words) ?? endedWithoutJob(exit, words);
   }
 

@@ -74,7 +74,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     isJob: isAgentUid,
   });
   const known = new KnownDevices({ clock, store });
-  const book = createDeviceRegistry({
+  const registry = createDeviceRegistry({
     ...{ clock, pools, known, locks },
     slots: () => reconciler.slots,
     waiting: (name) => {
@@ -99,7 +99,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     say: ({ message }) => log.warn('kernel log', { reason: message }),
   });
   const watch = createDeviceWatch({
-    ...{ clock, log, book, probe, kernel, groupsOf },
+    ...{ clock, log, registry, probe, kernel, groupsOf },
     owner: store.owner,
     // The processes that a simulated tool reports are not this host's.
     ...(runner !== undefined && root !== null && { proc: join(root, 'proc') }),
@@ -115,25 +115,25 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     },
   });
   const quarantine: Quarantine = createQuarantine({
-    ...{ clock, log, book },
+    ...{ clock, log, registry },
     bootId: store.bootId,
     again: (uuid, signal) => verifier.again(uuid, signal),
-    repair: (uuid, reason) => repair.put({ uuid, pciId: (book.device(uuid) ?? known.get(uuid))?.pciId ?? null, reason }),
+    repair: (uuid, reason) => repair.put({ uuid, pciId: (registry.device(uuid) ?? known.get(uuid))?.pciId ?? null, reason }),
   });
   const repair = createRepair({ ...{ clock, log, path }, command: parts.repair, again: quarantine.look });
   const verifier = createVerifier({
-    ...{ clock, log, book, store, watch, quarantine, groupsOf },
+    ...{ clock, log, registry, store, watch, quarantine, groupsOf },
     isShared: (key) => reconciler.poolOf(key).config.devices.share > 1,
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
   const reservations = createReservations({
-    ...{ clock, log, book, quarantine },
+    ...{ clock, log, registry, quarantine },
     again: verifier.again,
     isBusy: (uuid) =>
       reconciler.slots
         .filter(({ agent }) => agent.kind !== 'free' && agent.kind !== 'proving')
-        .some(({ devices }) => devices.some((held) => held === uuid || book.device(held)?.parent === uuid)),
+        .some(({ devices }) => devices.some((held) => held === uuid || registry.device(held)?.parent === uuid)),
   });
 
   let isClosed = false;
@@ -141,7 +141,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   function grow(config: PoolConfig): void {
     const pool = poolNamed(config.name);
     if (pool === undefined) return;
-    const fresh = book.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
+    const fresh = registry.slotsOf(config).filter((key) => reconciler.slot(key) === undefined);
     if (fresh.length === 0) return;
     const slots = fresh.map((key) => emptySlot({ key, runtime: pool.runtime.name, grace: config.stopGrace }));
     reconciler.add(pool, slots);
@@ -149,7 +149,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   }
 
   return {
-    ...{ book, watch, verifier, quarantine, reservations },
+    ...{ registry, watch, verifier, quarantine, reservations },
     proofs: store.proofs,
     /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
     cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
@@ -158,7 +158,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     },
     /** For `doctor`: what is wrong with this host, and what pools cannot get here, according to the last look. */
     doctor: async (signal: AbortSignal): Promise<Finding[]> => {
-      const { inventory } = book;
+      const { inventory } = registry;
       if (inventory === null) return [];
       const [facts, engine] = await Promise.all([
         readHostFacts({ runner: tools, sys: at('sys'), proc: at('proc'), etc: at('etc'), signal }),
@@ -180,7 +180,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     async start(): Promise<void> {
       await watch.start();
       if (isClosed) return;
-      const { inventory } = book;
+      const { inventory } = registry;
       for (const { subject, message, hint } of inventory === null ? [] : deviceFindings({ pools }, inventory))
         log.warn('devices', { what: subject, reason: message, hint });
       quarantine.start();

@@ -13,7 +13,7 @@ beforeEach(() => {
 afterEach(() => host[Symbol.dispose]());
 
 function open(): void {
-  ask = createDeviceRequests(host.fleet, host.clock, () => host.slots);
+  ask = createDeviceRequests(host.devices, host.clock, () => host.slots);
 }
 
 const hour = 3_600_000;
@@ -70,8 +70,8 @@ describe('devices as they are', () => {
       since: host.wall - 60_000,
       hint: 'If it will not come back, type "onejob gpus forget GPU-0000".',
     });
-    expect(missingDevices(host.book)).toEqual([{ uuid: 'GPU-0000', slot: 'lab/1', why: 'GPU-0000 absent since 12:00' }]);
-    expect(poolDevices(host.book, devicePool('lab'))).toEqual({ ready: 1, wanted: 2 });
+    expect(missingDevices(host.registry)).toEqual([{ uuid: 'GPU-0000', slot: 'lab/1', why: 'GPU-0000 absent since 12:00' }]);
+    expect(poolDevices(host.registry, devicePool('lab'))).toEqual({ ready: 1, wanted: 2 });
   });
 
   test('after a reboot without its MIG layout', () => {
@@ -107,8 +107,8 @@ describe('devices as they are', () => {
       state: 'unknown',
       why: 'the state of GPU-0000 is unknown: the last check failed',
     });
-    expect(missingDevices(host.book)).toEqual([]);
-    expect(poolDevices(host.book, devicePool('lab'))).toBeNull();
+    expect(missingDevices(host.registry)).toEqual([]);
+    expect(poolDevices(host.registry, devicePool('lab'))).toBeNull();
   });
 
   test('instances of a card that is out of use say why', () => {
@@ -125,9 +125,9 @@ describe('devices as they are', () => {
 
   test('a pool that asks for more than there is', () => {
     host.sees([gpu(0)]);
-    expect(poolDevices(host.book, devicePool('lab'))).toEqual({ ready: 1, wanted: 2 });
-    expect(missingDevices(host.book)).toEqual([]);
-    expect(poolDevices(host.book, devicePool('lab/1 (leaving)'))).toBeNull();
+    expect(poolDevices(host.registry, devicePool('lab'))).toEqual({ ready: 1, wanted: 2 });
+    expect(missingDevices(host.registry)).toEqual([]);
+    expect(poolDevices(host.registry, devicePool('lab/1 (leaving)'))).toBeNull();
   });
 });
 
@@ -204,7 +204,7 @@ describe('what a person wants', () => {
   test('forgotten: one that is gone is missed no more, and one that is there is not forgotten', () => {
     host.sees([gpu(1), gpu(2)]);
     expect(ask.change('GPU-0000', { act: 'forget' })).toEqual({ uuid: 'GPU-0000', changed: true, device: null });
-    expect(missingDevices(host.book)).toEqual([]);
+    expect(missingDevices(host.registry)).toEqual([]);
     expect(states()).toEqual({ 'GPU-0001': 'leased lab/2', 'GPU-0002': 'leased lab/1' });
     ask.change('2', { act: 'quarantine', reason: 'fan' });
     expect(() => ask.change('2', { act: 'forget' })).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));

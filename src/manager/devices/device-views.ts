@@ -21,24 +21,24 @@ import type { DeviceManager } from './device-manager.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
 
 /** Present devices, then missing ones and those that a person reserved or put in quarantine. */
-export function deviceViews(book: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
-  const here = (book.inventory?.devices ?? []).map(({ uuid }) => uuid);
+export function deviceViews(registry: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
+  const here = (registry.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const isMissed = ({ slot, quarantine, reserved }: KnownDevice) => slot !== null || quarantine !== null || reserved !== null;
-  const gone = book.known.all.filter((known) => book.device(known.uuid) === null && isMissed(known));
-  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, book, slots) ?? []);
+  const gone = registry.known.all.filter((known) => registry.device(known.uuid) === null && isMissed(known));
+  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, registry, slots) ?? []);
 }
 
 /** null for an unknown device. */
-export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly Slot[]): DeviceView | null {
-  const device = book.device(uuid);
-  const known = book.known.get(uuid);
+export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: readonly Slot[]): DeviceView | null {
+  const device = registry.device(uuid);
+  const known = registry.known.get(uuid);
   if (device === null && known === undefined) return null;
-  const parent = book.parentOf(uuid);
-  const { of, ...judged } = judge(uuid, parent, book);
-  const record = book.known.get(of);
+  const parent = registry.parentOf(uuid);
+  const { of, ...judged } = judge(uuid, parent, registry);
+  const record = registry.known.get(of);
   const mig = device?.mig ?? null;
   const isOn = (slot: Slot): boolean =>
-    slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || book.parentOf(one) === uuid);
+    slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || registry.parentOf(one) === uuid);
   return {
     uuid,
     kind: device?.kind ?? (parent === null ? 'gpu' : 'mig'),
@@ -48,7 +48,7 @@ export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly
     memoryMiB: device?.memoryMiB ?? null,
     profile: mig !== null && 'profile' in mig ? mig.profile : (known?.profile ?? null),
     parent,
-    slot: book.slotOf(uuid),
+    slot: registry.slotOf(uuid),
     agents: slots.filter(isOn).flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])),
     ...judged,
     ...timesOf(judged.state, record, known),
@@ -57,26 +57,26 @@ export function deviceView(uuid: DeviceId, book: DeviceRegistry, slots: readonly
 }
 
 /** State and reason of a device; `of` is the device whose record they come from: itself or its GPU. */
-function judge(uuid: DeviceId, parent: DeviceId | null, book: DeviceRegistry) {
-  const state = stateOf(uuid, book);
+function judge(uuid: DeviceId, parent: DeviceId | null, registry: DeviceRegistry) {
+  const state = stateOf(uuid, registry);
   if (parent !== null && (state === 'free' || state === 'leased' || state === 'occupied')) {
-    const whole = stateOf(parent, book);
-    if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: book.whyNot(parent), of: parent };
+    const whole = stateOf(parent, registry);
+    if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: registry.whyNot(parent), of: parent };
   }
-  if (state === 'missing') return { state, why: book.known.missingText(uuid), of: uuid };
+  if (state === 'missing') return { state, why: registry.known.missingText(uuid), of: uuid };
   if (state === 'unknown') return { state, why: unknownText(uuid), of: uuid };
-  if (state === 'free' && isSplit(book.device(uuid))) {
-    const parts = book.inventory?.devices.filter((one) => one.parent === uuid && book.slotOf(one.uuid) !== null) ?? [];
+  if (state === 'free' && isSplit(registry.device(uuid))) {
+    const parts = registry.inventory?.devices.filter((one) => one.parent === uuid && registry.slotOf(one.uuid) !== null) ?? [];
     const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
     return { state: split, why: 'it is in MIG mode, so jobs get its instances', of: uuid };
   }
-  return { state, why: book.whyNot(uuid), of: uuid };
+  return { state, why: registry.whyNot(uuid), of: uuid };
 }
 
 /** A device that an incomplete look did not list is unknown, not gone (S6). */
-function stateOf(uuid: DeviceId, book: DeviceRegistry): DeviceState {
-  const state = book.stateOf(uuid);
-  return state === 'missing' && book.inventory?.complete !== true ? 'unknown' : state;
+function stateOf(uuid: DeviceId, registry: DeviceRegistry): DeviceState {
+  const state = registry.stateOf(uuid);
+  return state === 'missing' && registry.inventory?.complete !== true ? 'unknown' : state;
 }
 
 function timesOf(state: DeviceState, of: KnownDevice | undefined, known: KnownDevice | undefined) {
@@ -100,53 +100,55 @@ function hintFor(state: DeviceState, of: KnownDevice | undefined, parent: Device
 }
 
 /** Devices that were leased once and are certainly gone. */
-export function missingDevices(book: DeviceRegistry): MissingView[] {
-  if (book.inventory?.complete !== true) return [];
-  return book.known.all
-    .filter(({ uuid }) => book.device(uuid) === null)
-    .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: book.known.missingText(uuid) }]));
+export function missingDevices(registry: DeviceRegistry): MissingView[] {
+  if (registry.inventory?.complete !== true) return [];
+  return registry.known.all
+    .filter(({ uuid }) => registry.device(uuid) === null)
+    .flatMap(({ uuid, slot }) => (slot === null ? [] : [{ uuid, slot, why: registry.known.missingText(uuid) }]));
 }
 
 /** Devices in quarantine that a pool had or would get, even without a slot: people must see what is out of use. */
-export function quarantinedDevices(book: DeviceRegistry): QuarantinedView[] {
-  return book.known.all.flatMap(({ uuid, slot }) => {
-    const why = book.known.quarantineText(uuid);
-    const pool = why === null ? null : poolFor(uuid, slot, book);
+export function quarantinedDevices(registry: DeviceRegistry): QuarantinedView[] {
+  return registry.known.all.flatMap(({ uuid, slot }) => {
+    const why = registry.known.quarantineText(uuid);
+    const pool = why === null ? null : poolFor(uuid, slot, registry);
     return why === null || pool === null ? [] : [{ uuid, pool, why }];
   });
 }
 
 /** The pool that has it or an instance of it, else the first that asks for such a device, else the last that had it. */
-function poolFor(uuid: DeviceId, last: string | null, book: DeviceRegistry): string | null {
-  const holds = book.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
+function poolFor(uuid: DeviceId, last: string | null, registry: DeviceRegistry): string | null {
+  const holds = registry.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
   if (holds !== undefined) return holds.pool;
-  const parts = (book.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
-  const asks = book.pools.find(({ devices }) => parts.some((one) => !isSplit(one) && fits(one, devices)));
+  const parts = (registry.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
+  const asks = registry.pools.find(({ devices }) => parts.some((one) => !isSplit(one) && fits(one, devices)));
   if (asks !== undefined) return asks.name;
-  return book.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
+  return registry.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
 }
 
 /** null for pools that lease for each job, and while the host's devices are unknown. */
-export function poolDevices(book: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
-  if (!pool.standby || book.inventory?.complete !== true || !book.pools.some(({ name }) => name === pool.name)) return null;
-  const slots = book.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
-  const ready = slots.filter((slot) => slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, book))).length;
-  return { ready, wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(book, pool, slots.length) : pool.agents };
+export function poolDevices(registry: DeviceRegistry, pool: PoolConfig): PoolView['devices'] {
+  if (!pool.standby || registry.inventory?.complete !== true || !registry.pools.some(({ name }) => name === pool.name)) return null;
+  const slots = registry.partition.slots.filter((slot) => slot.pool === pool.name && slot.devices.length > 0);
+  const ready = slots.filter(
+    (slot) => slot.missing.length === 0 && !slot.devices.some((one) => isQuarantined(one, registry)),
+  ).length;
+  return { ready, wanted: pool.agents === 'per-device' ? slots.length + slotsWithout(registry, pool, slots.length) : pool.agents };
 }
 
 /** How many more slots a pool with one for each device would have without quarantine. */
-function slotsWithout(book: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
-  const isFit = (one: Device) => !isSplit(one) && fits(one, devices) && isQuarantined(one, book);
-  const here = (book.inventory?.devices ?? []).filter((one) => book.slotOf(one.uuid) === null && isFit(one));
-  const isGone = (uuid: DeviceId) => book.device(uuid) === null && book.slotOf(uuid) === null;
-  const gone = quarantinedDevices(book).filter(({ uuid, pool }) => pool === name && isGone(uuid));
+function slotsWithout(registry: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
+  const isFit = (one: Device) => !isSplit(one) && fits(one, devices) && isQuarantined(one, registry);
+  const here = (registry.inventory?.devices ?? []).filter((one) => registry.slotOf(one.uuid) === null && isFit(one));
+  const isGone = (uuid: DeviceId) => registry.device(uuid) === null && registry.slotOf(uuid) === null;
+  const gone = quarantinedDevices(registry).filter(({ uuid, pool }) => pool === name && isGone(uuid));
   const count = here.length + gone.length;
   if (devices.count === 'all') return slots === 0 && count > 0 ? 1 : 0;
   return Math.floor(count / Math.max(1, devices.count)) * devices.share;
 }
 
-function isQuarantined({ uuid, parent }: Allocatable, book: DeviceRegistry): boolean {
-  return [uuid, parent].some((one) => one !== null && (book.known.get(one)?.quarantine ?? null) !== null);
+function isQuarantined({ uuid, parent }: Allocatable, registry: DeviceRegistry): boolean {
+  return [uuid, parent].some((one) => one !== null && (registry.known.get(one)?.quarantine ?? null) !== null);
 }
 
 function isSplit(device: Device | null): boolean {
@@ -154,7 +156,7 @@ function isSplit(device: Device | null): boolean {
 }
 
 /** The parts of the device manager that people can reach. */
-export type DeviceAccess = Pick<DeviceManager, 'book' | 'quarantine' | 'reservations' | 'proofs'> & {
+export type DeviceAccess = Pick<DeviceManager, 'registry' | 'quarantine' | 'reservations' | 'proofs'> & {
   readonly watch: { readonly fault: string | null };
 };
 
@@ -167,23 +169,23 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
     });
   };
   return {
-    devices: (): DeviceView[] => deviceViews(known().book, slots()),
+    devices: (): DeviceView[] => deviceViews(known().registry, slots()),
     change(name: string, change: DeviceChange): DeviceAnswer {
-      const { book } = known();
-      const before = book.find(name);
-      if (change.act === 'reserve') assertFor(before, change.by, book, clock.wall());
+      const { registry } = known();
+      const before = registry.find(name);
+      if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
       const changed = apply(before, change, known());
-      return { uuid: before.uuid, changed, device: deviceView(before.uuid, book, slots()) };
+      return { uuid: before.uuid, changed, device: deviceView(before.uuid, registry, slots()) };
     },
     proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
-      const { book, proofs } = known();
-      return proofs.of(device === null ? null : book.find(device).uuid, limit);
+      const { registry, proofs } = known();
+      return proofs.of(device === null ? null : registry.find(device).uuid, limit);
     },
   };
 }
 
 /** False when nothing changed. */
-function apply(device: KnownDevice, change: DeviceChange, { book, quarantine, reservations }: DeviceAccess): boolean {
+function apply(device: KnownDevice, change: DeviceChange, { registry, quarantine, reservations }: DeviceAccess): boolean {
   switch (change.act) {
     case 'reserve':
       reservations.reserve(device, change);
@@ -199,22 +201,26 @@ function apply(device: KnownDevice, change: DeviceChange, { book, quarantine, re
       quarantine.clearByHand(device);
       return true;
     case 'forget':
-      book.forget(device);
+      registry.forget(device);
       return true;
   }
 }
 
 /** @throws OnejobError for a device that cannot be reserved now */
-function assertFor({ uuid, parent }: KnownDevice, by: string | null, book: DeviceRegistry, wall: number): void {
+function assertFor({ uuid, parent }: KnownDevice, by: string | null, registry: DeviceRegistry, wall: number): void {
   const refuse = (code: 'E_DEVICE_UNKNOWN' | 'E_DEVICE_IN_USE', why: string, hint: string): never => {
     throw new OnejobError(code, `Cannot reserve ${uuid}: ${why}.`, { hint });
   };
   for (const one of [uuid, ...(parent === null ? [] : [parent])]) {
-    const reserved = book.known.get(one)?.reserved ?? null;
+    const reserved = registry.known.get(one)?.reserved ?? null;
     if (reserved === null || reserved.by === by || (reserved.until !== null && reserved.until <= wall)) continue;
-    refuse('E_DEVICE_IN_USE', book.known.whyNot(one) ?? 'it is reserved', `Ask the holder, or type "onejob gpus return ${one}".`);
+    refuse(
+      'E_DEVICE_IN_USE',
+      registry.known.whyNot(one) ?? 'it is reserved',
+      `Ask the holder, or type "onejob gpus return ${one}".`,
+    );
   }
-  if (book.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is missing', '"onejob gpus" lists the devices of this host.');
-  if (book.stateOf(uuid) === 'elsewhere')
-    refuse('E_DEVICE_IN_USE', book.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
+  if (registry.device(uuid) === null) refuse('E_DEVICE_UNKNOWN', 'it is missing', '"onejob gpus" lists the devices of this host.');
+  if (registry.stateOf(uuid) === 'elsewhere')
+    refuse('E_DEVICE_IN_USE', registry.whyNot(uuid) ?? 'another onejob has it', 'Reserve it there, with --state-dir.');
 }

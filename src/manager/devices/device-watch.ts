@@ -8,7 +8,7 @@ import { describeHolder, type Ours, ownersOf, type ProcessOwner, sortHolders } f
 import { hostFault, pidsOn } from '../../gpu/proof.ts';
 import type { QuarantineParts } from './quarantine.ts';
 
-interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> {
+interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registry'> {
   readonly probe: Probe;
   readonly kernel: KernelLog;
   readonly owner: string;
@@ -44,7 +44,7 @@ const shared = 1_000;
 export type DeviceWatch = ReturnType<typeof createDeviceWatch>;
 
 export function createDeviceWatch(parts: DeviceWatchParts) {
-  const { probe, kernel, book, listener, log, clock, proc = '/proc', slots, groupsOf, owner } = parts;
+  const { probe, kernel, registry, listener, log, clock, proc = '/proc', slots, groupsOf, owner } = parts;
   const abort = new AbortController();
   let cancel: (() => void) | null = null;
   let trouble: string | null = null;
@@ -69,7 +69,7 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
         for (const group of groupsOf(slot, agent)) into.add(group);
       }
     }
-    for (const { baseline } of book.known.all) {
+    for (const { baseline } of registry.known.all) {
       if (baseline === null || alive.has(baseline.agent)) continue;
       ended.add(baseline.agent);
       for (const container of baseline.containers) ended.add(container);
@@ -104,8 +104,8 @@ export function createDeviceWatch(parts: DeviceWatchParts) {
       trouble = why;
     }
     const occupied = occupiedNow(inventory, owners);
-    book.saw(inventory, occupied, probe.near);
-    const isBlind = book.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
+    registry.saw(inventory, occupied, probe.near);
+    const isBlind = registry.unseen > 0 || (!inventory.complete && inventory.devices.length === 0);
     isWaiting = occupied.size > 0 || why !== null || isBlind;
     listener.idle(look, unused(inventory));
     listener.looked(inventory);

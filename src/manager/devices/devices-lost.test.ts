@@ -11,14 +11,14 @@ beforeEach(() => {
 });
 afterEach(() => host[Symbol.dispose]());
 
-const lost = () => host.book.slotDevices.lost('lab/1');
+const lost = () => host.registry.slotDevices.lost('lab/1');
 
 test('a device of the slot that nothing else uses is no reason', () => {
   expect(lost()).toBe(false);
 });
 
 test('one that a person has reserved is', () => {
-  host.reservations.reserve(host.book.find('0'), { by: 'alice', for: null });
+  host.reservations.reserve(host.registry.find('0'), { by: 'alice', for: null });
   expect(lost()).toBe(true);
 });
 
@@ -37,7 +37,7 @@ test('one that is gone is, once a whole look says so', () => {
 test('a slot without a device says why, and whether all of them could be seen', () => {
   const slots = new DeviceHost({ agents: 2 });
   try {
-    const why = () => slots.book.slotDevices.heldBack('lab/2');
+    const why = () => slots.registry.slotDevices.heldBack('lab/2');
     expect(why()).toBe('the GPUs of this host have not been checked yet');
     slots.sees([gpu(0)]);
     expect(why()).toBe('no device is free for it');

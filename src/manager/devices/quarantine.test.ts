@@ -14,14 +14,14 @@ afterEach(() => host[Symbol.dispose]());
 const minute = 60_000;
 const noMark = { seq: null, at: null };
 const fault = { ...dirty, remedy: 'look' } as Extract<Verdict, { kind: 'dirty' }>;
-const state = () => host.book.stateOf('GPU-0000');
+const state = () => host.registry.stateOf('GPU-0000');
 const put = (verdict = fault) => host.quarantine.put('GPU-0000', verdict, noMark);
 
 describe('a device that a look may show to be well', () => {
   test('is out alone, its slot moves, and it is back once it is found clean', async () => {
     put();
     expect(state()).toBe('quarantined');
-    expect(host.book.slotOf('GPU-0002')).toBe('lab/1');
+    expect(host.registry.slotOf('GPU-0002')).toBe('lab/1');
     await host.advance(minute);
     expect(host.looks).toEqual(['GPU-0000']);
     expect(state()).toBe('free');
@@ -59,7 +59,7 @@ describe('a device that a look may show to be well', () => {
     expect(state()).toBe('quarantined');
     host.verdict = () => clean;
     await host.advance(minute);
-    expect(host.book.known.get('GPU-0000')?.quarantine).toBeNull();
+    expect(host.registry.known.get('GPU-0000')?.quarantine).toBeNull();
   });
 
   test('stays out over a restart, and its turn comes when it would have come', async () => {
@@ -86,12 +86,12 @@ describe('a device that takes more than a look', () => {
   });
 
   test.each(['replace', 'person'] as const)('waits for a person (%s), whatever is booted', async (remedy) => {
-    if (remedy === 'person') host.quarantine.putByHand(host.book.find('0'), 'it smells');
+    if (remedy === 'person') host.quarantine.putByHand(host.registry.find('0'), 'it smells');
     else put({ ...fault, remedy });
     rebooted();
     await host.advance(24 * 60 * minute);
     expect(host.looks).toEqual([]);
-    host.quarantine.clearByHand(host.book.find('0'));
+    host.quarantine.clearByHand(host.registry.find('0'));
     expect(state()).toBe('free');
   });
 });
@@ -120,12 +120,12 @@ test('a device whose proof a stop cut short is not used before the next manager 
 /** The same devices under a manager that starts in another boot. */
 function rebooted(): void {
   host.quarantine.close();
-  const { book, clock } = host;
+  const { registry, clock } = host;
   const again = async (uuid: string) => {
     host.looks.push(uuid);
     return { verdict: clean, mark: noMark };
   };
   const log = { info() {}, warn() {}, error() {} };
-  host.quarantine = createQuarantine({ clock, log, book, bootId: 'another boot', again, repair: () => {} });
+  host.quarantine = createQuarantine({ clock, log, registry, bootId: 'another boot', again, repair: () => {} });
   host.quarantine.start();
 }

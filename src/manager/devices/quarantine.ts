@@ -11,7 +11,7 @@ import type { DeviceRegistry } from './registry.ts';
 export interface QuarantineParts {
   readonly clock: Clock;
   readonly log: Log;
-  readonly book: DeviceRegistry;
+  readonly registry: DeviceRegistry;
   readonly bootId: string;
   readonly again: (uuid: DeviceId, signal: AbortSignal) => Promise<{ readonly verdict: Verdict; readonly mark: KernelMark }>;
   readonly repair: (uuid: DeviceId, reason: string) => void;
@@ -29,18 +29,18 @@ const longestRetry = 3_600_000;
 
 export type Quarantine = ReturnType<typeof createQuarantine>;
 
-export function createQuarantine({ book, clock, bootId, log, again, repair }: QuarantineParts) {
+export function createQuarantine({ registry, clock, bootId, log, again, repair }: QuarantineParts) {
   const abort = new AbortController();
   const timers = new Timers(clock);
 
   /** Resumes the quarantines of the last manager. A reboot is worth a look at once. */
   function start(): void {
-    for (const { uuid, quarantine } of book.known.all) if (quarantine !== null) arm(uuid, quarantine);
+    for (const { uuid, quarantine } of registry.known.all) if (quarantine !== null) arm(uuid, quarantine);
   }
 
   /** `mark`: the current end of the kernel log, so that this fault's lines do not count at the next try. */
   function put(uuid: DeviceId, { message, remedy, hint, evidence }: Dirty, mark: KernelMark): void {
-    const known = book.known.get(uuid);
+    const known = registry.known.get(uuid);
     if (known === undefined) return;
     const failures = (known.quarantine?.failures ?? 0) + 1;
     const saw = known.baseline === null ? null : { ...(known.baseline.saw as object), mark };
@@ -52,12 +52,12 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
 
   /** For a proof that could not finish: the next manager checks the device before any job gets it. */
   function putOff(uuid: DeviceId): void {
-    const known = book.known.get(uuid);
+    const known = registry.known.get(uuid);
     if (known === undefined || known.quarantine !== null) return;
     const wall = clock.wall();
     const reason = 'onejob was stopped before it verified that the device is clean';
     const about = { reason, remedy: 'look', hint: null, evidence: null, failures: 0 } as const;
-    book.change({ ...known, quarantine: { ...about, since: wall, boot: bootId, retryAt: wall } });
+    registry.change({ ...known, quarantine: { ...about, since: wall, boot: bootId, retryAt: wall } });
     log.info('device not verified', { device: uuid, reason });
   }
 
@@ -68,7 +68,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
 
   /** Looks at it now and not at its turn, unless a person put it there. */
   function look(uuid: DeviceId): void {
-    const quarantine = book.known.get(uuid)?.quarantine ?? null;
+    const quarantine = registry.known.get(uuid)?.quarantine ?? null;
     if (quarantine !== null && quarantine.remedy !== 'person') arm(uuid, { ...quarantine, retryAt: clock.wall() });
   }
 
@@ -79,7 +79,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
 
   function release(device: KnownDevice): void {
     timers.cancel(device.uuid);
-    book.change({ ...device, quarantine: null });
+    registry.change({ ...device, quarantine: null });
     log.info('device out of quarantine', { device: device.uuid });
   }
 
@@ -95,7 +95,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
   ): void {
     const retryAt = what.remedy === 'look' ? clock.wall() + wait : null;
     const quarantine: Record = { ...what, since: known.quarantine?.since ?? clock.wall(), boot: bootId, retryAt };
-    book.change({ ...known, quarantine });
+    registry.change({ ...known, quarantine });
     arm(known.uuid, quarantine);
   }
 
@@ -119,7 +119,7 @@ export function createQuarantine({ book, clock, bootId, log, again, repair }: Qu
       if (!signal.aborted) log.warn('failed to check device', { device: uuid, reason: toFailure(error).message });
       return null;
     });
-    const known = book.known.get(uuid);
+    const known = registry.known.get(uuid);
     if (signal.aborted || known === undefined || known.quarantine === null) return;
     const verdict = found?.verdict;
     if (verdict?.kind === 'clean') release(known);

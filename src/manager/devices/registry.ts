@@ -97,14 +97,14 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   function deal(): void {
     const mine = slots().filter((slot) => slot.devices.length > 0 || dealtTo.has(slot.key));
     const inUse = new Set(mine.filter((slot) => !isEmpty(slot)).map((slot) => slot.key));
-    let dealt = partitioned(mine, inUse);
+    let allocated = partitioned(mine, inUse);
     // Devices of another manager of this host cannot be used; perhaps others can.
-    while (lock(dealt, inUse)) dealt = partitioned(mine, inUse);
-    locks.keep(new Set(dealt.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
-    known.leased(dealt.slots);
-    partitionNow = dealt;
+    while (lock(allocated, inUse)) allocated = partitioned(mine, inUse);
+    locks.keep(new Set(allocated.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
+    known.leased(allocated.slots);
+    partitionNow = allocated;
     const different: string[] = [];
-    for (const key of new Set([...dealtTo.keys(), ...dealt.slots.map((slot) => slot.key)])) {
+    for (const key of new Set([...dealtTo.keys(), ...allocated.slots.map((slot) => slot.key)])) {
       const before = dealtTo.get(key);
       const after = lookAt(key);
       if (before !== undefined && isSame(before, after)) continue;
@@ -238,9 +238,9 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   }
 
   /** Takes the locks of allocated devices; true when another manager turns out to have one. */
-  function lock(dealt: Partition, inUse: ReadonlySet<string>): boolean {
+  function lock(allocated: Partition, inUse: ReadonlySet<string>): boolean {
     const before = others.size;
-    for (const { key, devices } of dealt.slots) {
+    for (const { key, devices } of allocated.slots) {
       for (const { uuid } of devices) {
         const why = locks.take(uuid);
         // A device in use stays: it is ours, whatever the lock says.

@@ -10,7 +10,7 @@ beforeEach(() => {
 afterEach(() => host[Symbol.dispose]());
 
 const hour = 3_600_000;
-const device = (name = '0') => host.book.find(name);
+const device = (name = '0') => host.registry.find(name);
 const reserved = (name = '0') => device(name).reserved;
 const reserve = (time: number | null, name = '0') => host.reservations.reserve(device(name), { by: 'alice', for: time });
 const giveBack = async () => {
@@ -20,25 +20,25 @@ const giveBack = async () => {
 
 describe('reserving', () => {
   test('no job gets the device, and its slot moves to a free one', () => {
-    expect(host.book.slotOf('GPU-0000')).toBe('lab/1');
+    expect(host.registry.slotOf('GPU-0000')).toBe('lab/1');
     reserve(null);
-    expect(host.book.stateOf('GPU-0000')).toBe('reserved');
-    expect(host.book.slotOf('GPU-0000')).toBeNull();
-    expect(host.book.slotOf('GPU-0002')).toBe('lab/1');
-    expect(host.book.slotDevices.heldBack('lab/1')).toBeNull();
+    expect(host.registry.stateOf('GPU-0000')).toBe('reserved');
+    expect(host.registry.slotOf('GPU-0000')).toBeNull();
+    expect(host.registry.slotOf('GPU-0002')).toBe('lab/1');
+    expect(host.registry.slotDevices.heldBack('lab/1')).toBeNull();
   });
 
   test('where no other is free the slot waits, and says for whom and until when', () => {
     host.sees([gpu(0), gpu(1)]);
     reserve(4 * hour);
-    expect(host.book.slotDevices.of('lab/1')).toBeNull();
-    expect(host.book.slotDevices.heldBack('lab/1')).toBe('GPU-0000 is reserved by alice until 16:00');
+    expect(host.registry.slotDevices.of('lab/1')).toBeNull();
+    expect(host.registry.slotDevices.heldBack('lab/1')).toBe('GPU-0000 is reserved by alice until 16:00');
   });
 
   test('the job that runs on it continues, and its slot keeps the device until then', () => {
     host.runs('lab/1', 'a1');
     reserve(null);
-    expect(host.book.slotOf('GPU-0000')).toBe('lab/1');
+    expect(host.registry.slotOf('GPU-0000')).toBe('lab/1');
     expect(host.slots[0]?.agent.kind).toBe('busy');
   });
 
@@ -46,7 +46,7 @@ describe('reserving', () => {
     const card = gpu(0, { mig: { mode: 'enabled', pending: null } });
     host.sees([card, instance(1, card), instance(2, card), gpu(1)]);
     reserve(null);
-    expect(host.book.partition.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))).toEqual(['GPU-0001']);
+    expect(host.registry.partition.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))).toEqual(['GPU-0001']);
   });
 });
 
@@ -59,7 +59,7 @@ describe('its end', () => {
     await host.advance(1);
     expect(reserved()).toBeNull();
     expect(host.looks).toEqual(['GPU-0000']);
-    expect(host.book.stateOf('GPU-0000')).toBe('free');
+    expect(host.registry.stateOf('GPU-0000')).toBe('free');
   });
 
   test('survives a restart, and comes at once when it was due meanwhile', async () => {
@@ -73,7 +73,7 @@ describe('its end', () => {
     host.wall += 10_000;
     host.sees([gpu(0), gpu(1), gpu(2)]);
     host.reservations.start();
-    expect(host.book.slotOf('GPU-0000')).toBeNull();
+    expect(host.registry.slotOf('GPU-0000')).toBeNull();
     await host.advance(0);
     expect(reserved()).toBeNull();
   });
@@ -112,8 +112,8 @@ describe('giving back', () => {
     reserve(null);
     host.verdict = () => unknown;
     await giveBack();
-    expect(host.book.whyNot('GPU-0000')).toBe('GPU-0000 was given back, and is checked before a job gets it');
-    expect(host.book.slotOf('GPU-0000')).toBeNull();
+    expect(host.registry.whyNot('GPU-0000')).toBe('GPU-0000 was given back, and is checked before a job gets it');
+    expect(host.registry.slotOf('GPU-0000')).toBeNull();
     host.verdict = () => clean;
     await host.advance(5_000);
     expect(reserved()).toBeNull();
@@ -125,7 +125,7 @@ describe('giving back', () => {
     await giveBack();
     expect(reserved()).toBeNull();
     expect(device().quarantine).toMatchObject({ reason: '2 errors.', remedy: 'reset' });
-    expect(host.book.stateOf('GPU-0001')).toBe('leased');
+    expect(host.registry.stateOf('GPU-0001')).toBe('leased');
   });
 
   test("what of the person's own still runs is no fault: the device is given back once that has ended", async () => {
@@ -178,7 +178,7 @@ describe('giving back', () => {
     await giveBack();
     expect(reserved()).toBeNull();
     expect(host.looks).toEqual([]);
-    expect(host.book.stateOf('GPU-0000')).toBe('quarantined');
+    expect(host.registry.stateOf('GPU-0000')).toBe('quarantined');
   });
 
   test('a new reservation during the look wins', async () => {
@@ -198,15 +198,15 @@ describe('giving back', () => {
   test('of a device that is not reserved changes nothing', async () => {
     await giveBack();
     expect(host.looks).toEqual([]);
-    expect(host.book.slotOf('GPU-0000')).toBe('lab/1');
+    expect(host.registry.slotOf('GPU-0000')).toBe('lab/1');
   });
 
   test('one that was forgotten meanwhile is left alone', async () => {
     reserve(hour);
     host.sees([gpu(1), gpu(2)]);
-    host.book.forget(device('GPU-0000'));
+    host.registry.forget(device('GPU-0000'));
     await host.advance(hour);
     expect(host.looks).toEqual([]);
-    expect(host.book.known.get('GPU-0000')).toBeUndefined();
+    expect(host.registry.known.get('GPU-0000')).toBeUndefined();
   });
 });

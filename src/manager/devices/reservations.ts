@@ -9,7 +9,7 @@ import { memoryWait } from '../../gpu/proof-checks.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
-interface ReservationsParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book' | 'again'> {
+interface ReservationsParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registry' | 'again'> {
   readonly quarantine: Pick<Quarantine, 'put'>;
   /** Whether an agent uses the device, or a part of it: then it is checked when that agent has ended. */
   readonly isBusy: (uuid: DeviceId) => boolean;
@@ -29,7 +29,7 @@ const lookAgain = 5_000;
 
 export type Reservations = ReturnType<typeof createReservations>;
 
-export function createReservations({ book, clock, log, quarantine, again, isBusy }: ReservationsParts) {
+export function createReservations({ registry, clock, log, quarantine, again, isBusy }: ReservationsParts) {
   const abort = new AbortController();
   const timers = new Timers(clock);
   /** When the wait for what a person left behind began: core clock, ms. */
@@ -37,14 +37,14 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
 
   /** Resumes the reservations of the last manager. */
   function start(): void {
-    for (const { uuid, reserved } of book.known.all) if (reserved !== null) arm(uuid, reserved.until);
+    for (const { uuid, reserved } of registry.known.all) if (reserved !== null) arm(uuid, reserved.until);
   }
 
   /** Keeps new jobs from it; a running job continues. Again: changes the end. @throws OnejobError E_STATE_FULL */
   function reserve(device: KnownDevice, { by, for: time }: Reservation): void {
     const wall = clock.wall();
     const until = time === null ? null : wall + time;
-    book.change({ ...device, reserved: { by, since: device.reserved?.since ?? wall, until } });
+    registry.change({ ...device, reserved: { by, since: device.reserved?.since ?? wall, until } });
     arm(device.uuid, until);
     log.info('device reserved', { device: device.uuid, by, until: until === null ? null : new Date(until).toISOString() });
   }
@@ -54,7 +54,7 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
     if (device.reserved === null) return;
     // Stored as one that is over, so that a restart continues from here.
     const until = clock.wall();
-    book.change({ ...device, reserved: { ...device.reserved, until } });
+    registry.change({ ...device, reserved: { ...device.reserved, until } });
     arm(device.uuid, until);
   }
 
@@ -76,7 +76,7 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
   }
 
   async function due(uuid: DeviceId): Promise<void> {
-    const until = book.known.get(uuid)?.reserved?.until ?? null;
+    const until = registry.known.get(uuid)?.reserved?.until ?? null;
     if (until === null) return;
     if (until > clock.wall()) return arm(uuid, until);
     try {
@@ -89,11 +89,11 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
   }
 
   async function end(uuid: DeviceId): Promise<void> {
-    const before = book.known.get(uuid);
+    const before = registry.known.get(uuid);
     // A device in quarantine is checked before it leaves that.
     if (before === undefined || before.quarantine !== null || isBusy(uuid)) return lift(uuid);
     const { verdict, mark } = await again(uuid, abort.signal);
-    const reserved = book.known.get(uuid)?.reserved ?? null;
+    const reserved = registry.known.get(uuid)?.reserved ?? null;
     // Reserved again, or forgotten, during the look.
     if (abort.signal.aborted || reserved === null || reserved.until === null || reserved.until > clock.wall()) return;
     if (verdict.kind === 'clean') return lift(uuid);
@@ -113,10 +113,10 @@ export function createReservations({ book, clock, log, quarantine, again, isBusy
   }
 
   function lift(uuid: DeviceId): void {
-    const known = book.known.get(uuid);
+    const known = registry.known.get(uuid);
     waiting.delete(uuid);
     if (known === undefined || known.reserved === null) return;
-    book.change({ ...known, reserved: null });
+    registry.change({ ...known, reserved: null });
     log.info('reservation ended', { device: uuid, by: known.reserved.by });
   }
 

@@ -35,13 +35,13 @@ beforeEach(() => {
   more = {};
   missing = [];
   put.length = 0;
-  const { clock, book, store } = host;
+  const { clock, registry, store } = host;
   const log = { info() {}, warn() {}, error() {} };
   let seq = 1;
   watch = createDeviceWatch({
     clock,
     log,
-    book,
+    registry,
     probe: {
       look: async () => ({ ...noGpus, driver: '580.1', devices, ...more }),
       timeouts: 0,
@@ -60,7 +60,7 @@ beforeEach(() => {
   verifier = createVerifier({
     clock,
     log,
-    book,
+    registry,
     watch,
     quarantine: { put: (uuid: string) => put.push(uuid), putOff() {} } as never,
     store,
@@ -84,16 +84,16 @@ const change = (how: Partial<Device>): void => {
 describe('before an agent is let at a device', () => {
   test('what it shows is put down when it is seen first, and again at each release', async () => {
     await look();
-    expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: '', saw: { uuid: card.uuid } });
+    expect(host.registry.known.get(card.uuid)?.baseline).toMatchObject({ agent: '', saw: { uuid: card.uuid } });
     expect(await verifier.before(slot(), 'a1', signal)).toBe(true);
-    expect(host.book.known.get(card.uuid)?.baseline).toMatchObject({ agent: 'a1' });
+    expect(host.registry.known.get(card.uuid)?.baseline).toMatchObject({ agent: 'a1' });
   });
 
   test('a person who came meanwhile keeps it', async () => {
     await look();
     change({ processes: [stranger] });
     expect(await verifier.before(slot(), 'a1', signal)).toBe(false);
-    expect(host.book.known.get(card.uuid)?.baseline?.agent).toBe('');
+    expect(host.registry.known.get(card.uuid)?.baseline?.agent).toBe('');
     expect(put).toEqual([]);
   });
 
@@ -130,9 +130,9 @@ describe('a device that no agent is on', () => {
   test('has no baseline from while another process used it', async () => {
     change({ processes: [stranger], memoryUsedMiB: 900 });
     await look();
-    expect(host.book.known.get(card.uuid)?.baseline).toBeNull();
+    expect(host.registry.known.get(card.uuid)?.baseline).toBeNull();
     change({});
     await look();
-    expect(host.book.known.get(card.uuid)?.baseline).not.toBeNull();
+    expect(host.registry.known.get(card.uuid)?.baseline).not.toBeNull();
   });
 });

@@ -12,7 +12,7 @@ import type { Store } from '../../store/store.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
-interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'book'> {
+interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registry'> {
   readonly store: Pick<Store, 'bootId' | 'proofs' | 'transaction'>;
   readonly watch: DeviceWatch;
   readonly quarantine: Quarantine;
@@ -35,7 +35,7 @@ const thoughtOf = 500;
 type Note = (line: string | null) => void;
 
 export function createVerifier(parts: VerifierParts) {
-  const { book, store, watch, groupsOf, log, quarantine, clock, isStopping, isShared, missingNodes } = parts;
+  const { registry, store, watch, groupsOf, log, quarantine, clock, isStopping, isShared, missingNodes } = parts;
   const { bootId } = store;
 
   /** Whether the agent's devices are still clean, by the last look and the kernel log: much may have happened since the proof. */
@@ -44,7 +44,7 @@ export function createVerifier(parts: VerifierParts) {
     const look = await watch.look(baselineAge, signal);
     for (const uuid of slot.devices) {
       const verdict = judged(slot, uuid, look, clock.now());
-      const why = verdict.kind === 'clean' ? (watch.fault ?? book.known.whyNot(uuid)) : verdict.message;
+      const why = verdict.kind === 'clean' ? (watch.fault ?? registry.known.whyNot(uuid)) : verdict.message;
       if (why === null) continue;
       log.warn('job not released', { slot: slot.key, agent, device: uuid, reason: why });
       if (verdict.kind === 'dirty') quarantine.put(uuid, verdict, look.kernel.mark);
@@ -53,7 +53,7 @@ export function createVerifier(parts: VerifierParts) {
     const containers = [...groupsOf(slot, agent)];
     const alive = watch.ours().alive;
     const seen = slot.devices.flatMap((uuid) => {
-      const known = book.known.get(uuid);
+      const known = registry.known.get(uuid);
       const device = look.inventory.devices.find((one) => one.uuid === uuid);
       if (known === undefined || device === undefined) return [];
       const { baseline } = known;
@@ -62,20 +62,20 @@ export function createVerifier(parts: VerifierParts) {
       if (joins) return [{ ...known, baseline: { ...baseline, containers: [...baseline.containers, agent, ...containers] } }];
       return [{ ...known, baseline: { agent, containers, saw: baselineNow(device, look, baseline?.saw) as never } }];
     });
-    book.known.save(seen);
+    registry.known.save(seen);
     return true;
   }
 
   /** Devices that no agent uses: stores a baseline when they are seen first; puts a failed one in quarantine. */
   function idle(look: Look, devices: readonly Device[]): void {
     for (const device of devices) {
-      const known = book.known.get(device.uuid);
-      if (known === undefined || book.known.whyNot(device.uuid) !== null) continue;
+      const known = registry.known.get(device.uuid);
+      if (known === undefined || registry.known.whyNot(device.uuid) !== null) continue;
       if (device.health.state === 'failed') {
         const verdict = judged(null, device.uuid, look, clock.now());
         if (verdict.kind === 'dirty') quarantine.put(device.uuid, verdict, look.kernel.mark);
-      } else if (known.baseline === null && book.whyNot(device.uuid) === null) {
-        book.known.save([{ ...known, baseline: { agent: '', containers: [], saw: baselineNow(device, look, null) as never } }]);
+      } else if (known.baseline === null && registry.whyNot(device.uuid) === null) {
+        registry.known.save([{ ...known, baseline: { agent: '', containers: [], saw: baselineNow(device, look, null) as never } }]);
       }
     }
   }
@@ -109,7 +109,7 @@ export function createVerifier(parts: VerifierParts) {
     let last = new Map<DeviceId, string>();
     while (open.size > 0) {
       // A device that no longer belongs to the slot is judged elsewhere.
-      for (const uuid of open) if (book.known.whyNot(uuid) !== null) open.delete(uuid);
+      for (const uuid of open) if (registry.known.whyNot(uuid) !== null) open.delete(uuid);
       if (open.size === 0) break;
       const look = await watch.look(0, signal);
       let wait = longestPause;
@@ -158,7 +158,7 @@ export function createVerifier(parts: VerifierParts) {
 
   function judged(slot: Slot | null, uuid: DeviceId, { inventory, owners, kernel }: Look, since: number): Verdict {
     const device = inventory.devices.find((one) => one.uuid === uuid);
-    const kept = (book.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
+    const kept = (registry.known.get(uuid)?.baseline?.saw ?? null) as Baseline | null;
     // Without a baseline, as after a kill in the middle of a release, it must look like an idle device.
     const baseline = kept ?? unseen(uuid, bootId, inventory.driver, device?.pciId ?? null);
     return judge({

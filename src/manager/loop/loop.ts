@@ -105,7 +105,7 @@ export async function openLoop(parts: LoopParts) {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
-      deviceManager?.book.slotChanged(after);
+      deviceManager?.registry.slotChanged(after);
       if (hasEnded(before, after)) caches.used(after.key);
       if (isEmpty(after)) parts.end.emptied();
     },
@@ -177,7 +177,7 @@ export async function openLoop(parts: LoopParts) {
   reconciler.pause.hold('starting', 'onejob is starting');
   restoreSlots({
     ...{ reconciler, pools, services, runtimes, store, clock },
-    devices: deviceManager?.book.slotDevices ?? noDevices,
+    devices: deviceManager?.registry.slotDevices ?? noDevices,
   });
   const holds = createHolds({ clock, store, reconciler });
   holds.restore();

@@ -37,7 +37,7 @@ function open(words: () => Promise<string> = async () => '') {
   const log = { info: (text: string) => void lines.push(text), warn: (text: string) => void lines.push(text), error: () => {} };
   const demanded = (name: string) => void done.push(`demanded ${name}`);
   const clock = { now: () => 0, wall: () => 0, after: () => () => {} };
-  followServices([service, other], { reconciler, clock, log, demanded, lastWords: words }, new AbortController().signal);
+  followServices([service, other], { reconciler, clock, log, demanded, outputTail: words }, new AbortController().signal);
   const [emit = () => {}, emitOther = () => {}] = emitters;
   return { emit, emitOther, posted, lines, done, pool, reconciler };
 }

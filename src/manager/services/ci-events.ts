@@ -13,7 +13,7 @@ export interface CiEventParts {
   /** A job waits for a pool that leases devices per job. */
   readonly demanded: (pool: string) => void;
   /** The end of an agent's output. */
-  readonly lastWords: (agent: AgentId) => Promise<string>;
+  readonly outputTail: (agent: AgentId) => Promise<string>;
 }
 
 /** Holds a pool that its service cannot serve. */
@@ -21,7 +21,7 @@ const holder = 'service';
 
 /** Follows the services until `signal` aborts. */
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {
-  const { reconciler, clock, log, demanded, lastWords } = parts;
+  const { reconciler, clock, log, demanded, outputTail } = parts;
   const holdLog = createHoldLog(clock, log);
 
   const handle = (service: CiService, event: CiEvent): void => {
@@ -57,7 +57,7 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
         reconciler.post(key, { kind: 'jobSeen', agent, job: event.job, limit: reconciler.poolOf(key).limitOf(slot) });
         return;
       case 'silent':
-        void lastWords(agent).then(
+        void outputTail(agent).then(
           (words) => {
             const message = withLastOutput(event.failure.message, words);
             reconciler.post(key, { kind: 'releaseFailed', agent, failure: { ...event.failure, message }, countsAgainst: 'pool' });

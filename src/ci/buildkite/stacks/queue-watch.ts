@@ -36,7 +36,7 @@ export function watchQueue(
   const told = new Set<JobId>();
 
   /** Resumes jobs of an earlier manager, and those reserved without an answer. @throws OnejobError E_CI_* */
-  async function takeUp(): Promise<void> {
+  async function adoptReservations(): Promise<void> {
     const isOfQueue = (pool: string): boolean => (shared.pools.find(({ name }) => name === pool)?.queue ?? queue) === queue;
     const isLookedAfter = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;
     const left = rows.unended().filter(({ id, pool }) => isOfQueue(pool) && !isLookedAfter(id));
@@ -121,7 +121,7 @@ export function watchQueue(
     try {
       if (!isKnown) await begin(wasKnown);
       if (!isTakenUp) {
-        await takeUp();
+        await adoptReservations();
         isTakenUp = true;
         runs.wake();
       }

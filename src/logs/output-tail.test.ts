@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { LogFile } from './log-file.ts';
 import { createLogFolder } from './log-folder.ts';
-import { lastWords } from './select.ts';
+import { outputTail } from './select.ts';
 
 let dir: Scratch;
 beforeEach(() => {
@@ -10,7 +10,7 @@ beforeEach(() => {
 });
 afterEach(() => dir[Symbol.dispose]());
 
-const words = () => lastWords(createLogFolder(dir.path).read('a1'));
+const words = () => outputTail(createLogFolder(dir.path).read('a1'));
 
 function write(...texts: readonly string[]): LogFile {
   const log = createLogFolder(dir.path).open('a1');
@@ -41,6 +41,6 @@ it('gives at most a thousand characters, however much there was', async () => {
 
 it('reads the log of an agent that is still followed', async () => {
   const file = write('still here\n');
-  expect(await lastWords(file.read())).toBe('still here');
+  expect(await outputTail(file.read())).toBe('still here');
   file.close();
 });
