@@ -26,11 +26,11 @@ export interface AgentContext {
   /** What a script prints in a sandbox like the agent's, asked once per fingerprint. @throws OnejobError if that fails */
   ask(script: string, signal: AbortSignal): Promise<string>;
   /** The address at which its sandbox reaches `port` of this host. @throws OnejobError E_NO_DOOR */
-  door(port: number, signal: AbortSignal): Promise<string>;
+  hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 
 /** The part of a context that outlives the agent's sandbox. */
-export type EndedContext = Omit<AgentContext, 'ask' | 'door' | 'devices' | 'cuda'>;
+export type EndedContext = Omit<AgentContext, 'ask' | 'hostAddress' | 'devices' | 'cuda'>;
 
 /** An agent as the service knows it, and the script that makes a sandbox that agent. */
 export interface Registration {
@@ -143,7 +143,7 @@ export interface CiService {
   /** null: it binds early. */
   readonly jobs: JobSource | null;
   /** Findings for `doctor`. Changes nothing at the service. */
-  check(signal: AbortSignal, trial: DiagnosticSandboxes): Promise<Finding[]>;
+  check(signal: AbortSignal, sandboxes: DiagnosticSandboxes): Promise<Finding[]>;
   observe(emit: (event: CiEvent) => void, signal: AbortSignal): void;
   register(context: AgentContext, signal: AbortSignal): Promise<Registration>;
   /** Removes the agent's registration. Idempotent. It waits for no outage: what the service keeps is removed later. */

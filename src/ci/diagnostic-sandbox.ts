@@ -18,7 +18,7 @@ export interface DiagnosticSandbox {
   /** Each time in a new sandbox; pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the runtime */
   ask(script: string, signal: AbortSignal): Promise<string>;
   /** The address at which it reaches `port` of this host. @throws OnejobError E_NO_DOOR */
-  door(port: number, signal: AbortSignal): Promise<string>;
+  hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 
 export const noDiagnosticSandboxes: DiagnosticSandboxes = { like: () => null };

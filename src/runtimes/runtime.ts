@@ -207,7 +207,7 @@ export interface Runtime {
    * @throws OnejobError E_NO_DOOR if there is no way: network `none`, an Engine on another host, a network without a gateway
    * here; E_NETWORK_UNGUARDED as `prepare` does
    */
-  door(network: string, port: number, signal: AbortSignal): Promise<string>;
+  hostAddress(network: string, port: number, signal: AbortSignal): Promise<string>;
 
   /** Removes networks and the like that this owner's sandboxes share, if none is left. */
   sweep(signal: AbortSignal): Promise<void>;

@@ -138,7 +138,7 @@ export function openManager(
     context(agent, { inside: text = inside(), ...more } = {}) {
       const pool = more.pool ?? 'ci';
       const common = { agent, pool, slot: `${pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null };
-      return { ...common, ask: async () => text, door: async () => '127.0.0.1', ...more };
+      return { ...common, ask: async () => text, hostAddress: async () => '127.0.0.1', ...more };
     },
     register(agent, o) {
       const context = manager.context(agent, o);

@@ -201,7 +201,7 @@ export function openManager({
     context: (agent, job, more = {}) => ({
       ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job, devices: [], cuda: null },
       ask: () => Promise.reject(new Error('nobody asks')),
-      door: async () => '172.18.0.1',
+      hostAddress: async () => '172.18.0.1',
       ...more,
     }),
     of: <K extends CiEvent['kind']>(kind: K) =>
@@ -229,7 +229,7 @@ export function keptLog(): Log & {
 /** One that is always there. */
 export const fakeFilter: Filter = {
   start() {},
-  door: async () => ({ authority: '172.18.0.1:7070', seal: createSeal(new Uint8Array(32)) }),
+  listenFor: async () => ({ authority: '172.18.0.1:7070', seal: createSeal(new Uint8Array(32)) }),
   close: async () => {},
 };
 

@@ -65,7 +65,7 @@ export function ciServiceContract(name: string, open: () => Promise<CiSubject>, 
       devices: [],
       cuda: null,
       ask: () => Promise.reject(new Error('no sandbox to ask')),
-      door: async () => '127.0.0.1',
+      hostAddress: async () => '127.0.0.1',
     });
     /** The pool's next job, for any slot; where an agent stands for each slot, for the one whose agent was given it. */
     const next = () => {
@@ -174,7 +174,7 @@ export function earlyBoundContract(name: string, open: () => Promise<EarlySubjec
       ...{ agent, pool: subject.pool, slot: `${subject.pool}/1`, name: 'box-1', workspace: '/workspace', job: null, devices: [] },
       cuda: null,
       ask: async () => subject.inside,
-      door: async () => '127.0.0.1',
+      hostAddress: async () => '127.0.0.1',
     });
     const register = async (agent: AgentId): Promise<string> => {
       subject.live.add(agent);

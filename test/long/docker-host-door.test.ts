@@ -61,17 +61,17 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
   const here = 'here is the host';
 
   test('on the default network is the gateway of its bridge, before any sandbox is on it', async () => {
-    const address = await runtime.door('default', 1, never());
-    expect(await runtime.door('default', 2, never())).toBe(address);
+    const address = await runtime.hostAddress('default', 1, never());
+    expect(await runtime.hostAddress('default', 2, never())).toBe(address);
     const port = await listener(address);
     expect(await reads('default', [`${address} ${port}`])).toEqual([here]);
   });
 
   test('on the network internet is this one port, however often the rules are written, until all is swept', async () => {
-    const address = await runtime.door('internet', 1, never());
+    const address = await runtime.hostAddress('internet', 1, never());
     const [port, other] = [await listener(address), await listener(address)];
     expect(await reads('internet', [`${address} ${port}`])).toEqual(['-']);
-    await Promise.all([runtime.door('internet', port, never()), runtime.door('internet', port, never())]);
+    await Promise.all([runtime.hostAddress('internet', port, never()), runtime.hostAddress('internet', port, never())]);
     const wanted = [`${address} ${port}`, `${address} ${other}`];
     expect(await reads('internet', wanted)).toEqual([here, '-']);
     execFileSync('sh', ['-c', `iptables -w -F onejob-${owner}-in`]);
@@ -87,9 +87,9 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
     await runtime.sweep(never());
     expect(firewall()).not.toContain(owner);
     // The bridge is another one now, and may have another address.
-    const again = await runtime.door('internet', 1, never());
+    const again = await runtime.hostAddress('internet', 1, never());
     const [one, two] = [await listener(again), await listener(again)];
-    await runtime.door('internet', one, never());
+    await runtime.hostAddress('internet', one, never());
     expect(await reads('internet', [`${again} ${one}`, `${again} ${two}`])).toEqual([here, '-']);
   });
 
@@ -98,36 +98,36 @@ describe.skipIf(lacks('docker', 'busybox', 'root'))('a door to the host', { time
     const IPAM = { Config: [{ Subnet: '10.213.78.0/24' }] };
     await engine.ok('POST', '/networks/create', { Name: named, Driver: 'bridge', IPAM });
     try {
-      const address = await runtime.door(named, 1, never());
+      const address = await runtime.hostAddress(named, 1, never());
       expect(address).toBe('10.213.78.1');
       expect(await reads(named, [`${address} ${await listener(address)}`])).toEqual([here]);
     } finally {
       await engine.call('DELETE', `/networks/${named}`);
     }
-    await expect(runtime.door(named, 1, never())).rejects.toMatchObject({ code: 'E_NO_DOOR' });
+    await expect(runtime.hostAddress(named, 1, never())).rejects.toMatchObject({ code: 'E_NO_DOOR' });
   });
 
   test('of a bridge that somebody removed is that of the one made anew', async () => {
-    await runtime.door('default', 1, never());
+    await runtime.hostAddress('default', 1, never());
     using engine = engineAt();
     await engine.ok('DELETE', `/networks/onejob-${owner}`);
-    const address = await runtime.door('default', 1, never());
+    const address = await runtime.hostAddress('default', 1, never());
     expect(await reads('default', [`${address} ${await listener(address)}`])).toEqual([here]);
   });
 
   test('on the network host is the loopback', async () => {
     const port = await listener('127.0.0.1');
-    expect(await reads('host', [`${await runtime.door('host', port, never())} ${port}`])).toEqual([here]);
+    expect(await reads('host', [`${await runtime.hostAddress('host', port, never())} ${port}`])).toEqual([here]);
   });
 
   test('is refused where it is missing, with what to write instead', async () => {
-    await expect(runtime.door('none', 1, never())).rejects.toMatchObject({
+    await expect(runtime.hostAddress('none', 1, never())).rejects.toMatchObject({
       code: 'E_NO_DOOR',
       message: expect.stringContaining('network "none"'),
       hint: expect.stringContaining('network: default'),
     });
     const remote = await createDockerRuntime({ owner, environment: { ...settings(), host: 'tcp://192.0.2.9:2376' } });
-    const asking = remote.door('default', 1, never());
+    const asking = remote.hostAddress('default', 1, never());
     await expect(asking).rejects.toMatchObject({ code: 'E_NO_DOOR', message: expect.stringContaining('tcp://192.0.2.9:2376') });
     remote.close();
   });

@@ -27,7 +27,7 @@ export class SimFilter {
   access(manager: SimProcess): Filter {
     return {
       start() {},
-      door: async (_context, signal) => {
+      listenFor: async (_context, signal) => {
         await pass(this.#time, 1, signal);
         if (manager.isDead) await new Promise<never>(() => {});
         return { authority: filterAuthority, seal: this.#seal };

@@ -332,11 +332,11 @@ const mutants: readonly Mutant[] = [
     (runtime) => ({ logs: (agent, from) => runtime.logs(agent, from, new AbortController().signal) }),
   ],
   ['files take no room', 'usage', () => ({ usage: async () => 0 })],
-  ['there is always a door', 'door', () => ({ door: async () => '127.0.0.1' })],
+  ['there is always a door', 'door', () => ({ hostAddress: async () => '127.0.0.1' })],
   [
     'a door leads elsewhere',
     'door',
-    (runtime) => ({ door: async (...args) => (await runtime.door(...args)).replace('127', '203') }),
+    (runtime) => ({ hostAddress: async (...args) => (await runtime.hostAddress(...args)).replace('127', '203') }),
   ],
   ['the disk has more than all', 'check', () => ({ disk: async () => ({ path: '/', free: 1.5 }) })],
   ['networks stay', 'leftovers', () => ({ sweep: async () => {} })],

@@ -120,7 +120,7 @@ export function simRuntime(
     return { fingerprint };
   };
 
-  const door = async (network: string, port: number, signal: AbortSignal): Promise<string> => {
+  const hostAddress = async (network: string, port: number, signal: AbortSignal): Promise<string> => {
     if (network === 'none') {
       const message = 'Sandboxes on network "none" cannot reach services on this host: it has only its own loopback interface.';
       throw new OnejobError('E_NO_DOOR', message, { hint: 'Write network: default or internet.' });
@@ -200,7 +200,7 @@ export function simRuntime(
         }
       }
     },
-    door,
+    hostAddress,
     sweep: (signal) => call(5, signal, () => engine.sweep(owner)),
     usage: (agent, signal) => call(5, signal, () => find(agent)?.bytes ?? null),
     disk: async () => ({ path: '/', free: 0.5 }),

@@ -99,7 +99,7 @@ it('gives each agent a key of its own, in a script that ends by becoming the age
       {
         ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
         ask: async () => inside(),
-        door: async () => '127.0.0.1',
+        hostAddress: async () => '127.0.0.1',
       },
       patient,
     );

@@ -12,7 +12,7 @@ const kind = (agent: string, devices: readonly Device[], answer = inside(), tags
   const context: AgentContext = {
     ...{ agent, pool: 'ci', slot: `ci/${agent}`, name: `box-${agent}`, workspace: '/workspace', job: null, devices, cuda: '12.4' },
     ask: async () => answer,
-    door: async () => '127.0.0.1',
+    hostAddress: async () => '127.0.0.1',
   };
   return kindOf(context, tags, patient);
 };

@@ -42,7 +42,7 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
   const way = proxyFindings(name, url, proxies);
   return {
     ...service,
-    check: async (signal, trial) => [...way, ...(await service.check(signal, trial))],
+    check: async (signal, sandboxes) => [...way, ...(await service.check(signal, sandboxes))],
     async close(leaving) {
       await service.close?.(leaving);
       outbound.close();

@@ -20,7 +20,7 @@ export interface FrontParts {
   /** The agent's checked program. @throws OnejobError E_AGENT_PACKAGE and others */
   readonly program: Pick<AgentProgram, 'folder' | 'ready'>;
   readonly counts: Counts;
-  readonly check: (signal: AbortSignal, trial: DiagnosticSandboxes) => Promise<Finding[]>;
+  readonly check: (signal: AbortSignal, sandboxes: DiagnosticSandboxes) => Promise<Finding[]>;
   readonly clock: Clock;
   readonly log: Log;
 }
@@ -89,10 +89,10 @@ export function createFront(
 
   const service: Required<Pick<CiService, 'name' | 'check' | 'observe' | 'equip' | 'waiting' | 'serviceJobs'>> = {
     name: config.name,
-    async check(inner, trial) {
+    async check(inner, sandboxes) {
       const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
       const own = [...troubles.values()].map((message) => failure(`service ${config.name}`, message, hint));
-      return [...(await parts.check(inner, trial)), ...own];
+      return [...(await parts.check(inner, sandboxes)), ...own];
     },
     observe(send, outer) {
       if (outer.aborted) return;

@@ -55,7 +55,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     ...{ config, pools, token, program, clock, log },
     rows: createJobRows(name, parts),
     counts: createCounts({ api, token: metricsToken, config, clock, log }),
-    check: (signal, trial) => findings({ ...doctor, keys, filter, program, clock }, trial, signal),
+    check: (signal, sandboxes) => findings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
   };
   const byAcquisition = (): CiService => {
     const stacks = createStacks({ endpoint, version, clock, token, fetch });

@@ -198,7 +198,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       if (one.admission === null) throw undecided(job);
       const { secrets, trusted, why, facts } = one.admission;
       if (!trusted && filter === null) throw undecided(job);
-      const filtered = trusted || filter === null ? null : await filter.door(context, inner);
+      const filtered = trusted || filter === null ? null : await filter.listenFor(context, inner);
       if (!(await reservations.renew(job))) throw gone(job);
       const once = await stacks.token(entry.key, job, expiry, inner);
       if (once === null) {

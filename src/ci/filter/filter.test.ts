@@ -37,7 +37,7 @@ function bench(
   return { stateDir: dir.path, filter, stop };
 }
 
-const local = { door: async () => '127.0.0.1' };
+const local = { hostAddress: async () => '127.0.0.1' };
 
 /** What it answers to an invalid token, on a connection of its own: one that is kept would be that of a filter before. */
 async function knock(authority: string): Promise<number | undefined> {
@@ -49,12 +49,12 @@ async function knock(authority: string): Promise<number | undefined> {
 it('listens once a sandbox needs it, is started again when it was killed, and ends when nobody needs it', async () => {
   const { stateDir, filter, stop } = bench();
   expect(filterPid({ stateDir })).toBe(null);
-  const { authority, seal } = await filter.door(local, never);
+  const { authority, seal } = await filter.listenFor(local, never);
   expect(await knock(authority)).toBe(401);
   expect(seal.open('ojf_x')).toBe(null);
-  expect((await filter.door(local, never)).authority).toBe(authority);
+  expect((await filter.listenFor(local, never)).authority).toBe(authority);
   await killFilter({ stateDir });
-  expect((await filter.door(local, never)).authority).toBe(authority);
+  expect((await filter.listenFor(local, never)).authority).toBe(authority);
   expect(await knock(authority)).toBe(401);
   stop.abort();
   await filter.close(true);
@@ -69,7 +69,7 @@ it('is given the way to services and nothing else of our surroundings, and no ar
   writeFileSync(path, 'echo "$@"; env | sort\n');
   const { stateDir, filter } = bench(['/bin/sh', path], { HTTPS_PROXY: 'http://u:proxy-canary@p:1' });
   const stop = new AbortController();
-  const door = filter.door(local, stop.signal).catch(() => null);
+  const door = filter.listenFor(local, stop.signal).catch(() => null);
   const log = join(stateDir, 'filter/filter.log');
   const read = (): string[] => {
     try {

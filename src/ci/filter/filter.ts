@@ -122,13 +122,13 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       void keep(closing.signal);
     },
     /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR */
-    async door(
-      context: Pick<AgentContext, 'door'>,
+    async listenFor(
+      context: Pick<AgentContext, 'hostAddress'>,
       signal: AbortSignal,
     ): Promise<{ readonly authority: string; readonly seal: Seal }> {
       const known = readDoors(dir);
       const port = known?.port ?? (await freePort());
-      const address = await context.door(port, signal);
+      const address = await context.hostAddress(port, signal);
       const addresses = known?.addresses ?? [];
       if (known === null || known.version !== version || !addresses.includes(address))
         writeDoors(dir, { version, port, addresses: [...new Set([...addresses, address])] });

@@ -106,7 +106,7 @@ const context = (job: string, agent = 'a'): AgentContext => ({
   devices: [],
   cuda: null,
   ask: () => Promise.reject(new Error('no sandbox to ask')),
-  door: async () => '127.0.0.1',
+  hostAddress: async () => '127.0.0.1',
 });
 
 function tar(entries: Parameters<ReturnType<typeof pack>['entry']>[0][], bodies: Record<string, string> = {}): Readable {

@@ -98,7 +98,7 @@ export function createExecutors(parts: ActParts): Executors {
         const spec = await specOf(key, agent, job, signal);
         return parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
       },
-      door: (port, signal) => runtime.door(recipeOf(pool, ended.name, job).network, port, signal),
+      hostAddress: (port, signal) => runtime.hostAddress(recipeOf(pool, ended.name, job).network, port, signal),
     };
     return { pool, service, runtime, context };
   };

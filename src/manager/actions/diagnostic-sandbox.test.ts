@@ -25,7 +25,7 @@ function trial({ image = 'x:1' as string | null, known = null as string | null, 
     name: 'sim',
     capabilities: { images },
     fingerprint: async () => fingerprint,
-    door: async (network: string, port: number) => `${network}:${port}`,
+    hostAddress: async (network: string, port: number) => `${network}:${port}`,
   } as unknown as Runtime;
   const service = { equip: (one: Recipe) => ({ ...one, user: 'agent' }) };
   const pool = { config: { name: 'p', recipe: { ...recipe, image } }, runtime, service } as unknown as Pool;
@@ -52,7 +52,7 @@ it("is like the pool's first slot, with what its service adds, without its cache
       tmpfs: { '/t': 'size=1m', '/root': expect.stringContaining('exec') },
     },
   ]);
-  expect(await sandbox?.door(7070, patient)).toBe('default:7070');
+  expect(await sandbox?.hostAddress(7070, patient)).toBe('default:7070');
 });
 
 it('a change of the recipe is another kind of sandbox, on its own network', async () => {
@@ -60,7 +60,7 @@ it('a change of the recipe is another kind of sandbox, on its own network', asyn
   const [own, other] = [one.like('p'), one.like('p', (base) => ({ ...base, network: 'internet' }))];
   expect(own?.kind).not.toBe(other?.kind);
   expect(one.like('p')?.kind).toBe(own?.kind);
-  expect(await other?.door(1, patient)).toBe('internet:1');
+  expect(await other?.hostAddress(1, patient)).toBe('internet:1');
 });
 
 it('a chosen or built image is used as it is known; without one there is no sandbox', () => {

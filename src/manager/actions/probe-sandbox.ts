@@ -152,7 +152,7 @@ export function createDiagnosticSandboxes({ reconciler, nameOf, fingerprints, pr
           const spec = { agent: '', pool: name, slot, name: agentName, recipe: own, devices: [] };
           return probe.look({ runtime, spec, script }, signal);
         },
-        door: (port, signal) => runtime.door(recipe.network, port, signal),
+        hostAddress: (port, signal) => runtime.hostAddress(recipe.network, port, signal),
       };
     },
   };

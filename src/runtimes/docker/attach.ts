@@ -87,7 +87,7 @@ export function gateEnded(what: string): OnejobError {
  * Connections to the standard input of sandboxes at the gate, opened ahead so that a release is one write. If such a connection
  * breaks, the release opens its own.
  */
-export function createDoors(engine: Engine) {
+export function createInputs(engine: Engine) {
   const open = new Map<string, Socket>();
   const opening = new Map<string, AbortController>();
   let isClosed = false;

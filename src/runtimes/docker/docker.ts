@@ -16,7 +16,7 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
-import { createDoors, gateEnded, writeInput } from './attach.ts';
+import { createInputs, gateEnded, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
@@ -76,7 +76,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, boot);
   const devices = createDevices(engine, options);
-  const doors = createDoors(engine);
+  const inputs = createInputs(engine);
   let podman: boolean | null = null;
 
   const isPodmanHere = async (signal: AbortSignal): Promise<boolean> => {
@@ -84,7 +84,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     return podman;
   };
   const containers = createContainers(engine, owner, (id) => {
-    doors.drop(id);
+    inputs.drop(id);
     exits.forget(id);
   });
   const log = options.log ?? logLimits(64 * 2 ** 20);
@@ -110,7 +110,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     name: 'docker',
     capabilities: { weaker: null, images: true, holdsSecrets: true, workspace: () => workspacePath },
     close: () => {
-      doors.close();
+      inputs.close();
       engine.close();
     },
     groupsOf: (agent) => {
@@ -133,7 +133,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     prepare: async (spec, progress, signal) => {
       const made = await prepare(spec, progress, signal);
       const id = containers.recall(spec.agent);
-      if (id !== null && !(await isPodmanHere(signal))) void doors.ahead(id);
+      if (id !== null && !(await isPodmanHere(signal))) void inputs.ahead(id);
       return made;
     },
 
@@ -145,7 +145,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     release: async (agent, frame, signal) => {
       const id = await containers.find(agent, signal);
       if (id === null) throw gateEnded('is gone');
-      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), door: doors.take(id) });
+      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), door: inputs.take(id) });
     },
 
     getFiles: async (agent, signal, only): Promise<Readable> => {
@@ -194,7 +194,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     events: (signal) => {
       // An ended container accepts a connection and stays silent.
       const atDeath: typeof exits.atDeath = (id, ...rest) => {
-        doors.drop(id);
+        inputs.drop(id);
         return exits.atDeath(id, ...rest);
       };
       return followEvents(engine, { ...exits, atDeath }, owner, signal);
@@ -205,7 +205,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       return followLogs(engine, { find, folder, fileSize: log.maxSize }, from, signal);
     },
 
-    door: async (network, port, signal) =>
+    hostAddress: async (network, port, signal) =>
       openDoor({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
 
     sweep: async (signal) => {

@@ -114,7 +114,7 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
 }
 
 /**
- * As `Runtime.door`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own network
+ * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own network
  * namespace has gateways, too, but other services listen there.
  */
 export async function openDoor(

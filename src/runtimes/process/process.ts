@@ -192,7 +192,7 @@ function processRuntime(host: Host): Runtime {
     },
     events: (signal) => followExits(host.clock, host.at, look, signal),
     logs: (agent, from, signal) => followLog(host.clock, join(folder(agent), 'log'), from, hasExited(agent), signal),
-    door: async (network) => {
+    hostAddress: async (network) => {
       if (network === 'default' || network === 'host') return '127.0.0.1';
       const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
       throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {

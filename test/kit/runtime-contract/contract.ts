@@ -298,11 +298,11 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
 
   it('door', 'a network has an address of the host, the same each time, or the reason why not', async () => {
     const { network } = bench.subject.recipe;
-    const asked = bench.runtime.door(network, 4711, never());
+    const asked = bench.runtime.hostAddress(network, 4711, never());
     if (network === 'none') return expect(asked).rejects.toMatchObject({ code: 'E_NO_DOOR', hint: expect.any(String) });
     expect(await isOwnAddress(await asked)).toBe(true);
-    expect(await bench.runtime.door(network, 4711, never())).toBe(await asked);
-    await expect(bench.runtime.door('none', 4711, never())).rejects.toMatchObject({ code: 'E_NO_DOOR', retry: false });
+    expect(await bench.runtime.hostAddress(network, 4711, never())).toBe(await asked);
+    await expect(bench.runtime.hostAddress('none', 4711, never())).rejects.toMatchObject({ code: 'E_NO_DOOR', retry: false });
   });
 
   it('leftovers', 'once all is removed and swept, nothing of this owner is left', async () => {

@@ -39,7 +39,7 @@ function bench() {
   const context = (agent: AgentId): AgentContext => ({
     ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-ci-1', workspace: '/workspace', job: null, devices: [], cuda: null },
     ask: () => Promise.reject(new Error('nobody asks')),
-    door: async () => '172.18.0.1',
+    hostAddress: async () => '172.18.0.1',
   });
   const heard = new Map<AgentId, (line: string) => void>();
   return {

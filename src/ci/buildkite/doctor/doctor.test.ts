@@ -81,8 +81,8 @@ async function check(given: Given): Promise<Finding[]> {
     tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
     filter: {
-      async door(context, signal) {
-        return { authority: `${await context.door(7070, signal)}:7070`, seal: fakeSeal };
+      async listenFor(context, signal) {
+        return { authority: `${await context.hostAddress(7070, signal)}:7070`, seal: fakeSeal };
       },
     },
     program: { state: given.program ?? ready },
@@ -97,7 +97,7 @@ async function check(given: Given): Promise<Finding[]> {
   return found;
 }
 
-function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): DiagnosticSandboxes {
+function trialOf(pools: readonly PoolConfig[], hostAddress: () => Promise<string>): DiagnosticSandboxes {
   return {
     like(name, change = (recipe) => recipe) {
       const base = pools.find((pool) => pool.name === name)?.recipe;
@@ -105,7 +105,7 @@ function trialOf(pools: readonly PoolConfig[], door: () => Promise<string>): Dia
       const recipe = change(base);
       if (recipe.image === null) return null;
       return {
-        ...{ recipe, hasImage: true, kind: JSON.stringify(recipe), door },
+        ...{ recipe, hasImage: true, kind: JSON.stringify(recipe), hostAddress },
         async ask(script) {
           asked.push({ recipe, script });
           if (says instanceof Error) throw says;

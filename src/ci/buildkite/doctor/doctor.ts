@@ -28,7 +28,7 @@ export interface DoctorParts {
   /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool accepts untrusted jobs. */
-  readonly filter: Pick<Filter, 'door'> | null;
+  readonly filter: Pick<Filter, 'listenFor'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
 }
@@ -43,12 +43,12 @@ interface Tokens {
 const [patience, patienceForAll] = [15_000, 25_000];
 const atOnce = 3;
 
-export async function findings(parts: DoctorParts, trial: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
+export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxes, signal: AbortSignal): Promise<Finding[]> {
   const { config, pools } = parts;
   const [token, ofPools, within] = await Promise.all([
     tokenFindings(parts, signal),
     poolFindings(parts),
-    lookWithin(parts, classesOf(pools, trial, parts.stateDir), signal),
+    lookWithin(parts, classesOf(pools, sandboxes, parts.stateDir), signal),
   ]);
   return [
     ...proxyFindings(config.name, config.endpoint, parts.proxies),
@@ -73,11 +73,13 @@ interface SandboxClass {
   readonly isSame: boolean;
 }
 
-function classesOf(pools: readonly PoolConfig[], trial: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
+function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
   return pools.flatMap((pool) => {
-    const sandbox = trial.like(pool.name);
+    const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
-    const other = isOpenToUntrusted(pool) ? trial.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir)) : null;
+    const other = isOpenToUntrusted(pool)
+      ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir))
+      : null;
     if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
     const isSameInside = sandbox?.recipe.image === other?.recipe.image;
     const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
@@ -164,7 +166,7 @@ async function wayTo(
   const { network } = sandbox.recipe;
   if (!isUntrusted) return { endpoint: config.endpoint, isFilter: false, network };
   if (filter === null) return null;
-  const { authority } = await filter.door({ door: (port, inner) => sandbox.door(port, inner) }, signal);
+  const { authority } = await filter.listenFor({ hostAddress: (port, inner) => sandbox.hostAddress(port, inner) }, signal);
   return { endpoint: `http://${authority}/${buildkiteRules.root}`, isFilter: true, network };
 }
 

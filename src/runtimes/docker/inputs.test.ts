@@ -5,7 +5,7 @@ import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { connectEngine } from '../../engine/engine.ts';
-import { createDoors, writeInput } from './attach.ts';
+import { createInputs, writeInput } from './attach.ts';
 
 const never = () => new AbortController().signal;
 
@@ -43,50 +43,50 @@ async function attaching(path: string) {
 test('a release uses the connection that was opened ahead, and opens no other', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const doors = createDoors(fake.engine);
-  await doors.ahead('c1');
-  await doors.ahead('c1');
-  const door = doors.take('c1');
+  const inputs = createInputs(fake.engine);
+  await inputs.ahead('c1');
+  await inputs.ahead('c1');
+  const door = inputs.take('c1');
   expect(door).not.toBeNull();
   await writeInput(fake.engine, 'c1', Buffer.from('the frame\n'), never(), { door });
   expect(await fake.said[0]).toBe('the frame\n');
   expect(fake.sockets).toHaveLength(1);
-  expect(doors.take('c1')).toBeNull();
+  expect(inputs.take('c1')).toBeNull();
 });
 
 test('a broken connection is not used, and the release opens its own', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const doors = createDoors(fake.engine);
-  await doors.ahead('c1');
-  await doors.ahead('c2');
-  const other = doors.take('c2');
+  const inputs = createInputs(fake.engine);
+  await inputs.ahead('c1');
+  await inputs.ahead('c2');
+  const other = inputs.take('c2');
   // Both ends are in this process: once the second hang-up was heard here, the first one was, too.
   for (const socket of fake.sockets) socket.destroy();
   if (other === null) throw new Error('no door');
   await once(other, 'close');
-  expect(doors.take('c1')).toBeNull();
-  await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { door: doors.take('c1') });
+  expect(inputs.take('c1')).toBeNull();
+  await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { door: inputs.take('c1') });
   expect(await fake.said.at(-1)).toBe('frame\n');
 });
 
 test('a container that refuses an attach, or an Engine that is away, is not a failure yet', async () => {
   using here = scratch();
   const engine = connectEngine({ kind: 'unix', path: `${here.path}/nobody.sock`, from: 'test' });
-  const doors = createDoors(engine);
-  await doors.ahead('c1');
-  expect(doors.take('c1')).toBeNull();
+  const inputs = createInputs(engine);
+  await inputs.ahead('c1');
+  expect(inputs.take('c1')).toBeNull();
   engine.close();
 });
 
 test('closing ends all connections, including those being opened', async () => {
   using here = scratch();
   await using fake = await attaching(`${here.path}/e.sock`);
-  const doors = createDoors(fake.engine);
-  await doors.ahead('c1');
-  const late = doors.ahead('c2');
-  doors.close();
+  const inputs = createInputs(fake.engine);
+  await inputs.ahead('c1');
+  const late = inputs.ahead('c2');
+  inputs.close();
   await late;
-  expect([doors.take('c1'), doors.take('c2')]).toEqual([null, null]);
+  expect([inputs.take('c1'), inputs.take('c2')]).toEqual([null, null]);
   await expect.poll(() => fake.sockets.every((socket) => socket.destroyed || socket.readableEnded)).toBe(true);
 });
