@@ -61,8 +61,8 @@ describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a job that is acqui
       expect(exit, log).toBe(n - 1);
     }
     expect(buildkite.agents().map(({ token }) => token)).toEqual(['acquisition', 'acquisition', 'acquisition']);
-    const jobs = await here.cli(['jobs', '--all', '--json']).ended;
-    expect(jobs.stdout.match(/"state": ?"done"/g)).toHaveLength(3);
+    const listed = async () => (await here.cli(['jobs', '--all', '--json']).ended).stdout;
+    await expect.poll(async () => (await listed()).match(/"state": ?"done"/g)?.length).toBe(3);
     await endOf(day, daemon);
     expect(buildkite.requests.filter(({ route }) => route === 'stacks/:key/deregister').map(({ status }) => status)).toEqual([204]);
   });
