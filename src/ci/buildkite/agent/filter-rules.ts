@@ -153,7 +153,7 @@ function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unkn
       ...{ ...sealed, use: 'job' satisfies Use, token: own ?? sealed.token },
       build: read('BUILDKITE_BUILD_ID') ?? sealed.build,
     }),
-    env: answer.step?.signature == null ? pastProxies(env, host) : env,
+    env: answer.step?.signature == null ? noProxyFor(env, host) : env,
   };
 }
 
@@ -161,7 +161,7 @@ function acquired(json: unknown, sealed: Sealed, seal: Seal, host: string): unkn
  * A pipeline's proxy variables replace those of the sandbox, and so would lose the exception for the filter. The agent compares the
  * variables of a signed step with the signature, so those stay unchanged.
  */
-function pastProxies(env: Readonly<Record<string, unknown>>, host: string): Record<string, unknown> {
+function noProxyFor(env: Readonly<Record<string, unknown>>, host: string): Record<string, unknown> {
   if (!/^[\w.:-]+$/.test(host)) return { ...env };
   const ours = ['NO_PROXY', 'no_proxy'].flatMap((name) => {
     const theirs = env[name];

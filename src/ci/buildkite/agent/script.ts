@@ -118,7 +118,7 @@ export function agentScript(parts: ScriptParts): string {
     // A setting of the agent: neither service nor pipeline can change it. The owner may write `warn`.
     ...(verifiesCommit ? ['export BUILDKITE_GIT_COMMIT_VERIFICATION="${BUILDKITE_GIT_COMMIT_VERIFICATION:-strict}"'] : []),
     ...(note === null ? [] : saysIn(hooks === null ? `${own}/hooks/environment` : null, note)),
-    ...(isFiltered ? pastProxies(endpoint) : []),
+    ...(isFiltered ? noProxyFor(endpoint) : []),
     findsProgram,
     'exec buildkite-agent start',
   ].join('\n');
@@ -135,7 +135,7 @@ function saysIn(hook: string | null, note: string): string[] {
  * Shell lines that keep calls to this host away from proxies of the image or pool: no proxy leads to this host's bridges, but the
  * agent would use one. `endpoint`: on this host, as `http://172.18.0.1:7070/v3`.
  */
-export function pastProxies(endpoint: string): readonly string[] {
+export function noProxyFor(endpoint: string): readonly string[] {
   const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';
   // It is not quoted below.
   if (!/^[\w.:-]+$/.test(host)) return [];

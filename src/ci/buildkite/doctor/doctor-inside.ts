@@ -5,7 +5,7 @@
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import { type Finding, failure, fine, warning } from '../../../finding.ts';
-import { findsProgram, inside, pastProxies } from '../agent/script.ts';
+import { findsProgram, inside, noProxyFor } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;
@@ -18,7 +18,7 @@ export function lookScript(way: Pick<Way, 'endpoint' | 'isFilter'> | null, secon
   const { hostname, port, protocol, pathname } = new URL(way?.endpoint ?? 'http://localhost/v3');
   const host = hostname.replace(/^\[(.*)\]$/, '$1');
   const call = [
-    ...(way?.isFilter === true ? pastProxies(way.endpoint) : []),
+    ...(way?.isFilter === true ? noProxyFor(way.endpoint) : []),
     `export BUILDKITE_AGENT_ENDPOINT='${way?.endpoint}' BUILDKITE_AGENT_ACCESS_TOKEN=look BUILDKITE_AGENT_CONFIG=/dev/null`,
     'if buildkite-agent --version >/dev/null 2>&1; then',
     '  exec buildkite-agent meta-data get look --job 00000000-0000-0000-0000-000000000000 --no-color',
