@@ -9,11 +9,11 @@ import { emptySlot, type Slot } from '../../src/core/slot.ts';
 import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
+import { createDeviceReservations, type Reservations } from '../../src/manager/devices/device-reservations.ts';
 import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
 import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
-import { createReservations, type Reservations } from '../../src/manager/devices/reservations.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
@@ -81,7 +81,14 @@ export class DeviceHost implements Disposable {
     };
     this.quarantine = createQuarantine({ clock, log, registry: this.registry, bootId: 'boot', again, repair: () => {} });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
-    this.reservations = createReservations({ clock, log, registry: this.registry, quarantine: this.quarantine, again, isBusy });
+    this.reservations = createDeviceReservations({
+      clock,
+      log,
+      registry: this.registry,
+      quarantine: this.quarantine,
+      again,
+      isBusy,
+    });
   }
 
   get devices(): DeviceAccess {

@@ -18,8 +18,8 @@ import { createFront, type FrontParts } from './front.ts';
 import { type Admission, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { whyEnding, whyLost, wordOf } from './jobs/outcome.ts';
+import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
-import { createReservations } from './stacks/reservations.ts';
 import { createRuns } from './stacks/runs.ts';
 import { type StackEntry, type Stacks, stageOf } from './stacks/stacks.ts';
 import type { Turns } from './stacks/turns.ts';
@@ -84,7 +84,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     ...{ ...parts, stack: entry.key, expiry, poolOf, isTaken, wake, emit, signal },
     isReady: () => front.token !== null,
   };
-  const reservations = createReservations(shared);
+  const reservations = createJobReservations(shared);
   const runs = createRuns(shared, reservations);
 
   function follow(queue: string): void {

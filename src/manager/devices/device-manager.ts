@@ -25,12 +25,12 @@ import type { Store } from '../../store/store.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
+import { createDeviceReservations } from './device-reservations.ts';
 import { createDeviceWatch } from './device-watch.ts';
 import { KnownDevices } from './known-devices.ts';
 import { createQuarantine, type Quarantine } from './quarantine.ts';
 import { createDeviceRegistry, nextDemand } from './registry.ts';
 import { createRepair } from './repair.ts';
-import { createReservations } from './reservations.ts';
 import { createVerifier } from './verification.ts';
 
 interface DeviceManagerParts {
@@ -127,7 +127,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     isStopping: () => reconciler.stopping,
     missingNodes: (device) => gateNodes([device]).filter((node) => !existsSync(node.replace(/^\/dev/, at('dev')))),
   });
-  const reservations = createReservations({
+  const reservations = createDeviceReservations({
     ...{ clock, log, registry, quarantine },
     again: verifier.again,
     isBusy: (uuid) =>

@@ -3,7 +3,7 @@ import type { JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
-import type { JobPick, Reservations } from './reservations.ts';
+import type { JobPick, Reservations } from './job-reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
 import { retryWait, type Turns, takeTurns } from './turns.ts';

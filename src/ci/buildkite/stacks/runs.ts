@@ -2,7 +2,7 @@
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Shared } from '../service.ts';
-import type { Reservations } from './reservations.ts';
+import type { Reservations } from './job-reservations.ts';
 import { stageOf } from './stacks.ts';
 import { retryWait, takeTurns } from './turns.ts';
 

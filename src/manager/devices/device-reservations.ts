@@ -27,9 +27,9 @@ const longestTimer = 3_600_000;
 /** ms until the next look at a device that could not be judged. */
 const lookAgain = 5_000;
 
-export type Reservations = ReturnType<typeof createReservations>;
+export type Reservations = ReturnType<typeof createDeviceReservations>;
 
-export function createReservations({ registry, clock, log, quarantine, again, isBusy }: ReservationsParts) {
+export function createDeviceReservations({ registry, clock, log, quarantine, again, isBusy }: ReservationsParts) {
   const abort = new AbortController();
   const timers = new Timers(clock);
   /** When the wait for what a person left behind began: core clock, ms. */

@@ -54,9 +54,9 @@ const passing: ReadonlySet<string> = new Set<ErrorCode>([
   ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
 ]);
 
-export type Reservations = ReturnType<typeof createReservations>;
+export type Reservations = ReturnType<typeof createJobReservations>;
 
-export function createReservations(shared: Shared) {
+export function createJobReservations(shared: Shared) {
   const { config, stacks, stack, rows, slots, poolOf, isTaken, expiry, emit, clock, log, signal } = shared;
   const held = new Map<JobId, Reservation>();
   const shunned = new Map<JobId, number>();
