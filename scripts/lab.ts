@@ -4,6 +4,7 @@ import { once } from 'node:events';
 import { mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type Client, createClient } from '../src/api/client.ts';
+import { hasCode } from '../src/errors.ts';
 import { openTerminal, type Terminal, until } from './terminal.ts';
 
 const root = join(import.meta.dirname, '..');
@@ -56,7 +57,12 @@ export async function film(size: LabOptions, take: (lab: Lab) => Promise<void>):
     // What is never read would fill the pipe, and stop the daemon in the middle of a line.
     daemon.stdout.resume();
     await Promise.race([once(daemon.stdout, 'data'), ended]);
-    await until(() => allReady(client));
+    // Its first line may come before its socket.
+    const isAbsent = (error: unknown): false => {
+      if (hasCode(error, 'E_DAEMON_ABSENT')) return false;
+      throw error;
+    };
+    await until(() => allReady(client).catch(isAbsent));
     return client;
   };
   const terminal = end.use(await openTerminal({ dir, cwd: work, env, ...size }));

@@ -10,6 +10,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { type JobSpec, startBuildkite } from '../test/standins/buildkite/standin.ts';
 import { lacksAgent, realAgent } from '../test/support/buildkite-agent.ts';
+import { bridgeAddress } from '../test/support/buildkite-host.ts';
 import { ansiToSvg } from './ansi-svg.ts';
 import { allReady, film, type Lab } from './lab.ts';
 import { until } from './terminal.ts';
@@ -20,7 +21,7 @@ const agent = realAgent();
 if (agent === null) throw new Error(`Cannot make the picture: ${lacksAgent()}.`);
 
 const text = await film({ columns, rows }, async ({ dir, env, up, type }) => {
-  await using buildkite = await startBuildkite();
+  await using buildkite = await startBuildkite({ host: '0.0.0.0', publicHost: bridgeAddress() });
   const token = join(dir, 'token');
   writeFileSync(token, buildkite.token, { mode: 0o600 });
   const secret = encrypted(env, join(dir, 'secrets.key'));
@@ -34,6 +35,7 @@ pools:
     agents: 3
     name: "gpuci.{n}"
     image: debian:stable-slim
+    env: { BUILDKITE_SKIP_CHECKOUT: "true" }
     trust: { branches: [main], forks: run-without-secrets, others: refuse }
 `);
   const queue = (pipeline: string, label: string, spec: JobSpec) =>
@@ -54,7 +56,11 @@ pools:
   await until(() => allReady(client));
   await type('onejob status');
   await type('onejob jobs --all');
-  for (const { id } of buildkite.jobs()) buildkite.cancel(id);
+  // The service must still be there when they end.
+  const running = buildkite.jobs().filter(({ state }) => state === 'running');
+  for (const { id } of running) buildkite.cancel(id);
+  await Promise.all(running.map(({ id }) => buildkite.jobEnded(id)));
+  await until(() => allReady(client));
 });
 const title = 'onejob status and onejob jobs with jobs of Buildkite';
 writeFileSync(join(import.meta.dirname, '..', 'docs/pictures/buildkite.svg'), ansiToSvg(text, { columns, title }));
