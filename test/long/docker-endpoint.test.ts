@@ -129,7 +129,7 @@ describe('the probe', () => {
     };
     const server = createServer((request, answer) => answer.end(JSON.stringify(answers[request.url ?? ''])));
     await listen(server, path);
-    expect(await probe(path)).toMatchObject({ reachable: true, podman: true, liveRestore: true, apiVersion: '1.41' });
+    expect(await probe(path)).toMatchObject({ reachable: true, podman: true, version: { ApiVersion: '1.41' } });
     server.close();
   });
 
