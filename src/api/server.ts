@@ -29,7 +29,7 @@ export interface ApiOptions {
 export type ApiServer = Awaited<ReturnType<typeof startApi>>;
 
 /** ms for clients to read their last answers from a closing server. */
-const outputTail = 1_000;
+const closePatience = 1_000;
 
 /** ms. A workspace may take longer than Node's five minutes for a request; the head of a request has a limit of its own. */
 const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 72_000 };
@@ -112,7 +112,7 @@ export async function startApi(options: ApiOptions) {
     published.unpublish();
     for (const each of open) each.abort();
     // Idle connections end at once; answers that are still being written get a moment.
-    const hurry = setTimeout(() => server.closeAllConnections(), outputTail);
+    const hurry = setTimeout(() => server.closeAllConnections(), closePatience);
     await end();
     clearTimeout(hurry);
   };

@@ -14,7 +14,7 @@ export class OutputClosed extends Error {}
 export type Output = ReturnType<typeof createOutput>;
 
 /** ms to write the last line before the process ends. */
-const outputTail = 500;
+const flushPatience = 500;
 
 export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'environment'>, json: boolean) {
   const { stdout, stderr } = context;
@@ -66,7 +66,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     /** Resolves when onejob's own lines are written, or nobody reads them. */
     async flush() {
       const { promise, resolve } = Promise.withResolvers<void>();
-      const timer = setTimeout(resolve, outputTail);
+      const timer = setTimeout(resolve, flushPatience);
       stderr.write('', () => resolve());
       await Promise.race([promise, closed.stderr.promise]);
       clearTimeout(timer);

@@ -34,7 +34,7 @@ const resyncEvery = 30_000;
 /** ms until a runtime that could not be reached is looked at again. */
 const lookAgain = 2_000;
 /** ms that the log of a sandbox may take to be complete, if it ended before *released* was seen. */
-const outputTail = 10_000;
+const logPatience = 10_000;
 
 export type Observer = ReturnType<typeof createObserver>;
 
@@ -132,10 +132,10 @@ export function createObserver(parts: ObserveParts) {
     try {
       const runtime = runtimeOf(slot);
       const follower = followers.follow(agent, runtime);
-      let whole = await followers.complete(agent, outputTail);
+      let whole = await followers.complete(agent, logPatience);
       // A runtime that is away says nothing about the script; its log is read once it is back.
       while (!whole && away.has(runtime.name) && !abort.signal.aborted) {
-        whole = await followers.complete(agent, outputTail);
+        whole = await followers.complete(agent, logPatience);
       }
       if (abort.signal.aborted) return;
       // The marker may have been read from output that a full disk does not take yet.
