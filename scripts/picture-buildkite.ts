@@ -20,8 +20,9 @@ const [columns, rows] = [100, 40];
 const agent = realAgent();
 if (agent === null) throw new Error(`Cannot make the picture: ${lacksAgent()}.`);
 
+// The service outlives the daemon, which has to end its stack there.
+await using buildkite = await startBuildkite({ host: '0.0.0.0', publicHost: bridgeAddress() });
 const text = await film({ columns, rows }, async ({ dir, env, up, type }) => {
-  await using buildkite = await startBuildkite({ host: '0.0.0.0', publicHost: bridgeAddress() });
   const token = join(dir, 'token');
   writeFileSync(token, buildkite.token, { mode: 0o600 });
   const secret = encrypted(env, join(dir, 'secrets.key'));
@@ -56,7 +57,6 @@ pools:
   await until(() => allReady(client));
   await type('onejob status');
   await type('onejob jobs --all');
-  // The service must still be there when they end.
   const running = buildkite.jobs().filter(({ state }) => state === 'running');
   for (const { id } of running) buildkite.cancel(id);
   await Promise.all(running.map(({ id }) => buildkite.jobEnded(id)));
