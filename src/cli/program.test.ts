@@ -22,7 +22,7 @@ it.each([
 ])('a proxy that is no address ends it with a sentence, where Node would print its password: %s', (address) => {
   const { status, stdout, stderr } = started({ https_proxy: address });
   expect({ status, stdout }).toEqual({ status: 125, stdout: '' });
-  expect(stderr).toMatch(/^onejob: https_proxy is no address of a proxy: .*\n$/);
+  expect(stderr).toMatch(/^onejob: invalid proxy address in https_proxy: .*\n$/);
   expect(stderr).not.toContain('s3cret');
   expect(started({ https_proxy: address, NODE_USE_ENV_PROXY: '' }).status).toBe(0);
 });

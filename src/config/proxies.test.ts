@@ -60,7 +60,7 @@ it('a password is for the proxy only', () => {
 });
 
 it.each(['socks5://alice:s3cret@p:1', 'alice:s3cret@p:1', 'http://alice:s3cret@bad host:1', 'p'])(
-  'what is no address of a proxy is not gone past, nor shown: %s',
+  'an invalid proxy address is not used, nor shown: %s',
   (written) => {
     const proxy = proxyFor(new URL('https://a.example/'), readProxies({ ...on, HTTPS_PROXY: written }));
     expect(proxy).toMatchObject({ server: null });
