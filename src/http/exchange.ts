@@ -3,7 +3,6 @@
  * host. Errors of fetch do not leave this file, since they may quote a header.
  */
 import { type Clock, deadline } from '../core/clock.ts';
-import { jsonOf as parsed } from '../system/json.ts';
 import { innermost, networkHint, type Why, whyUnreachable } from './unreachable.ts';
 
 export interface Outgoing {
@@ -25,18 +24,14 @@ export interface ExchangeParts {
 }
 
 /** No complete answer came. Its texts contain no secret. */
-export class NoAnswer extends Error implements Why {
-  readonly why: string;
-  readonly code: string;
-  readonly hint: string;
+export class NoAnswer extends Error {
+  readonly about: Why;
   /** The answer is larger than allowed. */
   readonly isTooLarge: boolean;
 
-  constructor({ why, code, hint }: Why, isTooLarge = false) {
-    super(why);
-    this.why = why;
-    this.code = code;
-    this.hint = hint;
+  constructor(about: Why, isTooLarge = false) {
+    super(about.why);
+    this.about = about;
     this.isTooLarge = isTooLarge;
   }
 }
@@ -87,11 +82,6 @@ function reason(error: unknown, url: string | URL): Why {
     code: '',
     hint: 'Write the port on which the service listens into the address.',
   };
-}
-
-/** The body as JSON; undefined if it is not JSON. */
-export function jsonOf({ text }: Pick<Answer, 'text'>): unknown {
-  return parsed(text);
 }
 
 /** Text of a service as one line of at most 300 characters, without control characters. */

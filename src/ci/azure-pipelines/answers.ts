@@ -3,7 +3,8 @@
  * real 404 means that something is absent, because a proxy may answer with any page.
  */
 import { type ErrorCode, OnejobError } from '../../errors.ts';
-import { type Answer, brief, jsonOf } from '../../http/exchange.ts';
+import { type Answer, brief } from '../../http/exchange.ts';
+import { jsonOf } from '../../system/json.ts';
 import { shown } from './url.ts';
 import { refusal } from './wire.ts';
 
@@ -35,7 +36,7 @@ export function judge(answer: Answer, redact: (text: string) => string): Verdict
   if (status >= 300 && status < 400) return redirected(status, headers, said);
   if (status === 407) return { kind: 'down', why: 'is behind a proxy that requires a password (407)' };
   const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
-  const body = isJson ? jsonOf(answer) : undefined;
+  const body = isJson ? jsonOf(text) : undefined;
   if (status >= 200 && status < 300) {
     if (status === 204 || text === '') return { kind: 'nothing' };
     if (body !== undefined) return { kind: 'value', body };

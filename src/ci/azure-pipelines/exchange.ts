@@ -13,7 +13,7 @@ export async function exchange({ doing, ...request }: Asked, parts: ExchangePart
     return await over(request, parts, signal);
   } catch (error) {
     if (!(error instanceof NoAnswer)) throw error;
-    const { why, code, hint } = error;
+    const { why, code, hint } = error.about;
     const place = shown(request.url);
     if (error.isTooLarge) {
       const message = `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`;

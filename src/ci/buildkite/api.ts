@@ -2,8 +2,9 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, brief, exchange, jsonOf, NoAnswer } from '../../http/exchange.ts';
+import { type Answer, asksFor, brief, exchange, NoAnswer } from '../../http/exchange.ts';
 import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
+import { jsonOf } from '../../system/json.ts';
 
 export interface ApiParts {
   /** Without a slash at its end. */
@@ -70,7 +71,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
         return judge(answer, { endpoint, token, doing, wall: clock.wall() });
       } catch (error) {
         if (!(error instanceof NoAnswer)) throw error;
-        return unreachable(endpoint, doing, error);
+        return unreachable(endpoint, doing, error.about);
       }
     },
     /** The body of an answer. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
@@ -90,7 +91,7 @@ function judge(
 ): Called {
   const { endpoint, token, doing, wall } = about;
   const { status, headers, text } = answer;
-  const body = jsonOf(answer) ?? null;
+  const body = jsonOf(text) ?? null;
   const isGood = status >= 200 && status < 300;
   // A proxy may answer with its own page and 200: then the service has heard nothing.
   if (isGood && /^\s*</.test(text))

@@ -1,5 +1,6 @@
 /** What of calls and answers goes through, in both directions: which headers, and which bodies. */
 import type { IncomingMessage, OutgoingHttpHeaders } from 'node:http';
+import { jsonOf } from '../../system/json.ts';
 
 /** For one connection only (RFC 9110, 7.6.1), or set again by each sender. */
 const ofTheConnection = headers(
@@ -57,12 +58,7 @@ const deepest = 64;
 /** JSON of a job. Null for anything else, and for JSON so deep that writing it again, which is recursive, would fail. */
 export function foreignJson(body: Buffer): unknown {
   const text = body.toString();
-  if (isDeep(text)) return null;
-  try {
-    return JSON.parse(text);
-  } catch {
-    return null;
-  }
+  return isDeep(text) ? null : (jsonOf(text) ?? null);
 }
 
 /** A loop: an expression would backtrack at each quote of an unterminated text. */
