@@ -15,8 +15,6 @@ import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 import { tellingOrigin } from './types.ts';
 
-export type CiServices = ReturnType<typeof createCiServices>;
-
 /** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;
 

@@ -24,8 +24,6 @@ const keyOf = (queue: string): string => queue.toLowerCase();
 
 const named = 12;
 
-export type AgentPools = ReturnType<typeof createAgentPools>;
-
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
   const found = new Map<string, Pool>();
   return {

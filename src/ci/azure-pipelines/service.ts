@@ -76,7 +76,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
 
   return {
     ...common,
-    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: (signal) => findings(parts, registry, registrations, signal),
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });

@@ -157,7 +157,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
   return {
     ...front.service,
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
+    capabilities: { binds: 'late', standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: {
       next(_pool, slot) {
         if (slot === null) return null;

@@ -61,8 +61,6 @@ export interface Draft {
 
 /** Every call throws OnejobError E_CI_* when the service cannot be asked, or does not answer in time. */
 export interface Registry {
-  /** The service removes an entry once its agent's job is over, even if the agent does not hear of it, as after a cancellation. */
-  readonly isSingleUse?: boolean;
   list(queue: Queue, signal: AbortSignal): Promise<Shown>;
   /** Finds out what must be known before; makes no entry. */
   create(context: AgentContext, name: string, signal: AbortSignal): Promise<Draft>;

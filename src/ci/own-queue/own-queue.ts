@@ -129,7 +129,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
   const service: OwnService = {
     name: 'own',
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
+    capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
     async check() {
       const count = index.all().length;
       const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;

@@ -7,7 +7,7 @@ import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
-import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
+import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../ci-service.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
 import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
