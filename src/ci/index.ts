@@ -6,7 +6,7 @@ import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
-import { openBuildkite } from './buildkite/open.ts';
+import { openBuildkite } from './buildkite/service.ts';
 import { buildkite } from './buildkite/type.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';

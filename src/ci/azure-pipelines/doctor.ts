@@ -37,7 +37,7 @@ export async function findings(
     refused(error);
     return found;
   }
-  for (const queue of queuesOf(pools)) await ofPool(queue).catch(refused);
+  for (const { name } of queuesOf(pools)) await ofPool(name).catch(refused);
   const left = registrations.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
     problem(

@@ -14,12 +14,13 @@ import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { Store } from '../../store/store.ts';
 import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
+import type { Registrations } from '../early/registrations.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { proxyFindings } from '../service-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';
-import { type AzurePool, isSameQueue, queuesOf } from './pools.ts';
+import { type AzurePool, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
 import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
@@ -67,12 +68,9 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
   const { config, pools, store, client, clock, log } = parts;
   const { name: service, url } = config;
   const closing = new AbortController();
-  const queues = queuesOf(pools).map((name) => {
-    return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
-  });
-  const { common, registry, registrations } = createEarlyBound({ ...parts, service, url, queues, pace: config }, (known) =>
-    createAzureRegistry(parts, known, closing.signal),
-  );
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const connect = (known: Registrations) => createAzureRegistry(parts, known, closing.signal);
+  const { common, registry, registrations } = createEarlyBound(early, connect);
 
   return {
     ...common,

@@ -2,8 +2,7 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, brief, exchange, NoAnswer } from '../../http/exchange.ts';
-import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
+import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, type Why, whyOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 
 export interface ApiParts {
@@ -58,7 +57,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
     async call({ method, path, body, doing }: Call, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
-      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'the address is invalid' });
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, whyOf('the address is invalid'));
       const headers = {
         'User-Agent': `onejob/${version}`,
         Authorization: `Token ${token}`,
@@ -95,8 +94,8 @@ function judge(
   const isGood = status >= 200 && status < 300;
   // A proxy may answer with its own page and 200: then the service has heard nothing.
   if (isGood && /^\s*</.test(text))
-    return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
-  if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
+    return unreachable(endpoint, doing, whyOf('a proxy or another server in between answers with its own page'));
+  if (status === 407) return unreachable(endpoint, doing, proxyWhy(status));
   if (isGood) return { ok: true, doing, headers, body };
   // In case the service repeats the token.
   const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
@@ -123,8 +122,8 @@ const hints = {
 const notThere =
   'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
-function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
-  const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;
+function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why): Called {
+  const said = /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why;
   const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint: `onejob tries again. ${more}`, retry: true });
   return { ok: false, status: null, error };

@@ -20,6 +20,7 @@ import type { Failure } from '../../core/slot.ts';
 import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import { jsonOf } from '../../system/json.ts';
 import { digest } from './digest.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
 
@@ -250,13 +251,10 @@ async function removeParts(dir: string): Promise<void> {
   }
 }
 
+/** null: missing or damaged. */
 async function sourceOf(folder: string): Promise<Source | null> {
-  try {
-    return source.parse(JSON.parse(await readFile(join(folder, 'source.json'), 'utf8')));
-  } catch {
-    // Missing or damaged.
-    return null;
-  }
+  const text = await readFile(join(folder, 'source.json'), 'utf8').catch(() => '');
+  return source.safeParse(jsonOf(text)).data ?? null;
 }
 
 function isAlive(pid: number): boolean {

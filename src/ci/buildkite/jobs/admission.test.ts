@@ -4,7 +4,7 @@ import { forkEnv, testPool, trustedEnv } from '../../../../test/kit/buildkite-ma
 import { type AgeKey, ageKey, rsaKey } from '../../../../test/kit/secrets.ts';
 import { OnejobError } from '../../../errors.ts';
 import { parseKeys, type SecretKeys } from '../../../secrets/keys.ts';
-import type { PinStore } from '../../../secrets/pin-store.ts';
+import type { PinStore } from '../../../secrets/job-secrets.ts';
 import { seal } from '../../../secrets/sealed-format.ts';
 import { encryptSeed } from '../../../secrets/seed-format.ts';
 import { admit } from './admission.ts';

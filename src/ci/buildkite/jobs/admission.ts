@@ -9,7 +9,7 @@ import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
 import { type JobSecrets, openJobSecrets } from '../../../secrets/job-secrets.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../../secrets/open.ts';
-import type { PinStore } from '../../../secrets/pin-store.ts';
+import type { PinStore } from '../../../secrets/job-secrets.ts';
 import { looksSealed } from '../../../secrets/sealed-format.ts';
 import { digest } from '../../kit/digest.ts';
 import { normalRepository } from '../../kit/repository.ts';
