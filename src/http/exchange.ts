@@ -56,16 +56,20 @@ export async function exchange({ url, ...request }: Outgoing, parts: ExchangePar
 
 async function textOf(answer: Response, most: number): Promise<string> {
   if (answer.body == null) return answer.text();
+  const why = whyOf(`it answered more than ${most / 1024 / 1024} MiB`, 'See what answers at that address.');
+  return new TextDecoder().decode(await bytesOf(answer.body, most, () => new NoAnswer(why, true)));
+}
+
+/** All of a stream. @throws what `tooLarge` returns, once it has more than `most` bytes */
+export async function bytesOf(stream: AsyncIterable<Uint8Array>, most: number, tooLarge: () => Error): Promise<Buffer> {
   const pieces: Uint8Array[] = [];
   let size = 0;
-  for await (const piece of answer.body) {
+  for await (const piece of stream) {
     size += piece.byteLength;
-    if (size > most) {
-      throw new NoAnswer(whyOf(`it answered more than ${most / 1024 / 1024} MiB`, 'See what answers at that address.'), true);
-    }
+    if (size > most) throw tooLarge();
     pieces.push(piece);
   }
-  return new TextDecoder().decode(Buffer.concat(pieces));
+  return Buffer.concat(pieces);
 }
 
 /** Why a request got no answer; never quotes the request. */
@@ -79,6 +83,12 @@ function reason(error: unknown, url: string | URL): Why {
 export function brief(text: string): string {
   const line = text.replace(/[\s\p{Cc}]+/gu, ' ').trim();
   return line.length > 300 ? `${line.slice(0, 299)}…` : line;
+}
+
+/** An address without its query and fragment, and without user and password: all of them may contain a secret. */
+export function shown(url: string): string {
+  const found = URL.parse(url);
+  return found === null ? 'an invalid address' : found.origin + found.pathname;
 }
 
 /** Seconds above which `RateLimit-Reset` is a date (since the epoch) instead of a duration. */
@@ -112,8 +122,7 @@ export interface Why {
   readonly hint: string;
 }
 
-const networkHint =
-  'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';
+const networkHint = 'Look at the address and the network; behind a proxy set NODE_USE_ENV_PROXY=1 and HTTPS_PROXY for onejob.';
 const proxyHint = 'Look at HTTPS_PROXY, with user and password where the proxy wants them.';
 const certificateHint =
   'For a certificate authority of your own set NODE_EXTRA_CA_CERTS=/path/ca.pem for onejob; ' +

@@ -1,5 +1,6 @@
 import { expect, it } from 'vitest';
-import { baseOf, openness, shown } from './url.ts';
+import { shown } from '../../http/exchange.ts';
+import { baseOf, openness } from './url.ts';
 
 it.each([
   ['https://dev.azure.com/acme', 'https://dev.azure.com/acme'],

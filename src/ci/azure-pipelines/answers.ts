@@ -3,9 +3,8 @@
  * real 404 means that something is absent, because a proxy may answer with any page.
  */
 import { type ErrorCode, OnejobError } from '../../errors.ts';
-import { type Answer, brief } from '../../http/exchange.ts';
+import { type Answer, brief, shown } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
-import { shown } from './url.ts';
 import { refusal } from './wire.ts';
 
 export type Verdict =

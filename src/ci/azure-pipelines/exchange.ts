@@ -1,8 +1,7 @@
 /** One request to Azure DevOps or Entra: the errors without a whole answer, and the waits that a service asks for. */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over } from '../../http/exchange.ts';
-import { shown } from './url.ts';
+import { type Answer, asksFor, type ExchangeParts, NoAnswer, type Outgoing, exchange as over, shown } from '../../http/exchange.ts';
 
 /** `doing`: in words, for messages: `Cannot <doing> …`. */
 export type Asked = Outgoing & { readonly url: string; readonly doing: string };

@@ -7,6 +7,7 @@ import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
+import { ofClock } from './doctor.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -81,19 +82,10 @@ function lookWith(url: string, token: string, from: string, version: string): Lo
   return createAzureClient({ url, credential, clock: systemClock, version });
 }
 
-/** Above this an agent may not be able to sign in, ms. */
-const worstSkew = 60_000;
-
 async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
   const { user, skew } = await look.connection(signal);
-  const lines = [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`];
-  if (skew !== null && Math.abs(skew) > worstSkew) {
-    const seconds = Math.round(Math.abs(skew) / 1000);
-    lines.push(
-      `The clock of this host is ${seconds} s ${skew > 0 ? 'behind' : 'ahead'}: agents may fail to sign in; synchronise it with NTP.`,
-    );
-  }
-  return lines;
+  const ofSkew = ofClock('', skew).map(({ message, hint }) => `${message} ${hint}`);
+  return [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`, ...ofSkew];
 }
 
 /** @throws OnejobError E_CI_POOL with the pools that there are, E_CI_* */

@@ -75,9 +75,3 @@ export function baseOf(url: string): string {
 export function openness(base: string): string {
   return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
 }
-
-/** An address without its query and fragment, which may contain a secret. */
-export function shown(url: string): string {
-  const found = URL.parse(url);
-  return found === null ? 'an invalid address' : found.origin + found.pathname;
-}

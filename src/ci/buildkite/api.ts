@@ -2,7 +2,7 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, type Why, whyOf } from '../../http/exchange.ts';
+import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, shown, type Why, whyOf } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 
 export interface ApiParts {
@@ -129,12 +129,6 @@ function unreachable(endpoint: string, doing: string, { why, code, hint: more }:
   return { ok: false, status: null, error };
 }
 
-/** Without what could be a password. */
-function shown(endpoint: string): string {
-  const url = URL.parse(endpoint);
-  return url === null ? 'the service' : `${url.origin}${url.pathname}`;
-}
-
 /** The body of a refusal; empty when it says nothing. */
 const refusal = z.object({ message: z.string() }).catch({ message: '' });
 const limited = z.object({ reset: z.number().positive().max(3600) });
@@ -143,22 +137,6 @@ const limited = z.object({ reset: z.number().positive().max(3600) });
 function resetOf(body: unknown): number | null {
   const found = limited.safeParse(body);
   return found.success ? found.data.reset * 1000 : null;
-}
-
-/** Jobs by queue (docs page `apis/agent_api/metrics`). */
-export interface QueueCounts {
-  /** Jobs that an agent could take now. */
-  readonly scheduled: ReadonlyMap<string, number>;
-  /** Every queue that the service mentions. */
-  readonly known: ReadonlySet<string>;
-  /** ms that the service wants between two questions; null when it does not say. */
-  readonly pollAfter: number | null;
-}
-
-/** `skew`: how far the service's clock is ahead of this host's, ms; null when it does not say. */
-export interface Told<T> {
-  readonly value: T;
-  readonly skew: number | null;
 }
 
 const words = z
@@ -199,6 +177,7 @@ const countsAnswer = z.object({
 });
 
 export type ServiceApi = ReturnType<typeof createServiceApi>;
+export type QueueCounts = Awaited<ReturnType<ServiceApi['counts']>>['value'];
 
 /** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
 export function createServiceApi(parts: ApiParts) {
@@ -212,7 +191,8 @@ export function createServiceApi(parts: ApiParts) {
     throw new OnejobError('E_CI_CREDENTIAL', message, { hint });
   }
 
-  function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
+  /** `skew`: how far the service's clock is ahead of this host's, ms; null when it does not say. */
+  function told<T>(called: Called, schema: z.ZodType<T>) {
     const hint = 'Check "endpoint" of the service, and what answers there: it may be a proxy or a sign-in page.';
     const value = read(called, schema, hint);
     const date = Date.parse(headerOf(called, 'date') ?? '');
@@ -221,11 +201,15 @@ export function createServiceApi(parts: ApiParts) {
 
   return {
     /** null: the service does not know the question. */
-    async identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null> {
+    async identity(token: string, signal: AbortSignal) {
       const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
-    async counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>> {
+    /**
+     * Jobs by queue that an agent could take now (docs page `apis/agent_api/metrics`). `known`: every queue that the service mentions.
+     * `pollAfter`: ms that it wants between two questions; null when it does not say.
+     */
+    async counts(token: string, signal: AbortSignal) {
       const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});

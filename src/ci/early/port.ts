@@ -78,20 +78,14 @@ export interface Registry {
   follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }
 
-/** How long the service may take, as config says. */
-export interface Pace {
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-}
-
 /** What the engine needs besides its adapter. */
 export interface EarlyParts {
   readonly service: string;
   /** Where agents have to reach it. */
   readonly url: string;
   readonly queues: readonly Queue[];
-  readonly pace: Pace;
+  /** ms between two looks, and until a released agent must be online. */
+  readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
   readonly clock: Clock;
   readonly log: Log;

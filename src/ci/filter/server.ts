@@ -9,6 +9,7 @@ import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -258,16 +259,7 @@ export function createFilterServer(parts: FilterServerParts) {
 
 class TooLarge extends Error {}
 
-async function read(stream: AsyncIterable<Uint8Array>, limit: number): Promise<Buffer> {
-  const parts: Uint8Array[] = [];
-  let size = 0;
-  for await (const part of stream) {
-    size += part.length;
-    if (size > limit) throw new TooLarge();
-    parts.push(part);
-  }
-  return Buffer.concat(parts);
-}
+const read = (stream: AsyncIterable<Uint8Array>, limit: number) => bytesOf(stream, limit, () => new TooLarge());
 
 /** In the form of the services. Agents take most 4xx as final, and repeat a call after 5xx. */
 function refuse(response: ServerResponse, status: number, message: string): void {

@@ -24,19 +24,14 @@ export interface DoctorParts {
   readonly stateDir: string;
   readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  readonly tokens: Tokens;
+  /** Each reads a token. @throws OnejobError E_SECRET */
+  readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
   /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'listenFor'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
-}
-
-/** Each reads a token. @throws OnejobError E_SECRET */
-interface Tokens {
-  readonly service: () => Promise<string>;
-  readonly metrics: () => Promise<string>;
 }
 
 /** ms for one sandbox, and for all of them. */
@@ -210,6 +205,11 @@ type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clo
 
 /** ms. A service that signs addresses for uploads refuses requests that are minutes off. */
 const skewLimits = [30_000, 300_000] as const;
+
+export function ofClock(subject: string, skew: number | null): Finding[] {
+  return clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused');
+}
+
 /** ms before its end from which a token is reported. */
 const soon = 14 * 86_400_000;
 
@@ -245,7 +245,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
         : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
-  return [...found, ...clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused')];
+  return [...found, ...ofClock(subject, skew)];
 }
 
 /** Who a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */

@@ -9,7 +9,7 @@ import { asksFor } from '../../../http/exchange.ts';
 import { digest } from '../../kit/digest.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
-import type { GivenJob } from '../jobs/job-facts.ts';
+import { cut, type GivenJob } from '../jobs/job-facts.ts';
 
 export interface ScheduledJob {
   readonly id: JobId;
@@ -159,12 +159,6 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       if (!called.ok) throw called.error;
     },
   };
-}
-
-/** Cuts between characters. */
-function cut(text: string, most: number): string {
-  const letters = [...text];
-  return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
 }
 
 /** Their prefix among registrations of agents. */
