@@ -81,7 +81,6 @@ function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | nu
 }
 
 /** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
-
 interface GivenToken {
   readonly reference: SecretReference;
   /** How a config file refers to it; a token from the command line gets the path of a file to make. */

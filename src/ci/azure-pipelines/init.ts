@@ -1,7 +1,6 @@
 /** `onejob init azure-pipelines`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
-import { inYaml, settle } from '../../cli/init-steps.ts';
+import { type InitFlags, inYaml, type OpenFrame, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';

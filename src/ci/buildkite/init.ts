@@ -1,7 +1,6 @@
 /** `onejob init buildkite`: asks for a token and queue, and checks them at the service before it writes anything. */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
-import { inYaml, settle, taken } from '../../cli/init-steps.ts';
+import { type InitFlags, inYaml, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';

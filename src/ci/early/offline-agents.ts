@@ -145,8 +145,8 @@ export function createOfflineAgents(
       try {
         await abortable(arrived(agent, onItsWay, either), either);
       } catch (error) {
-        if (!signal.aborted)
-          log.info('an agent ends while the service may be giving it a job', { agent, reason: toFailure(error).message });
+        const { message: reason } = toFailure(error);
+        if (!signal.aborted) log.info('an agent ends while the service may be giving it a job', { agent, reason });
       } finally {
         callOff();
       }

@@ -260,8 +260,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       return view(known(id));
     },
-    /** Calls `listener` after every change of a job; returns a function that stops it. */
-    onChange: (listener: (job: JobView) => void) => teller.follow(listener),
+    onChange: teller.follow,
     putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
     artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
     /** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. */

@@ -176,7 +176,6 @@ export function createStackEntry(
   { host, version, store, clock }: Pick<OpenParts, 'store' | 'clock'> & { readonly host: string; readonly version: string },
 ) {
   const { registrations, owner } = store;
-  const wall = () => clock.wall();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
   const words = [owner.slice(0, 8), host, service].map((word) => word.replaceAll(/[^A-Za-z0-9]+/g, '-').slice(0, 20));
   const mark = digest(JSON.stringify([owner, host, service]), 8);
@@ -189,10 +188,10 @@ export function createStackEntry(
     write(() => {
       // A removed row never comes back, which is right for agents.
       if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
-      registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, wall());
+      registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, clock.wall());
     });
     const remote = await stacks.register(key, queue, { host, onejob: version }, signal);
-    write(() => registrations.made(agent, remote, wall()));
+    write(() => registrations.made(agent, remote, clock.wall()));
     isKnown = true;
   }
 
@@ -223,7 +222,7 @@ export function createStackEntry(
         if (!one.agent.startsWith(prefix)) continue;
         try {
           await stacks.deregister(one.name, signal);
-          write(() => registrations.removed(one.agent, wall()));
+          write(() => registrations.removed(one.agent, clock.wall()));
         } catch (error) {
           signal.throwIfAborted();
           failures.push(error);
