@@ -7,17 +7,13 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { compareVersions } from '../../images/version.ts';
-import { type About, errorOf, judge, type Verdict } from './answers.ts';
+import { type About, type Asked, createThrottle, errorOf, exchange, judge, type Verdict } from './answers.ts';
 import { type Credential, without } from './credential.ts';
-import { type Asked, createThrottle, exchange } from './exchange.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
 
-export interface AgentQuery {
-  readonly capabilities?: boolean;
-  /** The job it has: without it nothing says whether an agent is busy. */
-  readonly assigned?: boolean;
-}
+/** What to ask of an agent. `assigned`: the job it has; without it nothing says whether an agent is busy. */
+type AgentQuery = Readonly<Partial<Record<'capabilities' | 'assigned', boolean>>>;
 
 export interface ClientOptions {
   /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */

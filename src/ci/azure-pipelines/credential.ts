@@ -10,7 +10,7 @@ import { OnejobError } from '../../errors.ts';
 import { brief } from '../../http/exchange.ts';
 import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { jsonOf } from '../../system/json.ts';
-import { createThrottle, exchange } from './exchange.ts';
+import { createThrottle, exchange } from './answers.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf, openness } from './url.ts';
 

@@ -6,7 +6,7 @@ import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
 import { createJobRecords } from '../early/job-records.ts';
-import { type Builds, createBuilds, jobOf } from './jobs.ts';
+import { type Builds, createBuilds, jobOf } from './registry.ts';
 import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
 
 const open = worlds();
