@@ -12,7 +12,7 @@ import { describeSecret, howToReplace, readSecret, type SecretReference, type Va
 import { jsonOf } from '../../system/json.ts';
 import { createThrottle, exchange } from './answers.ts';
 import type { AzureCredential } from './type.ts';
-import { baseOf, openness } from './url.ts';
+import { baseOf } from './url.ts';
 
 export interface Credential {
   /** A fresh Authorization header. @throws OnejobError E_SECRET, E_CI_CREDENTIAL; for an Entra application also E_CI_* */
@@ -28,7 +28,6 @@ export interface Credential {
   refusal(why: string): OnejobError;
   /** The service accepted `header`, by default the last one. */
   accepted(header?: string): void;
-  describe(): string;
 }
 
 export interface CredentialParts {
@@ -79,7 +78,6 @@ function createToken(reference: SecretReference, base: string, { clock, variable
     rejected: (why, header = last) => hold.begin(header, refusal(why)),
     refusal,
     accepted: (header = last) => hold.end(header),
-    describe: () => `personal access token, ${describeSecret(reference)}${openness(base)}`,
   };
 }
 
@@ -216,7 +214,6 @@ function createPrincipal(
     },
     refusal: (why) => rejection(base, why, false),
     accepted: () => hold.end(last),
-    describe: () => `${who.replace(/^the /, '')}, its secret in ${describeSecret(config.secret)}${openness(base)}`,
   };
 }
 

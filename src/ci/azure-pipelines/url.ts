@@ -1,5 +1,4 @@
 /** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
-import { clearTextHost } from '../../config/service-keys.ts';
 import type { Parsed } from '../../config/units.ts';
 import { OnejobError } from '../../errors.ts';
 
@@ -70,8 +69,4 @@ export function baseOf(url: string): string {
     });
   }
   return found.origin + found.pathname.replace(/\/+$/, '');
-}
-
-export function openness(base: string): string {
-  return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
 }
