@@ -2,11 +2,11 @@
  * Registers agents with the service, and removes them again (S4). The intent is written first, and a lost answer is found by the entry's
  * name. Nothing waits for a refusal: what the service does not release yet is left to the sweep.
  */
+import { hash } from 'node:crypto';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
-import { digest } from '../kit/digest.ts';
 import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
 /**
@@ -23,7 +23,7 @@ export function createAgentNames(owner: string) {
     /** The agent with that name; null when it is no agent of this installation. */
     agentOf: (name: string): AgentId | null => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
     /** Of the placeholder for a set of capabilities. */
-    placeholderName: (set: string) => `${placeholders}${digest(set, 8)}`,
+    placeholderName: (set: string) => `${placeholders}${hash('sha256', set).slice(0, 8)}`,
     isPlaceholder: (name: string) => name.startsWith(placeholders),
   };
 }

@@ -10,7 +10,7 @@
  *     <dir>/<name>-<version>-<sha>/source.json where it came from, and its own checksum
  *     <dir>/part-<pid>-…/                      what is on its way, or being checked
  */
-import { randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { lstat, lutimes, mkdir, readdir, readFile, readlink, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -21,7 +21,6 @@ import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { jsonOf } from '../../system/json.ts';
-import { digest } from './digest.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
 
 /** A project that releases an agent as a program. */
@@ -79,7 +78,7 @@ const keptFor = 30 * 86_400_000;
 export function createAgentProgram(options: AgentProgramOptions) {
   const { project, config, dir, patience, arch = process.arch, progress = () => {}, warn } = options;
   const { name, type, pinned } = project;
-  const mark = digest(JSON.stringify([pinned, config]), 12);
+  const mark = hash('sha256', JSON.stringify([pinned, config])).slice(0, 12);
   const link = join(dir, `at-${mark}`);
   let state: AgentProgramState = { kind: config.from === 'image' ? 'image' : 'unknown' };
 

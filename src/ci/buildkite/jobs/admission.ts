@@ -2,6 +2,7 @@
  * Decides about a job, from what the service says of it, before any of it runs; and makes the recipe of untrusted jobs: the pool's
  * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
  */
+import { hash } from 'node:crypto';
 import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { isNamed, untrustedCachePath } from '../../../config/volumes.ts';
@@ -11,7 +12,6 @@ import { type JobSecrets, openJobSecrets } from '../../../secrets/job-secrets.ts
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../../secrets/open.ts';
 import { looksSealed } from '../../../secrets/sealed-format.ts';
-import { digest } from '../../kit/digest.ts';
 import { normalRepository } from '../../kit/repository.ts';
 import { type GivenJob, type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust, sourceRepository } from './trust.ts';
@@ -109,5 +109,5 @@ export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
   const normal = repository === null ? null : normalRepository(repository);
   if (normal === null) return null;
   const source = facts.triggeredBy === null ? normal : `triggered ${normal}`;
-  return digest(source, 32);
+  return hash('sha256', source).slice(0, 32);
 }

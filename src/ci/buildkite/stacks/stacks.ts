@@ -2,11 +2,11 @@
  * The Stacks API: lists waiting jobs, reserves them for this host, and makes a token that acquires one, or ends one without an
  * agent. Calls and bounds: docs page `apis/agent_api/stacks`; field names: its public Go client. All of a job is foreign.
  */
+import { hash } from 'node:crypto';
 import { z } from 'zod';
 import type { JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
-import { digest } from '../../kit/digest.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import { cut, type GivenJob } from '../jobs/job-facts.ts';
@@ -178,7 +178,7 @@ export function createStackEntry(
   const { registrations, owner } = store;
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
   const words = [owner.slice(0, 8), host, service].map((word) => word.replaceAll(/[^A-Za-z0-9]+/g, '-').slice(0, 20));
-  const mark = digest(JSON.stringify([owner, host, service]), 8);
+  const mark = hash('sha256', JSON.stringify([owner, host, service])).slice(0, 8);
   const key = ['onejob', ...words, mark].join('-');
   const agent = `${prefix}${key}`;
   let isKnown = false;
