@@ -74,8 +74,10 @@ export type Decrypted = Outcome<{ readonly value: string; readonly format: Secre
 export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {
   const format = formatOf(text);
   if (looksSealed(text) && text.length <= longestText) {
-    const own = keys.filter((each) => each.kind === 'x25519');
-    const found = await unseal(own, text);
+    const found = await unseal(
+      keys.filter((each) => each.kind === 'x25519'),
+      text,
+    );
     return found.ok ? { ok: true, value: found.sealed.value, format: 'sealed', sealed: found.sealed } : found;
   }
   if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };

@@ -140,8 +140,7 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
       }
       return strange(`answered ${verdict.why}`, 'If it happens again, report it with this message.');
     case 'version': {
-      const why = `does not support this API version (${verdict.why})`;
-      return strange(why, 'onejob needs Azure DevOps Server 2020 or newer.');
+      return strange(`does not support this API version (${verdict.why})`, 'onejob needs Azure DevOps Server 2020 or newer.');
     }
     case 'absent':
       return isInPool ? noPool('404') : strange('answered that it does not exist', look);

@@ -91,8 +91,7 @@ export function createAzureClient(options: ClientOptions) {
     },
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
       const path = `${agentsOf(poolId)}/${id}`;
-      const doing = `look at agent ${id} of pool ${poolId}`;
-      return find(agent, { ...agentRoute, path, query: told(flags), doing }, signal);
+      return find(agent, { ...agentRoute, path, query: told(flags), doing: `look at agent ${id} of pool ${poolId}` }, signal);
     },
     /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
@@ -103,8 +102,7 @@ export function createAzureClient(options: ClientOptions) {
     },
     setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
       const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
-      const path = `${agentsOf(poolId)}/${id}`;
-      return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
+      return change({ ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing }, signal);
     },
     /** Replaces all user capabilities. */
     setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
@@ -113,11 +111,7 @@ export function createAzureClient(options: ClientOptions) {
       return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
     },
     /** `refused`: the service's words, mostly that it runs a job. */
-    async deleteAgent(
-      poolId: number,
-      id: number,
-      signal: AbortSignal,
-    ): Promise<'deleted' | 'absent' | { readonly refused: string }> {
+    async deleteAgent(poolId: number, id: number, signal: AbortSignal) {
       const doing = `remove agent ${id} from pool ${poolId}`;
       const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
       const { verdict } = called;

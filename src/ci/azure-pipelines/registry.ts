@@ -3,7 +3,7 @@ import { abortable } from '../../abortable.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
-import type { Entry, Registry, RemoteJob, Shown } from '../early/port.ts';
+import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
 import type { AzureClient } from './client.ts';
@@ -56,11 +56,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   }
 
   /** Which jobs wait for which pools, by the agents and placeholders that match them. */
-  function waitingOf(
-    agents: readonly Agent[],
-    requests: readonly JobRequest[],
-    served: readonly string[],
-  ): NonNullable<Shown['waiting']> {
+  function waitingOf(agents: readonly Agent[], requests: readonly JobRequest[], served: readonly string[]) {
     const standsFor = new Map<number, readonly string[]>();
     const booked = new Set(registrations.open().map(({ name }) => name));
     for (const { id, name } of agents) {

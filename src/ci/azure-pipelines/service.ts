@@ -42,11 +42,7 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
     random: Math.random,
   });
   const way = proxyFindings(name, url, proxies);
-  return {
-    ...service,
-    check: async (signal) => [...way, ...(await service.check(signal))],
-    close: async () => outbound.close(),
-  };
+  return { ...service, check: async (signal) => [...way, ...(await service.check(signal))], close: async () => outbound.close() };
 }
 
 export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {

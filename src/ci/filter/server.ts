@@ -307,10 +307,7 @@ function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
 }
 
 /** Headers to forward, without those of the connection. Names are in lower case; repeated values stay. */
-function headersWithout(
-  without: ReadonlySet<string>,
-  headers: Readonly<Record<string, string | string[] | undefined>>,
-): OutgoingHttpHeaders {
+function headersWithout(without: ReadonlySet<string>, headers: Readonly<Record<string, string | string[] | undefined>>) {
   const connection = [headers.connection ?? ''].flat().join(',');
   const named = new Set(connection.split(',').map((name) => name.trim().toLowerCase()));
   return Object.fromEntries(

@@ -99,8 +99,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     // An earlier manager may have written the same before it was killed.
     const before = job.progress.note;
     const fresh = notes.filter((note) => before === null || !before.includes(note));
-    const note = [before, ...fresh].filter((each) => each !== null).join(' ');
-    change(id, { note });
+    change(id, { note: [before, ...fresh].filter((each) => each !== null).join(' ') });
   }
 
   function change(id: string, more: Partial<Job['progress']>): void {

@@ -91,9 +91,8 @@ async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], 
   using all = deadline(parts.clock, patienceForAll);
   const looking: Looking = { tried: new Set(), late: all.signal };
   const work = async (): Promise<void> => {
-    for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
+    for (let next = waiting.shift(); next !== undefined; next = waiting.shift())
       found.set(next, await lookInto(parts, next, looking, signal));
-    }
   };
   await Promise.all(Array.from({ length: atOnce }, work));
   return classes.flatMap((one) => found.get(one) ?? []);
@@ -152,12 +151,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   return list;
 }
 
-async function wayTo(
-  { config, filter }: DoctorParts,
-  isUntrusted: boolean,
-  sandbox: DiagnosticSandbox,
-  signal: AbortSignal,
-): Promise<Way | null> {
+async function wayTo({ config, filter }: DoctorParts, isUntrusted: boolean, sandbox: DiagnosticSandbox, signal: AbortSignal) {
   const { network } = sandbox.recipe;
   if (!isUntrusted) return { endpoint: config.endpoint, isFilter: false, network };
   if (filter === null) return null;
@@ -222,8 +216,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
   try {
     const told = await api.identity((await tokens.service()).trim(), signal);
     if (told === null) {
-      const message = `${config.endpoint} does not identify the token.`;
-      found.push(warning(subject, message, 'Check whether "endpoint" is the Agent API.'));
+      found.push(warning(subject, `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
     } else {
       skew = told.skew;
       found.push(...ofIdentity(told.value, parts, subject));

@@ -88,11 +88,7 @@ export function untrustedRecipe(
 }
 
 /** Whether a job with this admission needs another sandbox than the standby. */
-export function wantsOther(
-  pool: PoolConfig | undefined,
-  admission: Extract<Admission, { kind: 'run' }>,
-  stateDir: string,
-): boolean {
+export function wantsOther(pool: PoolConfig | undefined, admission: Extract<Admission, { kind: 'run' }>, stateDir: string) {
   if (admission.trusted) return false;
   if (pool === undefined) return true;
   // A template's path is known only for a slot.
@@ -108,6 +104,5 @@ export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
   const repository = sourceRepository(facts);
   const normal = repository === null ? null : normalRepository(repository);
   if (normal === null) return null;
-  const source = facts.triggeredBy === null ? normal : `triggered ${normal}`;
-  return hash('sha256', source).slice(0, 32);
+  return hash('sha256', facts.triggeredBy === null ? normal : `triggered ${normal}`).slice(0, 32);
 }

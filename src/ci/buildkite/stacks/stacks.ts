@@ -139,8 +139,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const doing = `get a token that acquires job ${job}`;
       const body = { job_uuids: [job], token_lifetime_seconds: seconds };
       const called = await ask({ method: 'POST', path: at(stack, 'job-acquisition-tokens'), body, doing }, signal);
-      const made = read(called, tokens).job_acquisition_tokens;
-      return made.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
+      return read(called, tokens).job_acquisition_tokens.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
     },
     /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it to another. */
     async finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean> {
