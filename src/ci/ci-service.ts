@@ -9,7 +9,6 @@ import { OnejobError } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import type { DiagnosticSandboxes } from './diagnostic-sandbox.ts';
 
 export interface AgentContext {
   readonly agent: AgentId;
@@ -108,8 +107,6 @@ export interface AgentFiles {
 
 export interface CiCapabilities {
   readonly binds: 'late' | 'early';
-  /** Whether `next` and `waiting` know waiting jobs. */
-  readonly canCountQueue: boolean;
   /** Late binding: each job is for one slot, and `offer` tells the service what slots could do. */
   readonly standsForSlots: boolean;
   /**
@@ -134,6 +131,27 @@ export interface EndingAgent {
   readonly why: StopReason;
   /** Whether its script has certainly begun. */
   readonly released: boolean;
+}
+
+/**
+ * Sandboxes like those of a service's agents, for `doctor`: without devices and job, removed after their answer. The service does
+ * not know where they run.
+ */
+export interface DiagnosticSandboxes {
+  /** Like that of the pool's first slot. `change`: the recipe of a job's own. null: no such pool, or no image yet. */
+  like(pool: string, change?: (recipe: Recipe) => Recipe): DiagnosticSandbox | null;
+}
+
+export interface DiagnosticSandbox {
+  readonly recipe: Recipe;
+  /** Whether it has an image. */
+  readonly hasImage: boolean;
+  /** Equal for equal sandboxes. */
+  readonly kind: string;
+  /** Each time in a new sandbox; pulls no image. @throws OnejobError E_IMAGE_NOT_FOUND, E_GATE_ENDED, of the runtime */
+  ask(script: string, signal: AbortSignal): Promise<string>;
+  /** The address at which it reaches `port` of this host. @throws OnejobError E_NO_DOOR */
+  hostAddress(port: number, signal: AbortSignal): Promise<string>;
 }
 
 /** Every service. A missing member does nothing, or answers that there is nothing. */
@@ -239,7 +257,7 @@ export function absentService(name: string): CiService {
     });
   return {
     name,
-    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     jobs: null,
     check: async () => [],
     observe() {},

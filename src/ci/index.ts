@@ -6,7 +6,7 @@ import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
 import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
-import { openBuildkite } from './buildkite/open.ts';
+import { openBuildkite } from './buildkite/service.ts';
 import { buildkite } from './buildkite/type.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
@@ -14,8 +14,6 @@ import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
 import { tellingOrigin } from './types.ts';
-
-export type CiServices = ReturnType<typeof createCiServices>;
 
 /** ms between two looks at jobs of services that config no longer has. */
 const strayEvery = 5_000;

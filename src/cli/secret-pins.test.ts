@@ -9,8 +9,8 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
 import { createSecretPins } from '../manager/services/secret-pins.ts';
+import { createPinStore, type PinStore } from '../secrets/job-secrets.ts';
 import { fingerprintOf } from '../secrets/open.ts';
-import { createPinStore, type PinStore } from '../secrets/pin-store.ts';
 import { seal } from '../secrets/sealed-format.ts';
 import { encryptSeed } from '../secrets/seed-format.ts';
 import { openStore, type Store } from '../store/store.ts';
@@ -28,7 +28,7 @@ beforeEach(async () => {
   dir = scratch();
   store = openStore(join(dir.path, 'state'));
   const clock = { wall: () => new Date(2026, 10, 20, 12).getTime() };
-  book = createPinStore({ store, clock });
+  book = createPinStore(store, clock);
   const socket = { path: join(dir.path, 'onejob.sock'), access: 'owner' } as const;
   server = await startApi({
     manager: createFakeManager(),

@@ -1,8 +1,7 @@
 /** The findings of `doctor` about the loop: what keeps pools from starting jobs now, and what a person can do about it. */
 import { abortable } from '../abortable.ts';
 import type { DeviceView, FindingView } from '../api/schema.ts';
-import type { CiService } from '../ci/ci-service.ts';
-import type { DiagnosticSandboxes } from '../ci/diagnostic-sandbox.ts';
+import type { CiService, DiagnosticSandboxes } from '../ci/ci-service.ts';
 import { deadline } from '../core/clock.ts';
 import type { Slot } from '../core/slot.ts';
 import { messageOf, OnejobError } from '../errors.ts';

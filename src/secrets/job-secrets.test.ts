@@ -1,9 +1,9 @@
 /** A job's secrets as a whole: what it gets, what is refused to it and why, and what is remembered. */
 import { describe, expect, it } from 'vitest';
 import { ageKey, keysOf, rsaKey } from '../../test/kit/secrets.ts';
+import type { PinStore } from './job-secrets.ts';
 import { decidePin, type JobSecrets, mostSecrets, openJobSecrets } from './job-secrets.ts';
 import { fingerprintOf, type SecretFormat } from './open.ts';
-import type { PinStore } from './pin-store.ts';
 import { covers, listPipelines, parsePipeline } from './pipelines.ts';
 import { seal } from './sealed-format.ts';
 import { encryptRsa, encryptSeed } from './seed-format.ts';

@@ -1,7 +1,8 @@
 /** Decrypts all secrets of one trusted job. Pins are checked first: how a manipulated old value decrypts must not show. */
+import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
+import type { Store } from '../store/store.ts';
 import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJob, secretsIn } from './open.ts';
-import type { PinStore } from './pin-store.ts';
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
 
@@ -95,4 +96,24 @@ export function decidePin({ format, fingerprint, pins, organisation, pipeline }:
   const allow = `if ${here} may use it too, type "onejob secret allow --pipeline ${here} ${fingerprint}" on the host`;
   const owner = `${listPipelines(pins)}, which used it first or was allowed to use it`;
   return { refused: `is in the old format and belongs to ${owner}; ${allow}` };
+}
+
+export type PinStore = ReturnType<typeof createPinStore>;
+
+/** The pins of encrypted values. */
+export function createPinStore(store: Pick<Store, 'secretPins' | 'transaction'>, clock: Pick<Clock, 'wall'>) {
+  const { secretPins } = store;
+  const of = (fingerprint: string): PipelinePattern[] => secretPins.of(fingerprint).map((pin) => pin.pipeline);
+  return {
+    /** The pipelines of a value's pins; empty when it was never used. */
+    of,
+    /** Pins a value that has no pin; its pins afterwards, another job's if that was faster. Durable when it returns. */
+    first(fingerprint: string, pipeline: PipelinePattern, name: string): PipelinePattern[] {
+      // `decidePin` has refused it: a pattern here would allow every pipeline.
+      if (pipeline.includes('*') || parsePipeline(pipeline) === null)
+        throw new OnejobError('E_BUG', 'A value cannot be pinned to no pipeline.');
+      store.transaction({ durable: true }, () => secretPins.first({ fingerprint, pipeline, name, at: clock.wall() }));
+      return of(fingerprint);
+    },
+  };
 }

@@ -5,7 +5,7 @@
  *
  * Errors name the line. No message contains any of a private key, nor does `inspect` of a key.
  */
-import { createHash, createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject } from 'node:crypto';
+import { createPrivateKey, createPublicKey, generateKeyPairSync, hash, type KeyObject } from 'node:crypto';
 import { OnejobError } from '../errors.ts';
 
 /** `id`: 8 hex digits, the same for both halves. */
@@ -166,5 +166,5 @@ function publicHalf(key: KeyObject): KeyObject {
 }
 
 function idOf(publicKey: string | Buffer): string {
-  return createHash('sha256').update(publicKey).digest('hex').slice(0, 8);
+  return hash('sha256', publicKey).slice(0, 8);
 }

@@ -1,5 +1,5 @@
 /** Encrypted variables of a job that the caller trusts: which they are, and how a value is decrypted for exactly one job. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Outcome } from './encoding.ts';
 import type { SecretKeys } from './keys.ts';
 import { looksSealed, misfit, parseEnvelope, type Sealed, unseal, variableName } from './sealed-format.ts';
@@ -46,8 +46,7 @@ export function formatOf(text: string): SecretFormat | null {
  */
 export function fingerprintOf(text: string): string {
   const parts = looksSealed(text) || text.length > longestText ? null : parseSeed(text);
-  const hash = createHash('sha256').update(parts === null ? text : parts.key);
-  return hash.digest('hex').slice(0, 32);
+  return hash('sha256', parts === null ? text : parts.key).slice(0, 32);
 }
 
 /** `organisation`, `pipeline`: slugs as the CI service gives them; null when it gave none. */
@@ -75,8 +74,10 @@ export type Decrypted = Outcome<{ readonly value: string; readonly format: Secre
 export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {
   const format = formatOf(text);
   if (looksSealed(text) && text.length <= longestText) {
-    const own = keys.filter((each) => each.kind === 'x25519');
-    const found = await unseal(own, text);
+    const found = await unseal(
+      keys.filter((each) => each.kind === 'x25519'),
+      text,
+    );
     return found.ok ? { ok: true, value: found.sealed.value, format: 'sealed', sealed: found.sealed } : found;
   }
   if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };

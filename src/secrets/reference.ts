@@ -66,15 +66,11 @@ export async function readSecret(
   return value;
 }
 
-/** Problems of a reference, without its value: each as the end of a sentence. */
-type SecretCheck = { readonly problem: string | null; readonly warnings: readonly string[] };
-
-/** Whether the secret can be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). */
-export async function checkSecret(
-  reference: SecretReference,
-  now: number,
-  variables: Variables = process.env,
-): Promise<SecretCheck> {
+/**
+ * Whether the secret can be read, who else can, and whether it expires within 14 days of `now` (ms since the epoch). Each problem is
+ * the end of a sentence, without the value.
+ */
+export async function checkSecret(reference: SecretReference, now: number, variables: Variables = process.env) {
   const warnings: string[] = [];
   if (reference.expires !== null) {
     const days = Math.floor((reference.expires - now) / 86_400_000);

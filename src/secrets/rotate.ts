@@ -37,10 +37,7 @@ export function secretsInText(text: string): FoundSecret[] {
 export type Replacement = { readonly text: string } | { readonly stays: string };
 
 /** Replaces the values for which `replace` returns another text. */
-export async function replaceSecrets(
-  text: string,
-  replace: (secret: FoundSecret) => Promise<Replacement>,
-): Promise<{ text: string; replaced: FoundSecret[]; stayed: (FoundSecret & { why: string })[] }> {
+export async function replaceSecrets(text: string, replace: (secret: FoundSecret) => Promise<Replacement>) {
   const replaced: FoundSecret[] = [];
   const stayed: (FoundSecret & { why: string })[] = [];
   let made = '';

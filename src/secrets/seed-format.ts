@@ -48,11 +48,7 @@ const halved = 'is only the part of an encrypted value before its ";"';
  * @param random returns that many random bytes; tests replace it
  * @throws OnejobError E_SECRET_VALUE for a value that this format cannot contain, E_SECRET_KEY for another or too short a key
  */
-export async function encryptSeed(
-  publicKey: string | KeyObject,
-  value: string,
-  random: (bytes: number) => Buffer = randomBytes,
-): Promise<string> {
+export async function encryptSeed(publicKey: string | KeyObject, value: string, random: (bytes: number) => Buffer = randomBytes) {
   checkValue(value);
   if (value.endsWith('\n')) {
     throw new OnejobError('E_SECRET_VALUE', 'The value cannot be encrypted: it ends with a newline, which the old format loses.', {

@@ -457,7 +457,6 @@ export class World {
       name: 'sim',
       capabilities: {
         binds: this.#options.binds,
-        canCountQueue: true,
         standsForSlots: this.#options.standsForSlots === true,
         terms: 1,
         poolTimeout: true,

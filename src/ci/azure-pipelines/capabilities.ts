@@ -2,9 +2,10 @@
  * What an agent says it can do, from its image, its devices and its pool's tags, so that jobs can demand it. Demands compare no
  * numbers (docs demands.md), so values are written the way a person would type them.
  */
+import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext } from '../ci-service.ts';
-import { lookInside, readInside } from './look-inside.ts';
 
 export type AgentKind = Readonly<Awaited<ReturnType<typeof kindOf>>>;
 
@@ -88,4 +89,104 @@ export function sharedCapabilities(capabilities: Capabilities): Capabilities {
 
 function oneLine(text: string): string {
   return text.replaceAll(/\s+/g, ' ').trim().slice(0, longest);
+}
+
+/** Where images have an agent; the first that has one counts. From onejob, Microsoft's page for containers, and other images. */
+const roots = '/opt/agent /azp/agent /azp /agent /vsts/agent /vsts /home/agent/agent /opt/azp /opt/azp/agent';
+const starts = '/azp/start.sh /start.sh /vsts/start.sh /opt/azp/start.sh';
+/** Agents look for these on the PATH (agent `NixCapabilitiesProvider`). */
+const tools = 'ant bundle clang cmake curl docker git gulp java make mvn node npm python python3 ruby sh bash';
+
+/**
+ * For `AgentContext.ask`: what an image contains, such as the version of its agent, where its files belong, and its tools. Builtins
+ * only, but for the agent itself.
+ */
+export const lookInside = [
+  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
+  '  [ -n "$d" ] && [ -f "$d/bin/Agent.Listener" ] || continue',
+  `  printf 'root=%s\\n' "$d"`,
+  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  // Only a failed call has its warnings read.
+  '  if v=$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>/dev/null); then',
+  `    printf 'version=%s\\n' "$v"; else`,
+  `    printf 'problem=%s\\n' "$(AGENT_ALLOW_RUNASROOT=1 "$d/bin/Agent.Listener" --version 2>&1)"; fi`,
+  '  break',
+  'done',
+  `for f in ${starts}; do if [ -f "$f" ]; then printf 'start=%s\\n' "$f"; break; fi; done`,
+  `for t in ${tools}; do if p=$(command -v "$t"); then printf 'tool=%s=%s\\n' "$t" "$p"; fi; done`,
+  `while IFS= read -r l; do case $l in Uid:*) set -- $l; printf 'uid=%s\\n' "$2"; break;; esac; done </proc/self/status`,
+  `printf 'arch=%s\\n' "$(uname -m 2>/dev/null || echo unknown)"`,
+  `printf 'environment\\n'`,
+  'export -p',
+].join('\n');
+
+const version = z.string().regex(/^\d+\.\d+\.\d+/);
+
+export type AgentInside = Readonly<ReturnType<typeof readInside>>;
+
+/** @throws OnejobError E_GATE_ENDED when the answer is not that script's */
+export function readInside(answer: string) {
+  const found = new Map<string, string>();
+  const seen: Record<string, string> = {};
+  const [facts = '', exported = ''] = answer.split(/^environment\n/m, 2);
+  for (const line of facts.split('\n')) {
+    const at = line.indexOf('=');
+    if (at === -1) continue;
+    const [key, value] = [line.slice(0, at), line.slice(at + 1)];
+    const tool = key === 'tool' ? value.indexOf('=') : -1;
+    if (tool !== -1) seen[value.slice(0, tool)] = value.slice(tool + 1);
+    else if (!found.has(key)) found.set(key, value);
+  }
+  const uid = found.get('uid');
+  if (uid === undefined)
+    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', { retry: true });
+  const said = found.get('version') ?? null;
+  const known = version.safeParse(said?.trim());
+  return {
+    /** Folder of the agent. */
+    root: found.get('root') ?? null,
+    /** Of `Agent.Listener --version`; null when it does not run. */
+    version: known.success ? known.data : null,
+    /** What it printed instead. */
+    problem: known.success ? null : (found.get('problem') ?? said),
+    uid: Number(uid),
+    /** Whether the agent's folder can be written. */
+    isWritable: found.get('writable') === 'yes',
+    /** The image's own start script. */
+    start: found.get('start') ?? null,
+    /** What the agent will find and publish. */
+    environment: environmentOf(exported),
+    /** Programs that the agent looks for, by the name that it gives them. */
+    tools: seen as Capabilities,
+    arch: found.get('arch') ?? 'unknown',
+  };
+}
+
+/** A value as a shell's `export -p` writes it: pieces, each quoted in its own way, or not at all. */
+const piece = String.raw`'[^']*'|"(?:[^"\\]|\\[\s\S])*"|\$'(?:[^'\\]|\\[\s\S])*'|\\[\s\S]|[^'"\\\s]`;
+const exports = new RegExp(`^(?:export|declare -x) ([A-Za-z_][A-Za-z0-9_]*)=((?:${piece})*)$`, 'gm');
+
+/** Without the gate's own, and without values of several lines, which no job can demand. */
+function environmentOf(exported: string): Capabilities {
+  const found = [...exported.matchAll(exports)].map(([, name = '', value = '']) => [name, unquote(value)] as const);
+  return Object.fromEntries(found.filter(([name, value]) => !name.startsWith('_oj') && !value.includes('\n')));
+}
+
+function unquote(text: string): string {
+  const plain = (text.match(new RegExp(piece, 'g')) ?? []).map((one) => {
+    if (one.startsWith("'")) return one.slice(1, -1);
+    if (one.startsWith("$'")) return withBytes(one.slice(2, -1));
+    return (one.startsWith('"') ? one.slice(1, -1) : one).replaceAll(/\\([\s\S])/g, '$1');
+  });
+  return plain.join('');
+}
+
+/** As bash writes bytes that its locale does not know: as octal numbers. */
+function withBytes(text: string): string {
+  const bytes = (text.match(/\\[0-7]{3}|\\[\s\S]|[^\\]+/g) ?? []).map((one) => {
+    if (/^\\[0-7]/.test(one)) return Buffer.from([Number.parseInt(one.slice(1), 8)]);
+    if (!one.startsWith('\\')) return Buffer.from(one);
+    return Buffer.from(one === '\\n' ? '\n' : one === '\\t' ? '\t' : one.slice(1));
+  });
+  return Buffer.concat(bytes).toString();
 }

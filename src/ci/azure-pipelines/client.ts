@@ -7,17 +7,13 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { compareVersions } from '../../images/version.ts';
-import { errorOf, judge, type Verdict } from './answers.ts';
+import { type About, type Asked, createThrottle, errorOf, exchange, judge, type Verdict } from './answers.ts';
 import { type Credential, without } from './credential.ts';
-import { type Asked, createThrottle, exchange } from './exchange.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
 
-export interface AgentQuery {
-  readonly capabilities?: boolean;
-  /** The job it has: without it nothing says whether an agent is busy. */
-  readonly assigned?: boolean;
-}
+/** What to ask of an agent. `assigned`: the job it has; without it nothing says whether an agent is busy. */
+type AgentQuery = Readonly<Partial<Record<'capabilities' | 'assigned', boolean>>>;
 
 export interface ClientOptions {
   /** Of the organisation or collection. @throws OnejobError E_CONFIG by `createAzureClient` when it is invalid */
@@ -45,12 +41,12 @@ export function createAzureClient(options: ClientOptions) {
   const call = createCaller(base, options);
 
   const read = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method' | 'scope'>, signal: AbortSignal) =>
-    bodyAs(schema, await call({ method: 'GET', ...what }, signal), what.doing, base);
+    bodyAs(schema, await call({ method: 'GET', ...what }, signal));
 
   /** As `read`; null when the service says that there is none. */
   const find = async <T extends z.ZodType>(schema: T, what: Omit<Call, 'method'>, signal: AbortSignal) => {
     const called = await call({ method: 'GET', ...what }, signal);
-    return called.verdict.kind === 'absent' ? null : bodyAs(schema, called, what.doing, base);
+    return called.verdict.kind === 'absent' ? null : bodyAs(schema, called);
   };
 
   /** Changes an agent; sent again only when the service says that it did nothing. */
@@ -69,13 +65,12 @@ export function createAzureClient(options: ClientOptions) {
   return {
     /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
     async connection(signal: AbortSignal) {
-      const doing = 'sign in';
       const before = clock.wall();
-      const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing } as const;
+      const what = { route: 'connectionData', path: '/_apis/connectionData', preview: 1, doing: 'sign in' } as const;
       const query = { connectOptions: '0', lastChangeId: '-1', lastChangeId64: '-1' };
       const called = await call({ method: 'GET', ...what, query }, signal);
       const after = clock.wall();
-      const { id, user } = bodyAs(connection, called, doing, base);
+      const { id, user } = bodyAs(connection, called);
       if (id?.toLowerCase() === nobody) throw credential.refusal('it treats the token as anonymous');
       // Its time has whole seconds, so that on average it is half a second behind.
       const theirs = Date.parse(called.answer.headers.get('Date') ?? '') + 500;
@@ -96,20 +91,18 @@ export function createAzureClient(options: ClientOptions) {
     },
     agent(poolId: number, id: number, flags: AgentQuery, signal: AbortSignal) {
       const path = `${agentsOf(poolId)}/${id}`;
-      const doing = `look at agent ${id} of pool ${poolId}`;
-      return find(agent, { ...agentRoute, path, query: told(flags), doing }, signal);
+      return find(agent, { ...agentRoute, path, query: told(flags), doing: `look at agent ${id} of pool ${poolId}` }, signal);
     },
     /** Sent once. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the agent may exist. @throws OnejobError E_CI_NAME_TAKEN */
     async addAgent(poolId: number, { publicKey, ...rest }: NewAgent, signal: AbortSignal) {
       const doing = `register agent ${rest.name} in pool ${poolId}`;
       const body = { ...rest, maxParallelism: 1, provisioningState: 'Provisioned', authorization: { publicKey } };
       const what = { ...agentRoute, method: 'POST', path: agentsOf(poolId), body, doing } as const;
-      return bodyAs(registeredAgent, await call(what, signal), doing, base);
+      return bodyAs(registeredAgent, await call(what, signal));
     },
     setEnabled(poolId: number, id: number, enabled: boolean, signal: AbortSignal) {
       const doing = `${enabled ? 'enable' : 'disable'} agent ${id} of pool ${poolId}`;
-      const path = `${agentsOf(poolId)}/${id}`;
-      return change({ ...agentRoute, method: 'PATCH', path, body: { id, enabled }, doing }, signal);
+      return change({ ...agentRoute, method: 'PATCH', path: `${agentsOf(poolId)}/${id}`, body: { id, enabled }, doing }, signal);
     },
     /** Replaces all user capabilities. */
     setUserCapabilities(poolId: number, id: number, map: Readonly<Record<string, string>>, signal: AbortSignal) {
@@ -118,11 +111,7 @@ export function createAzureClient(options: ClientOptions) {
       return change({ method: 'PUT', route: 'usercapabilities', preview: 1, path, body: map, doing }, signal);
     },
     /** `refused`: the service's words, mostly that it runs a job. */
-    async deleteAgent(
-      poolId: number,
-      id: number,
-      signal: AbortSignal,
-    ): Promise<'deleted' | 'absent' | { readonly refused: string }> {
+    async deleteAgent(poolId: number, id: number, signal: AbortSignal) {
       const doing = `remove agent ${id} from pool ${poolId}`;
       const called = await call({ ...agentRoute, method: 'DELETE', path: `${agentsOf(poolId)}/${id}`, doing }, signal);
       const { verdict } = called;
@@ -159,12 +148,13 @@ function told({ capabilities, assigned }: AgentQuery): Record<string, string> {
   return { ...(capabilities && { includeCapabilities: 'true' }), ...(assigned && { includeAssignedRequest: 'true' }) };
 }
 
-function bodyAs<T extends z.ZodType>(schema: T, called: Called, doing: string, base: string): z.output<T> {
+function bodyAs<T extends z.ZodType>(schema: T, called: Called): z.output<T> {
   if (called.verdict.kind !== 'value') throw called.error();
   const found = schema.safeParse(called.verdict.body);
   if (found.success) return found.data;
   const issue = found.error.issues[0];
   const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
+  const { doing, base } = called.about;
   const message = `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`;
   throw new OnejobError('E_CI_ANSWER', message, { hint: 'Check "url", and what answers there.', retry: true });
 }
@@ -194,6 +184,7 @@ const most = 8 * 1024 * 1024;
 interface Called {
   readonly verdict: Exclude<Verdict, { kind: 'rejected' | 'throttled' | 'version' }>;
   readonly answer: Answer;
+  readonly about: About;
   error(): OnejobError;
 }
 
@@ -279,7 +270,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
         }
         default:
           if (verdict.kind !== 'down' && verdict.kind !== 'strange') credential.accepted(header);
-          return { verdict, answer, error: () => errorOf(verdict, about) };
+          return { verdict, answer, about, error: () => errorOf(verdict, about) };
       }
     }
   };

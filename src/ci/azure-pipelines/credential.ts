@@ -7,11 +7,12 @@ import { z } from 'zod';
 import { abortable } from '../../abortable.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { brief, jsonOf } from '../../http/exchange.ts';
+import { brief } from '../../http/exchange.ts';
 import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
-import { createThrottle, exchange } from './exchange.ts';
+import { jsonOf } from '../../system/json.ts';
+import { createThrottle, exchange } from './answers.ts';
 import type { AzureCredential } from './type.ts';
-import { baseOf, openness } from './url.ts';
+import { baseOf } from './url.ts';
 
 export interface Credential {
   /** A fresh Authorization header. @throws OnejobError E_SECRET, E_CI_CREDENTIAL; for an Entra application also E_CI_* */
@@ -27,7 +28,6 @@ export interface Credential {
   refusal(why: string): OnejobError;
   /** The service accepted `header`, by default the last one. */
   accepted(header?: string): void;
-  describe(): string;
 }
 
 export interface CredentialParts {
@@ -44,7 +44,7 @@ export function createCredential(config: AzureCredential, parts: CredentialParts
 }
 
 function createToken(reference: SecretReference, base: string, { clock, variables }: CredentialParts): Credential {
-  const secret = secretOf(reference, variables, (text) => text.replace(/\s+/g, ''));
+  const secret = secretOf(reference, variables);
   const known = createKnown();
   const hold = createHold(clock);
   let last = '';
@@ -67,7 +67,7 @@ function createToken(reference: SecretReference, base: string, { clock, variable
   return {
     async header(signal) {
       signal.throwIfAborted();
-      const token = await secret();
+      const token = (await secret()).replace(/\s+/g, '');
       const basic = Buffer.from(`:${token}`).toString('base64');
       known.add(token, basic, Buffer.from(token).toString('base64'));
       last = `Basic ${basic}`;
@@ -78,7 +78,6 @@ function createToken(reference: SecretReference, base: string, { clock, variable
     rejected: (why, header = last) => hold.begin(header, refusal(why)),
     refusal,
     accepted: (header = last) => hold.end(header),
-    describe: () => `personal access token, ${describeSecret(reference)}${openness(base)}`,
   };
 }
 
@@ -115,8 +114,8 @@ function createPrincipal(
   { clock, variables, fetch: send = fetch }: CredentialParts,
 ): Credential {
   const { tenant, client, authority } = config;
+  const secretText = secretOf(config.secret, variables);
   const who = `the Entra application ${client} of tenant ${tenant}`;
-  const secretText = secretOf(config.secret, variables, (text) => text.trim());
   const known = createKnown();
   const hold = createHold(clock);
   const throttle = createThrottle(clock, authority);
@@ -139,12 +138,13 @@ function createPrincipal(
     const signal = new AbortController().signal;
     await throttle.ready(doing, clock.now() + timeout, signal);
     const madeAt = clock.now();
-    const body = new URLSearchParams({ grant_type: 'client_credentials', client_id: client, client_secret: secret, scope });
+    const form = new URLSearchParams({ grant_type: 'client_credentials', client_id: client, client_secret: secret, scope });
     const url = `${authority}/${encodeURIComponent(tenant)}/oauth2/v2.0/token`;
     const headers = { 'Content-Type': 'application/x-www-form-urlencoded', Accept: 'application/json' };
-    const request = { method: 'POST', url, headers, body: body.toString(), doing } as const;
+    const request = { method: 'POST', url, headers, body: form.toString(), doing } as const;
     const answer = await exchange(request, { clock, fetch: send, timeout, most: 256 * 1024 }, signal);
-    const found = granted.safeParse(jsonOf(answer));
+    const body = jsonOf(answer.text);
+    const found = granted.safeParse(body);
     if (answer.status === 200 && found.success) {
       throttle.heard(answer);
       const { access_token: text, expires_in: seconds } = found.data;
@@ -153,7 +153,7 @@ function createPrincipal(
       const renewAt = madeAt + life - Math.min(early, life / 10);
       return { header: `Bearer ${text}`, secret, madeAt, renewAt, endsAt: madeAt + life };
     }
-    const said = refused.safeParse(jsonOf(answer)).data;
+    const said = refused.safeParse(body).data;
     const words = said === undefined ? '' : `, ${said.error}: ${said.error_description}`;
     const why = brief(without(known.all(), `${answer.status}${words}`));
     throttle.heard(answer, why);
@@ -214,17 +214,16 @@ function createPrincipal(
     },
     refusal: (why) => rejection(base, why, false),
     accepted: () => hold.end(last),
-    describe: () => `${who.replace(/^the /, '')}, its secret in ${describeSecret(config.secret)}${openness(base)}`,
   };
 }
 
 /** Reads a secret for each use, from its file only when that has changed. @throws OnejobError E_SECRET */
-function secretOf(reference: SecretReference, variables: Variables | undefined, trim: (text: string) => string) {
+function secretOf(reference: SecretReference, variables: Variables | undefined) {
   let cached: { readonly mark: string; readonly text: string } | null = null;
   return async (): Promise<string> => {
     const mark = reference.kind === 'file' ? await markOf(reference.path) : null;
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
-    const text = trim(await readSecret(reference, variables));
+    const text = (await readSecret(reference, variables)).trim();
     if (text === '') {
       const place = describeSecret({ ...reference, expires: null });
       const hint = `${howToReplace(reference)}.`;
@@ -237,12 +236,8 @@ function secretOf(reference: SecretReference, variables: Variables | undefined, 
 
 /** Changes with the file; null when it cannot be read, which reading it reports better. */
 async function markOf(path: string): Promise<string | null> {
-  try {
-    const { ino, size, mtimeNs, ctimeNs } = await stat(path, { bigint: true });
-    return [ino, size, mtimeNs, ctimeNs].join(' ');
-  } catch {
-    return null;
-  }
+  const found = await stat(path, { bigint: true }).catch(() => null);
+  return found === null ? null : [found.ino, found.size, found.mtimeNs, found.ctimeNs].join(' ');
 }
 
 /** Secrets to remove from texts. Old ones stay, because messages about them may still come. */

@@ -3,12 +3,11 @@ import { patient } from '../../../test/kit/azure.ts';
 import { inside, type Manager } from '../../../test/kit/azure-manager.ts';
 import { worlds } from '../../../test/kit/azure-service.ts';
 import { registerByHand } from '../../../test/standins/azure-devops/hand-agent.ts';
-import { noDiagnosticSandboxes } from '../diagnostic-sandbox.ts';
 
 const open = worlds();
 
 async function said(one: Manager, level?: 'ok' | 'warning' | 'error'): Promise<string> {
-  const found = await one.service.check(patient, noDiagnosticSandboxes);
+  const found = await one.service.check(patient);
   for (const finding of found) if (finding.level !== 'ok') expect(finding.hint).not.toBeNull();
   return found
     .filter((finding) => level === undefined || finding.level === level)
@@ -36,9 +35,7 @@ it('says that the credential is refused, once', async () => {
   const world = await open();
   world.azure.expirePat(world.azure.pat);
   const one = world.manager();
-  expect(await one.service.check(patient, noDiagnosticSandboxes)).toMatchObject([
-    { level: 'error', message: /does not accept the token/ },
-  ]);
+  expect(await one.service.check(patient)).toMatchObject([{ level: 'error', message: /does not accept the token/ }]);
 });
 
 it('names the pools there are for one that is missing', async () => {

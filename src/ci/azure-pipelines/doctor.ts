@@ -13,6 +13,10 @@ const unusedAfter = 7 * 86_400_000;
 /** Above this an agent cannot sign in: its assertion is valid for 5 min (agent `MessageListener.cs`, agent issue 2393). */
 const skewLimits = [60_000, 240_000] as const;
 
+export function ofClock(subject: string, skew: number | null): Finding[] {
+  return clockFindings(subject, skew, skewLimits, 'agents cannot sign in with a wrong clock');
+}
+
 export async function findings(
   { config, pools, client, clock }: AzureParts,
   registry: AzureRegistry,
@@ -32,12 +36,12 @@ export async function findings(
   try {
     const { user, skew } = await client.connection(signal);
     ok(`${config.url} answers${user === null ? '' : `, and identifies the credential as ${user}`}.`);
-    found.push(...clockFindings(subject, skew, skewLimits, 'agents cannot sign in with a wrong clock'));
+    found.push(...ofClock(subject, skew));
   } catch (error) {
     refused(error);
     return found;
   }
-  for (const queue of queuesOf(pools)) await ofPool(queue).catch(refused);
+  for (const { name } of queuesOf(pools)) await ofPool(name).catch(refused);
   const left = registrations.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
     problem(

@@ -6,7 +6,7 @@ import { shareCards } from '../../cli/share-cards.ts';
 import { checkConfig } from '../../config/load.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { noGpus } from '../../gpu/inventory.ts';
-import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in-config.ts';
+import { checkName, type DropIn, dropInConfig, dropInFile, dropInVolumes, pollTime } from './drop-in.ts';
 import type { AzureServiceConfig } from './type.ts';
 
 const folder = new Folder();

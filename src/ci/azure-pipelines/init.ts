@@ -1,12 +1,12 @@
 /** `onejob init azure-pipelines`: from nothing to a config file and a token file, asked for on a terminal and checked at the service. */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
-import { inYaml, settle } from '../../cli/init-steps.ts';
+import { type InitFlags, inYaml, type OpenFrame, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
+import { ofClock } from './doctor.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
 
 export async function initAzure({ output, version }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -81,19 +81,10 @@ function lookWith(url: string, token: string, from: string, version: string): Lo
   return createAzureClient({ url, credential, clock: systemClock, version });
 }
 
-/** Above this an agent may not be able to sign in, ms. */
-const worstSkew = 60_000;
-
 async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
   const { user, skew } = await look.connection(signal);
-  const lines = [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`];
-  if (skew !== null && Math.abs(skew) > worstSkew) {
-    const seconds = Math.round(Math.abs(skew) / 1000);
-    lines.push(
-      `The clock of this host is ${seconds} s ${skew > 0 ? 'behind' : 'ahead'}: agents may fail to sign in; synchronise it with NTP.`,
-    );
-  }
-  return lines;
+  const ofSkew = ofClock('', skew).map(({ message, hint }) => `${message} ${hint}`);
+  return [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`, ...ofSkew];
 }
 
 /** @throws OnejobError E_CI_POOL with the pools that there are, E_CI_* */

@@ -5,9 +5,8 @@ import type { Manager } from '../../../test/kit/azure-manager.ts';
 import { type World, worlds } from '../../../test/kit/azure-service.ts';
 import { keptLog } from '../../../test/kit/buildkite-manager.ts';
 import type { Scope } from '../../../test/standins/azure-devops/standin.ts';
-import { noDiagnosticSandboxes } from '../diagnostic-sandbox.ts';
 import { createJobRecords } from '../early/job-records.ts';
-import { type Builds, createBuilds, jobOf } from './jobs.ts';
+import { type Builds, createBuilds, jobOf } from './registry.ts';
 import { type Build, build, type JobRequest, jobRequest } from './wire.ts';
 
 const open = worlds();
@@ -59,7 +58,7 @@ it('tells the rest without that right, asks no more than once, and doctor says i
   await world.pass(60_000);
   expect(one.store.serviceJobs.get(id)).toMatchObject({ definition: 'app', repository: null, branch: null, reason: null });
   expect(world.asked(0, 'builds/{buildId}')).toBe(1);
-  const said = (await one.service.check(patient, noDiagnosticSandboxes)).map(({ message }) => message).join('\n');
+  const said = (await one.service.check(patient)).map(({ message }) => message).join('\n');
   expect(said).toContain('not allowed to read builds');
 });
 

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { agentIn, runIn, shells } from '../../../test/kit/azure-shells.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { lookInside, readInside } from './look-inside.ts';
+import { lookInside, readInside } from './capabilities.ts';
 
 describe.each(shells)('asked with %s', (...shell) => {
   const ask = (env: Record<string, string>) => readInside(runIn(shell, lookInside, env).out);

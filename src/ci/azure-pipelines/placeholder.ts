@@ -2,10 +2,10 @@
  * Placeholders: a job whose demands no agent of the pool meets fails instead of waiting (azure-container-apps #1064, keda-docs
  * #431). So each kind of agent has one registration that never goes online, and stays while there is no agent.
  */
+import { hash } from 'node:crypto';
 import { isDeepStrictEqual } from 'node:util';
 import type { AgentId } from '../../core/slot.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { digest } from '../kit/digest.ts';
 import { type AgentKind, type Capabilities, sharedCapabilities } from './capabilities.ts';
 import type { AzureParts } from './service.ts';
 import type { Agent } from './wire.ts';
@@ -23,7 +23,8 @@ export function createPlaceholders(
   const made = new Map<AgentId, Made>();
   const said = new Map<string, Capabilities>();
   const pools = new Map<string, string>();
-  const idOf = (pool: number, set: string): AgentId => `placeholder-${digest(`${config.name} ${pool} ${set}`, 16)}`;
+  const idOf = (pool: number, set: string): AgentId =>
+    `placeholder-${hash('sha256', `${config.name} ${pool} ${set}`).slice(0, 16)}`;
   const nameOf = (pool: number, set: string): string => registrations.marks.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {

@@ -2,6 +2,7 @@
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import type { Queue } from '../early/port.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
@@ -11,20 +12,15 @@ export interface AzurePool {
   readonly tags: readonly string[];
 }
 
-/** Names of the agent pools in use, each once; the service ignores their case. */
-export function queuesOf(pools: readonly { readonly queue: string }[]): string[] {
-  return [...new Map(pools.map(({ queue }) => [keyOf(queue), queue])).values()];
-}
-
-export function isSameQueue(a: string, b: string): boolean {
-  return keyOf(a) === keyOf(b);
+/** The agent pools in use, each once, with the pools of the config; the service ignores their case. */
+export function queuesOf(pools: readonly Pick<AzurePool, 'name' | 'queue'>[]): Queue[] {
+  const queues = [...Map.groupBy(pools, ({ queue }) => keyOf(queue)).values()];
+  return queues.map((same) => ({ name: same.at(-1)?.queue ?? '', pools: same.map(({ name }) => name) }));
 }
 
 const keyOf = (queue: string): string => queue.toLowerCase();
 
 const named = 12;
-
-export type AgentPools = ReturnType<typeof createAgentPools>;
 
 export function createAgentPools(client: Pick<AzureClient, 'findPool' | 'pools'>, url: string) {
   const found = new Map<string, Pool>();

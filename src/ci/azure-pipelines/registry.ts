@@ -1,19 +1,18 @@
 /** Azure's agent pools for the early engine. The placeholder comes first: from then on jobs wait for agents of this kind. */
 import { abortable } from '../../abortable.ts';
-import type { AgentId } from '../../core/slot.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
-import type { Entry, Registry, Shown } from '../early/port.ts';
+import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { type AgentKind, kindOf } from './capabilities.ts';
-import { createBuilds, jobIdOf, jobOf } from './jobs.ts';
-import type { AgentInside } from './look-inside.ts';
+import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
+import type { AzureClient } from './client.ts';
 import { createPlaceholders } from './placeholder.ts';
 import { type AzurePool, createAgentPools, createGonePools } from './pools.ts';
 import { agentFiles, configuringAgent, readyAgent, type SelfRegistration, startingImage } from './script.ts';
 import type { AzureParts } from './service.ts';
 import type { AzureServiceConfig } from './type.ts';
-import { type Agent, type JobRequest, requestState } from './wire.ts';
+import { type Agent, type Build, type JobRequest, requestState } from './wire.ts';
 
 export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 
@@ -57,11 +56,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
   }
 
   /** Which jobs wait for which pools, by the agents and placeholders that match them. */
-  function waitingOf(
-    agents: readonly Agent[],
-    requests: readonly JobRequest[],
-    served: readonly string[],
-  ): NonNullable<Shown['waiting']> {
+  function waitingOf(agents: readonly Agent[], requests: readonly JobRequest[], served: readonly string[]) {
     const standsFor = new Map<number, readonly string[]>();
     const booked = new Set(registrations.open().map(({ name }) => name));
     for (const { id, name } of agents) {
@@ -230,4 +225,90 @@ function wayOf(asked: AzureServiceConfig['registration'], inside: AgentInside, p
       'Make that user the owner of the folder in the image, or set "user" in the pool.',
     );
   return way;
+}
+
+/** `service`: its name in the config. */
+function jobIdOf(service: string, request: Pick<JobRequest, 'requestId'>): JobId {
+  return `${service}-${request.requestId}`;
+}
+
+export function jobOf(request: JobRequest, service: string, builds: Pick<Builds, 'known' | 'of'>): RemoteJob {
+  return {
+    id: jobIdOf(service, request),
+    state: requestState(request),
+    facts() {
+      const build = builds.known(request);
+      const definition = request.definition?.name ?? build?.definition?.name ?? null;
+      const number = build?.buildNumber ?? request.owner?.name ?? null;
+      const name = request.jobName ?? null;
+      const parts = [definition, number === null ? null : `#${number}`, name].filter((part) => part !== null);
+      return {
+        title: parts.length === 0 ? `request ${request.requestId}` : parts.join(' '),
+        definition,
+        build: number,
+        repository: build?.repository?.name ?? build?.repository?.id ?? null,
+        branch: build?.sourceBranch?.replace(/^refs\/heads\//, '') ?? null,
+        reason: build?.reason ?? null,
+        link: request.owner?.link ?? build?.link ?? request.definition?.link ?? null,
+        demands: request.demands,
+        result: request.result,
+        queuedAt: request.queueTime,
+        startedAt: request.receiveTime ?? request.assignTime,
+        endedAt: request.finishTime,
+      };
+    },
+    ...(builds.known(request) === null && { describe: async (signal) => (await builds.of(request, signal)) !== null }),
+  };
+}
+
+const remembered = 256;
+/** How often onejob asks for an unreadable build. */
+const tries = 3;
+
+export type Builds = ReturnType<typeof createBuilds>;
+
+/** The build of a job, asked for once; never again after the credential turned out to have no right to it. */
+export function createBuilds(client: Pick<AzureClient, 'build'>) {
+  const read = new Map<string, Build | null>();
+  const failures = new Map<string, number>();
+  let isDenied = false;
+
+  const placeOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
+    if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
+    return { key: `${scopeId} ${owner.id}`, project: scopeId, id: owner.id };
+  };
+  const keep = <T>(map: Map<string, T>, key: string, value: T): void => {
+    map.set(key, value);
+    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
+  };
+
+  return {
+    /** null: the job belongs to no build, or nobody may read it. */
+    async of(request: JobRequest, signal: AbortSignal): Promise<Build | null> {
+      const place = placeOf(request);
+      if (isDenied || place === null) return null;
+      const { key, project, id } = place;
+      const found = read.get(key);
+      const failed = failures.get(key) ?? 0;
+      if (found !== undefined || failed >= tries) return found ?? null;
+      try {
+        const build = await client.build(project, id, signal);
+        keep(read, key, build);
+        return build;
+      } catch (error) {
+        signal.throwIfAborted();
+        // The build is only for people: its job runs anyway.
+        if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
+        keep(failures, key, failed + 1);
+        return null;
+      }
+    },
+    known(request: JobRequest): Build | null {
+      const place = placeOf(request);
+      return place === null ? null : (read.get(place.key) ?? null);
+    },
+    get isDenied() {
+      return isDenied;
+    },
+  };
 }

@@ -137,12 +137,8 @@ function onHostOf(url: string, there: string): string {
   return moved.href;
 }
 
-export interface AgentKey {
-  /** Standard base64, big-endian. */
-  readonly publicKey: { readonly exponent: string; readonly modulus: string };
-  /** Text of `.credentials_rsaparams`: the private key. */
-  readonly rsaParameters: string;
-}
+/** `publicKey`: standard base64, big-endian. `rsaParameters`: text of `.credentials_rsaparams`, the private key. */
+export type AgentKey = Readonly<ReturnType<typeof agentKeyOf>>;
 
 const bits = 2048;
 const whole = bits / 8;
@@ -155,13 +151,13 @@ const half = whole / 2;
 const lengths = { n: whole, d: whole, p: half, q: half, dp: half, dq: half, qi: half } as const;
 
 /** A new RSA-2048 key; takes about 100 ms, not on the main thread. */
-export async function makeAgentKey(): Promise<AgentKey> {
+export async function makeAgentKey() {
   const { privateKey } = await promisify(generateKeyPair)('rsa', { modulusLength: bits, publicExponent: 0x10001 });
   return agentKeyOf(privateKey.export({ format: 'jwk' }));
 }
 
 /** @throws OnejobError E_BUG when a part is missing or longer than an RSA-2048 key has it */
-export function agentKeyOf(jwk: JsonWebKey): AgentKey {
+export function agentKeyOf(jwk: JsonWebKey) {
   const part = (name: keyof typeof lengths): string => {
     const bytes = Buffer.from(jwk[name] ?? '', 'base64url');
     const length = lengths[name];

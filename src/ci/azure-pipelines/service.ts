@@ -14,12 +14,14 @@ import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { Store } from '../../store/store.ts';
 import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
-import type { OpenParts, SlotFacts } from '../parts.ts';
+import type { EarlyParts } from '../early/port.ts';
+import type { Registrations } from '../early/registrations.ts';
+import type { OpenParts } from '../parts.ts';
 import { proxyFindings } from '../service-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';
-import { type AzurePool, isSameQueue, queuesOf } from './pools.ts';
+import { type AzurePool, queuesOf } from './pools.ts';
 import { createAzureRegistry } from './registry.ts';
 import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
@@ -40,43 +42,30 @@ export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts)
     random: Math.random,
   });
   const way = proxyFindings(name, url, proxies);
-  return {
-    ...service,
-    check: async (signal, sandboxes) => [...way, ...(await service.check(signal, sandboxes))],
-    async close(leaving) {
-      await service.close?.(leaving);
-      outbound.close();
-    },
-  };
+  return { ...service, check: async (signal) => [...way, ...(await service.check(signal))], close: async () => outbound.close() };
 }
 
-export interface AzureParts extends Pick<OpenParts, 'clock' | 'log' | 'opened' | 'variables'> {
+export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
   readonly config: AzureServiceConfig;
   readonly pools: readonly AzurePool[];
-  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner' | 'dir'>;
+  readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;
   readonly client: AzureClient;
   readonly makeKey: () => Promise<AgentKey>;
-  readonly random: () => number;
-  readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }
 
-export type AzureService = CiService &
-  Required<Pick<CiService, 'ending' | 'settle' | 'describeExit' | 'waiting' | 'serviceJobs' | 'agentPackage' | 'forget'>>;
+export type AzureService = ReturnType<typeof createAzurePipelines>;
 
-export function createAzurePipelines(parts: AzureParts): AzureService {
+export function createAzurePipelines(parts: AzureParts) {
   const { config, pools, store, client, clock, log } = parts;
   const { name: service, url } = config;
   const closing = new AbortController();
-  const queues = queuesOf(pools).map((name) => {
-    return { name, pools: pools.filter(({ queue }) => isSameQueue(queue, name)).map((pool) => pool.name) };
-  });
-  const { common, registry, registrations } = createEarlyBound({ ...parts, service, url, queues, pace: config }, (known) =>
-    createAzureRegistry(parts, known, closing.signal),
-  );
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const connect = (known: Registrations) => createAzureRegistry(parts, known, closing.signal);
+  const { common, registry, registrations } = createEarlyBound(early, connect);
 
   return {
     ...common,
-    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: (signal) => findings(parts, registry, registrations, signal),
     observe(emit, signal) {
       signal.addEventListener('abort', () => closing.abort(), { once: true });
@@ -97,7 +86,7 @@ export function createAzurePipelines(parts: AzureParts): AzureService {
     describeExit,
     agentPackage: (platform, signal) => choosePackage(config.agentPackage, client, platform, signal),
     forget: (signal) => registry.placeholders.forget(signal),
-  };
+  } satisfies CiService;
 }
 
 /** As `CiService.describeExit`. Exit codes of the listener: agent `Constants.cs`. */

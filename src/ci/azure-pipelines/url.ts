@@ -1,5 +1,4 @@
 /** Addresses of Azure DevOps as people paste them: which part says where the agents belong. */
-import { clearTextHost } from '../../config/service-keys.ts';
 import type { Parsed } from '../../config/units.ts';
 import { OnejobError } from '../../errors.ts';
 
@@ -19,7 +18,7 @@ export function parseAzureUrl(written: string): Parsed<string> {
     const bare = /^[A-Za-z0-9.-]+\.[A-Za-z]{2,}(\/[A-Za-z0-9._~%/-]*)?$/.test(text);
     return no(bare ? `has no "https://" in front; write "https://${text}"` : form);
   }
-  const url = URL.canParse(text) ? new URL(text) : null;
+  const url = URL.parse(text);
   if (url === null || /\s/.test(text)) return no(form);
   const keep = essence(url);
   if (keep === null) return no(`does not name an organisation; write "${url.origin}/ORGANISATION"`);
@@ -32,8 +31,8 @@ export function parseAzureUrl(written: string): Parsed<string> {
 
 /** The part that `parseAzureUrl` asks to keep, or null. */
 export function azureUrlToKeep(written: string): string | null {
-  const text = written.trim();
-  return /^https?:\/\//i.test(text) && URL.canParse(text) ? essence(new URL(text)) : null;
+  const url = /^https?:\/\//i.test(written.trim()) ? URL.parse(written.trim()) : null;
+  return url === null ? null : essence(url);
 }
 
 /** Whether an address is Microsoft's own service. */
@@ -70,14 +69,4 @@ export function baseOf(url: string): string {
     });
   }
   return found.origin + found.pathname.replace(/\/+$/, '');
-}
-
-export function openness(base: string): string {
-  return clearTextHost(base) === null ? '' : `, sent in clear text to ${new URL(base).host}`;
-}
-
-/** An address without its query and fragment, which may contain a secret. */
-export function shown(url: string): string {
-  const found = URL.parse(url);
-  return found === null ? 'an invalid address' : found.origin + found.pathname;
 }

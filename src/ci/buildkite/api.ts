@@ -2,8 +2,8 @@
 import { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
-import { type Answer, asksFor, brief, exchange, jsonOf, NoAnswer } from '../../http/exchange.ts';
-import { networkHint, proxyAnswered, proxyHint, type Why } from '../../http/unreachable.ts';
+import { type Answer, asksFor, brief, exchange, NoAnswer, proxyWhy, shown, type Why, whyOf } from '../../http/exchange.ts';
+import { jsonOf } from '../../system/json.ts';
 
 export interface ApiParts {
   /** Without a slash at its end. */
@@ -57,7 +57,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
     async call({ method, path, body, doing }: Call, token: string, signal: AbortSignal): Promise<Called> {
       signal.throwIfAborted();
       const url = URL.parse(`${endpoint}/${path}`);
-      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, { why: 'the address is invalid' });
+      if (url === null || !/^https?:$/.test(url.protocol)) return unreachable(endpoint, doing, whyOf('the address is invalid'));
       const headers = {
         'User-Agent': `onejob/${version}`,
         Authorization: `Token ${token}`,
@@ -70,7 +70,7 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
         return judge(answer, { endpoint, token, doing, wall: clock.wall() });
       } catch (error) {
         if (!(error instanceof NoAnswer)) throw error;
-        return unreachable(endpoint, doing, error);
+        return unreachable(endpoint, doing, error.about);
       }
     },
     /** The body of an answer. @throws OnejobError E_CI_*, a `LaterError` where the service says when to ask again */
@@ -90,12 +90,12 @@ function judge(
 ): Called {
   const { endpoint, token, doing, wall } = about;
   const { status, headers, text } = answer;
-  const body = jsonOf(answer) ?? null;
+  const body = jsonOf(text) ?? null;
   const isGood = status >= 200 && status < 300;
   // A proxy may answer with its own page and 200: then the service has heard nothing.
   if (isGood && /^\s*</.test(text))
-    return unreachable(endpoint, doing, { why: 'a proxy or another server in between answers with its own page' });
-  if (status === 407) return unreachable(endpoint, doing, { why: proxyAnswered(status), hint: proxyHint });
+    return unreachable(endpoint, doing, whyOf('a proxy or another server in between answers with its own page'));
+  if (status === 407) return unreachable(endpoint, doing, proxyWhy(status));
   if (isGood) return { ok: true, doing, headers, body };
   // In case the service repeats the token.
   const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
@@ -122,17 +122,11 @@ const hints = {
 const notThere =
   'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
-function unreachable(endpoint: string, doing: string, { why, code = '', hint: more = networkHint }: Partial<Why>): Called {
-  const said = /accepted|failed/.test(why ?? '') && code !== '' ? `${why}: ${code}` : why;
+function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why): Called {
+  const said = /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why;
   const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint: `onejob tries again. ${more}`, retry: true });
   return { ok: false, status: null, error };
-}
-
-/** Without what could be a password. */
-function shown(endpoint: string): string {
-  const url = URL.parse(endpoint);
-  return url === null ? 'the service' : `${url.origin}${url.pathname}`;
 }
 
 /** The body of a refusal; empty when it says nothing. */
@@ -143,22 +137,6 @@ const limited = z.object({ reset: z.number().positive().max(3600) });
 function resetOf(body: unknown): number | null {
   const found = limited.safeParse(body);
   return found.success ? found.data.reset * 1000 : null;
-}
-
-/** Jobs by queue (docs page `apis/agent_api/metrics`). */
-export interface QueueCounts {
-  /** Jobs that an agent could take now. */
-  readonly scheduled: ReadonlyMap<string, number>;
-  /** Every queue that the service mentions. */
-  readonly known: ReadonlySet<string>;
-  /** ms that the service wants between two questions; null when it does not say. */
-  readonly pollAfter: number | null;
-}
-
-/** `skew`: how far the service's clock is ahead of this host's, ms; null when it does not say. */
-export interface Told<T> {
-  readonly value: T;
-  readonly skew: number | null;
 }
 
 const words = z
@@ -199,6 +177,7 @@ const countsAnswer = z.object({
 });
 
 export type ServiceApi = ReturnType<typeof createServiceApi>;
+export type QueueCounts = Awaited<ReturnType<ServiceApi['counts']>>['value'];
 
 /** All methods throw OnejobError E_CI_*, or the reason of `signal`; a `LaterError` where the service says when to ask again. */
 export function createServiceApi(parts: ApiParts) {
@@ -212,7 +191,8 @@ export function createServiceApi(parts: ApiParts) {
     throw new OnejobError('E_CI_CREDENTIAL', message, { hint });
   }
 
-  function told<T>(called: Called, schema: z.ZodType<T>): Told<T> {
+  /** `skew`: how far the service's clock is ahead of this host's, ms; null when it does not say. */
+  function told<T>(called: Called, schema: z.ZodType<T>) {
     const hint = 'Check "endpoint" of the service, and what answers there: it may be a proxy or a sign-in page.';
     const value = read(called, schema, hint);
     const date = Date.parse(headerOf(called, 'date') ?? '');
@@ -221,11 +201,15 @@ export function createServiceApi(parts: ApiParts) {
 
   return {
     /** null: the service does not know the question. */
-    async identity(token: string, signal: AbortSignal): Promise<Told<TokenIdentity> | null> {
+    async identity(token: string, signal: AbortSignal) {
       const called = await get('token', token, 'identify the token', signal);
       return !called.ok && called.status === 404 ? null : told(called, identityAnswer);
     },
-    async counts(token: string, signal: AbortSignal): Promise<Told<QueueCounts>> {
+    /**
+     * Jobs by queue that an agent could take now (docs page `apis/agent_api/metrics`). `known`: every queue that the service mentions.
+     * `pollAfter`: ms that it wants between two questions; null when it does not say.
+     */
+    async counts(token: string, signal: AbortSignal) {
       const called = await get('metrics', token, 'count the waiting jobs', signal);
       const { value: found, skew } = told(called, countsAnswer);
       const jobs = Object.entries(found.jobs.queues ?? {});

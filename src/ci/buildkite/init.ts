@@ -1,13 +1,12 @@
 /** `onejob init buildkite`: asks for a token and queue, and checks them at the service before it writes anything. */
 import type { Answer } from '../../cli/init-ask.ts';
-import type { InitFlags, OpenFrame } from '../../cli/init-steps.ts';
-import { inYaml, settle, taken } from '../../cli/init-steps.ts';
+import { type InitFlags, inYaml, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createServiceApi, type QueueCounts, type ServiceApi, type TokenIdentity } from './api.ts';
-import { howManyWait, whatIs } from './doctor/doctor.ts';
+import { howManyWait, ofClock, whatIs } from './doctor/doctor.ts';
 import { buildkiteDefaults } from './type.ts';
 
 const unseen: Seen = { identity: null, counts: null, lines: [] };
@@ -44,7 +43,8 @@ export async function initBuildkite({ output, version, context }: Session, flags
           const lines = seeQueue(seen, answer.value);
           if (isStrange(seen, answer.value) && !flags.force && answer.value !== doubted) {
             const said = lines.join(' ');
-            if (settling.person === null || givenQueue !== null || flags.yes) throw unknownQueue(said);
+            const hint = 'Name an existing queue with --queue, or use it anyway with --force.';
+            if (settling.person === null || givenQueue !== null || flags.yes) throw new OnejobError('E_USAGE', said, { hint });
             doubted = answer.value;
             return { again: `${said} Type it again to use it anyway.` };
           }
@@ -68,10 +68,6 @@ export async function initBuildkite({ output, version, context }: Session, flags
   } finally {
     outbound.close();
   }
-}
-
-function unknownQueue(said: string): OnejobError {
-  return new OnejobError('E_USAGE', said, { hint: 'Name an existing queue with --queue, or use it anyway with --force.' });
 }
 
 /** Other kinds of tokens, by their prefix (docs page `platform/security/tokens`). */
@@ -108,9 +104,6 @@ interface Seen {
   readonly lines: readonly string[];
 }
 
-/** ms */
-const worstSkew = 30_000;
-
 /** Whether a later try could help, so that the token may be good. */
 const isAway = (error: unknown): error is OnejobError =>
   error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
@@ -123,11 +116,8 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
     const told = await api.identity(token, signal);
     if (told !== null) {
       identity = told.value;
-      lines.push(`${endpoint} accepts the token${whatIs(identity)}.`);
-      if (told.skew !== null && Math.abs(told.skew) > worstSkew) {
-        const seconds = Math.round(Math.abs(told.skew) / 1000);
-        lines.push(`The clock of this host is ${seconds} s ${told.skew > 0 ? 'behind' : 'ahead'}; synchronise it with NTP.`);
-      }
+      const ofSkew = ofClock('', told.skew).map(({ message, hint }) => `${message} ${hint}`);
+      lines.push(`${endpoint} accepts the token${whatIs(identity)}.`, ...ofSkew);
     }
   } catch (error) {
     if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {

@@ -2,14 +2,14 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, it } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { OnejobError } from '../../errors.ts';
-import { LaterError, type QueueCounts, type Told } from './api.ts';
+import { LaterError, type QueueCounts } from './api.ts';
 import { createCounts } from './metrics.ts';
 
 const told = (
   scheduled: Record<string, number>,
   known: readonly string[] = [],
   pollAfter: number | null = null,
-): Told<QueueCounts> => ({
+): { value: QueueCounts; skew: null } => ({
   value: { scheduled: new Map(Object.entries(scheduled)), known: new Set([...Object.keys(scheduled), ...known]), pollAfter },
   skew: null,
 });
@@ -19,7 +19,7 @@ const away = new OnejobError('E_CI_UNREACHABLE', 'Cannot count the waiting jobs:
 let clock: ReturnType<typeof handClock>;
 let asked: string[];
 let token: string;
-let answer: () => Told<QueueCounts>;
+let answer: () => { value: QueueCounts; skew: null };
 let lines: string[];
 let abort: AbortController;
 beforeEach(() => {

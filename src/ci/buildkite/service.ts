@@ -5,24 +5,93 @@
  * filter.
  */
 import type { PoolConfig } from '../../config/config.ts';
+import { noProxies } from '../../config/proxies.ts';
 import { deadline } from '../../core/clock.ts';
 import type { Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { createPinStore } from '../../secrets/job-secrets.ts';
+import { parseKeys } from '../../secrets/keys.ts';
+import { describeSecret, readSecret } from '../../secrets/reference.ts';
+import { subdirectory } from '../../store/directory.ts';
 import type { CiEvent, CiService } from '../ci-service.ts';
-import type { Filter } from '../filter/filter.ts';
+import { createFilter, type Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
-import type { SlotFacts } from '../parts.ts';
+import { createAgentProgram } from '../kit/agent-program.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
+import { buildkiteAgent } from './agent/agent-release.ts';
 import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
+import { createInAgent } from './agent/in-agent.ts';
 import { scriptFor } from './agent/script.ts';
+import { createServiceApi } from './api.ts';
+import { findings } from './doctor/doctor.ts';
+import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
 import { createFront, type FrontParts } from './front.ts';
-import { type Admission, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
+import { type Admission, admit, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
+import { createJobRows } from './jobs/job-rows.ts';
 import { whyEnding, whyLost, wordOf } from './jobs/outcome.ts';
+import { createCounts } from './metrics.ts';
 import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createRuns } from './stacks/runs.ts';
-import { type StackEntry, type Stacks, stageOf } from './stacks/stacks.ts';
+import { createStackEntry, createStacks, type StackEntry, type Stacks, stageOf } from './stacks/stacks.ts';
 import type { Turns } from './stacks/turns.ts';
+import type { BuildkiteServiceConfig } from './type.ts';
+
+export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
+  const { store, clock, log, variables, slots, onejob, env } = parts;
+  const { name, endpoint, registration } = config;
+  const { secretsKey, host } = parts.config;
+  const { version, self } = onejob;
+  const pools = parts.config.pools.filter((pool) => pool.service === name);
+  const token = () => readSecret(config.token, variables);
+  const metricsToken = () => readSecret(config.metricsToken ?? config.token, variables);
+  const isInAgent = registration === 'in-agent';
+  // onejob decrypts no secrets for agents that take their jobs themselves.
+  const keys = async () =>
+    secretsKey === null || isInAgent
+      ? null
+      : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
+  const proxies = env?.proxies ?? noProxies;
+  const outbound = createOutbound(proxies);
+  const fetch = parts.fetch ?? outbound.fetch;
+  const api = createServiceApi({ endpoint, version, clock, fetch });
+  const program = createAgentProgram({
+    ...{ project: buildkiteAgent(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
+    wall: () => clock.wall(),
+    progress: (line) => log.info('agent', { service: name, progress: line }),
+    warn: (text, fields) => log.warn(text, fields),
+  });
+  // A temporary manager makes no agents.
+  const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
+  const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
+  const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
+  const doctor = { config, pools, stateDir: store.dir, proxies, api, tokens: { service: token, metrics: metricsToken } };
+  const front: FrontParts = {
+    ...{ config, pools, token, program, clock, log },
+    rows: createJobRows(name, parts),
+    counts: createCounts({ api, token: metricsToken, config, clock, log }),
+    check: (signal, sandboxes) => findings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
+  };
+  const byAcquisition = (): CiService => {
+    const stacks = createStacks({ endpoint, version, clock, token, fetch });
+    const pins = createPinStore(store, clock);
+    return createBuildkite({
+      ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+      entry: createStackEntry(name, stacks, { host, version, store, clock }),
+      admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
+    });
+  };
+  const service = isInAgent ? createInAgent({ ...front, slots }) : byAcquisition();
+  return {
+    ...service,
+    async close(leaving) {
+      await service.close?.(leaving);
+      outbound.close();
+    },
+  };
+}
 
 export interface BuildkiteParts extends FrontParts {
   readonly stateDir: string;
@@ -157,7 +226,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
 
   return {
     ...front.service,
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
+    capabilities: { binds: 'late', standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: {
       next(_pool, slot) {
         if (slot === null) return null;

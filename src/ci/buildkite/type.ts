@@ -126,8 +126,7 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
 }
 
 function checkKeyOf({ name }: BuildkiteServiceConfig, { config, at }: Pick<Checking, 'config' | 'at'>): void {
-  const isUsed = config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager');
-  if (isUsed) {
+  if (config.services.some((one) => one.type === 'buildkite' && one.registration === 'manager')) {
     at(['services', name, 'registration'], 'is in-agent: "secrets.key" decrypts no secrets for its jobs', 'warning');
     return;
   }

@@ -98,7 +98,7 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
   );
   return {
     ...common,
-    capabilities: { binds: 'early', canCountQueue: false, standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
+    capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: () => hatch.call(() => [{ level: 'ok', subject: 'service hatch', message: 'The hatch is open.', hint: null }]),
   };
 }

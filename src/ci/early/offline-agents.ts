@@ -27,7 +27,7 @@ export function createOfflineAgents(
   parts: Pick<EarlyParts, 'service' | 'url' | 'pace' | 'clock' | 'log'> & {
     readonly slots: Pick<SlotFacts, 'silentFor' | 'isBusy'>;
   },
-  registry: Pick<Registry, 'isSingleUse' | 'find' | 'remove' | 'disable'>,
+  registry: Pick<Registry, 'find' | 'remove' | 'disable'>,
   registrations: Registrations,
   jobs: Pick<JobRecords, 'had' | 'hasBegun'>,
 ) {
@@ -145,8 +145,8 @@ export function createOfflineAgents(
       try {
         await abortable(arrived(agent, onItsWay, either), either);
       } catch (error) {
-        if (!signal.aborted)
-          log.info('an agent ends while the service may be giving it a job', { agent, reason: toFailure(error).message });
+        const { message: reason } = toFailure(error);
+        if (!signal.aborted) log.info('an agent ends while the service may be giving it a job', { agent, reason });
       } finally {
         callOff();
       }
@@ -170,16 +170,12 @@ export function createOfflineAgents(
     },
     /**
      * Agents that are still there although the service has long given up their job. An agent whose session expired before its job arrived
-     * never began it, and waits forever in a slot that counts as busy. A single-use agent that misses a cancellation continues its job.
+     * never began it, and waits forever in a slot that counts as busy.
      */
-    async outlived({ place, ours }: Ours, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
-      const seen = new Map<AgentId, Entry | null>(ours);
-      if (registry.isSingleUse === true)
-        for (const { agent } of openAt(place))
-          if (!seen.has(agent) && registrations.remoteOf(agent) !== null) seen.set(agent, null);
-      for (const agent of idleSince.keys()) if (!seen.has(agent)) idleSince.delete(agent);
-      for (const [agent, one] of seen) {
-        if ((one !== null && (one.status !== 'online' || one.job !== null)) || !isBusy(agent)) {
+    async outlived({ ours }: Pick<Ours, 'ours'>, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void> {
+      for (const agent of idleSince.keys()) if (!ours.has(agent)) idleSince.delete(agent);
+      for (const [agent, one] of ours) {
+        if (one.status !== 'online' || one.job !== null || !isBusy(agent)) {
           idleSince.delete(agent);
           continue;
         }
@@ -187,10 +183,10 @@ export function createOfflineAgents(
         idleSince.set(agent, since);
         if (clock.now() - since < tidying) continue;
         try {
-          const entry = one === null ? null : await keep(one, signal);
+          const entry = await keep(one, signal);
           idleSince.delete(agent);
           // An agent that just got another job continues with it.
-          if (entry === null ? one !== null && registry.disable !== undefined : entry.job !== null) continue;
+          if (entry === null ? registry.disable !== undefined : entry.job !== null) continue;
           log.warn('onejob ends an agent that outlived its job', { agent, entry: registrations.find(agent)?.name });
           emit({ kind: 'jobDone', agent });
         } catch (error) {

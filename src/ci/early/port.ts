@@ -61,8 +61,6 @@ export interface Draft {
 
 /** Every call throws OnejobError E_CI_* when the service cannot be asked, or does not answer in time. */
 export interface Registry {
-  /** The service removes an entry once its agent's job is over, even if the agent does not hear of it, as after a cancellation. */
-  readonly isSingleUse?: boolean;
   list(queue: Queue, signal: AbortSignal): Promise<Shown>;
   /** Finds out what must be known before; makes no entry. */
   create(context: AgentContext, name: string, signal: AbortSignal): Promise<Draft>;
@@ -80,20 +78,14 @@ export interface Registry {
   follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }
 
-/** How long the service may take, as config says. */
-export interface Pace {
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-}
-
 /** What the engine needs besides its adapter. */
 export interface EarlyParts {
   readonly service: string;
   /** Where agents have to reach it. */
   readonly url: string;
   readonly queues: readonly Queue[];
-  readonly pace: Pace;
+  /** ms between two looks, and until a released agent must be online. */
+  readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
   readonly clock: Clock;
   readonly log: Log;

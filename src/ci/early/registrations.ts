@@ -2,11 +2,11 @@
  * Registers agents with the service, and removes them again (S4). The intent is written first, and a lost answer is found by the entry's
  * name. Nothing waits for a refusal: what the service does not release yet is left to the sweep.
  */
+import { hash } from 'node:crypto';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
-import { digest } from '../kit/digest.ts';
 import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
 /**
@@ -23,7 +23,7 @@ export function createAgentNames(owner: string) {
     /** The agent with that name; null when it is no agent of this installation. */
     agentOf: (name: string): AgentId | null => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
     /** Of the placeholder for a set of capabilities. */
-    placeholderName: (set: string) => `${placeholders}${digest(set, 8)}`,
+    placeholderName: (set: string) => `${placeholders}${hash('sha256', set).slice(0, 8)}`,
     isPlaceholder: (name: string) => name.startsWith(placeholders),
   };
 }
@@ -34,7 +34,6 @@ export function createRegistrations(
   { service, store, opened, clock }: Pick<EarlyParts, 'service' | 'store' | 'opened' | 'clock'>,
   registry: () => Pick<Registry, 'find' | 'remove' | 'disable'>,
 ) {
-  const wall = () => clock.wall();
   const { registrations } = store;
   /** Being registered right now: a look may show an older entry that is about to be removed. */
   const making = new Set<AgentId>();
@@ -55,7 +54,7 @@ export function createRegistrations(
         .catch(() => signal.throwIfAborted());
       return 'refused';
     }
-    write(() => registrations.removed(agent, wall()));
+    write(() => registrations.removed(agent, clock.wall()));
     return 'removed';
   };
 
@@ -81,8 +80,8 @@ export function createRegistrations(
     write(() => {
       registrations.forget(before.agent);
       if (before.state !== 'made') return;
-      registrations.intend({ ...before, agent }, wall());
-      registrations.made(agent, before.remote, wall());
+      registrations.intend({ ...before, agent }, clock.wall());
+      registrations.made(agent, before.remote, clock.wall());
     });
   };
 
@@ -90,7 +89,7 @@ export function createRegistrations(
   const gaveUp = (place: string, name: string): void => {
     const left = registrations.services().filter((one) => !opened.has(one));
     for (const one of left.flatMap((each) => registrations.open(each)))
-      if (one.name === name && one.place === place) write(() => registrations.removed(one.agent, wall()));
+      if (one.name === name && one.place === place) write(() => registrations.removed(one.agent, clock.wall()));
   };
 
   const add = async <T>(of: { place: string; name: string }, create: () => Promise<T>, signal: AbortSignal): Promise<T> => {
@@ -131,9 +130,9 @@ export function createRegistrations(
       making.add(agent);
       try {
         await clearAway(agent, signal);
-        write(() => registrations.intend({ agent, service, place, name, placeholder }, wall()));
+        write(() => registrations.intend({ agent, service, place, name, placeholder }, clock.wall()));
         const made = await add({ place, name }, () => create(signal), signal);
-        if (made.id !== null) write(() => registrations.made(agent, made.id, wall()));
+        if (made.id !== null) write(() => registrations.made(agent, made.id, clock.wall()));
         return made;
       } finally {
         making.delete(agent);
@@ -148,13 +147,13 @@ export function createRegistrations(
     /** An agent that registered itself was seen. */
     seen(agent: AgentId, id: string): void {
       if (making.has(agent) || own(agent)?.state !== 'intent') return;
-      write(() => registrations.made(agent, id, wall()));
+      write(() => registrations.made(agent, id, clock.wall()));
     },
     remove,
     /** An agent was made of the kind that this placeholder stands for. */
     used(agent: AgentId): void {
       const { usedAt } = own(agent) ?? {};
-      if (usedAt != null && wall() - usedAt > 3_600_000) write(() => registrations.used(agent, wall()));
+      if (usedAt != null && clock.wall() - usedAt > 3_600_000) write(() => registrations.used(agent, clock.wall()));
     },
     gaveUp,
     find: (agent: AgentId) => registrations.get(agent),
@@ -179,7 +178,6 @@ export function createSweep(
   registrations: Registrations,
   before: (remote: Remote, agent: AgentId, signal: AbortSignal) => Promise<unknown>,
 ) {
-  const now = () => clock.now();
   /** Whether a slot still has this agent, in any lane. */
   const isLive = (agent: AgentId): boolean => slots.poolOf(agent) !== null;
   const waits = new Map<AgentId, { readonly at: number; readonly ms: number }>();
@@ -188,7 +186,7 @@ export function createSweep(
 
   const later = (agent: AgentId): void => {
     const ms = Math.min(longest, (waits.get(agent)?.ms ?? first / 2) * 2);
-    waits.set(agent, { at: now() + ms, ms });
+    waits.set(agent, { at: clock.now() + ms, ms });
   };
 
   const left = () => registrations.open().filter((one) => !one.placeholder);
@@ -198,7 +196,7 @@ export function createSweep(
     const agents = new Set(over.map(({ agent }) => agent));
     for (const agent of waits.keys()) if (!agents.has(agent)) waits.delete(agent);
     const dueAt = ({ agent }: { readonly agent: AgentId }): number => waits.get(agent)?.at ?? 0;
-    const due = over.filter((one) => dueAt(one) <= now()).sort((a, b) => dueAt(a) - dueAt(b));
+    const due = over.filter((one) => dueAt(one) <= clock.now()).sort((a, b) => dueAt(a) - dueAt(b));
     for (const one of due.slice(0, atOnce)) {
       // Counted before the try, so that an entry that cannot be removed comes after the others next time.
       later(one.agent);

@@ -52,7 +52,6 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
   };
 
   return {
-    /** Counts its connections. */
     watch(server: Server): void {
       server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {

@@ -16,7 +16,7 @@ import { OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { AgentContext } from '../ci-service.ts';
-import { createSeal, installationKey, type Seal } from './seal.ts';
+import { createSeal, installationKey } from './seal.ts';
 
 const doors = z.object({
   /** Of onejob: a filter of another version ends. */
@@ -122,10 +122,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       void keep(closing.signal);
     },
     /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR */
-    async listenFor(
-      context: Pick<AgentContext, 'hostAddress'>,
-      signal: AbortSignal,
-    ): Promise<{ readonly authority: string; readonly seal: Seal }> {
+    async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
       const known = readDoors(dir);
       const port = known?.port ?? (await freePort());
       const address = await context.hostAddress(port, signal);

@@ -9,10 +9,11 @@ import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
+import { jsonOf } from '../../system/json.ts';
 import { createConnections, createRate, type Rate } from './connections.ts';
-import { bodyProblem, foreignJson, headersWithout, notFromAgents, notToAgents } from './messages.ts';
 import { type Rules, readPath, type Verdict } from './rules.ts';
 import type { Seal, Sealed } from './seal.ts';
 
@@ -258,16 +259,7 @@ export function createFilterServer(parts: FilterServerParts) {
 
 class TooLarge extends Error {}
 
-async function read(stream: AsyncIterable<Uint8Array>, limit: number): Promise<Buffer> {
-  const parts: Uint8Array[] = [];
-  let size = 0;
-  for await (const part of stream) {
-    size += part.length;
-    if (size > limit) throw new TooLarge();
-    parts.push(part);
-  }
-  return Buffer.concat(parts);
-}
+const read = (stream: AsyncIterable<Uint8Array>, limit: number) => bytesOf(stream, limit, () => new TooLarge());
 
 /** In the form of the services. Agents take most 4xx as final, and repeat a call after 5xx. */
 function refuse(response: ServerResponse, status: number, message: string): void {
@@ -279,4 +271,75 @@ function refuse(response: ServerResponse, status: number, message: string): void
     ...(status === 503 && { 'retry-after': '1' }),
   });
   response.end(bytes);
+}
+
+/** For one connection only (RFC 9110, 7.6.1), or set again by each sender. */
+const ofTheConnection = headers(
+  'connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade',
+);
+
+/**
+ * Headers with which a job could look like somebody else, or have its call read as another. The filter has answered `expect`, and
+ * frames the body itself.
+ */
+const notFromAgents = headers(
+  'authorization content-length expect forwarded host x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto ' +
+    'x-http-method x-http-method-override x-method-override x-original-url x-real-ip x-rewrite-url',
+);
+
+const notToAgents = headers('set-cookie alt-svc strict-transport-security');
+
+function headers(names: string): ReadonlySet<string> {
+  return new Set(names.split(' '));
+}
+
+/** Other methods with a body are refused: Node's client would send it without its length, as if another call followed. */
+const withBody: ReadonlySet<string> = new Set(['POST', 'PUT', 'PATCH']);
+
+/** Why a call's body is refused, for people; null: it is not. Only the headers are read. */
+function bodyProblem({ method = '', headers }: IncomingMessage): string | null {
+  const { 'transfer-encoding': encoding, 'content-length': length } = headers;
+  if (encoding !== undefined && encoding.toLowerCase() !== 'chunked')
+    return 'its body has an encoding that the filter does not forward';
+  if (length !== undefined && !/^(0|[1-9]\d*)$/.test(length)) return 'the length of its body is invalid';
+  const hasBody = encoding !== undefined || (length !== undefined && length !== '0');
+  return hasBody && !withBody.has(method) ? `a ${method} must not have a body` : null;
+}
+
+/** Headers to forward, without those of the connection. Names are in lower case; repeated values stay. */
+function headersWithout(without: ReadonlySet<string>, headers: Readonly<Record<string, string | string[] | undefined>>) {
+  const connection = [headers.connection ?? ''].flat().join(',');
+  const named = new Set(connection.split(',').map((name) => name.trim().toLowerCase()));
+  return Object.fromEntries(
+    Object.entries(headers).flatMap(([name, values]) => {
+      if (values === undefined || ofTheConnection.has(name) || without.has(name)) return [];
+      // A length stays one even if its sender calls it the connection's.
+      if (named.has(name) && name !== 'content-length') return [];
+      return [[name, Array.isArray(values) && values.length === 1 ? values[0] : values]];
+    }),
+  );
+}
+
+/** Far deeper than any JSON of an agent. */
+const deepest = 64;
+
+/** JSON of a job. Null for anything else, and for JSON so deep that writing it again, which is recursive, would fail. */
+function foreignJson(body: Buffer): unknown {
+  const text = body.toString();
+  return isDeep(text) ? null : (jsonOf(text) ?? null);
+}
+
+/** A loop: an expression would backtrack at each quote of an unterminated text. */
+function isDeep(text: string): boolean {
+  let depth = 0;
+  let isQuoted = false;
+  for (let at = 0; at < text.length; at += 1) {
+    const char = text[at];
+    if (char === '"') isQuoted = !isQuoted;
+    else if (isQuoted && char === '\\') at += 1;
+    else if (!isQuoted && (char === '[' || char === '{')) depth += 1;
+    else if (!isQuoted && (char === ']' || char === '}')) depth -= 1;
+    if (depth > deepest) return true;
+  }
+  return false;
 }

@@ -10,7 +10,7 @@
  *     <dir>/<name>-<version>-<sha>/source.json where it came from, and its own checksum
  *     <dir>/part-<pid>-…/                      what is on its way, or being checked
  */
-import { randomBytes } from 'node:crypto';
+import { hash, randomBytes } from 'node:crypto';
 import { createReadStream } from 'node:fs';
 import { lstat, lutimes, mkdir, readdir, readFile, readlink, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
@@ -20,7 +20,7 @@ import type { Failure } from '../../core/slot.ts';
 import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
-import { digest } from './digest.ts';
+import { jsonOf } from '../../system/json.ts';
 import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
 
 /** A project that releases an agent as a program. */
@@ -78,7 +78,7 @@ const keptFor = 30 * 86_400_000;
 export function createAgentProgram(options: AgentProgramOptions) {
   const { project, config, dir, patience, arch = process.arch, progress = () => {}, warn } = options;
   const { name, type, pinned } = project;
-  const mark = digest(JSON.stringify([pinned, config]), 12);
+  const mark = hash('sha256', JSON.stringify([pinned, config])).slice(0, 12);
   const link = join(dir, `at-${mark}`);
   let state: AgentProgramState = { kind: config.from === 'image' ? 'image' : 'unknown' };
 
@@ -250,13 +250,10 @@ async function removeParts(dir: string): Promise<void> {
   }
 }
 
+/** null: missing or damaged. */
 async function sourceOf(folder: string): Promise<Source | null> {
-  try {
-    return source.parse(JSON.parse(await readFile(join(folder, 'source.json'), 'utf8')));
-  } catch {
-    // Missing or damaged.
-    return null;
-  }
+  const text = await readFile(join(folder, 'source.json'), 'utf8').catch(() => '');
+  return source.safeParse(jsonOf(text)).data ?? null;
 }
 
 function isAlive(pid: number): boolean {

@@ -52,7 +52,6 @@ export class JobIndex {
     return moved;
   }
 
-  /** Undoes changes since the last commit. */
   rollback(): void {
     for (const [id, before] of this.#undo) {
       if (before === null) this.forget(id);
@@ -127,7 +126,6 @@ export class WaitingJobs {
     this.#order.splice(this.#placeOf(job), 0, job);
   }
 
-  /** Removes a job, if it is there. */
   remove(id: string): void {
     const job = this.#jobs.get(id);
     if (job === undefined) return;

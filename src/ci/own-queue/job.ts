@@ -129,15 +129,8 @@ export function viewOf(job: Job, reasonFor: (pool: string) => string | null): Jo
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
   const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
   return {
-    ...{
-      id,
-      service: 'own',
-      pool: request.pool,
-      command: [...request.command],
-      name: request.name,
-      user: request.user,
-      about: null,
-    },
+    ...{ id, service: 'own', pool: request.pool, command: [...request.command], name: request.name },
+    ...{ user: request.user, about: null },
     ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
     ...{ submittedAt, startedAt, endedAt },
   };

@@ -99,8 +99,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     // An earlier manager may have written the same before it was killed.
     const before = job.progress.note;
     const fresh = notes.filter((note) => before === null || !before.includes(note));
-    const note = [before, ...fresh].filter((each) => each !== null).join(' ');
-    change(id, { note });
+    change(id, { note: [before, ...fresh].filter((each) => each !== null).join(' ') });
   }
 
   function change(id: string, more: Partial<Job['progress']>): void {
@@ -129,7 +128,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
 
   const service: OwnService = {
     name: 'own',
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
+    capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
     async check() {
       const count = index.all().length;
       const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
@@ -260,8 +259,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       return view(known(id));
     },
-    /** Calls `listener` after every change of a job; returns a function that stops it. */
-    onChange: (listener: (job: JobView) => void) => teller.follow(listener),
+    onChange: teller.follow,
     putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
     artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),
     /** Deletes jobs that ended over `keepMs` ago, with logs and artifacts, and workspaces unused for an hour. */

@@ -62,8 +62,10 @@ export function overBefore(store: Pick<Store, 'history' | 'slots'>, time: number
   // Usually there are none, and reading every slot costs more.
   if (store.history.endedBefore(time, 1).length === 0) return [];
   const alive = agentsIn(store);
-  const ended = store.history.endedBefore(time, limit + alive.size);
-  return ended.filter((agent) => !alive.has(agent)).slice(0, limit);
+  return store.history
+    .endedBefore(time, limit + alive.size)
+    .filter((agent) => !alive.has(agent))
+    .slice(0, limit);
 }
 
 /** Agents in any slot, in any lane. */

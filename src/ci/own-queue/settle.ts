@@ -83,12 +83,7 @@ export function createSettle(parts: SettleParts) {
     }
   };
 
-  async function keep(
-    id: string,
-    artifacts: readonly string[],
-    open: SettleHow['open'],
-    signal: AbortSignal,
-  ): Promise<readonly string[]> {
+  async function keep(id: string, artifacts: readonly string[], open: SettleHow['open'], signal: AbortSignal) {
     const { artifactLimit: limit, readLimit = 100 * 2 ** 30 } = parts;
     const notes: string[] = [];
     await spool.putArtifacts(id, async (to) => {

@@ -18,9 +18,8 @@ export type Spool = ReturnType<typeof openSpool>;
 export function openSpool(dir: string) {
   const workspaces = subdirectory(dir, 'workspaces');
   const artifacts = subdirectory(dir, 'artifacts');
-  for (const folder of [workspaces, artifacts]) {
+  for (const folder of [workspaces, artifacts])
     for (const name of readdirSync(folder)) if (name.endsWith(part)) rmSync(join(folder, name), { force: true });
-  }
   const workspacePath = (id: string): string => join(workspaces, `${checkedId(id)}.tar`);
   const artifactsPath = (job: string): string => join(artifacts, `${checkedId(job)}.tar`);
 
@@ -43,10 +42,7 @@ export function openSpool(dir: string) {
     async putWorkspace(files: Readable, limit: number, signal: AbortSignal): Promise<string> {
       const id = randomUUID();
       const bounded = limited(limit, () => tooLarge(limit));
-      await write(workspacePath(id), async (to) => {
-        await pipeline(files, bounded, to, { signal });
-        return true;
-      });
+      await write(workspacePath(id), (to) => pipeline(files, bounded, to, { signal }).then(() => true));
       return id;
     },
     hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),

@@ -4,10 +4,10 @@ import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, type JobChange, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
-import { createTeller, type Teller, tellLost } from './tell.ts';
+import { createTeller, tellLost } from './tell.ts';
 
 let index: JobIndex;
-let teller: Teller;
+let teller: ReturnType<typeof createTeller>;
 let heard: string[];
 let events: CiEvent[];
 let loop: AbortController;

@@ -9,8 +9,6 @@ import type { CiEvent } from '../ci-service.ts';
 import type { Job } from './job.ts';
 import type { JobIndex } from './job-index.ts';
 
-export type Teller = ReturnType<typeof createTeller>;
-
 /** `over`: followers know the job's end, so nobody needs it in memory any more. */
 export function createTeller(index: JobIndex, view: (job: Job) => JobView, over: (job: Job) => void) {
   const loops = new Set<(event: CiEvent) => void>();

@@ -4,7 +4,7 @@
  * Remembered answers come from sandboxes without mounts and network, so they depend only on the image.
  */
 import { createShared, type Progress } from '../../abortable.ts';
-import type { DiagnosticSandboxes } from '../../ci/diagnostic-sandbox.ts';
+import type { DiagnosticSandboxes } from '../../ci/ci-service.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';

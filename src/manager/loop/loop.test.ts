@@ -13,7 +13,7 @@ import { openLoop } from './loop.ts';
 
 const own = {
   name: 'own',
-  capabilities: { binds: 'late', canCountQueue: true, standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
+  capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
   deregister: async () => ({ ran: null }),
   jobs: { next: () => null, record() {}, committed() {}, syncing: () => () => {}, rolledBack() {} },
 } as Partial<CiService> as CiService;

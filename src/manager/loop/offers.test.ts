@@ -14,7 +14,7 @@ function poolThat({ standsForSlots = true, tellsOffers = true } = {}) {
   const heard: string[] = [];
   const service = {
     name: 'ci',
-    capabilities: { binds: 'late', canCountQueue: true, standsForSlots, terms: 1, poolTimeout: true, jobOnStdout: false },
+    capabilities: { binds: 'late', standsForSlots, terms: 1, poolTimeout: true, jobOnStdout: false },
     jobs: { next: () => null, offer: (key: string, offer: string) => heard.push(`${key} ${offer}`) },
   } as unknown as CiService;
   const config = { name: 'p', standby: true, standbyMaxAge: 1_000, stopGrace: 5, recipe: {} } as Partial<PoolConfig> as PoolConfig;

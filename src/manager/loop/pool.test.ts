@@ -8,7 +8,7 @@ const host = { stopping: false, paused: false };
 
 function poolOf(env: Record<string, string>): Pool {
   const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;
-  const service = { capabilities: { binds: 'late', canCountQueue: true }, jobs: { next: () => null } } as unknown as CiService;
+  const service = { capabilities: { binds: 'late' }, jobs: { next: () => null } } as unknown as CiService;
   return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices: noDevices });
 }
 

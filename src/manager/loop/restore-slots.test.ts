@@ -17,7 +17,7 @@ function serviceOf(name: string, binds: 'late' | 'early') {
   const offers: string[] = [];
   const service = {
     name,
-    capabilities: { binds, canCountQueue: true, standsForSlots: binds === 'late' && name !== 'own' },
+    capabilities: { binds, standsForSlots: binds === 'late' && name !== 'own' },
     jobs: {
       offer: (key: string, offer: string) => offers.push(`${key} ${offer}`),
       next: () => null,

@@ -13,7 +13,6 @@ const taking = { ...host, newAgent: () => 'new' };
 function serviceOf(name: string, waiting: Reserved | null = null, isStarting = false): CiService {
   const capabilities = {
     binds: 'late',
-    canCountQueue: true,
     standsForSlots: false,
     terms: 1,
     poolTimeout: true,

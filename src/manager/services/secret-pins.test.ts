@@ -2,13 +2,13 @@ import { join } from 'node:path';
 import { expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { createPinStore } from '../../secrets/pin-store.ts';
+import { createPinStore } from '../../secrets/job-secrets.ts';
 import { openStore } from '../../store/store.ts';
 
 it('a value is pinned to a pipeline, the first one, and never to a pattern or an invalid name', () => {
   using dir = scratch();
   const store = openStore(join(dir.path, 'state'));
-  const book = createPinStore({ store, clock: systemClock });
+  const book = createPinStore(store, systemClock);
   const fingerprint = '0'.repeat(32);
   for (const pipeline of ['acme/*', '*/*', 'acme/x; reboot', 'acme', ''])
     expect(() => book.first(fingerprint, pipeline, 'A')).toThrow('A value cannot be pinned to no pipeline.');

@@ -141,7 +141,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
 
   return {
     ...front.service,
-    capabilities: { binds: 'early', canCountQueue: true, standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
+    capabilities: { binds: 'early', standsForSlots: false, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: null,
     async register(context) {
       const { pool: name } = context;

@@ -5,6 +5,7 @@
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { brief } from '../../../http/exchange.ts';
 import { findsProgram, inside, noProxyFor } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
@@ -94,7 +95,10 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   }
   if (/\b401\b/.test(found.reached)) return fine(subject, `${what} can be reached from network "${network}" by ${whose}.`);
   const line = found.reached.split('\n').findLast((one) => one.trim() !== '') ?? '';
-  const why = line === '' ? `no answer within ${patience} s` : (reason.exec(line)?.[0] ?? brief(line));
+  const why =
+    line === ''
+      ? `no answer within ${patience} s`
+      : (reason.exec(line)?.[0] ?? brief(stripVTControlCharacters(line)).replace(/\.$/, ''));
   const message = `${what} cannot be reached from network "${network}" by ${whose}: ${why}.`;
   const hint = isFilter
     ? howToOpen(way)
@@ -172,12 +176,4 @@ export function lackFindings(
     list.push(warning(subject, message, 'Set HOME in "env" to a folder that the sandbox\'s user can write to.'));
   }
   return list.length > 0 ? list : [fine(subject, `Its sandboxes have what jobs need: ${needed.join(', ')}, agent ${found.agent}.`)];
-}
-
-function brief(text: string): string {
-  const line = stripVTControlCharacters(text)
-    .replace(/[\s\p{Cc}]+/gu, ' ')
-    .trim()
-    .replace(/\.$/, '');
-  return line.length > 300 ? `${line.slice(0, 299)}…` : line;
 }

@@ -15,7 +15,7 @@ import type { Finding } from '../../../finding.ts';
 import { createOutbound } from '../../../http/outbound.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import { makeKey, parseKeys } from '../../../secrets/keys.ts';
-import type { DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
+import type { DiagnosticSandboxes } from '../../ci-service.ts';
 import { createSeal } from '../../filter/seal.ts';
 import type { AgentProgramState } from '../../kit/agent-program.ts';
 import { createServiceApi } from '../api.ts';

@@ -7,7 +7,7 @@ import { type Finding, failure, fine, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
-import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../diagnostic-sandbox.ts';
+import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../ci-service.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
 import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
@@ -24,19 +24,14 @@ export interface DoctorParts {
   readonly stateDir: string;
   readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
-  readonly tokens: Tokens;
+  /** Each reads a token. @throws OnejobError E_SECRET */
+  readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
   /** null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
   readonly keys: () => Promise<SecretKeys | null>;
   /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'listenFor'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
   readonly clock: Clock;
-}
-
-/** Each reads a token. @throws OnejobError E_SECRET */
-interface Tokens {
-  readonly service: () => Promise<string>;
-  readonly metrics: () => Promise<string>;
 }
 
 /** ms for one sandbox, and for all of them. */
@@ -96,9 +91,8 @@ async function lookWithin(parts: DoctorParts, classes: readonly SandboxClass[], 
   using all = deadline(parts.clock, patienceForAll);
   const looking: Looking = { tried: new Set(), late: all.signal };
   const work = async (): Promise<void> => {
-    for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) {
+    for (let next = waiting.shift(); next !== undefined; next = waiting.shift())
       found.set(next, await lookInto(parts, next, looking, signal));
-    }
   };
   await Promise.all(Array.from({ length: atOnce }, work));
   return classes.flatMap((one) => found.get(one) ?? []);
@@ -157,12 +151,7 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
   return list;
 }
 
-async function wayTo(
-  { config, filter }: DoctorParts,
-  isUntrusted: boolean,
-  sandbox: DiagnosticSandbox,
-  signal: AbortSignal,
-): Promise<Way | null> {
+async function wayTo({ config, filter }: DoctorParts, isUntrusted: boolean, sandbox: DiagnosticSandbox, signal: AbortSignal) {
   const { network } = sandbox.recipe;
   if (!isUntrusted) return { endpoint: config.endpoint, isFilter: false, network };
   if (filter === null) return null;
@@ -210,6 +199,11 @@ type TokenParts = Pick<DoctorParts, 'config' | 'pools' | 'api' | 'tokens' | 'clo
 
 /** ms. A service that signs addresses for uploads refuses requests that are minutes off. */
 const skewLimits = [30_000, 300_000] as const;
+
+export function ofClock(subject: string, skew: number | null): Finding[] {
+  return clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused');
+}
+
 /** ms before its end from which a token is reported. */
 const soon = 14 * 86_400_000;
 
@@ -222,8 +216,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
   try {
     const told = await api.identity((await tokens.service()).trim(), signal);
     if (told === null) {
-      const message = `${config.endpoint} does not identify the token.`;
-      found.push(warning(subject, message, 'Check whether "endpoint" is the Agent API.'));
+      found.push(warning(subject, `${config.endpoint} does not identify the token.`, 'Check whether "endpoint" is the Agent API.'));
     } else {
       skew = told.skew;
       found.push(...ofIdentity(told.value, parts, subject));
@@ -245,7 +238,7 @@ export async function tokenFindings(parts: TokenParts, signal: AbortSignal): Pro
         : `${howToReplace(metricsToken)}, or remove "metrics_token"; everything but the counts works without it.`;
     found.push(failing(subject, 'warning', error, signal, hint));
   }
-  return [...found, ...clockFindings(subject, skew, skewLimits, 'times of jobs are wrong, and uploads may be refused')];
+  return [...found, ...ofClock(subject, skew)];
 }
 
 /** Who a token is, as the end of a sentence: ` of organisation …, cluster …, for queue … only`. */

@@ -2,16 +2,16 @@
  * Decides about a job, from what the service says of it, before any of it runs; and makes the recipe of untrusted jobs: the pool's
  * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
  */
+import { hash } from 'node:crypto';
 import type { PoolConfig, TrustConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { isNamed, untrustedCachePath } from '../../../config/volumes.ts';
 import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
+import type { PinStore } from '../../../secrets/job-secrets.ts';
 import { type JobSecrets, openJobSecrets } from '../../../secrets/job-secrets.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { formatOf, secretsIn } from '../../../secrets/open.ts';
-import type { PinStore } from '../../../secrets/pin-store.ts';
 import { looksSealed } from '../../../secrets/sealed-format.ts';
-import { digest } from '../../kit/digest.ts';
 import { normalRepository } from '../../kit/repository.ts';
 import { type GivenJob, type JobFacts, jobFacts } from './job-facts.ts';
 import { decideTrust, sourceRepository } from './trust.ts';
@@ -88,11 +88,7 @@ export function untrustedRecipe(
 }
 
 /** Whether a job with this admission needs another sandbox than the standby. */
-export function wantsOther(
-  pool: PoolConfig | undefined,
-  admission: Extract<Admission, { kind: 'run' }>,
-  stateDir: string,
-): boolean {
+export function wantsOther(pool: PoolConfig | undefined, admission: Extract<Admission, { kind: 'run' }>, stateDir: string) {
   if (admission.trusted) return false;
   if (pool === undefined) return true;
   // A template's path is known only for a slot.
@@ -108,6 +104,5 @@ export function cacheKeyOf({ facts }: Pick<Admission, 'facts'>): string | null {
   const repository = sourceRepository(facts);
   const normal = repository === null ? null : normalRepository(repository);
   if (normal === null) return null;
-  const source = facts.triggeredBy === null ? normal : `triggered ${normal}`;
-  return digest(source, 32);
+  return hash('sha256', facts.triggeredBy === null ? normal : `triggered ${normal}`).slice(0, 32);
 }

@@ -90,9 +90,13 @@ function oneLine(text: string): string {
     .split(/[\r\n\u2028\u2029]+/)
     .map((line) => line.replaceAll(/[\p{Cc}\p{Cf}]+/gu, ' ').trim())
     .filter((line) => line !== '');
-  const line = masked(first);
-  const letters = [...line];
-  return letters.length <= longestTitle ? line : `${letters.slice(0, longestTitle - 1).join('')}…`;
+  return cut(masked(first), longestTitle);
+}
+
+/** Cuts between characters. */
+export function cut(text: string, most: number): string {
+  const letters = [...text];
+  return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
 }
 
 function withJob(url: string, id: string): string {

@@ -97,8 +97,11 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
   async function ask(): Promise<void> {
     asked = clock.now();
     const before = [...runs.values()];
-    const jobs = before.map(({ job }) => job);
-    const states = await stacks.states(stack, jobs, signal);
+    const states = await stacks.states(
+      stack,
+      before.map(({ job }) => job),
+      signal,
+    );
     for (const { job, agent } of before) {
       const run = runs.get(job);
       if (run?.agent === agent) judge(run, states.get(job) ?? 'gone', clock.now() - asked < fresh);

@@ -2,14 +2,14 @@
  * The Stacks API: lists waiting jobs, reserves them for this host, and makes a token that acquires one, or ends one without an
  * agent. Calls and bounds: docs page `apis/agent_api/stacks`; field names: its public Go client. All of a job is foreign.
  */
+import { hash } from 'node:crypto';
 import { z } from 'zod';
 import type { JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
-import { digest } from '../../kit/digest.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
-import type { GivenJob } from '../jobs/job-facts.ts';
+import { cut, type GivenJob } from '../jobs/job-facts.ts';
 
 export interface ScheduledJob {
   readonly id: JobId;
@@ -139,8 +139,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const doing = `get a token that acquires job ${job}`;
       const body = { job_uuids: [job], token_lifetime_seconds: seconds };
       const called = await ask({ method: 'POST', path: at(stack, 'job-acquisition-tokens'), body, doing }, signal);
-      const made = read(called, tokens).job_acquisition_tokens;
-      return made.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
+      return read(called, tokens).job_acquisition_tokens.find(({ job_uuid }) => job_uuid === job)?.job_acquisition_token ?? null;
     },
     /** Ends a reserved job as failed, without an agent. False: the service has ended it, or given it to another. */
     async finish(stack: string, job: JobId, detail: string, signal: AbortSignal): Promise<boolean> {
@@ -161,12 +160,6 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
   };
 }
 
-/** Cuts between characters. */
-function cut(text: string, most: number): string {
-  const letters = [...text];
-  return letters.length <= most ? text : `${letters.slice(0, most - 1).join('')}…`;
-}
-
 /** Their prefix among registrations of agents. */
 const prefix = 'stack ';
 
@@ -182,10 +175,9 @@ export function createStackEntry(
   { host, version, store, clock }: Pick<OpenParts, 'store' | 'clock'> & { readonly host: string; readonly version: string },
 ) {
   const { registrations, owner } = store;
-  const wall = () => clock.wall();
   const write = (change: () => void): void => store.transaction({ durable: false }, change);
   const words = [owner.slice(0, 8), host, service].map((word) => word.replaceAll(/[^A-Za-z0-9]+/g, '-').slice(0, 20));
-  const mark = digest(JSON.stringify([owner, host, service]), 8);
+  const mark = hash('sha256', JSON.stringify([owner, host, service])).slice(0, 8);
   const key = ['onejob', ...words, mark].join('-');
   const agent = `${prefix}${key}`;
   let isKnown = false;
@@ -195,10 +187,10 @@ export function createStackEntry(
     write(() => {
       // A removed row never comes back, which is right for agents.
       if (registrations.get(agent)?.state === 'removed') registrations.forget(agent);
-      registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, wall());
+      registrations.intend({ agent, service, place: queue, name: key, placeholder: true }, clock.wall());
     });
     const remote = await stacks.register(key, queue, { host, onejob: version }, signal);
-    write(() => registrations.made(agent, remote, wall()));
+    write(() => registrations.made(agent, remote, clock.wall()));
     isKnown = true;
   }
 
@@ -229,7 +221,7 @@ export function createStackEntry(
         if (!one.agent.startsWith(prefix)) continue;
         try {
           await stacks.deregister(one.name, signal);
-          write(() => registrations.removed(one.agent, wall()));
+          write(() => registrations.removed(one.agent, clock.wall()));
         } catch (error) {
           signal.throwIfAborted();
           failures.push(error);
