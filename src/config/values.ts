@@ -123,14 +123,8 @@ export const share = measured('percentage', '10%', parseShare, 0, '0%');
 
 /** The same, or `none`, which overrides `defaults`; null. */
 export function orNone<T>(type: z.ZodType<T>) {
-  const understood = z.unknown().transform((found, context): T | null => {
-    if (found === 'none') return null;
-    const parsed = type.safeParse(found);
-    if (parsed.success) return parsed.data;
-    for (const { message } of parsed.error.issues) context.addIssue({ code: 'custom', message });
-    return z.NEVER;
-  });
-  return understood.meta({ title: listed([kindOf(type), code('none')], 'or') });
+  const none = value(() => yes(null));
+  return either((found) => found === 'none', none, type).meta({ title: listed([kindOf(type), code('none')], 'or') });
 }
 
 /** Chooses the type by the kind of the value, so that a problem inside a map is reported at its own key. */
