@@ -41,8 +41,11 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
     }
     case 'oom':
       return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent is allowed to` };
-    case 'timeout':
-      return { code: exitCodes.timeout, line: `job ${id} ran past ${limitText(limit)}` };
+    case 'timeout': {
+      const its =
+        limit === null ? "pool's time limit (timeout in the config)" : `time limit of ${formatDuration(limit)} (--timeout)`;
+      return { code: exitCodes.timeout, line: `job ${id} ran past its ${its}` };
+    }
     case 'disk':
       return {
         code: exitCodes.outOfDisk,
@@ -59,11 +62,6 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
-}
-
-function limitText(limit: number | null): string {
-  if (limit === null) return "its pool's time limit (timeout in the config)";
-  return `its time limit of ${formatDuration(limit)} (--timeout)`;
 }
 
 /** The signal that an exit code of a shell stands for (128 and more), such as `SEGV`; null for any other code. */
