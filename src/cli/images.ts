@@ -159,10 +159,8 @@ async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'
   }
   const texts = new Map<string, string[]>();
   for (const pool of pools.filter(({ name }) => asked.length === 0 || asked.includes(name))) {
-    const text = await textOf(
-      pool,
-      services.find(({ name }) => name === pool.service),
-    );
+    const service = services.find(({ name }) => name === pool.service);
+    const text = await textOf(pool, service);
     texts.set(text, [...(texts.get(text) ?? []), pool.name]);
   }
   return [...texts].map(([text, names]) => ({

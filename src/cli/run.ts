@@ -60,10 +60,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
     release();
     output.progress(null);
     lasting?.connection.close();
-    packing?.then(
-      ({ stream }) => stream.destroy(),
-      () => {},
-    );
+    packing?.then(({ stream }) => stream.destroy()).catch(() => {});
   }
 }
 

@@ -85,14 +85,9 @@ export function oneOf<const T extends readonly string[]>(words: T) {
   return value(
     (found): Parsed<T[number]> => {
       const word = words.find((one) => one === found);
-      return word === undefined
-        ? no(
-            `expected ${listed(
-              words.map((word) => `"${word}"`),
-              'or',
-            )}, found ${describeValue(found)}`,
-          )
-        : yes(word);
+      if (word !== undefined) return yes(word);
+      const quoted = words.map((one) => `"${one}"`);
+      return no(`expected ${listed(quoted, 'or')}, found ${describeValue(found)}`);
     },
     listed(words.map(code), 'or'),
   );
@@ -146,11 +141,8 @@ function code(word: string): string {
 }
 
 function describeValue(found: unknown): string {
-  return typeof found === 'string'
-    ? quote(found)
-    : typeof found === 'number' || typeof found === 'boolean'
-      ? String(found)
-      : describeKind(found);
+  if (typeof found === 'string') return quote(found);
+  return typeof found === 'number' || typeof found === 'boolean' ? String(found) : describeKind(found);
 }
 
 function quote(written: string): string {
