@@ -33,7 +33,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
     if (closed[name].is()) throw new OutputClosed();
-    if (!stream.write(bytes)) await Promise.race([drained(stream), closed[name].promise]);
+    if (!stream.write(bytes)) await Promise.race([new Promise((resolve) => stream.once('drain', resolve)), closed[name].promise]);
     if (closed[name].is()) throw new OutputClosed();
   };
   /** Shows a line that the next one replaces, on terminals only; null removes it. */
@@ -94,10 +94,6 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
 /** What the environment says about colours; null leaves it to the stream. */
 export function colorWanted({ noColor, forceColor }: Environment): boolean | null {
   return noColor ? false : forceColor || null;
-}
-
-function drained(stream: Writable): Promise<void> {
-  return new Promise((resolve) => stream.once('drain', resolve));
 }
 
 function watchClosed(stream: Writable): { is(): boolean; readonly promise: Promise<void> } {
