@@ -8,7 +8,7 @@ import { type Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
-import { messageOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
 import { readFrames } from './frames.ts';
@@ -135,14 +135,14 @@ export function createClient(options: ClientOptions) {
       ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
-    devices: () => ask((schemas) => schemas.deviceList, get('/v1/devices')),
+    devices: () => ask((schemas) => schemas.deviceView.array(), get('/v1/devices')),
     changeDevice(name: string, { act, ...body }: DeviceChange) {
       const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
       return ask((schemas) => schemas.deviceAnswer, call);
     },
     proofs({ device, limit }: Parameters<Manager['proofs']>[0]) {
       const query = new URLSearchParams({ limit: String(limit), ...(device === null ? {} : { device }) });
-      return ask((schemas) => schemas.proofList, get(`/v1/proofs?${query}`));
+      return ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${query}`));
     },
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool: string | null, reason: string) =>
@@ -228,7 +228,7 @@ export function createClient(options: ClientOptions) {
     },
 
     images: {
-      list: (signal) => ask((schemas) => schemas.imageList, { ...get('/v1/images'), signal }),
+      list: (signal) => ask((schemas) => schemas.imageView.array(), { ...get('/v1/images'), signal }),
 
       async make(what, pools, progress, signal) {
         const call = { ...post(`/v1/images/${what}`, { pools }), patience: null, signal };
@@ -260,7 +260,7 @@ export function createClient(options: ClientOptions) {
     } satisfies ImageService,
 
     secrets: {
-      pins: () => ask((schemas) => schemas.pinnedList, get('/v1/secret-pins')),
+      pins: () => ask((schemas) => schemas.pinnedView.array(), get('/v1/secret-pins')),
       allow: (fingerprint, pipelines) =>
         ask((schemas) => schemas.pinnedView, post(pinPath(fingerprint, 'allow'), { pipelines: [...pipelines] })),
       forget: (fingerprint, pipeline) => ask((schemas) => schemas.forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
@@ -322,7 +322,7 @@ function otherVersion(response: http.IncomingMessage, { version, socket }: Clien
 /** The error of a broken request; an OnejobError stays as it is. */
 function connectionError(error: unknown, socket: string): OnejobError {
   if (error instanceof OnejobError) return error;
-  const code = error instanceof Error && 'code' in error ? error.code : null;
+  const code = codeOf(error);
   if (code === 'EACCES' || code === 'EPERM') return socketDenied(socket);
   if (code === 'ENOENT' || code === 'ECONNREFUSED' || code === 'ENOTDIR') {
     return new OnejobError('E_DAEMON_ABSENT', `Cannot reach the daemon: nothing listens on ${socket}.`, {

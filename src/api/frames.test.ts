@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest';
-import { endFrame, errorFrame, type Framed, pieceFrames, readFrames } from './frames.ts';
+import { type Framed, frame, pieceFrames, readFrames } from './frames.ts';
 
 const pieces: Framed[] = [
   { stream: 'stdout', bytes: Buffer.from('hello\0\n') },
@@ -8,7 +8,7 @@ const pieces: Framed[] = [
 ];
 const encoded = Buffer.concat([
   ...pieces.flatMap((piece) => (piece.stream === 'error' ? [] : [...pieceFrames(piece)])),
-  endFrame(),
+  frame('end'),
 ]);
 
 async function* inParts(bytes: Buffer, ...cuts: number[]) {
@@ -46,19 +46,19 @@ test('what is not framed is refused', async () => {
 });
 
 test('an error ends the stream', async () => {
-  expect(await read(inParts(errorFrame('{"code":"E_BUG"}')))).toEqual({ error: '{"code":"E_BUG"}' });
+  expect(await read(inParts(frame('error', '{"code":"E_BUG"}')))).toEqual({ error: '{"code":"E_BUG"}' });
 });
 
 test('a large piece becomes several frames', async () => {
   const bytes = Buffer.alloc(3_000_000, 'x');
   const frames = [...pieceFrames({ stream: 'note', bytes })];
   expect(frames.length).toBe(3);
-  expect((await read(inParts(Buffer.concat([...frames, endFrame()])))).note).toHaveLength(bytes.length);
+  expect((await read(inParts(Buffer.concat([...frames, frame('end')])))).note).toHaveLength(bytes.length);
 });
 
 test('what was written for a terminal is known to be, on either side of a tear', async () => {
   for (const stream of ['stdout', 'stderr'] as const) {
-    const bytes = Buffer.concat([...pieceFrames({ stream, bytes: Buffer.from('ab'), forTerminal: true }), endFrame()]);
+    const bytes = Buffer.concat([...pieceFrames({ stream, bytes: Buffer.from('ab'), forTerminal: true }), frame('end')]);
     const found: Framed[] = [];
     for await (const piece of readFrames(inParts(bytes, 6))) found.push(piece);
     expect(found).toEqual([...'ab'].map((letter) => ({ stream, bytes: Buffer.from(letter), forTerminal: true })));

@@ -21,40 +21,21 @@ const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().op
 const maxPayload = 1 << 20;
 const headerLength = 5;
 
-function header(kind: Kind, length: number): Buffer {
-  const bytes = Buffer.allocUnsafe(headerLength);
-  bytes.writeUInt8(kinds.indexOf(kind), 0);
-  bytes.writeUInt32BE(length, 1);
-  return bytes;
+/** One frame. An empty one lets an answer begin before there is output; that of an `error` has an `errorView` as JSON. */
+export function frame(kind: Kind, payload: Uint8Array | string = ''): Buffer {
+  const bytes = typeof payload === 'string' ? Buffer.from(payload) : payload;
+  const head = Buffer.allocUnsafe(headerLength);
+  head.writeUInt8(kinds.indexOf(kind), 0);
+  head.writeUInt32BE(bytes.length, 1);
+  return Buffer.concat([head, bytes]);
 }
 
 /** One piece as frames. Empty pieces give none. */
 export function* pieceFrames(piece: LogPiece): Generator<Buffer> {
-  if (piece.gap !== undefined) {
-    const body = Buffer.from(JSON.stringify(piece.gap));
-    yield Buffer.concat([header('gap', body.length), body]);
-    return;
-  }
-  for (let from = 0; from < piece.bytes.length; from += maxPayload) {
-    const part = piece.bytes.subarray(from, from + maxPayload);
-    const kind = piece.forTerminal && piece.stream !== 'note' ? forTerminal[piece.stream] : piece.stream;
-    yield Buffer.concat([header(kind, part.length), part]);
-  }
-}
-
-/** Empty; sent first, so that the answer begins before there is output. */
-export function beginFrame(): Buffer {
-  return header('stdout', 0);
-}
-
-export function endFrame(): Buffer {
-  return header('end', 0);
-}
-
-/** `view` is an `errorView` as JSON, which the reader throws. */
-export function errorFrame(view: string): Buffer {
-  const bytes = Buffer.from(view);
-  return Buffer.concat([header('error', bytes.length), bytes]);
+  if (piece.gap !== undefined) return yield frame('gap', JSON.stringify(piece.gap));
+  const kind = piece.forTerminal && piece.stream !== 'note' ? forTerminal[piece.stream] : piece.stream;
+  for (let from = 0; from < piece.bytes.length; from += maxPayload)
+    yield frame(kind, piece.bytes.subarray(from, from + maxPayload));
 }
 
 /** `error` is the last, with an `errorView` as JSON. */

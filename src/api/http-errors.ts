@@ -23,10 +23,6 @@ export function toErrorView(error: unknown): ErrorView {
 
 /** An unknown code is kept in the message. */
 export function fromErrorView({ code, message, hint, retry }: ErrorView): OnejobError {
-  if (isCode(code)) return new OnejobError(code, message, { hint, retry });
+  if (Object.hasOwn(errorCodes, code)) return new OnejobError(code as ErrorCode, message, { hint, retry });
   return new OnejobError('E_API_ANSWER', `${message} (${code})`, { hint, retry });
-}
-
-function isCode(code: string): code is ErrorCode {
-  return Object.hasOwn(errorCodes, code);
 }

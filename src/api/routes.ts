@@ -5,7 +5,7 @@ import { OnejobError } from '../errors.ts';
 import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
-import { beginFrame, endFrame, errorFrame, pieceFrames } from './frames.ts';
+import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import { type ApiRequest, checked, type Routes } from './requests.ts';
@@ -195,12 +195,12 @@ function sourceOf(asked: z.output<typeof logQuery>): LogSource {
 async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: AbortSignal): AsyncGenerator<Buffer> {
   try {
     // The answer begins at once, even if the job waits for hours before its first output.
-    yield beginFrame();
+    yield frame('stdout');
     for await (const piece of skip(pieces, from)) yield* pieceFrames(piece);
     // An aborted source may end like a finished one, so it gets no end frame.
-    if (!signal.aborted) yield endFrame();
+    if (!signal.aborted) yield frame('end');
   } catch (error) {
-    if (!signal.aborted) yield errorFrame(JSON.stringify(toErrorView(error)));
+    if (!signal.aborted) yield frame('error', JSON.stringify(toErrorView(error)));
   }
 }
 

@@ -271,7 +271,6 @@ export const deviceView = z.object({
   hint: z.string().nullable(),
 });
 export type DeviceView = z.infer<typeof deviceView>;
-export const deviceList = z.array(deviceView);
 
 /** Ten years, ms. */
 const longest = 3650 * 86_400_000;
@@ -303,7 +302,7 @@ export type DeviceAnswer = z.infer<typeof deviceAnswer>;
 export const proofsListed = 100;
 export const proofsAtMost = 10_000;
 
-const proofView = z.object({
+export const proofView = z.object({
   device: z.string(),
   slot: z.string(),
   /** The agent that had the device. */
@@ -318,9 +317,8 @@ const proofView = z.object({
   at: z.number(),
 });
 export type ProofView = z.infer<typeof proofView>;
-export const proofList = z.array(proofView);
 
-const imageView = z.object({
+export const imageView = z.object({
   /** Name and tag. */
   reference: z.string(),
   id: z.string(),
@@ -337,7 +335,6 @@ const imageView = z.object({
   containers: z.int(),
 });
 export type ImageView = z.infer<typeof imageView>;
-export const imageList = z.array(imageView);
 
 /** Names of pools; empty for all whose images are built. */
 export const imageRequest = z.strictObject({ pools: z.array(z.string().min(1)).default([]) });
@@ -391,6 +388,5 @@ export const pinnedView = z.object({
   ),
 });
 export type PinnedView = z.infer<typeof pinnedView>;
-export const pinnedList = z.array(pinnedView);
 export const forgetAnswer = z.object({ fingerprint: z.string(), forgotten: z.number() });
 export type ForgetAnswer = z.infer<typeof forgetAnswer>;

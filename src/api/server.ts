@@ -131,8 +131,5 @@ function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
 }
 
 function stopping(): OnejobError {
-  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', {
-    hint: 'Try again when it is back.',
-    retry: true,
-  });
+  return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
 }

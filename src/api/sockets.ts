@@ -21,8 +21,11 @@ export function checkSocketPath(path: string): void {
 /** `stale`: nobody listens. `denied`: this user may not connect, so a daemon may be listening. */
 export type SocketState = 'absent' | 'stale' | 'listening' | 'denied';
 
-/** ECONNRESET: the listener ended before it accepted the connection. */
-const nobody: ReadonlySet<string> = new Set(['ECONNREFUSED', 'ENOTSOCK', 'ECONNRESET']);
+/** ECONNRESET: the listener ended before it accepted the connection. EAGAIN: a full backlog, so the listener is busy. */
+const stateOf: Partial<Record<string, SocketState>> = {
+  ...{ ENOENT: 'absent', ENOTDIR: 'absent', ECONNREFUSED: 'stale', ENOTSOCK: 'stale', ECONNRESET: 'stale' },
+  ...{ EACCES: 'denied', EPERM: 'denied', EAGAIN: 'listening' },
+};
 
 /** Checks whether somebody listens at `path`. Sends nothing. @throws OnejobError E_SOCKET_PATH */
 export function probeSocket(path: string): Promise<SocketState> {
@@ -34,12 +37,9 @@ export function probeSocket(path: string): Promise<SocketState> {
       resolve('listening');
     });
     socket.once('error', (error: NodeJS.ErrnoException) => {
-      if (error.code === 'ENOENT' || error.code === 'ENOTDIR') resolve('absent');
-      else if (error.code !== undefined && nobody.has(error.code)) resolve('stale');
-      else if (error.code === 'EACCES' || error.code === 'EPERM') resolve('denied');
-      // A full backlog: the listener is busy.
-      else if (error.code === 'EAGAIN') resolve('listening');
-      else reject(error);
+      const state = stateOf[error.code ?? ''];
+      if (state === undefined) reject(error);
+      else resolve(state);
     });
   });
 }

@@ -1,6 +1,6 @@
 /** `onejob pause`, `resume`, `drain` and `down`. */
 import { setTimeout as after } from 'node:timers/promises';
-import type { DownRequest, ForgottenView, PoolView, ResumeView } from '../api/schema.ts';
+import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
 import { hasCode } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
@@ -66,7 +66,7 @@ async function end(session: Session, connection: Connection, request: DownReques
   const release = context.process.onSignal(() => interrupted.resolve('interrupted'));
   try {
     const { pid, pools } = await client.status();
-    const jobs = runningIn(pools);
+    const jobs = pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
     // Requested first: once told to end, the daemon may be gone at once.
     const forgotten = request.forget ? client.forgotten().catch(() => null) : [];
     await client.down(request);
@@ -90,11 +90,6 @@ async function end(session: Session, connection: Connection, request: DownReques
     release();
     connection.close();
   }
-}
-
-/** Number of slots with a job. */
-function runningIn(pools: readonly PoolView[]): number {
-  return pools.flatMap(({ slots }) => slots).filter(({ agent }) => agent.job !== null).length;
 }
 
 function count(jobs: number): string {

@@ -52,9 +52,8 @@ export async function listProofs(session: Session, device: string | null, limit:
   const { output } = session;
   const newest = await withDaemon(session, (client) => client.proofs({ device, limit }));
   const proofs = newest.toReversed();
-  if (output.json) for (const proof of proofs) await output.value(proof);
-  else if (proofs.length === 0) await output.print('No proofs yet: onejob makes one after each agent that had devices.');
-  else await output.print(...proofTable(proofs, output.colors, output.width, Date.now()));
+  const lines = () => proofTable(proofs, output.colors, output.width, Date.now());
+  await output.list(proofs, 'No proofs yet: onejob makes one after each agent that had devices.', lines);
   return exitCodes.ok;
 }
 

@@ -8,6 +8,7 @@ import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { checkConfig } from '../config/load.ts';
 import { formatProblem } from '../config/problem.ts';
 import { type OnejobError, toFailure } from '../errors.ts';
+import { fine, problem, warning } from '../finding.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
 import { configSource, type Session } from './session.ts';
 
@@ -18,18 +19,14 @@ const patience = 60_000;
 export async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
   const source = configSource(session);
   const { config, errors, warnings } = await checkConfig(source);
-  const problem = (level: 'error' | 'warning') => (each: (typeof errors)[number]) =>
-    ({ level, subject: 'config', message: formatProblem(each), hint: null }) as const;
   return [
-    { level: 'warning', subject: 'daemon', message: absent.message, hint: absent.hint },
-    ...errors.map(problem('error')),
-    ...warnings.map(problem('warning')),
+    warning('daemon', absent.message, absent.hint),
+    ...errors.map((each) => problem('config', formatProblem(each))),
+    ...warnings.map((each) => warning('config', formatProblem(each))),
     ...(await secretFindings(config, Date.now())),
     ...(errors.length > 0 ? [] : [...weakenedFindings(config), ...(await runtimeFindings())]),
     {
-      level: 'ok',
-      subject: 'not checked',
-      message: 'Only a daemon checks slots, images, caches, GPUs and CI services.',
+      ...fine('not checked', 'Only a daemon checks slots, images, caches, GPUs and CI services.'),
       hint: 'Start one with "onejob up"; for GPUs alone, type "onejob gpus".',
     },
   ];
@@ -43,8 +40,7 @@ export async function doctorAlone(session: Session, absent: OnejobError): Promis
       const found = await Promise.all(runtimes.all.map((runtime) => runtime.check(signal).finally(() => runtime.close?.())));
       return [...runtimes.findings(), ...found.flat()];
     } catch (error) {
-      const { message } = toFailure(error);
-      return [{ level: 'error', subject: 'runtime', message, hint: null }];
+      return [problem('runtime', toFailure(error).message)];
     } finally {
       await rm(stateDir, { recursive: true, force: true });
     }

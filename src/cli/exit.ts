@@ -32,8 +32,12 @@ export function wrongUsage(message: string, hint?: string): OnejobError {
 export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { result, id } = job;
   switch (result?.kind) {
-    case 'code':
-      return { code: result.code, line: signalLine(result.code) };
+    case 'code': {
+      const { code } = result;
+      const signal = signalOf(code);
+      const means = `exit code ${code} means that signal ${code - 128} (${signal}) ended a command of the job`;
+      return { code, line: signal === null ? null : means };
+    }
     case 'signal': {
       const numbers: Readonly<Record<string, number>> = constants.signals;
       const number = numbers[result.signal] ?? numbers[`SIG${result.signal}`] ?? 0;
@@ -41,8 +45,11 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
     }
     case 'oom':
       return { code: exitCodes.outOfMemory, line: `job ${id} was killed because it used more memory than its agent is allowed to` };
-    case 'timeout':
-      return { code: exitCodes.timeout, line: `job ${id} ran past ${limitText(limit)}` };
+    case 'timeout': {
+      const its =
+        limit === null ? "pool's time limit (timeout in the config)" : `time limit of ${formatDuration(limit)} (--timeout)`;
+      return { code: exitCodes.timeout, line: `job ${id} ran past its ${its}` };
+    }
     case 'disk':
       return {
         code: exitCodes.outOfDisk,
@@ -61,20 +68,10 @@ export function verdict(job: JobView, limit: number | null): { readonly code: nu
   }
 }
 
-function limitText(limit: number | null): string {
-  if (limit === null) return "its pool's time limit (timeout in the config)";
-  return `its time limit of ${formatDuration(limit)} (--timeout)`;
-}
-
 /** The signal that an exit code of a shell stands for (128 and more), such as `SEGV`; null for any other code. */
 function signalOf(code: number): string | null {
   const name = Object.entries(constants.signals).find(([, number]) => number === code - 128)?.[0];
   return name?.slice('SIG'.length) ?? null;
-}
-
-function signalLine(code: number): string | null {
-  const signal = signalOf(code);
-  return signal === null ? null : `exit code ${code} means that signal ${code - 128} (${signal}) ended a command of the job`;
 }
 
 /** How much a job has printed: bytes on standard output, lines on standard error. */

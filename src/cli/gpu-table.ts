@@ -3,6 +3,7 @@
  * 60 columns on no UUID is cut, so that it can be copied into a config or a command.
  */
 import type { DeviceView } from '../api/schema.ts';
+import { isInMigMode } from '../config/conditions.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
 import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
@@ -108,7 +109,7 @@ function rowOf(device: Device, { colors, owners, leases }: Page) {
     mig: migText(device),
     state: paint(health.state),
     // Empty if no daemon says what jobs use it for.
-    lease: printable(isSplit(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
+    lease: printable(isInMigMode(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
     held: processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
     holding: processes !== null && processes.length > 0,
   };
@@ -118,11 +119,6 @@ function rowOf(device: Device, { colors, owners, leases }: Page) {
 function ownProcesses({ mig, processes }: Device): readonly GpuProcess[] | null {
   if (mig === null || 'profile' in mig || mig.mode === 'disabled') return processes;
   return processes?.filter(({ gpuInstance }) => gpuInstance === null) ?? null;
-}
-
-/** Whether jobs get its instances. */
-function isSplit({ kind, mig }: Device): boolean {
-  return kind === 'gpu' && mig !== null && 'mode' in mig && mig.mode === 'enabled';
 }
 
 function migText({ mig }: Device): string {

@@ -47,8 +47,7 @@ type Seen = { readonly inventory: Inventory; readonly leases: Leases };
 
 /** Whether to continue. */
 async function pause({ every = 5_000, signal }: GpusFlags): Promise<boolean> {
-  if (signal === undefined) await after(every);
-  else await after(every, undefined, { signal }).catch(() => {});
+  await after(every, undefined, { signal }).catch(() => {});
   return signal?.aborted !== true;
 }
 

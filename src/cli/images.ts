@@ -51,16 +51,8 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
 export async function listImages(session: Session, now = Date.now()): Promise<number> {
   const { output } = session;
   const images = await withImageService(session, (service, signal) => service.list(signal));
-  if (output.json) for (const image of images) await output.value(image);
-  else if (images.length === 0) await output.print('The Engine has no image that onejob built.');
-  else
-    await output.print(
-      ...titledTable(
-        headings,
-        images.map((image) => row(image, now)),
-        output,
-      ),
-    );
+  const rows = images.map((image) => row(image, now));
+  await output.list(images, 'The Engine has no image that onejob built.', () => titledTable(headings, rows, output));
   return exitCodes.ok;
 }
 
@@ -135,9 +127,8 @@ async function here<T>(
   const images = await openPoolImages({ config, env, store, services: services.byName, log: silent });
   parts.defer(() => images.close());
   if (config.pools.some((pool) => pool.imageRecipe?.base === 'auto' && pool.devices.count !== 0)) {
-    const { createProbe } = await import('../gpu/probe.ts');
-    using probe = createProbe({ path: env.path });
-    images.saw(await probe.look());
+    const { lookAtCards } = await import('./share-cards.ts');
+    images.saw(await lookAtCards(session));
   }
   return await work(createImageDesk(images, config.pools), signal);
 }
@@ -168,10 +159,8 @@ async function recipeText({ pools, services }: Pick<Config, 'pools' | 'services'
   }
   const texts = new Map<string, string[]>();
   for (const pool of pools.filter(({ name }) => asked.length === 0 || asked.includes(name))) {
-    const text = await textOf(
-      pool,
-      services.find(({ name }) => name === pool.service),
-    );
+    const service = services.find(({ name }) => name === pool.service);
+    const text = await textOf(pool, service);
     texts.set(text, [...(texts.get(text) ?? []), pool.name]);
   }
   return [...texts].map(([text, names]) => ({

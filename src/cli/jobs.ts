@@ -344,13 +344,12 @@ function toldToEnd(job: JobView): string {
 
 function toldAllToEnd(jobs: readonly JobView[]): string {
   const told = jobs.filter(({ state }) => state !== 'done').length;
+  const before = jobs.length - told;
   const parts = [
-    ...(jobs.length > told
-      ? [`${counted(jobs.length - told)} cancelled before ${jobs.length - told === 1 ? 'it' : 'they'} began`]
-      : []),
-    ...(told > 0 ? [`${counted(told)} told to end`] : []),
+    ...(before > 0 ? [`${counted(before)} cancelled before ${before === 1 ? 'it' : 'they'} began.`] : []),
+    ...(told > 0 ? [`${counted(told)} told to end.`] : []),
   ];
-  return parts.map((part) => `${part}.`).join(' ');
+  return parts.join(' ');
 }
 
 function counted(jobs: number): string {

@@ -3,6 +3,7 @@
  * With `--json` both are JSON, one value per line.
  */
 import type { Writable } from 'node:stream';
+import { toErrorView } from '../api/http-errors.ts';
 import type { Environment } from '../config/environment.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
@@ -32,7 +33,7 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     if (shown) progress(null);
     const stream = name === 'stdout' ? stdout : stderr;
     if (closed[name].is()) throw new OutputClosed();
-    if (!stream.write(bytes)) await Promise.race([drained(stream), closed[name].promise]);
+    if (!stream.write(bytes)) await Promise.race([new Promise((resolve) => stream.once('drain', resolve)), closed[name].promise]);
     if (closed[name].is()) throw new OutputClosed();
   };
   /** Shows a line that the next one replaces, on terminals only; null removes it. */
@@ -58,6 +59,11 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     ...{ json, colors, width, print, value, progress, showsProgress, write },
     /** A result: `result` as one line of JSON with `--json`, otherwise `lines`. */
     result: (result: unknown, lines: () => readonly string[]) => (json ? value(result) : print(...lines())),
+    /** A list: each item as a line of JSON with `--json`; otherwise `lines`, or for an empty list the sentence `nothing`. */
+    async list<T>(items: readonly T[], nothing: string, lines: () => readonly string[]) {
+      if (json) for (const item of items) await value(item);
+      else await print(...(items.length === 0 ? [nothing] : lines()));
+    },
     /** Whether output must not contain escape sequences. */
     plain: !json && !(asked ?? stdout.isTTY === true),
     isTerminal: (stream: 'stdout' | 'stderr') => (stream === 'stdout' ? stdout : stderr).isTTY === true,
@@ -73,13 +79,12 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
     },
     fail(error: unknown) {
       if (error instanceof OutputClosed) return;
+      if (json) return line(JSON.stringify(toErrorView(error)));
       const known = error instanceof OnejobError ? error : null;
-      const message = messageOf(error);
       const hint = known === null ? 'This is a bug in onejob; please report it with the lines above.' : known.hint;
-      if (json) return line(JSON.stringify({ code: known?.code ?? 'E_BUG', message, hint, retry: known?.retry ?? false }));
       if (known === null && error instanceof Error && error.stack !== undefined) line(harmless(error.stack));
       // Messages and hints may contain names and links of a service.
-      for (const [at, each] of harmless(message).split('\n').entries())
+      for (const [at, each] of harmless(messageOf(error)).split('\n').entries())
         line(at === 0 ? errorColors.red(flow('onejob: ', each, columns())) : flow('  ', each, columns()));
       if (hint !== null) line(flow('  ', harmless(hint), columns()));
     },
@@ -89,10 +94,6 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
 /** What the environment says about colours; null leaves it to the stream. */
 export function colorWanted({ noColor, forceColor }: Environment): boolean | null {
   return noColor ? false : forceColor || null;
-}
-
-function drained(stream: Writable): Promise<void> {
-  return new Promise((resolve) => stream.once('drain', resolve));
 }
 
 function watchClosed(stream: Writable): { is(): boolean; readonly promise: Promise<void> } {

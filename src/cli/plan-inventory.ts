@@ -9,7 +9,7 @@ import { readRecording } from '../gpu/recording.ts';
 import { partition } from '../manager/devices/partition.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
-import { printable, titledTable, wrap } from './text.ts';
+import { printable, titledTable } from './text.ts';
 
 /** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a missing recording */
 export async function planInventory(session: Session, recording: string): Promise<number> {
@@ -34,7 +34,7 @@ export async function planInventory(session: Session, recording: string): Promis
   if (!inventory.complete)
     output.say('the recording may not contain all devices of its host, so devices that are missing here may exist there');
   for (const { level, subject, message, hint } of [...inventory.findings, ...findings]) {
-    output.say(wrap(`${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`, output.width ?? 200).join(' '));
+    output.say(`${level}: ${subject}: ${message}${hint === null ? '' : ` -> ${hint}`}`);
   }
   return code;
 }

@@ -3,7 +3,7 @@ import { hasCode } from '../errors.ts';
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { hang, plural, printable, titledTable, wrap } from './text.ts';
+import { hang, plural, printable, titledTable } from './text.ts';
 
 export async function showPlan(session: Session): Promise<number> {
   const { output } = session;
@@ -28,14 +28,13 @@ export async function showDoctor(session: Session): Promise<number> {
   const { colors } = output;
   const marks = { ok: colors.green('ok     '), warning: colors.yellow('warning'), error: colors.red('error  ') };
   const order = { error: 0, warning: 1, ok: 2 };
-  const width = (output.width ?? 100) - 9;
+  const width = output.width ?? 100;
   await output.result(findings, () => {
     const lines = findings
       .toSorted((one, other) => order[one.level] - order[other.level])
       .flatMap(({ level, subject, message, hint }) => {
-        const [first = '', ...more] = wrap(printable(`${subject}: ${message}`), width);
-        const advice = hint === null ? [] : wrap(`-> ${printable(hint)}`, width);
-        return [`${marks[level]}  ${first}`, ...[...more, ...advice].map((line) => ' '.repeat(9) + line)];
+        const advice = hint === null ? [] : hang(' '.repeat(9), `-> ${printable(hint)}`, width);
+        return [...hang(`${marks[level]}  `, printable(`${subject}: ${message}`), width), ...advice];
       });
     const count = (level: 'error' | 'warning') => plural(findings.filter((each) => each.level === level).length, level);
     return [...lines, '', `${count('error')}, ${count('warning')}, ${findings.length} checked.`];

@@ -55,15 +55,12 @@ export async function run(session: Session, options: RunOptions): Promise<number
   } catch (error) {
     if (!signal.aborted) throw error;
     await output.flush();
-    return context.process.exit(signal.reason instanceof Stopped ? signal.reason.code : exitCodes.cancelled);
+    return context.process.exit(interrupts.code);
   } finally {
     release();
     output.progress(null);
     lasting?.connection.close();
-    packing?.then(
-      ({ stream }) => stream.destroy(),
-      () => {},
-    );
+    packing?.then(({ stream }) => stream.destroy()).catch(() => {});
   }
 }
 
@@ -218,16 +215,6 @@ function leave({ output }: Session, id: string): void {
   output.say(`job ${id} is left to the daemon; follow it with "onejob logs -f ${id}", end it with "onejob cancel ${id}"`);
 }
 
-/** The command ends now, whatever is still pending. */
-class Stopped extends Error {
-  readonly code: number;
-
-  constructor(code: number) {
-    super('stopped');
-    this.code = code;
-  }
-}
-
 /** Handles INT and TERM: before there is a job the first ends everything; afterwards the first cancels, and the second leaves. */
 class Interrupts {
   #handlers: { first(): void; second(): void } | null = null;
@@ -235,6 +222,8 @@ class Interrupts {
   readonly #stop = new AbortController();
   /** Aborts when the command should wait for nothing any more. */
   readonly signal = this.#stop.signal;
+  /** Exit code of the command once the signal has aborted. */
+  code: number = exitCodes.cancelled;
 
   on(first: () => void, second: () => void): void {
     this.#handlers = { first, second };
@@ -247,10 +236,11 @@ class Interrupts {
       return;
     }
     this.#handlers?.second();
-    this.#stop.abort(new Stopped(signal === 'SIGINT' ? exitCodes.cancelled : 143));
+    if (signal === 'SIGTERM') this.code = 143;
+    this.#stop.abort();
   }
 
-  /** For work that cannot be cancelled. @throws Stopped */
+  /** For work that cannot be cancelled. @throws the reason of `signal` */
   orStop<T>(work: Promise<T>): Promise<T> {
     return abortable(work, this.signal);
   }

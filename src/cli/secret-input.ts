@@ -2,7 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { resolve } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import { OnejobError } from '../errors.ts';
+import { codeOf, OnejobError } from '../errors.ts';
 import { type PublicKey, parseKeys, parsePublicKeys, type SecretKeys } from '../secrets/keys.ts';
 import { formatOf } from '../secrets/open.ts';
 import { type PipelinePattern, parsePipeline } from '../secrets/pipelines.ts';
@@ -146,8 +146,7 @@ function readText(path: string, option: string): string {
   try {
     return readFileSync(path, 'utf8');
   } catch (error) {
-    const why =
-      error instanceof Error && 'code' in error && error.code === 'ENOENT' ? 'there is no such file' : 'it cannot be read';
+    const why = codeOf(error) === 'ENOENT' ? 'there is no such file' : 'it cannot be read';
     throw new OnejobError('E_SECRET_KEY', `Cannot read the key of ${option} from ${path}: ${why}.`, {
       hint: 'Give a file with a public key, or the key itself: age1… .',
     });

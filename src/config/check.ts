@@ -3,6 +3,7 @@ import { accessSync, constants, statSync } from 'node:fs';
 import { ownQueue } from '../ci/own-queue/type.ts';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/types.ts';
+import { codeOf } from '../errors.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts } from './check-mounts.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
@@ -162,8 +163,7 @@ function unreadable(path: string): string | null {
     accessSync(path, constants.R_OK);
     return null;
   } catch (error) {
-    const isMissing = error instanceof Error && 'code' in error && error.code === 'ENOENT';
-    return isMissing ? 'does not exist' : 'cannot be read by this user';
+    return codeOf(error) === 'ENOENT' ? 'does not exist' : 'cannot be read by this user';
   }
 }
 

@@ -66,11 +66,10 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
   const layout = device.mig;
   if (device.kind === 'gpu') {
     if (mig !== null && mig !== false) return 'is a whole card, but MIG instances are requested';
-    const isSplit = layout !== null && 'mode' in layout && layout.mode === 'enabled';
-    return isSplit ? 'is in MIG mode, so it cannot be given whole' : null;
+    return isInMigMode(device) ? 'is in MIG mode, so it cannot be given whole' : null;
   }
   // An instance may be named without "mig: true".
-  if (mig === null) return names(uuids, device.uuid) ? null : 'is a MIG instance, but whole cards are requested';
+  if (mig === null) return isNamedIn(uuids, device.uuid) ? null : 'is a MIG instance, but whole cards are requested';
   if (mig === false) return 'is a MIG instance, but whole cards are requested';
   if (mig === true) return null;
   const profile = layout !== null && 'profile' in layout ? layout.profile : null;
@@ -78,16 +77,22 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
   return satisfiesProfile(profile, mig) ? null : `is a ${profile}, but ${mig} is requested`;
 }
 
+export function isInMigMode({ mig }: Pick<Device, 'mig'>): boolean {
+  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
+}
+
 function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {
   const { uuids } = request;
   // A card's UUID stands for its instances too.
-  if (uuids.length > 0 && !names(uuids, uuid) && !(parent !== null && names(uuids, parent))) return 'is not named in "uuid"';
+  if (uuids.length > 0 && !isNamedIn(uuids, uuid) && !(parent !== null && isNamedIn(uuids, parent)))
+    return 'is not named in "uuid"';
   if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, but ${request.vendor} is requested`;
   if (request.model === null || matchesModel(model, request.model)) return null;
   return `is a ${model}, but ${JSON.stringify(request.model)} is requested`;
 }
 
-function names(uuids: readonly string[], uuid: string): boolean {
+/** UUIDs differ in case between tools. */
+export function isNamedIn(uuids: readonly string[], uuid: string): boolean {
   return uuids.some((one) => one.toLowerCase() === uuid.toLowerCase());
 }
 

@@ -3,7 +3,7 @@ import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
 import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
-import { fits, whyNot } from './conditions.ts';
+import { fits, isInMigMode, isNamedIn, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 import { listed } from './problem.ts';
 
@@ -136,10 +136,6 @@ function withoutInstances(
   return error(message, `${enable}, then create instances: ${make(able)}.`);
 }
 
-function isInMigMode({ mig }: Device): boolean {
-  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
-}
-
 /** The hardest to fix first; no number of later ones outweighs it. */
 const conditions = ['kind', 'mig', 'vendor', 'uuids', 'model', 'compute', 'memory', 'display'] as const;
 type Miss = { readonly condition: (typeof conditions)[number]; readonly why: string };
@@ -151,7 +147,7 @@ function missesOf(device: Device, asked: DeviceRequest): Miss[] {
     ...{ mig: null, uuids: [], vendor: null, model: null, memory: null, compute: null, display: 'allow' },
   };
   const card: Device = { ...device, kind: 'gpu', mig: null };
-  const named = asked.uuids.some((uuid) => uuid.toLowerCase() === device.uuid.toLowerCase());
+  const named = isNamedIn(asked.uuids, device.uuid);
   const isPart = device.kind === 'mig';
   const kind = isPart === (asked.mig !== null && asked.mig !== false) ? 'mig' : 'kind';
   return conditions.flatMap((condition): Miss[] => {

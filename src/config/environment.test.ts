@@ -17,7 +17,6 @@ it('absent and empty variables are the same', () => {
     handedOn: {},
     noColor: false,
     forceColor: false,
-    ci: false,
     crashAt: null,
     path: '/usr/local/bin:/usr/bin:/bin',
     hostRoot: null,

@@ -53,7 +53,6 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     // https://no-color.org: present and not empty, whatever the value.
     noColor: get('NO_COLOR') !== null,
     forceColor: get('FORCE_COLOR') !== null && get('FORCE_COLOR') !== '0',
-    ci: get('CI') !== null && get('CI') !== 'false',
     /** `release.effect` or the like: for onejob's own tests, see CONTRIBUTING. */
     crashAt: get('ONEJOB_CRASH_AT'),
     /** Where to find the tools of GPU vendors. */

@@ -36,12 +36,10 @@ export function configShow(checked: Checked): ShownValue[] {
   /** Adds a value, or one line for each key of a map. `places`: where it may be written; the first that is written counts. */
   const addFrom = (path: Path, value: unknown, places: readonly Path[]) => {
     if (isPlainMap(value)) {
-      for (const [name, inner] of Object.entries(value))
-        addFrom(
-          [...path, name],
-          inner,
-          places.map((place) => [...place, name]),
-        );
+      for (const [name, inner] of Object.entries(value)) {
+        const within = places.map((place) => [...place, name]);
+        addFrom([...path, name], inner, within);
+      }
       return;
     }
     const place = places.find((one) => writing.has(one));

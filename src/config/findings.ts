@@ -85,20 +85,15 @@ export function weakenedFindings({ pools, services }: Pick<Config, 'pools' | 'se
 
 function given({ recipe, isolation, service }: PoolConfig, whose: string): [key: string, what: string][] {
   const { privileged, pidHost, seccompUnconfined } = recipe.unsafe;
-  const found: [string, string][] = [];
-  if (privileged) found.push(['unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`]);
-  if (pidHost)
-    found.push([
-      'unsafe: { pid_host: true }',
-      `${whose} see the processes of this host, other jobs and their environment among them`,
-    ]);
-  if (seccompUnconfined)
-    found.push(['unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`]);
-  if (recipe.network === 'host') found.push(['network: host', `${whose} can reach everything that listens on this host`]);
-  if (isolation === 'none' && service !== 'own')
-    found.push(['isolation: none', `credentials of service ${service} may be read by other jobs of this host`]);
-  for (const { cache, host } of recipe.mounts)
-    if (cache === null && engineSocketIn(host) !== null)
-      found.push([`volumes: ["${host}:…"]`, `${whose} can do everything on this host`]);
-  return found;
+  const isExposed = isolation === 'none' && service !== 'own';
+  const sockets = recipe.mounts.filter(({ cache, host }) => cache === null && engineSocketIn(host) !== null);
+  const rows: (readonly [isSet: boolean, key: string, what: string])[] = [
+    [privileged, 'unsafe: { privileged: true }', `${whose} can do everything on this host, and use all its devices`],
+    [pidHost, 'unsafe: { pid_host: true }', `${whose} see the processes of this host, other jobs and their environment among them`],
+    [seccompUnconfined, 'unsafe: { seccomp_unconfined: true }', `${whose} may use every system call of this host's kernel`],
+    [recipe.network === 'host', 'network: host', `${whose} can reach everything that listens on this host`],
+    [isExposed, 'isolation: none', `credentials of service ${service} may be read by other jobs of this host`],
+    ...sockets.map(({ host }) => [true, `volumes: ["${host}:…"]`, `${whose} can do everything on this host`] as const),
+  ];
+  return rows.flatMap(([isSet, key, what]) => (isSet ? [[key, what]] : []));
 }

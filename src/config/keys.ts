@@ -53,20 +53,16 @@ export const trustKeys = {
       'Caches of untrusted jobs. `private`: they get the caches that have a name, with a separate folder for each repository; jobs of the same fork share them. One `cache_limit` applies to all of them together.',
     example: 'private',
   }),
-  image: key((v) => v.text('an image such as "debian:stable-slim"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), null, 'image', {
+  image: key((v) => v.text('an image such as "debian:stable-slim"', v.imageName), null, 'image', {
     description: 'Image of untrusted jobs.',
     example: 'ghcr.io/acme/ci-plain:3',
     shown: "the pool's",
   }),
-  network: key(
-    (v) => v.text('a network: "default", "internet", or the name of one', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/),
-    'internet',
-    {
-      description:
-        "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
-      example: 'untrusted-lab',
-    },
-  ),
+  network: key((v) => v.text('a network: "default", "internet", or the name of one', v.networkName), 'internet', {
+    description:
+      "Network of untrusted jobs, with the same values as `network` of the pool and independent of it. `default` lets them reach this host's ports, private networks and a cloud's metadata (169.254.169.254).",
+    example: 'untrusted-lab',
+  }),
 };
 
 export const deviceKeys = {
@@ -123,7 +119,7 @@ export const deviceKeys = {
 };
 
 export const imageKeys = {
-  base: key((v) => v.text('an image, or "auto"', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u), null, 'image or `auto`', {
+  base: key((v) => v.text('an image, or "auto"', v.imageName), null, 'image or `auto`', {
     description: 'The image to build on.',
     example: '"ubuntu:24.04"',
   }),
@@ -213,12 +209,7 @@ export const poolKeys = {
     example: 'cdi',
   }),
   image: key(
-    (v) =>
-      v.either(
-        v.isMap,
-        v.strict(imageKeys),
-        v.text('an image such as "debian:stable-slim", "auto" or a map', /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u),
-      ),
+    (v) => v.either(v.isMap, v.strict(imageKeys), v.text('an image such as "debian:stable-slim", "auto" or a map', v.imageName)),
     'debian:stable-slim',
     'image, `auto` or map',
     {
@@ -298,15 +289,11 @@ export const poolKeys = {
       'Limits of the processes: a number, `unlimited`, or `{ soft: …, hard: … }`. Without a limit for `core`, no core dumps are written.',
     example: '{ nofile: 65536, memlock: unlimited }',
   }),
-  network: key(
-    (v) => v.text('a network: "default", "internet", "none", "host" or a name', /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/),
-    'default',
-    {
-      description:
-        "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
-      example: 'none',
-    },
-  ),
+  network: key((v) => v.text('a network: "default", "internet", "none", "host" or a name', v.networkName), 'default', {
+    description:
+      "`default`: a bridge of onejob's own on which agents cannot reach each other. `internet`: the same without private ranges and the host. `none`. `host`: the host's own. Or the name of a network of the Engine.",
+    example: 'none',
+  }),
   user: key((v) => v.user, undefined, 'text', {
     description:
       'User that jobs run as, with a group after a colon. A number means the same user as on the host: the user with that number there can read the memory and environment of jobs.',

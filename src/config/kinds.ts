@@ -19,6 +19,9 @@ export function strict<S extends Keys>(keys: S) {
   return z.strictObject(Object.fromEntries(shape) as { [K in keyof S]: z.ZodOptional<ReturnType<S[K]['type']>> });
 }
 
+export const imageName = /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u;
+export const networkName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/;
+
 export const rules = ['refuse', 'run-without-secrets'] as const;
 export const rule = oneOf(rules);
 

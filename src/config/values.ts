@@ -85,14 +85,9 @@ export function oneOf<const T extends readonly string[]>(words: T) {
   return value(
     (found): Parsed<T[number]> => {
       const word = words.find((one) => one === found);
-      return word === undefined
-        ? no(
-            `expected ${listed(
-              words.map((word) => `"${word}"`),
-              'or',
-            )}, found ${describeValue(found)}`,
-          )
-        : yes(word);
+      if (word !== undefined) return yes(word);
+      const quoted = words.map((one) => `"${one}"`);
+      return no(`expected ${listed(quoted, 'or')}, found ${describeValue(found)}`);
     },
     listed(words.map(code), 'or'),
   );
@@ -123,14 +118,8 @@ export const share = measured('percentage', '10%', parseShare, 0, '0%');
 
 /** The same, or `none`, which overrides `defaults`; null. */
 export function orNone<T>(type: z.ZodType<T>) {
-  const understood = z.unknown().transform((found, context): T | null => {
-    if (found === 'none') return null;
-    const parsed = type.safeParse(found);
-    if (parsed.success) return parsed.data;
-    for (const { message } of parsed.error.issues) context.addIssue({ code: 'custom', message });
-    return z.NEVER;
-  });
-  return understood.meta({ title: listed([kindOf(type), code('none')], 'or') });
+  const none = value(() => yes(null));
+  return either((found) => found === 'none', none, type).meta({ title: listed([kindOf(type), code('none')], 'or') });
 }
 
 /** Chooses the type by the kind of the value, so that a problem inside a map is reported at its own key. */
@@ -152,11 +141,8 @@ function code(word: string): string {
 }
 
 function describeValue(found: unknown): string {
-  return typeof found === 'string'
-    ? quote(found)
-    : typeof found === 'number' || typeof found === 'boolean'
-      ? String(found)
-      : describeKind(found);
+  if (typeof found === 'string') return quote(found);
+  return typeof found === 'number' || typeof found === 'boolean' ? String(found) : describeKind(found);
 }
 
 function quote(written: string): string {

@@ -29,10 +29,7 @@ Examples:
 It reads the host directly and needs no daemon.
 Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all GPUs could be read; 2 wrong usage.`);
   gpus.does(failed, async (session, flags: GpusFlags) => (await import('../gpus.ts')).showGpus(session, flags));
-  addDeviceCommands(program, gpus);
-}
 
-function addDeviceCommands(program: Cli, gpus: Cli): void {
   // An option after the name of one of these commands belongs to it.
   gpus.enablePositionalOptions();
   const change = <F>(command: Cli, of: (flags: F, session: Session) => Promise<DeviceChange>) =>

@@ -54,10 +54,8 @@ export class Cli extends Command {
     more: (...given: unknown[]) => GlobalFlags = () => ({}),
   ): void {
     this.action((...given: Given) => {
-      const run = this.#act(
-        (session) => work(session, ...given),
-        (error) => onError(error, ...given),
-      );
+      const command = (session: Session) => work(session, ...given);
+      const run = this.#act(command, (error) => onError(error, ...given));
       return run({ ...this.opts(), ...more(...given) });
     })
       .optionsGroup('Options of every command:')

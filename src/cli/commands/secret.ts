@@ -7,14 +7,7 @@ const codes = 'Exit codes: 0; 1 if it failed, with the reason; 2 wrong usage.';
 
 export function addSecretCommands(program: Cli): void {
   const secret = program.command('secret').description('manage encrypted values for pipelines, and the keys that decrypt them');
-  addKeygen(secret);
-  addEncrypt(secret);
-  addDecrypt(secret);
-  addRotate(secret);
-  addPins(secret);
-}
 
-function addKeygen(secret: Cli): void {
   secret
     .command('keygen')
     .description('create a private key in a file that only this user can read, and print its public key')
@@ -32,9 +25,7 @@ ${codes}`)
     .does(wrongOrFailed, async (session, file: string, flags: KeygenFlags) =>
       (await import('../secret.ts')).keygen(session, file, flags),
     );
-}
 
-function addEncrypt(secret: Cli): void {
   secret
     .command('encrypt')
     .description('encrypt a value for one variable of one pipeline; type it at a hidden prompt, or pass it on standard input')
@@ -54,9 +45,7 @@ Examples:
 One newline at the end of standard input is removed; nothing else changes. On a terminal it prints lines for the
 pipeline; into a pipe it prints only the encrypted value. ${codes}`)
     .does(wrongOrFailed, async (session, flags: EncryptFlags) => (await import('../secret.ts')).encrypt(session, flags));
-}
 
-function addDecrypt(secret: Cli): void {
   secret
     .command('decrypt')
     .description('decrypt the value on standard input, in either format, and print it')
@@ -68,9 +57,7 @@ Examples:
 
 Standard output is exactly the value; standard error names its variable and pipelines. ${codes}`)
     .does(wrongOrFailed, async (session, flags: { key: string }) => (await import('../secret.ts')).decrypt(session, flags));
-}
 
-function addRotate(secret: Cli): void {
   secret
     .command('rotate')
     .description('re-encrypt every value in a text for another key; everything else stays the same, byte for byte')
@@ -88,9 +75,7 @@ Values in the new format keep their variable and pipelines. Before you name a pi
 belong to it: the author of the text could have copied them from elsewhere.
 Exit codes: 0; 1 when a value was left unchanged, with its line and the reason; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, flags: RotateFlags) => (await import('../secret.ts')).rotate(session, flags));
-}
 
-function addPins(secret: Cli): void {
   secret
     .command('pins')
     .description('list values in the old format that were used on this host, and which pipelines may use them')
