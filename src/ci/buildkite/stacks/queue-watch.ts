@@ -41,11 +41,8 @@ export function watchQueue(
     const isLookedAfter = (job: JobId): boolean => reservations.of(job) !== null || runs.of(job) !== null;
     const left = rows.unended().filter(({ id, pool }) => isOfQueue(pool) && !isLookedAfter(id));
     if (left.length === 0) return;
-    const states = await stacks.states(
-      stack,
-      left.map(({ id }) => id),
-      signal,
-    );
+    const ids = left.map(({ id }) => id);
+    const states = await stacks.states(stack, ids, signal);
     const picks: JobPick[] = [];
     for (const { id, pool } of left) {
       const state = states.get(id) ?? 'gone';
@@ -114,15 +111,10 @@ export function watchQueue(
     for (const job of late) told.add(job);
     for (const job of told) if (told.size > mostTold) told.delete(job);
     const detail = `onejob on ${shared.host}: every slot that fits is busy; this job waits for one`;
-    await stacks
-      .notify(
-        stack,
-        late.slice(0, pageSize).map((job) => ({ job, detail })),
-        signal,
-      )
-      .catch((error: unknown) => {
-        if (!signal.aborted) log.info('failed to report why jobs wait', { queue, reason: toFailure(error).message });
-      });
+    const notes = late.slice(0, pageSize).map((job) => ({ job, detail }));
+    await stacks.notify(stack, notes, signal).catch((error: unknown) => {
+      if (!signal.aborted) log.info('failed to report why jobs wait', { queue, reason: toFailure(error).message });
+    });
   }
 
   async function turn(): Promise<void> {

@@ -97,11 +97,8 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
   async function ask(): Promise<void> {
     asked = clock.now();
     const before = [...runs.values()];
-    const states = await stacks.states(
-      stack,
-      before.map(({ job }) => job),
-      signal,
-    );
+    const jobs = before.map(({ job }) => job);
+    const states = await stacks.states(stack, jobs, signal);
     for (const { job, agent } of before) {
       const run = runs.get(job);
       if (run?.agent === agent) judge(run, states.get(job) ?? 'gone', clock.now() - asked < fresh);
