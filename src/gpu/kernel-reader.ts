@@ -21,15 +21,6 @@ export interface KernelLook {
   readonly mark: KernelMark;
 }
 
-/** For a log that was not read. */
-export const noKernelLook: KernelLook = {
-  readable: false,
-  why: 'onejob did not read the kernel log.',
-  events: [],
-  lost: false,
-  mark: { seq: null, at: null },
-};
-
 export type KernelLog = ReturnType<typeof createKernelLog>;
 
 interface KernelLogOptions {

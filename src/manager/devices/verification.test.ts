@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { noKernelLook } from '../../../test/kit/gpu.ts';
 import { DeviceHost } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
 import type { Slot } from '../../core/slot.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { noGpus } from '../../gpu/inventory.ts';
 import type { KernelEvent } from '../../gpu/kernel-log.ts';
-import { noKernelLook } from '../../gpu/kernel-reader.ts';
 import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
 import { createVerifier } from './verification.ts';
 
