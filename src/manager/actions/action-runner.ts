@@ -6,9 +6,7 @@ import { type Clock, sleep } from '../../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
 
 /** One executor per kind of action. Each is idempotent, ends early when aborted, and returns events. */
-export type Executors = {
-  [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
-};
+export type Executors = { [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]> };
 
 /** `intent`: committed, nothing done. `effect`: done, nothing recorded. `record`: the outcome is committed. */
 export type Boundary = `${keyof ActionArgs}.${'intent' | 'effect' | 'record'}`;
