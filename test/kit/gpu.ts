@@ -54,7 +54,6 @@ export const owner = (pid: number, more: Partial<ProcessOwner> = {}): [number, P
   pid,
   {
     pid,
-    start: '1',
     state: 'S',
     uid: 1001,
     user: 'alice',
@@ -75,12 +74,9 @@ export const hostFinding = (code: string, message = 'It failed.'): GpuFinding =>
 });
 export const parseKernelLog = (text: string): KernelEvent[] => text.split('\n').flatMap(createKernelParser());
 /** For a log that was not read. */
-export const noKernelLook: KernelLook = {
-  ...{ readable: false, why: 'onejob did not read the kernel log.', events: [], lost: false, mark: { seq: null, at: null } },
-};
+export const noKernelLook: KernelLook = { readable: false, events: [], lost: false, mark: { seq: null, at: null } };
 export const log = (text: string): KernelLook => ({
   readable: true,
-  why: null,
   events: parseKernelLog(text),
   lost: false,
   mark: { seq: 9, at: 9 },

@@ -44,12 +44,11 @@ beforeEach(() => {
     registry,
     probe: {
       look: async () => ({ ...noGpus, driver: '580.1', devices, ...more }),
-      timeouts: 0,
       near: () => 0,
       [Symbol.dispose]() {},
     },
     kernel: {
-      look: async () => ({ ...noKernelLook, readable: true, why: null, events, mark: { seq: seq++, at: null } }),
+      look: async () => ({ ...noKernelLook, readable: true, events, mark: { seq: seq++, at: null } }),
       [Symbol.dispose]() {},
     },
     owner: 'me',
