@@ -6,13 +6,13 @@ import { systemClock as clock } from '../src/clock.ts';
 import type { PoolConfig } from '../src/config/config.ts';
 import { emptySlot } from '../src/core/slot.ts';
 import type { Inventory } from '../src/gpu/inventory.ts';
-import { noKernelLook } from '../src/gpu/kernel-reader.ts';
 import { nvidiaInventory } from '../src/gpu/nvidia/nvidia.ts';
 import { createDeviceWatch } from '../src/manager/devices/device-watch.ts';
 import { KnownDevices } from '../src/manager/devices/known-devices.ts';
 import { createDeviceRegistry } from '../src/manager/devices/registry.ts';
 import { createVerifier } from '../src/manager/devices/verification.ts';
 import { openStore } from '../src/store/store.ts';
+import { noKernelLook } from '../test/kit/gpu.ts';
 import { type Stats, stats } from './stats.ts';
 
 const recordings = join(import.meta.dirname, '../test/fixtures/gpu/nvidia-smi/xml');
@@ -66,7 +66,7 @@ export async function proving(rounds: number): Promise<Stats> {
       clock,
       log,
       registry,
-      probe: { look: async () => idle, timeouts: 0, near: () => 0, [Symbol.dispose]() {} },
+      probe: { look: async () => idle, near: () => 0, [Symbol.dispose]() {} },
       kernel: { look: async () => noKernelLook, [Symbol.dispose]() {} },
       owner: 'bench',
       slots: () => slots,

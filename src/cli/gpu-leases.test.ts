@@ -45,7 +45,6 @@ function session(json: boolean, own = 'onejob.sock', system: string | null = nul
 }
 
 const probe: Probe = {
-  timeouts: 0,
   near: () => 0,
   look: async () => ({ ...noGpus, devices: [gpu(0), gpu(1)] }),
   [Symbol.dispose]() {},

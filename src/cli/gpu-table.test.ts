@@ -114,7 +114,6 @@ test('omits empty columns, and marks what is unknown', () => {
 test('holders are named with their owners, what computes first, at most two', () => {
   const owner: ProcessOwner = {
     pid: 42,
-    start: '1',
     state: 'S',
     uid: 1000,
     user: 'alice',

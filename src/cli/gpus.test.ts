@@ -147,7 +147,6 @@ function session(args: readonly string[], terminal = false): { readonly session:
 function scripted(inventories: readonly Inventory[], stop: () => void): Probe {
   const left = [...inventories];
   return {
-    timeouts: 0,
     near: () => 0,
     async look() {
       const next = left.shift();

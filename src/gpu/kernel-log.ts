@@ -5,14 +5,10 @@
 import { normalPci } from './pci.ts';
 
 export interface KernelEvent {
-  /**
-   * For one GPU: `xid` an error with a number, `fallen-off` it left the bus without one, `rm-init` it could not be
-   * initialised, `reset-needed` the driver asks for a reset. For the host: `not-probed` another driver holds its GPUs,
-   * `probe-failed` the module could not take some, `library-mismatch` a program uses another driver's library.
-   */
-  readonly kind: 'xid' | 'fallen-off' | 'rm-init' | 'reset-needed' | 'not-probed' | 'probe-failed' | 'library-mismatch';
-  /** `0000:9b:00`, as `Device.pciId` without the function, which Xid lines do not print; null for the host. */
-  readonly pciId: string | null;
+  /** A numbered error; it left the bus without a number; it could not be initialised; the driver asks for a reset. */
+  readonly kind: 'xid' | 'fallen-off' | 'rm-init' | 'reset-needed';
+  /** `0000:9b:00`, as `Device.pciId` without the function, which Xid lines do not print. */
+  readonly pciId: string;
   readonly xid: number | null;
   /** MIG instance that the driver blames, as it numbers it. */
   readonly gpuInstance: number | null;
@@ -45,11 +41,6 @@ export function pciPlace(address: string): string | null {
   return normalPci(plain.replace(/^00([0-9a-f]{2}:[0-9a-f]{2})$/i, '$1'))?.slice(0, -2) ?? null;
 }
 
-export function parseKernelLog(text: string): KernelEvent[] {
-  const take = createKernelParser();
-  return text.split('\n').flatMap(take);
-}
-
 const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?`;
 const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
 const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
@@ -76,8 +67,6 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
       const blamed = { gpuInstance: numberOr(gpuInstance), computeInstance: numberOr(computeInstance) };
       return [{ ...make('xid', pciId, head, body), xid: Number(number), ...blamed }];
     }
-    const kind = hostKind(body);
-    if (kind !== null) return [make(kind, null, head, body)];
     const pciId = pciPlace(gpuLine.exec(body)?.[1] ?? '');
     if (pciId === null) return [];
     if (/\bfallen off the bus\b/.test(body)) return [make('fallen-off', pciId, head, body)];
@@ -125,14 +114,7 @@ function unstamp(line: string): { head: Head; body: string | null } {
   return { head: { at: seconds === undefined ? null : Number(seconds), seq: null }, body: (found[2] ?? '').trim() };
 }
 
-function hostKind(body: string): KernelEvent['kind'] | null {
-  if (/probe routine was not called for \d+ device/.test(body)) return 'not-probed';
-  if (/probe routine failed for \d+ device/.test(body)) return 'probe-failed';
-  if (/^API mismatch\b/.test(body)) return 'library-mismatch';
-  return null;
-}
-
-function make(kind: KernelEvent['kind'], pciId: string | null, head: Head, body: string): KernelEvent {
+function make(kind: KernelEvent['kind'], pciId: string, head: Head, body: string): KernelEvent {
   // A program chooses its own name, and the driver prints it.
   const printable = body.replace(/\s+/g, ' ').replace(/[^\x20-\x7e]/g, '?');
   const text = printable.replace(/^(NVRM: )?/, 'NVRM: ').slice(0, 400);

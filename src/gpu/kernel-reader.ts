@@ -12,23 +12,12 @@ import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-
 /** What the kernel log contains now. */
 export interface KernelLook {
   readonly readable: boolean;
-  /** Why it is not readable, as a sentence. */
-  readonly why: string | null;
   readonly events: readonly KernelEvent[];
   /** Whether records were overwritten before they could be read, so that an error may have been missed. */
   readonly lost: boolean;
   /** Its end. Stored with an agent's baseline, it tells what came later. */
   readonly mark: KernelMark;
 }
-
-/** For a log that was not read. */
-export const noKernelLook: KernelLook = {
-  readable: false,
-  why: 'onejob did not read the kernel log.',
-  events: [],
-  lost: false,
-  mark: { seq: null, at: null },
-};
 
 export type KernelLog = ReturnType<typeof createKernelLog>;
 
@@ -109,11 +98,11 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
 
   const look = async (): Promise<KernelLook> => {
     const why = await readAll();
-    const sentence = why === null ? null : `The kernel log ${path} cannot be read: ${why}.`;
-    if (sentence !== null && !said) say?.(unreadable(sentence));
-    said = sentence !== null;
-    const mark = { seq: sentence === null ? lastSeq : null, at: uptime() };
-    return { readable: sentence === null, why: sentence, events: [...events.values()], lost: isLost, mark };
+    const readable = why === null;
+    if (!readable && !said) say?.(unreadable(`The kernel log ${path} cannot be read: ${why}.`));
+    said = !readable;
+    const mark = { seq: readable ? lastSeq : null, at: uptime() };
+    return { readable, events: [...events.values()], lost: isLost, mark };
   };
 
   return {

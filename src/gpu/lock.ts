@@ -69,7 +69,7 @@ export function createLocks(options: LockOptions) {
   const usual = [ofRoot, ...shared];
   const folders = [...new Set([dir, ...(options.others ?? (usual.includes(dir) ? usual : []))])];
   const isMine = ({ holder, uid }: Found) => uid === process.getuid?.() && holder?.owner === owner && holder.boot === bootId;
-  const mine = new Set(list(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
+  const mine = new Set(locksIn(dir).flatMap((lock) => (isMine(lock) ? lock.uuid : [])));
 
   // A manager of this owner that was killed while it wrote a lock left a file that only this owner knows.
   for (const name of isFolder(dir) ? namesIn(dir) : [])
@@ -105,23 +105,17 @@ export function createLocks(options: LockOptions) {
         if (made) remove(path);
         return `its lock ${path} cannot be written (${error instanceof Error ? error.message : error})`;
       }
-      for (const lock of list(dir))
+      for (const lock of locksIn(dir))
         if (lock.uuid === uuid && lock.holder !== null && lock.holder.boot !== bootId) remove(lock.path);
       return null;
     },
     /** Gives up all but these. */
     keep(uuids: ReadonlySet<DeviceId>): void {
-      const gone = folders.flatMap(list).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
+      const gone = folders.flatMap(locksIn).filter((lock) => isMine(lock) && !uuids.has(lock.uuid));
       const stuck = new Set(gone.filter(({ path }) => !remove(path)).map(({ uuid }) => uuid));
       for (const uuid of mine) if (!uuids.has(uuid) && !stuck.has(uuid)) mine.delete(uuid);
     },
   };
-}
-
-/** Every lock in a folder with its holder, null for a lock that cannot be read; the newest of several for one device. */
-export function locksIn(dir: string): Map<DeviceId, LockHolder | null> {
-  const locks = list(dir).toSorted((a, b) => a.written - b.written);
-  return new Map(locks.map(({ uuid, holder }) => [uuid, holder]));
 }
 
 function pathOf(folder: string, uuid: DeviceId, boot = ''): string {
@@ -133,12 +127,10 @@ interface Found {
   readonly holder: LockHolder | null;
   readonly path: string;
   readonly uid: number;
-  /** ms since 1970. */
-  readonly written: number;
 }
 
 /** The locks in a folder; empty where it cannot be read. */
-function list(dir: string): readonly (Found & { readonly uuid: DeviceId })[] {
+export function locksIn(dir: string): readonly (Found & { readonly uuid: DeviceId })[] {
   if (!isFolder(dir)) return [];
   return namesIn(dir).flatMap((name) => {
     const device = /^([^@]+)(?:@[^@]+)?\.lock$/.exec(name)?.[1];
@@ -180,15 +172,14 @@ function read(path: string): Found | null {
   } catch (error) {
     if (['ENOENT', 'ENOTDIR', 'ELOOP', 'ENXIO'].includes(codeOf(error))) return null;
     if (codeOf(error) !== 'EACCES') throw error;
-    const { uid, mtimeMs: written } = lstatSync(path);
-    return { holder: null, path, uid, written };
+    return { holder: null, path, uid: lstatSync(path).uid };
   }
   try {
-    const { uid, size, mtimeMs: written, ...found } = fstatSync(fd);
-    if ((found.mode & constants.S_IFMT) !== constants.S_IFREG || size > largest) return null;
+    const { uid, size, mode } = fstatSync(fd);
+    if ((mode & constants.S_IFMT) !== constants.S_IFREG || size > largest) return null;
     const bytes = Buffer.alloc(largest);
     const text = bytes.toString('utf8', 0, readSync(fd, bytes, 0, largest, 0));
-    return { holder: content.safeParse(jsonOf(text)).data ?? null, path, uid, written };
+    return { holder: content.safeParse(jsonOf(text)).data ?? null, path, uid };
   } finally {
     closeSync(fd);
   }

@@ -53,6 +53,7 @@ export function createProbe(options: ProbeOptions) {
   const closed = new AbortController();
   const askIntel = createIntel();
   const amdNames = new Map<string, string>();
+  /** Looks in a row in which a tool timed out: from 2 on the host's GPUs must not be used. */
   let timeouts = 0;
   let near: Near = () => 0;
   let placed = '';
@@ -123,10 +124,6 @@ export function createProbe(options: ProbeOptions) {
   const young = (flight: Flight | null, age: number): flight is Flight => flight !== null && now() - flight.begun <= age;
 
   return {
-    /** Looks in a row in which a tool timed out: from 2 on the host's GPUs must not be used. */
-    get timeouts() {
-      return timeouts;
-    },
     /** How close the devices seen last are; always 0 unless `topology` is set. */
     get near() {
       return near;

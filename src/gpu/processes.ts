@@ -12,8 +12,6 @@ import { mayBeOn } from './mig.ts';
 
 export interface ProcessOwner {
   readonly pid: number;
-  /** Clock ticks since boot: pid and start identify one process (proc(5)). */
-  readonly start: string;
   /** As in `ps`: `D` waits inside the kernel and cannot be killed, `Z` has ended. */
   readonly state: string;
   readonly uid: number | null;
@@ -64,7 +62,6 @@ function readOwner(at: string, pid: number, users: ReadonlyMap<number, string>, 
   const command = line.slice(line.indexOf('(') + 1, line.lastIndexOf(')'));
   return {
     pid,
-    start: stat.start,
     state: stat.state,
     uid,
     user: uid === null ? null : (users.get(uid) ?? null),

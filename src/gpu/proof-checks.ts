@@ -8,7 +8,7 @@ import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
 import { sameProfile } from './mig.ts';
 import { formatMiB, type Holder, type Holders, ownMemory } from './processes.ts';
 import type { Baseline, ProofInput } from './proof.ts';
-import { gradeXid } from './xid.ts';
+import xids from './xid.json' with { type: 'json' };
 
 /** Why a device is dirty. `code` is a stable word for programs. */
 export type Fault = {
@@ -309,4 +309,25 @@ function hintFor(remedy: Fault['remedy'], uuid: string, parent: string | null): 
 
 function wasRebooted(before: string | null, now: string | null): boolean {
   return before !== null && now !== null && before !== now;
+}
+
+/**
+ * `application`: a program's fault, the GPU stays usable. `info`: a record, nothing to do now. `reset`: usable again after
+ * a reset. `restart`: only after the host restarted. `hardware`: for the owner and the vendor. `unknown`: not in our copy of
+ * the catalogue, so the GPU must not be used before a later look found it healthy.
+ */
+export type XidGrade = 'application' | 'info' | 'reset' | 'restart' | 'hardware' | 'unknown';
+
+const known = new Map(
+  (Object.entries(xids.grades) as [XidGrade, Record<string, string>][]).flatMap(([grade, all]) =>
+    Object.entries(all).map(([xid, meaning]) => [xid, { grade, meaning }] as const),
+  ),
+);
+
+/**
+ * What one of NVIDIA's error numbers ("Xid", in the kernel log) means for the next use of a GPU, in a few words without the number.
+ * `xid.json` has the sources; a number that the catalogue does not grade is `unknown`.
+ */
+export function gradeXid(xid: number): { readonly grade: XidGrade; readonly meaning: string } {
+  return known.get(String(xid)) ?? { grade: 'unknown', meaning: 'not known to onejob' };
 }

@@ -2,8 +2,8 @@
 import { readdirSync } from 'node:fs';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { noKernelLook } from '../../test/kit/gpu.ts';
 import type { Inventory } from './inventory.ts';
-import { noKernelLook } from './kernel-reader.ts';
 import { baselineOf, judge, type Verdict } from './proof.ts';
 import { readRecording } from './recording.ts';
 

@@ -61,7 +61,7 @@ describe('the kernel log', () => {
   });
 
   test('not readable: said, and no hindrance', () => {
-    const kernel: KernelLook = { readable: false, why: 'no', events: [], lost: false, mark: { seq: null, at: 1 } };
+    const kernel: KernelLook = { readable: false, events: [], lost: false, mark: { seq: null, at: 1 } };
     const found = verdict({ input: { kernel } });
     expect(found.kind).toBe('clean');
     expect(found.evidence.checks).toContainEqual({

@@ -70,7 +70,7 @@ export function deviceFindings(
   slots: readonly Slot[],
 ): FindingView[] {
   // Problems that instances have because of their GPU are reported once, for the GPU.
-  const views = deviceViews(registry, slots).filter(({ uuid, state }) => state === 'unknown' || state === registry.stateOf(uuid));
+  const views = deviceViews(registry, slots).filter(({ uuid, state }) => state === registry.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
   const found = [...fault, ...views.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
   if (found.length > 0 || registry.inventory === null) return found;

@@ -97,19 +97,16 @@ export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'servic
 
 const noLimit = 2 ** 31 - 1;
 
+interface PruneJobsParts extends Pick<HousekeepingParts, 'clock' | 'queue'> {
+  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
+  readonly logs: Pick<LogFolder, 'files'>;
+}
+
 /**
  * `onejob jobs prune`: deletes jobs that ended longer ago than given, with everything that is kept of them, before `keep_jobs`
  * does.
  */
-export function createPruneJobs({
-  store,
-  queue,
-  clock,
-  logs,
-}: Pick<HousekeepingParts, 'clock' | 'queue'> & {
-  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
-  readonly logs: Pick<LogFolder, 'files'>;
-}) {
+export function createPruneJobs({ store, queue, clock, logs }: PruneJobsParts) {
   return async ({ olderThan, dryRun }: PruneRequest): Promise<PrunedView> => {
     const now = clock.wall();
     const jobs = store.jobs.endedBefore(now - olderThan, noLimit);

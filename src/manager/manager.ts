@@ -18,24 +18,9 @@ import type { Shutdown } from './loop/shutdown.ts';
 import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
 import { planLines, poolViews, waitingReason } from './status.ts';
 
-type LoopOfManager = Pick<
-  Loop,
-  | 'reconciler'
-  | 'observer'
-  | 'followers'
-  | 'logs'
-  | 'runtimes'
-  | 'holds'
-  | 'deviceManager'
-  | 'noteOf'
-  | 'nameOf'
-  | 'probe'
-  | 'fingerprints'
->;
-
 export interface ManagerParts {
   readonly clock: Clock;
-  readonly loop: LoopOfManager;
+  readonly loop: Omit<Loop, 'images' | 'caches' | typeof Symbol.asyncDispose>;
   readonly shutdown: Pick<Shutdown, 'begin' | 'clients' | 'forgotten' | 'isEnding'>;
   readonly queue: OwnQueue;
   /** All CI services but the own queue. */

@@ -1,6 +1,6 @@
 /** A device, what was on it and what is, for tests of the clean-slot proof. */
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../../src/gpu/inventory.ts';
-import { parseKernelLog } from '../../src/gpu/kernel-log.ts';
+import { createKernelParser, type KernelEvent } from '../../src/gpu/kernel-log.ts';
 import type { KernelLook } from '../../src/gpu/kernel-reader.ts';
 import type { ProcessOwner } from '../../src/gpu/processes.ts';
 import { baselineOf, judge, type ProofInput } from '../../src/gpu/proof.ts';
@@ -54,7 +54,6 @@ export const owner = (pid: number, more: Partial<ProcessOwner> = {}): [number, P
   pid,
   {
     pid,
-    start: '1',
     state: 'S',
     uid: 1001,
     user: 'alice',
@@ -73,9 +72,11 @@ export const hostFinding = (code: string, message = 'It failed.'): GpuFinding =>
   message,
   hint: null,
 });
+export const parseKernelLog = (text: string): KernelEvent[] => text.split('\n').flatMap(createKernelParser());
+/** For a log that was not read. */
+export const noKernelLook: KernelLook = { readable: false, events: [], lost: false, mark: { seq: null, at: null } };
 export const log = (text: string): KernelLook => ({
   readable: true,
-  why: null,
   events: parseKernelLog(text),
   lost: false,
   mark: { seq: 9, at: 9 },

@@ -31,8 +31,8 @@ export function stateThings(stateDir: string): StateThing[] {
     return [{ kind: 'slot', id: String(key), detail: `standby ${standby.kind}, agent ${agent.kind}, leaving ${leaving.length}` }];
   });
   const owner = ownerOf(stateDir);
-  const leases = [...locksIn(lockDirectory())].flatMap(([device, holder]): StateThing[] =>
-    owner !== null && holder?.owner === owner ? [{ kind: 'lease', id: device, detail: `of pid ${holder.pid}` }] : [],
+  const leases = locksIn(lockDirectory()).flatMap(({ uuid, holder }): StateThing[] =>
+    owner !== null && holder?.owner === owner ? [{ kind: 'lease', id: uuid, detail: `of pid ${holder.pid}` }] : [],
   );
   const open = "SELECT agent, service, state FROM registrations WHERE state <> 'removed' AND placeholder = 0";
   const registrations = ask(stateDir, open).map(

@@ -57,25 +57,14 @@ const ofTheHost: Readonly<Record<string, HostFailure>> = {
     hint: 'Try nvidia-smi on the host: if it works there, restarting the container is enough (a daemon-reload removes its devices).',
   },
   'nvml-failed': { message: (detail) => `NVML could not start${after(': ', detail)}.`, hint: kernelLog },
-  'tool-missing': {
-    message: 'nvidia-smi is not installed, or not on PATH.',
-    hint: "Install the NVIDIA driver's tools.",
-  },
+  'tool-missing': { message: 'nvidia-smi is not installed, or not on PATH.', hint: "Install the NVIDIA driver's tools." },
   'tool-failed': { message: (detail) => `nvidia-smi failed${after(': ', detail)}.`, hint: kernelLog },
-  'invalid-field': {
-    level: 'warning',
-    message: (detail) => `This driver does not know the field${after(' "', detail, '"')} and printed nothing at all.`,
-    hint: 'Record without it; "nvidia-smi --help-query-gpu" lists the available fields.',
-  },
   'invalid-argument': {
     level: 'warning',
     message: (detail) => `nvidia-smi did not understand its arguments${after(': ', detail)}.`,
   },
   'not-supported': { level: 'warning', message: 'nvidia-smi reports that this is not supported here.' },
-  'power-cable': {
-    message: 'A GPU has no power: its external cables are not attached properly.',
-    hint: 'Check the power cables.',
-  },
+  'power-cable': { message: 'A GPU has no power: its external cables are not attached properly.', hint: 'Check the power cables.' },
   'interrupt-problem': { message: "The kernel has a problem with a GPU's interrupt.", hint: kernelLog },
   'inforom-corrupt': {
     level: 'warning',
@@ -102,7 +91,6 @@ const texts: readonly (readonly [RegExp, string])[] = [
   [/^NVIDIA-SMI has failed because it couldn'?t communicate with the NVIDIA driver/i, 'driver-not-loaded'],
   [/^No devices were found/i, 'no-devices'],
   [/^NVIDIA-SMI couldn'?t find (?:the )?(?:libnvidia-ml|nvml)/i, 'nvml-missing'],
-  [/^Field "([^"]{1,100})" is not a valid field to query/i, 'invalid-field'],
   [/^(?:Invalid combination of input arguments|Option \S{1,60} is not recogni[sz]ed|ERROR: Option)/i, 'invalid-argument'],
   [/^(?:\S{1,80}: (?:(?:line )?\d{1,6}: )?)?nvidia-smi: (?:command )?not found/i, 'tool-missing'],
   [/^(?:\S{1,80}: )?\S{0,80}nvidia-smi: No such file or directory/i, 'tool-missing'],
@@ -127,11 +115,8 @@ function failureIn(line: string, text: string, module: string | null): readonly 
   }
   const corrupt = /infoROM is corrupted at gpu (\S{7,20})/i.exec(line)?.[1];
   if (corrupt !== undefined) return [{ ...hostFinding('inforom-corrupt', module), subject: normalPci(corrupt) ?? 'host' }];
-  for (const [pattern, code] of texts) {
-    const match = pattern.exec(line);
-    if (match !== null) return [hostFinding(code, module, match[1] ?? line.replace(/\.$/, ''))];
-  }
-  return [];
+  const code = texts.find(([pattern]) => pattern.test(line))?.[1];
+  return code === undefined ? [] : [hostFinding(code, module, line.replace(/\.$/, ''))];
 }
 
 /** `GPU 0000:0B:00.0: Unknown Error`, `GPU0000:07:00.0: …`, `GPU1: 0000:44:00.0: …`, `GPU2: …`, depending on the branch. */

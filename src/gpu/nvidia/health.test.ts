@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { judge } from './health.ts';
+import { judge } from './device.ts';
 import type { Facts, GpuField, GpuReading } from './reading.ts';
 
 const well: Facts<GpuField> = { memoryTotal: '40960 MiB', memoryUsed: '0 MiB', temperature: '30 C', performanceState: 'P0' };

@@ -2,13 +2,12 @@
  * Runs actions: one at a time per sandbox; the newest wins. An effect that is no longer wanted is aborted, and the next one of
  * the same sandbox waits for its end, so nothing is created after its removal.
  */
-import { type Clock, sleep } from '../../core/clock.ts';
+import { abortable } from '../../abortable.ts';
+import { type Clock, deadline, sleep } from '../../core/clock.ts';
 import type { Action, ActionArgs, SlotEvent } from '../../core/slot.ts';
 
 /** One executor per kind of action. Each is idempotent, ends early when aborted, and returns events. */
-export type Executors = {
-  [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]>;
-};
+export type Executors = { [K in keyof ActionArgs]: (action: Action<K>, key: string, signal: AbortSignal) => Promise<SlotEvent[]> };
 
 /** `intent`: committed, nothing done. `effect`: done, nothing recorded. `record`: the outcome is committed. */
 export type Boundary = `${keyof ActionArgs}.${'intent' | 'effect' | 'record'}`;
@@ -81,9 +80,8 @@ export function createActionRunner({ boundary, executors, post, retrying, clock 
     await Promise.resolve();
     const releases = [...running.values()].filter((one) => one.act === 'release').map((one) => one.done);
     if (releases.length === 0) return;
-    const over = new AbortController();
-    await Promise.race([Promise.all(releases), sleep(clock, yieldFor, AbortSignal.any([signal, over.signal]))]);
-    over.abort();
+    using limit = deadline(clock, yieldFor, signal);
+    await abortable(Promise.all(releases), limit.signal).catch(() => {});
   }
 
   return {

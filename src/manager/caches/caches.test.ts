@@ -151,9 +151,13 @@ describe('beyond its limit', () => {
   test('only its own slot is looked at; untrusted jobs have theirs', async () => {
     await fill('gpu/gpu.1/depot', six);
     await fill('gpu/untrusted/0a1b/depot', six);
-    caches.used('gpu/1', '0a1b');
+    caches.used('gpu/2');
     caches.used('other/1');
     await caches.settled();
+    expect(left('gpu/gpu.1/depot')).toHaveLength(6);
+    expect(left('gpu/untrusted/0a1b/depot')).toHaveLength(6);
+    idle = ({ agent }) => agent === null;
+    await caches.tidy();
     expect(left('gpu/gpu.1/depot')).toHaveLength(6);
     expect(left('gpu/untrusted/0a1b/depot')).toEqual(['d', 'e', 'f']);
   });
@@ -165,8 +169,7 @@ describe('beyond its limit', () => {
       ['0c', 5],
     ] as const) {
       await fill(`gpu/untrusted/${fork}/depot`, { a: age, b: age });
-      caches.used('gpu/1', fork);
-      await caches.settled();
+      await caches.tidy();
     }
     // More than 120 KiB of 100 are cut down to 80.
     expect(['0a', '0b', '0c'].map((fork) => left(`gpu/untrusted/${fork}/depot`).length)).toEqual([0, 2, 1]);

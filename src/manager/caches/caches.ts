@@ -7,7 +7,7 @@ import { lstatSync, mkdirSync, renameSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { turn } from '../../clock.ts';
-import { cachePath, isNamed, untrustedCachePath } from '../../config/volumes.ts';
+import { cachePath, isNamed } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { codeOf, toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
@@ -58,8 +58,6 @@ export function createCaches(parts: CachesParts) {
   const { folder, clock, log, nameOf, mayTrim, minFree } = parts;
   const disk = parts.disk ?? statfs;
   const trash = join(folder, trashFolder);
-  const trusted = cachePath.bind(null, dirname(folder));
-  const untrusted = untrustedCachePath.bind(null, dirname(folder));
   const known = new Map<string, Known>();
   const waiting = new Map<string, CachePlace>();
   const abort = new AbortController();
@@ -75,11 +73,11 @@ export function createCaches(parts: CachesParts) {
     parts.wanted().find((one) => one.pool === pool)?.limit ?? Number.POSITIVE_INFINITY;
 
   /** Moves aside what exceeds `target`, at most `most` entries. Whether there may be more to move. */
-  const cut = (one: Known, target: number, most = atOnce, may = () => mayTrim(one.place)): boolean => {
+  const cut = (one: Known, target: number, most = atOnce, may = mayTrim): boolean => {
     const { place, size } = one;
     const chosen = toGiveUp(size.entries, size.bytes, target);
     if (chosen.length === 0) return false;
-    const done = moveAside(place.path, chosen.slice(0, most), trash, may);
+    const done = moveAside(place.path, chosen.slice(0, most), trash, () => may(place));
     if (done.failure === null) blocked.delete(place.path);
     else blocked.set(place.path, done.failure);
     if (done.moved.size === 0) return false;
@@ -254,25 +252,20 @@ export function createCaches(parts: CachesParts) {
     /**
      * To be called when the slot's agent has ended, in the turn of that commit, before a script is sent to the next one. It moves a
      * known excess aside at once, since agents that follow each other closely leave no other moment, and does the rest in the
-     * background. `repository`: of an untrusted job, as in its caches' paths.
+     * background. Caches of untrusted jobs are left to `tidy`.
      */
-    used(slot: string, repository: string | null = null): void {
+    used(slot: string): void {
       const pool = slot.slice(0, slot.lastIndexOf('/'));
-      const agent = repository === null ? nameOf(slot) : null;
+      const agent = nameOf(slot);
       const one = parts.wanted().find((each) => each.pool === pool);
       if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;
       for (const cache of one.caches) {
-        const path = agent === null ? untrusted(pool, repository ?? '', cache) : trusted(pool, agent, cache);
+        const path = cachePath(dirname(folder), pool, agent, cache);
         const before = known.get(path);
-        // Those of untrusted jobs may belong to another slot, too.
-        const may = agent === null ? undefined : () => true;
-        for (const [at, target] of before === undefined ? [] : excess(before)) {
-          const one = known.get(at);
-          if (one !== undefined) cut(one, target, beforeRelease, may);
-        }
+        if (before !== undefined) for (const [, target] of excess(before)) cut(before, target, beforeRelease, () => true);
         // A cache of millions of files is not counted after every short job; the hourly `tidy` makes up for it.
         if (before !== undefined && clock.wall() - before.at < before.took * seldom) overdue.add(path);
-        else waiting.set(path, { pool, agent, repository, cache, path });
+        else waiting.set(path, { pool, agent, repository: null, cache, path });
       }
       void wake();
     },

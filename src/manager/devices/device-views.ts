@@ -58,9 +58,9 @@ export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: read
 
 /** State and reason of a device; `of` is the device whose record they come from: itself or its GPU. */
 function judge(uuid: DeviceId, parent: DeviceId | null, registry: DeviceRegistry) {
-  const state = stateOf(uuid, registry);
+  const state = registry.stateOf(uuid);
   if (parent !== null && (state === 'free' || state === 'leased' || state === 'occupied')) {
-    const whole = stateOf(parent, registry);
+    const whole = registry.stateOf(parent);
     if (whole === 'quarantined' || whole === 'reserved') return { state: whole, why: registry.whyNot(parent), of: parent };
   }
   if (state === 'missing') return { state, why: registry.known.missingText(uuid), of: uuid };
@@ -71,12 +71,6 @@ function judge(uuid: DeviceId, parent: DeviceId | null, registry: DeviceRegistry
     return { state: split, why: 'it is in MIG mode, so jobs get its instances', of: uuid };
   }
   return { state, why: registry.whyNot(uuid), of: uuid };
-}
-
-/** A device that an incomplete look did not list is unknown, not gone (S6). */
-function stateOf(uuid: DeviceId, registry: DeviceRegistry): DeviceState {
-  const state = registry.stateOf(uuid);
-  return state === 'missing' && registry.inventory?.complete !== true ? 'unknown' : state;
 }
 
 function timesOf(state: DeviceState, of: KnownDevice | undefined, known: KnownDevice | undefined) {

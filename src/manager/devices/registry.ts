@@ -3,6 +3,7 @@
  * something has changed, and tells the loop the affected slots. An incomplete look takes nothing away: a device that it does not
  * list is unknown, not gone (S6).
  */
+import type { DeviceState } from '../../api/schema.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { AllocatedSlot } from '../../core/allocate.ts';
@@ -30,8 +31,6 @@ interface DeviceRegistryParts {
   /** Called when the devices of these slots, or whether they may use them, have changed. */
   readonly changed: (keys: readonly string[]) => void;
 }
-
-export type DeviceState = 'free' | 'leased' | 'occupied' | 'reserved' | 'quarantined' | 'missing' | 'elsewhere';
 
 export type DeviceRegistry = ReturnType<typeof createDeviceRegistry>;
 
@@ -144,11 +143,12 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     });
   }
 
+  /** A device that an incomplete look did not list is unknown, not gone (S6). */
   function stateOf(uuid: DeviceId): DeviceState {
     const record = known.get(uuid);
     if (record?.quarantine != null) return 'quarantined';
     if (record?.reserved != null) return 'reserved';
-    if (device(uuid) === null) return 'missing';
+    if (device(uuid) === null) return inventoryNow?.complete === true ? 'missing' : 'unknown';
     if (others.has(uuid)) return 'elsewhere';
     if (occupants.has(uuid)) return 'occupied';
     return slotOf(uuid) === null ? 'free' : 'leased';

@@ -4,9 +4,10 @@
  * so no credential reaches it (S8). Nothing waits for it: the device stays in quarantine until a look finds it healthy, and exit
  * code 0 only makes that look happen at once.
  */
+import { once } from 'node:events';
 import type { RepairCommand } from '../../config/config.ts';
 import { formatDuration } from '../../config/units.ts';
-import { type Clock, sleep } from '../../core/clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
 import type { DeviceId } from '../../core/slot.ts';
 import { killGroup, listen, startGroup } from '../../gpu/run.ts';
 import type { Log } from '../../log.ts';
@@ -102,10 +103,8 @@ async function ended([program, ...args]: RepairCommand['command'], { env, timeou
   if (signal.aborted) why = 'onejob is stopping';
   else if (end === 'hung' && !isOver) {
     why = `it took longer than ${formatDuration(timeout)} and was killed`;
-    const gone = new Promise<void>((resolve) => child.once('exit', () => resolve()));
-    const late = new AbortController();
-    await Promise.race([gone, sleep(clock, patience, AbortSignal.any([signal, late.signal]))]);
-    late.abort();
+    using limit = deadline(clock, patience, signal);
+    await once(child, 'exit', { signal: limit.signal }).catch(() => {});
   } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
   else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
   return { why, output: output.toString() };

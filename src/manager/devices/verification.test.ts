@@ -1,11 +1,11 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { noKernelLook } from '../../../test/kit/gpu.ts';
 import { DeviceHost } from '../../../test/support/device-host.ts';
 import { gpu } from '../../../test/support/devices.ts';
 import type { Slot } from '../../core/slot.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import { noGpus } from '../../gpu/inventory.ts';
 import type { KernelEvent } from '../../gpu/kernel-log.ts';
-import { noKernelLook } from '../../gpu/kernel-reader.ts';
 import { createDeviceWatch, type DeviceWatch } from './device-watch.ts';
 import { createVerifier } from './verification.ts';
 
@@ -44,12 +44,11 @@ beforeEach(() => {
     registry,
     probe: {
       look: async () => ({ ...noGpus, driver: '580.1', devices, ...more }),
-      timeouts: 0,
       near: () => 0,
       [Symbol.dispose]() {},
     },
     kernel: {
-      look: async () => ({ ...noKernelLook, readable: true, why: null, events, mark: { seq: seq++, at: null } }),
+      look: async () => ({ ...noKernelLook, readable: true, events, mark: { seq: seq++, at: null } }),
       [Symbol.dispose]() {},
     },
     owner: 'me',

@@ -44,14 +44,9 @@ export class Pause {
     return this.#closing.size > 0;
   }
 
-  /** The held reasons. */
-  get reasons(): string[] {
-    return [...this.#held.keys()];
-  }
-
-  /** Details for people, without reasons that begin with `prefix`. */
-  detailsBut(prefix: string): string[] {
-    return [...this.#held].flatMap(([reason, detail]) => (reason.startsWith(prefix) ? [] : [detail]));
+  /** The held reasons, with details for people. */
+  get held(): (readonly [reason: string, detail: string])[] {
+    return [...this.#held];
   }
 
   /** Details for people, one line per reason. */
@@ -110,8 +105,11 @@ export function createHolds({ store, reconciler, clock }: HoldsParts) {
     }
     reconciler.replanAll();
     return chosen.flatMap((pool) => {
-      const by = pool.pause.reasons.filter((one) => one.startsWith(person)).map((one) => one.slice(person.length));
-      const because = [...reconciler.pause.details, ...pool.pause.detailsBut(person)];
+      const { people = [], own = [] } = Object.groupBy(pool.pause.held, ([reason]) =>
+        reason.startsWith(person) ? 'people' : 'own',
+      );
+      const by = people.map(([reason]) => reason.slice(person.length));
+      const because = [...reconciler.pause.details, ...own.map(([, detail]) => detail)];
       return by.length + because.length === 0 ? [] : [{ pool: pool.config.name, by, because }];
     });
   }

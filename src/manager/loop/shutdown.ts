@@ -111,8 +111,9 @@ export function createShutdown(parts: ShutdownParts) {
   /** Checks whether to end. */
   function look(): void {
     if (decided !== null) {
-      if (leavesForeign && decided === 'leave') leaveForeign();
-      else if (reconciler.isEmpty) end(decided);
+      if (leavesForeign && decided === 'leave') {
+        if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) end('leave');
+      } else if (reconciler.isEmpty) end(decided);
       else if (decided === 'end') blocked ??= clock.after(patience, () => giveUp());
       return;
     }
@@ -141,10 +142,6 @@ export function createShutdown(parts: ShutdownParts) {
     blocked = clock.after(patience, () => end('leave'));
     drainOthers();
     look();
-  }
-
-  function leaveForeign(): void {
-    if (reconciler.slots.every((slot) => isEmpty(slot) || isForeign(slot))) end('leave');
   }
 
   /**
