@@ -147,7 +147,7 @@ export async function buildkiteIdle(agents: number, seconds: number, dir: string
   await using home = await onejob({ config: configOf(buildkite, { tokenFile, program, agents, volumes: '[]' }) });
   const daemon = await home.up();
   await untilAsking({ buildkite });
-  // What is asked while standbys are made is no poll.
+  // What is asked while standbys are made is not a poll.
   await new Promise((resolve) => setTimeout(resolve, 5_000));
   const before = buildkite.requests.length;
   await new Promise((resolve) => setTimeout(resolve, seconds * 1000));

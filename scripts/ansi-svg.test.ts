@@ -21,7 +21,7 @@ test('what XML would read otherwise is escaped, and a colour goes on over the en
   expect(svg).toContain('<title>a &lt;b&gt;</title>');
 });
 
-test('what is no colour is refused', () => {
+test('what is not a colour is refused', () => {
   expect(() => draw('\u001b[2J')).toThrow(RangeError);
   expect(() => draw('\u001b[48m')).toThrow(RangeError);
 });

@@ -65,7 +65,7 @@ async function raw(method: string, target: string, body?: string): Promise<{ sta
   return { status: response.statusCode ?? 0, body: text === '' ? null : JSON.parse(text) };
 }
 
-test('a client that goes away in the middle is no bug', async () => {
+test('a client that goes away in the middle is not a bug', async () => {
   const begun = Promise.withResolvers<void>();
   const heard = Promise.withResolvers<void>();
   manager.settled = (_id, signal) =>
@@ -413,7 +413,7 @@ describe('holding and stopping', () => {
     await expect(client.status()).rejects.toMatchObject({ code: 'E_DAEMON_ABSENT' });
   });
 
-  test('closing ends what is only asked for, and that is no bug', async () => {
+  test('closing ends what is only asked for, and that is not a bug', async () => {
     const arrived = [Promise.withResolvers<void>(), Promise.withResolvers<void>()] as const;
     const waits = (which: 0 | 1, signal: AbortSignal) => {
       arrived[which].resolve();

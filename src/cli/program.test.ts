@@ -19,7 +19,7 @@ it.each([
   'http://alice:s3cret@proxy:99999',
   'http://alice:s3cret@proxy:12x',
   'http://alice:s3cret@',
-])('a proxy that is no address ends it with a sentence, where Node would print its password: %s', (address) => {
+])('a proxy that is not an address ends it with a sentence, where Node would print its password: %s', (address) => {
   const { status, stdout, stderr } = started({ https_proxy: address });
   expect({ status, stdout }).toEqual({ status: 125, stdout: '' });
   expect(stderr).toMatch(/^onejob: invalid proxy address in https_proxy: .*\n$/);

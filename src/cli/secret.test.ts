@@ -197,7 +197,7 @@ describe('encrypt and decrypt', () => {
 
   test.each([
     ['a NUL byte', Buffer.from('a\0b'), 1, 'NUL byte'],
-    ['what is no text', Buffer.from([0xff, 0xfe, 1]), 1, 'not UTF-8 text'],
+    ['what is not text', Buffer.from([0xff, 0xfe, 1]), 1, 'not UTF-8 text'],
     ['nothing', '', 2, 'Standard input has no value'],
     ['only a newline', '\n', 2, 'Standard input has no value'],
     ['too much', 'x'.repeat(70_000), 1, 'the maximum is 65536'],

@@ -166,8 +166,8 @@ describe('each mistake is told with its place and what to do', () => {
   }
 });
 
-describe('files that are no config', () => {
-  it('a byte order mark is no mistake, nor are Windows line ends', async () => {
+describe('files that are not a config', () => {
+  it('a byte order mark is not a mistake, nor are Windows line ends', async () => {
     const { config, errors } = await folder.load('\uFEFFpools:\r\n  lab: { agents: 3 }\r\n');
     expect(errors).toEqual([]);
     expect(config.pools.map((pool) => pool.agents)).toEqual([3]);

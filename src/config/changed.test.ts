@@ -24,7 +24,7 @@ async function load(): Promise<LoadedConfig> {
   return { path: config.path, files, at: noon };
 }
 
-test('files that say the same as when they were read are no change, whenever they were written', async () => {
+test('files that say the same as when they were read are not a change, whenever they were written', async () => {
   const loaded = await load();
   folder.write('more.yml', 'pools: { b: {} }\n');
   expect(await change(loaded)).toBeNull();

@@ -46,7 +46,7 @@ describe.each(Object.entries(sections).filter(([, schema]) => Object.keys(schema
     expect(kind).not.toBe('');
     const wrap = inside[section] ?? ((text: string) => `pools: { x: {} }\ndefaults: { ${section}: { ${text} } }`);
     const lines = await folder.check(wrap(`${key}: ${example}`));
-    // An example shows one key: that another one belongs to it, or that a file must be there, is no mistake of its own.
+    // An example shows one key: that another one belongs to it, or that a file must be there, is not a mistake of its own.
     expect(lines.filter((line) => !/warning|does not exist|nothing to build on|"cpus" is not set/.test(line))).toEqual([]);
   });
 });

@@ -1,4 +1,4 @@
-/** `doctor` for a host with GPUs: problems, even invisible ones, with the command that fixes them. Pure. Unknown is no finding. */
+/** `doctor` for a host with GPUs: problems, even invisible ones, with the command that fixes them. Pure. Unknown is not a finding. */
 import type { Finding } from '../finding.ts';
 import type { Arch } from '../images/request.ts';
 import { whyNotImage } from '../images/search.ts';

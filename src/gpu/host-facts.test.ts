@@ -181,7 +181,12 @@ Unattended-Upgrade::Package-Blacklist "";
     ['some are held', config, ['nvidia-dkms-580', 'vim'], [drivers[0], drivers[2]]],
     ['some are excepted', `${config}Unattended-Upgrade::Package-Blacklist:: "libnvidia-";\n`, [], drivers.slice(1)],
     ['all are excepted', `${config}Unattended-Upgrade::Package-Blacklist:: ".*nvidia";\n`, [], []],
-    ['an exception is no expression of ours', `${config}Unattended-Upgrade::Package-Blacklist:: "(?P<x>nvidia";\n`, [], drivers],
+    [
+      'an exception is not an expression of ours',
+      `${config}Unattended-Upgrade::Package-Blacklist:: "(?P<x>nvidia";\n`,
+      [],
+      drivers,
+    ],
   ])('%s', async (_, apt, holds, open) => {
     using here = withApt(apt, holds);
     expect((await here.facts()).apt).toEqual({ unattended: true, open });

@@ -93,7 +93,7 @@ test('messages about the whole host are events of no GPU', () => {
   for (const text of [mismatch, fixture('dmesg-probe-not-called')]) expect(parseKernelLog(text)).toEqual([]);
 });
 
-test('what the kernel did not write is no event', () => {
+test('what the kernel did not write is not an event', () => {
   const line = 'NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus';
   for (const text of [
     `12,1234,5678901,-;${line}`,

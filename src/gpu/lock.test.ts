@@ -154,7 +154,7 @@ describe('a folder that anyone may write to', () => {
   };
   const forged = JSON.stringify({ owner: 'x', stateDir: '/x', boot: 'boot-1', pid: 1 });
 
-  test('large and sparse files, links, pipes and folders are no locks, and nothing waits for them', () => {
+  test('large and sparse files, links, pipes and folders are not locks, and nothing waits for them', () => {
     fill((name) => {
       writeFileSync(name('GPU-1@boot-1.lock'), forged);
       truncateSync(name('GPU-1@boot-1.lock'), 2 ** 40);

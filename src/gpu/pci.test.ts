@@ -26,7 +26,7 @@ test.each([
   expect(normalPci(text)).toBe(normal);
 });
 
-test.each(['', 'N/A', '[N/A]', '0000:01:00.8', '0000:01', 'GPU-1', '0x1e'])('%j is no address', (text) => {
+test.each(['', 'N/A', '[N/A]', '0000:01:00.8', '0000:01', 'GPU-1', '0x1e'])('%j is not an address', (text) => {
   expect(normalPci(text)).toBeNull();
 });
 

@@ -167,7 +167,7 @@ describe('what the driver says', () => {
     expect(verdict({ before: slice, now, inventory: { findings } })).toMatchObject({ code: 'gpu-lost' });
   });
 
-  test('settings that are no fault', () => {
+  test('settings that are not a fault', () => {
     expect(verdict({ before: { ...gpu, persistence: false }, now: { persistence: true } }).kind).toBe('clean');
     expect(verdict({ now: { health: { ...gpu.health, recoveryAction: null } } }).kind).toBe('clean');
     const renamed = { profile: '3g.19gb', gpuInstance: 5, computeInstance: 0 };

@@ -85,7 +85,7 @@ describe('a recording of a host is that host', () => {
     const found = await read(`nvidia-smi/${file}`);
     expect({ driver: found.driver, cuda: found.cuda, shapes: shapes(found) }).toEqual({ driver, cuda, shapes: expected });
     expect(codes(found)).toEqual(odd[file] ?? []);
-    // The limited GT 730 says nothing but its names, and is no victim of the trimming.
+    // The limited GT 730 says nothing but its names, and is not a victim of the trimming.
     expect(found.complete).toBe(file === 'xml/r384-gt730-limited-trimmed.xml' || !incomplete.test(file));
     // Every UUID, PCI address and minor number there is, in order, and none that is not.
     const text = nvidia(file);

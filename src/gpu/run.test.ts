@@ -65,7 +65,7 @@ test('exit code 127 of an existing tool differs from a missing tool', async () =
   expect(await createRunner(tools).run('smi', [], patient)).toMatchObject({ code: 127, missing: false });
 });
 
-test('a file that is no program says so', async () => {
+test('a file that is not a program says so', async () => {
   tools.put('smi', '');
   const { chmodSync, writeFileSync } = await import('node:fs');
   writeFileSync(join(dir.path, 'tools', 'smi'), '#!/nonexistent/interpreter\n');

@@ -47,7 +47,7 @@ test('the end is an id or a reason', () => {
   expect([output.id, output.error, output.step]).toEqual([null, 'The command failed', 'step 4/4 make all']);
 });
 
-test('what is no answer of an Engine is refused', () => {
+test('what is not an answer of an Engine is refused', () => {
   expect(() => readBuild(() => {}).line('<html>')).toThrow(SyntaxError);
   expect(() => readBuild(() => {}).line('{"stream": 7}')).toThrow(/stream/);
 });

@@ -68,7 +68,7 @@ test.each<[string, [Entry, string?][], RegExp]>([
   await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why) });
 });
 
-test('what is no package is refused', async () => {
+test('what is not a package is refused', async () => {
   const reading = buffer(buildContext('FROM x\n', join(import.meta.dirname, 'builder.ts')));
   await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining('builder.ts') });
 });

@@ -76,7 +76,7 @@ describe('a file of the owner', () => {
 
   test.each([
     ['that is not there', null, /ENOENT/],
-    ['that is no JSON', '{ "format": 1,', /JSON/],
+    ['that is not JSON', '{ "format": 1,', /JSON/],
     ['with something else in it', '[]', /are invalid/],
   ])('%s is refused by its name', async (_, content, why) => {
     using dir = scratch();

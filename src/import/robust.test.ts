@@ -142,7 +142,7 @@ test('S: every fleet is read, and every config that comes out can be loaded', as
   );
 });
 
-test('bytes that are no Compose file at all', async () => {
+test('bytes that are not a Compose file at all', async () => {
   using home = scratch();
   await fc.assert(
     fc.asyncProperty(

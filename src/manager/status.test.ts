@@ -227,7 +227,7 @@ describe('doctor', () => {
     expect(findings()).toEqual([{ level: 'ok', subject: 'GPUs', message: '2 in use by onejob, none out of service.', hint: null }]);
   });
 
-  test('a person who has a device is no finding', () => {
+  test('a person who has a device is not a finding', () => {
     host.seesHeld([gpu(0), gpu(1)], { 'GPU-0000': held });
     host.reservations.reserve(host.registry.find('1'), { by: 'bob', for: null });
     expect(findings()).toMatchObject([{ level: 'ok' }]);

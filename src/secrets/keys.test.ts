@@ -57,7 +57,7 @@ describe('what is wrong', () => {
 
   it.each([
     ['an empty file', '# nothing\n\n', 'it contains no private key'],
-    ['a line that is no key', `${age.text}hunter2\n`, 'line 4: is not a key: expected AGE-SECRET-KEY-1…, age1… or a PEM block'],
+    ['a line that is not a key', `${age.text}hunter2\n`, 'line 4: is not a key: expected AGE-SECRET-KEY-1…, age1… or a PEM block'],
     ['a key that was cut off', line.slice(0, -4), 'line 1: is a damaged private key'],
     ['a key that was mistyped', line.replace(/.$/, (end) => (end === 'Q' ? 'P' : 'Q')), 'line 1: is a damaged private key'],
     ['a public key', age.key.recipient, 'line 1: is a public key; the private key begins with AGE-SECRET-KEY-1'],

@@ -41,6 +41,6 @@ it('the message begins behind the first zero byte', () => {
   expect(open(block([0, 2], null, [0, 1, 0, 2, 0]))).toEqual({ isGood: true, message: Buffer.from([1, 0, 2, 0]) });
 });
 
-it('a number that is not below the modulus is no message', () => {
+it('a number that is not below the modulus is not a message', () => {
   expect(decryptRsa(key, Buffer.alloc(128, 0xff)).isGood).toBe(false);
 });

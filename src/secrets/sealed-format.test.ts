@@ -73,7 +73,7 @@ it('a later version says so', async () => {
   expect(await unseal([key], sealed.replace('oj1:', 'oj2:'))).toEqual({ ok: false, why: 'was made by a later version of onejob' });
 });
 
-it('what another tool encrypted for the same key is no value', async () => {
+it('what another tool encrypted for the same key is not a value', async () => {
   const { Encrypter } = await import('age-encryption');
   for (const inside of [
     'hunter2',

@@ -23,7 +23,7 @@ const look = 'echo "has: $(ls /depot 2>/dev/null | tr "\\n" " ")"';
 const has = (log: string): string => /^has: (.*)$/m.exec(log)?.[1]?.trim() ?? 'no such line';
 
 describe.skipIf(lacks('docker', 'image', 'buildkiteAgent'))('a cache', () => {
-  test('is kept for the next agent of its slot, is no other slot’s, and untrusted jobs have one of each repository', async () => {
+  test('is kept for the next agent of its slot, is not another slot’s, and untrusted jobs have one of each repository', async () => {
     const config: BuildkiteConfig = {
       agents: 2,
       pool: 'name: "b.{n}", caches: ["depot:/depot"], trust: { caches: private }',

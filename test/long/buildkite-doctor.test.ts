@@ -33,7 +33,7 @@ test('from inside its sandboxes the service and the filter are reached, on each 
   expect(ok).toMatch(/http\S+ can be reached from network "default" by agents of pool ci\./);
   expect(ok).toMatch(/The filter at [\d.]+:\d+ can be reached from network "internet" by untrusted jobs of pool ci\./);
   expect(JSON.stringify(found)).not.toContain(bench.buildkite.token);
-  // A look is no agent, and takes no job.
+  // A look is not an agent, and takes no job.
   expect(bench.buildkite.agents()).toHaveLength(agents);
   await daemon.stop();
   expectClean(bench);

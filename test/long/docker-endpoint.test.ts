@@ -113,7 +113,7 @@ describe('the probe', () => {
     server.close();
   });
 
-  test('something that is no Engine', async () => {
+  test('something that is not an Engine', async () => {
     const path = join(folder, 's.sock');
     const server = createServer((_, answer) => answer.end('<html>'));
     await listen(server, path);

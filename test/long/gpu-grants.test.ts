@@ -168,7 +168,7 @@ describe.skipIf(lacks('docker', 'dockerd', 'busybox'))('an Engine with a hook on
     },
   );
 
-  test('a sandbox that ends at once is no matter of devices', async () => {
+  test('a sandbox that ends at once is not a matter of devices', async () => {
     const spec = specOf({ ...recipe, image: images.noShell }, { devices: [first] });
     await here.runtime.prepare(spec, () => {}, never);
     await here.runtime.remove(spec.agent);

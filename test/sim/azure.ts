@@ -642,7 +642,7 @@ function keyPart(size: number, seed: number): string {
 
 let areKeysInstalled = false;
 
-/** Makes `generateKeyPair` hand managers keys that are no keys, each another one: a real one takes a tenth of a second. */
+/** Makes `generateKeyPair` hand managers keys that are not keys, each another one: a real one takes a tenth of a second. */
 function installKeys(): void {
   if (areKeysInstalled) return;
   areKeysInstalled = true;

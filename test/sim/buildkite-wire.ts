@@ -27,7 +27,7 @@ export type Outage = 'refused' | 'silent' | 'sick';
 export interface Reply {
   readonly status: number;
   readonly headers: Readonly<Record<string, string>>;
-  /** null: it was no JSON. */
+  /** null: it was not JSON. */
   readonly json: unknown;
 }
 

@@ -113,7 +113,7 @@ export class SimHost {
     return this.#running?.host ?? null;
   }
 
-  /** Whether the sandbox was made to be asked something, and is no agent. */
+  /** Whether the sandbox was made to be asked something, and is not an agent. */
   isProbe(agent: AgentId): boolean {
     return this.#running?.opened?.loop.probe.isProbe(agent) === true;
   }

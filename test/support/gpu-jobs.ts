@@ -77,7 +77,7 @@ export async function outputOf(here: Home, job: string): Promise<string> {
   return Buffer.concat(pieces).toString();
 }
 
-/** A process that is no agent's, until it is disposed of. `env` is all of its environment. */
+/** A process that is not an agent's, until it is disposed of. `env` is all of its environment. */
 export function bystander({
   env = {},
   uid = 65_534,

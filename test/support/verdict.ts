@@ -107,7 +107,7 @@ export function judge(
       if (isStillRed && !isExcused && last.failed.has(test)) red.push({ ...name, said: said[0] ?? '' });
       else if (said.length > 0)
         flakes.push({ ...name, ...circumstances, red: `${said.length} of ${attempts.length}`, said: said[0] ?? '' });
-      // A file is no test: when it is green, nothing of that name passes.
+      // A file is not a test: when it is green, nothing of that name passes.
       if (!isExcused && test !== '' && !last.failed.has(test)) passed++;
     }
   }

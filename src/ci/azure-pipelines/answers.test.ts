@@ -19,7 +19,7 @@ describe('a success', () => {
     expect(verdict(204, null)).toEqual({ kind: 'nothing' });
   });
 
-  it('is no page, and no JSON that is torn', () => {
+  it('is neither a page nor torn JSON', () => {
     expect(verdict(200, 'html', '<h1>Welcome to the guest network</h1>')).toMatchObject({
       kind: 'strange',
       why: '200 with a page instead of JSON',
@@ -49,7 +49,7 @@ describe('a rejected credential, in each of its shapes', () => {
     ],
   ])('%s', (_, found) => expect(found.kind).toBe('rejected'));
 
-  it('any other redirect is no rejection, and is shown without its query', () => {
+  it('any other redirect is not a rejection, and is shown without its query', () => {
     const found = verdict(301, null, '', { Location: 'https://other.example/acme?token=hunter2' });
     expect(found).toMatchObject({ kind: 'strange', why: '301, a redirect to https://other.example/acme' });
   });

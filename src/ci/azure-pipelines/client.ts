@@ -175,7 +175,7 @@ interface Call {
   readonly scope?: string;
 }
 
-/** The newest version that is no preview (2025). An older Server is asked for its own. */
+/** The newest version that is not a preview (2025). An older Server is asked for its own. */
 const newest = '7.1';
 const readAndManage = 'Agent Pools (Read & manage)';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */

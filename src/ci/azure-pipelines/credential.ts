@@ -90,7 +90,7 @@ const early = 300_000;
 const young = 60_000;
 
 const granted = z.object({
-  // Anything else is no header value, and an error of fetch would quote it.
+  // Anything else is not a valid header value, and an error of fetch would quote it.
   access_token: z.string().regex(/^[\x21-\x7e]+$/),
   expires_in: z.coerce.number().positive(),
 });
@@ -246,7 +246,7 @@ function createKnown() {
   return {
     add(...texts: readonly string[]): void {
       for (const text of texts) {
-        // Such a short text is no secret, and removing it would spoil messages.
+        // Such a short text is not a secret, and removing it would spoil messages.
         if (text.length < 6) continue;
         values.delete(text);
         values.add(text);

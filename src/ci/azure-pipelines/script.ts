@@ -127,7 +127,7 @@ export function agentFiles(
   ];
 }
 
-/** `there` at scheme, host and port of `url`; `url` itself when `there` is no address. */
+/** `there` at scheme, host and port of `url`; `url` itself when `there` is not an address. */
 function onHostOf(url: string, there: string): string {
   const found = URL.parse(there);
   if (found === null) return url;

@@ -58,7 +58,7 @@ it('sends the token as agents do, and says how far apart the clocks are', async 
   expect(told?.skew).toBeLessThan(-110_000);
 });
 
-it('a service that does not know the question is no error', async () => {
+it('a service that does not know the question is not an error', async () => {
   const { api } = await answering(json({ message: 'Not Found' }, 404));
   expect(await api.identity('bkct_secret', patient)).toBeNull();
 });

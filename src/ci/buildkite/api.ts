@@ -184,7 +184,7 @@ export function createServiceApi(parts: ApiParts) {
   const { call, read } = createCaller(parts);
 
   async function get(path: string, token: string, doing: string, signal: AbortSignal): Promise<Called> {
-    // Anything else is no header value.
+    // Anything else is not a valid header value.
     if (/^[\x21-\x7e]{1,4096}$/.test(token)) return call({ method: 'GET', path, doing }, token, signal);
     const hint = 'Put only the agent token where the config looks for it.';
     const message = `Cannot ${doing}: the token is malformed: it is empty or contains whitespace.`;

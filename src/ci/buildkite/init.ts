@@ -108,7 +108,7 @@ interface Seen {
 const isAway = (error: unknown): error is OnejobError =>
   error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
 
-/** An unreachable service is no error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
+/** An unreachable service is not an error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
 async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal): Promise<Seen> {
   const lines: string[] = [];
   let identity: TokenIdentity | null = null;

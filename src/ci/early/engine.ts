@@ -106,7 +106,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       try {
         follow(shown, steadySince, queue, emit, signal);
       } catch (error) {
-        // An error here is no problem of the service.
+        // An error here is not the service's.
         if (!signal.aborted) log.error('failed to act on what a CI service reported', { reason: toFailure(error).message });
       }
     }

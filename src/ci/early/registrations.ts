@@ -20,7 +20,7 @@ export function createAgentNames(owner: string) {
   return {
     /** Made of the agent's name in the config, the installation, and the agent's id. */
     agentName: (name: string, agent: AgentId) => `${name}-${mark}-${agent}`,
-    /** The agent with that name; null when it is no agent of this installation. */
+    /** The agent with that name; null when it is not an agent of this installation. */
     agentOf: (name: string): AgentId | null => (name.startsWith(placeholders) ? null : (own.exec(name)?.[1] ?? null)),
     /** Of the placeholder for a set of capabilities. */
     placeholderName: (set: string) => `${placeholders}${hash('sha256', set).slice(0, 8)}`,

@@ -59,7 +59,7 @@ export function createSeal(key: Uint8Array) {
 
 /**
  * The installation's key, made at first need in `dir`, the filter's folder; only the owner can read it. @throws OnejobError
- * E_STATE_CORRUPT when the file is no key, E_STATE_DIR, E_STATE_FULL
+ * E_STATE_CORRUPT when the file is not a key, E_STATE_DIR, E_STATE_FULL
  */
 export function installationKey(dir: string): Uint8Array {
   const path = join(dir, 'key');

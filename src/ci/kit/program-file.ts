@@ -58,7 +58,7 @@ export async function unpackProgram(packed: string, name: string, to: string, si
 /** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
 const machines: Readonly<Record<string, number>> = { ia32: 3, ppc64: 21, s390x: 22, arm: 40, x64: 62, arm64: 183, riscv64: 243 };
 
-/** Why this is no program for `arch`, as the end of a sentence; null: no problem. */
+/** Why this is not a program for `arch`, as the end of a sentence; null: no problem. */
 export async function programProblem(path: string, arch: string): Promise<string | null> {
   await using file = await open(path);
   const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);

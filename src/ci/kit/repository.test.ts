@@ -139,7 +139,7 @@ it('any text is understood or not, the same way twice, and what it means is writ
       expect(normalRepository(written)).toBe(normal);
       if (normal === null) return;
       expect(normal).not.toMatch(/\/$|\s|\/\.{1,2}(\/|$)/);
-      // What stands around it is no part of it.
+      // What stands around it is not a part of it.
       expect(isSameRepository(written, `${written.trim()}/`)).toBe(true);
     }),
     { examples: [['/a '], ['ab:cd ']] },

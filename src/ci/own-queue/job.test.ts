@@ -117,7 +117,7 @@ describe('a job', () => {
           if (next.progress.state === 'done') expect(next.progress.result).not.toBeNull();
           if (next.progress.state === 'queued') expect(next.progress.agent).toBeNull();
           if (next.progress.state === 'running' && one.progress.state !== 'running') begun += 1;
-          // The same change again is no change.
+          // The same change again is not a change.
           if (step !== 'cancel') expect(applyChange(next, step, 2_000)).toBe(next);
           one = next;
         }

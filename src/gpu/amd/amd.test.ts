@@ -229,7 +229,7 @@ describe('amd-smi', () => {
   });
 });
 
-describe('what is no answer', () => {
+describe('what is not an answer', () => {
   test.each([
     ['ERROR:root:Driver not initialized (amdgpu not found in modules)', 'driver-not-loaded'],
     ['amdsmi.amdsmi_exception.AmdSmiLibraryException: AMDSMI_STATUS_NO_PERM', 'insufficient-permissions'],

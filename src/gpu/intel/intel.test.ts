@@ -140,7 +140,7 @@ describe('several outputs', () => {
   });
 });
 
-describe('what is no answer', () => {
+describe('what is not an answer', () => {
   test.each([
     [list.slice(0, 200), 'output-torn'],
     ['Error: Fail to connect xpumd', 'not-understood'],

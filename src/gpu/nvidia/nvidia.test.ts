@@ -265,7 +265,7 @@ test('unified memory has no size, and nothing is wrong with that', () => {
   });
 });
 
-test('two outputs of different hosts, or times, are no complete set', () => {
+test('two outputs of different hosts, or times, are not a complete set', () => {
   const found = nvidiaInventory({ xml: answer(h100), list: answer(nvidia('list/h100-mig-7x1g.10gb.txt')) });
   expect(found.complete).toBe(false);
   expect(codes(found)).toContain('sources-differ');

@@ -56,7 +56,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
     const failures = failuresOf(reply, answer.rest, module).filter((each) => !isSaid(each));
     const whole = answer.whole && !reply.hung;
     const torn = whole || failures.length > 0 ? [] : [tornFinding(reply, answer, kind)];
-    // An exit code alone is no reason to distrust a complete answer.
+    // An exit code alone is not a reason to distrust a complete answer.
     const serious = answer.whole ? failuresIn(answer.rest, module) : failures;
     const complained = serious.some((each) => each.level === 'error');
     return { ...answer, whole, findings: [...failures, ...torn], complained };

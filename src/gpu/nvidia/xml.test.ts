@@ -113,7 +113,7 @@ describe('a job chooses the name of its process', () => {
   test('and keeps it where it is harmless', () =>
     expect(readXml(small(process('/opt/a&amp;b --x=1'))).gpus[0]?.processes?.[0]?.name).toBe('/opt/a&b --x=1'));
 
-  test('a name is no trouble of the card', () => expect(readXml(small(process('GPU is lost'))).gpus[0]?.trouble).toBeNull());
+  test('a name is not a trouble of the card', () => expect(readXml(small(process('GPU is lost'))).gpus[0]?.trouble).toBeNull());
 });
 
 test('it is known by what it holds', () => {

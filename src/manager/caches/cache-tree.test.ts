@@ -82,7 +82,7 @@ describe('is counted', () => {
     expect(ages).toEqual({ old: 30, read: 2, future: 0 });
   });
 
-  test('also when its names are no text, or hold line ends', async () => {
+  test('also when its names are not text, or hold line ends', async () => {
     execFileSync('sh', ['-c', `printf x > "$(printf '\\377\\376bad')"; printf x > "$(printf 'two\\nlines')"; mkdir -- '-rf'`], {
       cwd: cache,
     });

@@ -128,7 +128,7 @@ describe('giving back', () => {
     expect(host.registry.stateOf('GPU-0001')).toBe('leased');
   });
 
-  test("what of the person's own still runs is no fault: the device is given back once that has ended", async () => {
+  test("what of the person's own still runs is not a fault: the device is given back once that has ended", async () => {
     reserve(null);
     host.verdict = () => occupied;
     await giveBack();

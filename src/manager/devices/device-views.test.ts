@@ -142,7 +142,7 @@ describe('what a person wants', () => {
     ['9', 'There is no device "9".'],
     ['GPU-', '"GPU-" could be GPU-0000 or GPU-0001 or GPU-0002.'],
     ['G', 'There is no device "G".'],
-  ])('%s is no name of one device', (name, message) => {
+  ])('%s is not a name of one device', (name, message) => {
     expect(() => reserve(name)).toThrow(expect.objectContaining({ code: 'E_DEVICE_UNKNOWN', message }));
   });
 

@@ -13,7 +13,7 @@ afterEach(() => host[Symbol.dispose]());
 
 const lost = () => host.registry.slotDevices.lost('lab/1');
 
-test('a device of the slot that nothing else uses is no reason', () => {
+test('a device of the slot that nothing else uses is not a reason', () => {
   expect(lost()).toBe(false);
 });
 

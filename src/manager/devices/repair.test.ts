@@ -111,7 +111,7 @@ describe('the command', () => {
     ]);
   });
 
-  test('that is no program is said', async () => {
+  test('that is not a program is said', async () => {
     const { repair, lines, line, program } = repairWith(null);
     writeFileSync(program, 'no program');
     repair.put(broken('GPU-1'));

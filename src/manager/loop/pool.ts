@@ -17,7 +17,7 @@ export interface SlotDevices {
   heldBack(key: string): string | null;
   /**
    * Whether an agent that waits for a job must go: its devices are known to be faulty, gone, or another slot's. Devices that
-   * could not be seen are no reason (S6).
+   * could not be seen are not a reason (S6).
    */
   lost(key: string): boolean;
 }

@@ -51,7 +51,7 @@ test.each<[string, Entry[]]>([
   ['the top', [{ name: '/', type: 'directory' }]],
   ['a file', [{ name: 'own' }]],
   ['nothing', []],
-])('%s is no folder, and the archive is not read on', async (_, entries) => {
+])('%s is not a folder, and the archive is not read on', async (_, entries) => {
   const source = Readable.from([await tar(...entries)]);
   expect(await insideFolder(source, 'own')).toBeNull();
   await closed(source);

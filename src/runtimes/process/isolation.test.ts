@@ -29,7 +29,7 @@ const root = process.getuid?.() === 0;
 const bubblewrap = (await probeBubblewrap(never, root ? firstUid : null)).usable;
 const cgroups = findCgroups(`probe-${process.pid}`);
 
-/** What a mode or a machine does not promise is no test of it, so that it does not count as one that was left out. */
+/** What a mode or a machine does not promise is not a test of it, so that it does not count as one that was left out. */
 function testIn(applies: boolean): typeof test | ((...test: unknown[]) => void) {
   return applies ? test : () => {};
 }

@@ -64,7 +64,7 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
     expect(log.text()).toBe(`${readyMarker(agent)}\n${releasedMarker(agent)}\nbegan\n`);
   });
 
-  it('frame', 'what is no whole frame for this agent is ignored', async () => {
+  it('frame', 'what is not a whole frame for this agent is ignored', async () => {
     const { agent, log } = await standby();
     const wrong = scriptOf(job('echo wrong', [{ say: 'wrong\n' }]));
     const other = randomBytes(6).toString('hex');
@@ -178,7 +178,7 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
     expect((await bench.runtime.list(never())).map((one) => one.agent)).not.toContain(agent);
   });
 
-  it('unknown', 'what was asked of an unknown agent is no surprise', async () => {
+  it('unknown', 'what was asked of an unknown agent is not a surprise', async () => {
     const nobody = randomBytes(6).toString('hex');
     await bench.runtime.signal(nobody, 'TERM');
     await bench.runtime.signal(nobody, 'KILL');

@@ -218,7 +218,7 @@ export class SimEngine {
     sandbox.end({ kind: 'oom' });
   }
 
-  /** Somebody who is no manager ends and removes it. */
+  /** Somebody who is not a manager ends and removes it. */
   takeAway(agent: AgentId): void {
     const sandbox = this.sandboxes.get(agent);
     if (sandbox === undefined) return;

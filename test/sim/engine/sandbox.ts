@@ -27,7 +27,7 @@ export interface Inside {
   endBy(signal: 'TERM' | 'KILL'): void;
 }
 
-/** Where a program acts that is no job of the own queue. */
+/** Where a program acts that is not a job of the own queue. */
 export interface Stage {
   readonly spec: SandboxSpec;
   readonly files: Workspace;

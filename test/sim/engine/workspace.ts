@@ -85,7 +85,7 @@ export class Workspace {
     return packed([...this.#entries].filter(([path]) => isWanted(path)));
   }
 
-  /** One folder likewise, names relative to it; null for what is no folder. */
+  /** One folder likewise, names relative to it; null for what is not a folder. */
   folderTar(name: string): Readable | null {
     if (this.#entries.get(name)?.kind !== 'folder') return null;
     const inside = [...this.#entries].filter(([path]) => path.startsWith(`${name}/`));

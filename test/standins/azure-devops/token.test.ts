@@ -66,7 +66,7 @@ const grant = (o: Partial<Record<string, string>> = {}, tenant = azure.principal
     }),
   );
 
-test("the principal's secret gives a token with the manager's rights, and is no leak where it belongs", async () => {
+test("the principal's secret gives a token with the manager's rights, and is not a leak where it belongs", async () => {
   azure = await startAzureDevOps();
   const { status, json } = await grant();
   expect({ status, json }).toMatchObject({ status: 200, json: { token_type: 'Bearer', expires_in: 3600 } });

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import { agentWord } from './in-agent.ts';
 
 const job = '13abb996-ee67-486c-8027-cc76ead04ec8';
-/** As 3.137.0 writes it where its output is no terminal. */
+/** As 3.137.0 writes it where its output is not a terminal. */
 const coloured = (text: string) =>
   `\u001b[38;5;48m2026-11-23 23:19:35 INFO  \u001b[0m \u001b[38;5;243mbox-ci-1\u001b[0m \u001b[0m${text}\u001b[0m `;
 

@@ -119,7 +119,7 @@ describe('a job is refused, with the name of the variable and nothing of its val
   });
 });
 
-it('does not rule where the key cannot be read, which is no fault of the job; one without secrets does not need it', async () => {
+it('does not rule where the key cannot be read, which is not a fault of the job; one without secrets does not need it', async () => {
   const keysGone = () => Promise.reject(new OnejobError('E_SECRET', 'The key file is gone.', { hint: 'Put it back.' }));
   const needy = job({ ...trustedEnv, SECRET_TOKEN: await sealed('new value') });
   await expect(admit(needy, parts({ keys: keysGone }))).rejects.toMatchObject({ code: 'E_SECRET' });

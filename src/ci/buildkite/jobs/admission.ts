@@ -35,7 +35,7 @@ export interface AdmissionParts {
   readonly pins: PinStore;
 }
 
-/** @throws OnejobError when the key is unreadable, which is no fault of the job */
+/** @throws OnejobError when the key is unreadable, which is not the job's fault */
 export async function admit(job: GivenJob, { trust, keys, pins }: AdmissionParts): Promise<Admission> {
   const facts = jobFacts(job);
   const verdict = decideTrust(facts, trust);

@@ -79,7 +79,7 @@ describe('titles', () => {
   ])('%j', (more, title) => expect(of(more)).toBe(title));
 });
 
-it('an invalid address is no link', () => {
+it('an invalid address is not a link', () => {
   for (const url of ['javascript:alert(1)', 'https://x/"onclick', 'https://x/ y', '//x']) {
     expect(jobFacts({ id, env: { BUILDKITE_BUILD_URL: url } }).buildUrl).toBeNull();
   }

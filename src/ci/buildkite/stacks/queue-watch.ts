@@ -140,7 +140,7 @@ export function watchQueue(
       if (code === 'E_CI_DENIED') isKnown = false;
       notBefore = clock.now() + Math.max(retry ? 0 : longest, retryWait(error, failures, shared.random, longest));
       if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
-      // A single failure is no outage.
+      // A single failure is not an outage.
       if (!retry || failures > 1) say(message);
     }
   }

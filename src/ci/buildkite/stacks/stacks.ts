@@ -85,7 +85,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const body = { key: stack, type: 'custom', queue_key: queue, metadata };
       return read(await ask({ method: 'POST', path: 'stacks/register', body, doing }, signal), registered).id;
     },
-    /** A stack that does not exist is no error. */
+    /** A stack that does not exist is not an error. */
     async deregister(stack: string, signal: AbortSignal): Promise<void> {
       const called = await ask({ method: 'POST', path: at(stack, 'deregister'), doing: `deregister the stack "${stack}"` }, signal);
       if (!called.ok && called.status !== 404) throw called.error;
