@@ -1,6 +1,6 @@
 /** `onejob config check` and `config show`: needs no daemon. */
 import { tellingOrigin } from '../ci/types.ts';
-import { openDoors } from '../config/check-trust.ts';
+import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
@@ -32,7 +32,7 @@ async function unguardedPools({ context }: Session, { config, paths }: Checked):
   const telling = tellingOrigin(config.services);
   const wanting = config.pools.filter(
     ({ service, runtime, trust }) =>
-      telling.has(service) && runtime !== 'process' && trust.network === 'internet' && openDoors(trust).length > 0,
+      telling.has(service) && runtime !== 'process' && trust.network === 'internet' && acceptedOutsiders(trust).length > 0,
   );
   const why = wanting.length === 0 ? null : await context.host.internetObstacle();
   if (why === null) return [];

@@ -2,7 +2,7 @@
  * `onejob filter`: passes calls of untrusted jobs to their service. Only the daemon starts it. It ends when nobody needs it any
  * more, not with the terminal or the daemon that started it.
  */
-import { keepDoors } from '../ci/filter/filter.ts';
+import { keepListening } from '../ci/filter/filter.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
 import { serviceTypes } from '../ci/types.ts';
@@ -31,7 +31,7 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
     clock: systemClock,
     log,
   });
-  await keepDoors(dir, { version, server: () => filter.server(), clock: systemClock, log }, asked.signal);
+  await keepListening(dir, { version, server: () => filter.server(), clock: systemClock, log }, asked.signal);
   filter.close();
   offSignal();
   return exitCodes.ok;

@@ -18,7 +18,7 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   if (trust.image !== null && pool.runtime === 'process') {
     inPool(pool, ['trust', 'image'], 'is not used: "runtime" is process, which has no images', 'warning');
   }
-  const open = openDoors(trust);
+  const open = acceptedOutsiders(trust);
   if (open.length === 0) return;
   if (isOpenProcess(pool) && sound(pool, 'runtime', 'isolation')) {
     const how = `whose jobs can reach everything that listens on this host, and untrusted jobs come in through ${quoted(open)}`;
@@ -32,24 +32,24 @@ export function checkTrust(pool: PoolConfig, checking: Checking): void {
   }
 }
 
-export type Door = 'forks' | 'others';
+export type Outsider = 'forks' | 'others';
 
 /** Whether it is a pool of processes, which have the host's network, that lets untrusted jobs in without `isolation: none`. */
 export function isOpenProcess({ runtime, isolation, trust }: Pick<PoolConfig, 'runtime' | 'isolation' | 'trust'>): boolean {
-  return runtime === 'process' && isolation === 'full' && openDoors(trust).length > 0;
+  return runtime === 'process' && isolation === 'full' && acceptedOutsiders(trust).length > 0;
 }
 
 /** The keys that let untrusted jobs in. */
-export function openDoors(trust: TrustConfig): Door[] {
-  return (['forks', 'others'] as const).filter((door) => trust[door] !== 'refuse');
+export function acceptedOutsiders(trust: TrustConfig): Outsider[] {
+  return (['forks', 'others'] as const).filter((outsider) => trust[outsider] !== 'refuse');
 }
 
-function quoted(doors: readonly Door[]): string {
-  return doors.map((door) => `"${door}"`).join(' and ');
+function quoted(outsiders: readonly Outsider[]): string {
+  return outsiders.map((outsider) => `"${outsider}"`).join(' and ');
 }
 
-function closing(doors: readonly Door[]): string {
-  return `trust: { ${doors.map((door) => `${door}: refuse`).join(', ')} }`;
+function closing(outsiders: readonly Outsider[]): string {
+  return `trust: { ${outsiders.map((outsider) => `${outsider}: refuse`).join(', ')} }`;
 }
 
 /** Why a pool must not get credentials of its CI service with this runtime (S8), as a reason for a pause; null when it may. */

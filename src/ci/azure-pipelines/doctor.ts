@@ -65,7 +65,7 @@ export async function findings(
     registry.agentPools.forget(queue);
     const pool = await registry.agentPools.find(queue, signal);
     const agents = await client.agents(pool.id, {}, signal);
-    const ours = agents.filter(({ name }) => registrations.marks.agentOf(name) !== null).length;
+    const ours = agents.filter(({ name }) => registrations.agentNames.agentOf(name) !== null).length;
     ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
     if (pool.autoUpdate === true)
       problem(
@@ -100,7 +100,7 @@ export async function findings(
     const ids = new Set(own.map(({ agent }) => registrations.remoteOf(agent)?.id));
     const uncounted = (registry.latest.get(pool) ?? []).filter(
       ({ matchedAgents }) =>
-        matchedAgents?.some(({ name }) => name !== null && registrations.marks.agentOf(name) !== null) &&
+        matchedAgents?.some(({ name }) => name !== null && registrations.agentNames.agentOf(name) !== null) &&
         !matchedAgents.some(({ id }) => ids.has(String(id))),
     );
     const unused = own.filter(({ usedAt }) => usedAt !== null && clock.wall() - usedAt > unusedAfter);

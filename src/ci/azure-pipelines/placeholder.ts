@@ -25,7 +25,7 @@ export function createPlaceholders(
   const pools = new Map<string, string>();
   const idOf = (pool: number, set: string): AgentId =>
     `placeholder-${hash('sha256', `${config.name} ${pool} ${set}`).slice(0, 16)}`;
-  const nameOf = (pool: number, set: string): string => registrations.marks.placeholderName(`${pool} ${set}`);
+  const nameOf = (pool: number, set: string): string => registrations.agentNames.placeholderName(`${pool} ${set}`);
 
   const make = async (pool: number, kind: AgentKind, signal: AbortSignal): Promise<void> => {
     const agent = idOf(pool, kind.set);

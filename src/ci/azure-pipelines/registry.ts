@@ -19,7 +19,7 @@ export type AzureRegistry = ReturnType<typeof createAzureRegistry>;
 /** `closing`: aborts when the service ends. */
 export function createAzureRegistry(parts: AzureParts, registrations: Registrations, closing: AbortSignal) {
   const { config, client, log, makeKey, slots } = parts;
-  const { marks } = registrations;
+  const { agentNames } = registrations;
   const placeholders = createPlaceholders(parts, registrations);
   const gone = createGonePools(client, log, parts.clock);
   const agentPools = createAgentPools(client, config.url);
@@ -60,11 +60,11 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     const standsFor = new Map<number, readonly string[]>();
     const booked = new Set(registrations.open().map(({ name }) => name));
     for (const { id, name } of agents) {
-      const agent = marks.agentOf(name);
+      const agent = agentNames.agentOf(name);
       const one = agent !== null ? slots.poolOf(agent) : placeholders.poolOf(name);
       if (one !== null) standsFor.set(id, [one]);
       // A placeholder of an earlier manager, until this one has made its first agent.
-      else if (marks.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
+      else if (agentNames.isPlaceholder(name) && booked.has(name)) standsFor.set(id, served);
     }
     return requests
       .filter((one) => requestState(one) === 'waiting')
@@ -162,7 +162,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);
       for (const { id, name, status } of entries) {
-        const kind = kinds.get(marks.agentOf(name) ?? '');
+        const kind = kinds.get(agentNames.agentOf(name) ?? '');
         if (kind === undefined || status !== 'online') continue;
         const lesson = `${kind.set} ${JSON.stringify(kind.shared)}`;
         if (taught.has(lesson)) continue;

@@ -1,6 +1,6 @@
 /** Buildkite as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import { checkTrust, isOpenProcess, openDoors } from '../../config/check-trust.ts';
+import { acceptedOutsiders, checkTrust, isOpenProcess } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { clearTextHost, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
@@ -111,7 +111,7 @@ function checkTokenInside(pool: PoolConfig, { name }: BuildkiteServiceConfig, { 
   if (!sound(pool, 'trust')) return;
   const { trust } = pool;
   const why = `"service" is ${name} with "registration: in-agent", whose agents take jobs that onejob sees only once they run`;
-  const open = openDoors(trust).map((door) => `"${door}"`);
+  const open = acceptedOutsiders(trust).map((outsider) => `"${outsider}"`);
   if (open.length > 0) {
     const how = `${why}, in sandboxes that contain the agent token: any job could take every other job of the queue`;
     const write = 'write trust: { forks: refuse, others: refuse }, and build no forks in pipelines of this queue';

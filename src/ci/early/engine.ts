@@ -48,7 +48,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function oursOf({ entries }: Shown): Map<AgentId, Entry> {
     const ours = new Map<AgentId, Entry>();
     for (const entry of entries) {
-      const agent = registrations.marks.agentOf(entry.name);
+      const agent = registrations.agentNames.agentOf(entry.name);
       if (agent !== null && registrations.find(agent)?.service === service) ours.set(agent, entry);
     }
     return ours;
@@ -139,7 +139,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     },
     async register(context, signal) {
       const { agent } = context;
-      const name = registrations.marks.agentName(context.name, agent);
+      const name = registrations.agentNames.agentName(context.name, agent);
       const { place, create } = await registry.create(context, name, signal);
       return registrations.register({ agent, place, name, placeholder: false }, create, signal);
     },

@@ -119,7 +119,7 @@ export function createRegistrations(
   };
 
   return {
-    marks: createAgentNames(store.owner),
+    agentNames: createAgentNames(store.owner),
     /** Replaces an earlier entry of the same agent. One that registers itself is `seen` later. @throws OnejobError E_CI_* */
     async register<T extends { readonly id: string | null }>(
       of: Pick<StoredRegistration, 'agent' | 'place' | 'name' | 'placeholder'>,
@@ -218,8 +218,8 @@ export function createSweep(
   async function theirs({ place, title, entries }: Shown, signal: AbortSignal): Promise<void> {
     const booked = registrations.names();
     const unknown = entries.filter(({ name, status, job }) => {
-      const agent = registrations.marks.agentOf(name);
-      const isOurs = registrations.marks.isPlaceholder(name) || (agent !== null && !isLive(agent));
+      const agent = registrations.agentNames.agentOf(name);
+      const isOurs = registrations.agentNames.isPlaceholder(name) || (agent !== null && !isLive(agent));
       return isOurs && !booked.has(name) && status === 'offline' && job === null;
     });
     const before = strangers.get(place);

@@ -8,7 +8,7 @@ import { listening, stopped } from '../../../test/kit/filter.ts';
 import { filterPid, killFilter } from '../../../test/support/buildkite-days.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
-import { createFilter, endFilter, type Filter, keepDoors, readDoors, writeDoors } from './filter.ts';
+import { createFilter, endFilter, type Filter, keepListening, readListenConfig, writeListenConfig } from './filter.ts';
 
 const never = new AbortController().signal;
 const main = join(import.meta.dirname, '../../main.ts');
@@ -92,17 +92,17 @@ it('ends where another program has its port', async () => {
   using dir = scratch();
   const { server, port } = await listening(() => {});
   const parts = { version: '1', server: () => http.createServer(), clock: systemClock, log: silent };
-  writeDoors(dir.path, { version: '1', port, addresses: ['127.0.0.1'] });
-  await keepDoors(dir.path, parts, never);
+  writeListenConfig(dir.path, { version: '1', port, addresses: ['127.0.0.1'] });
+  await keepListening(dir.path, parts, never);
   await stopped(server);
 });
 
 it('a file of another version ends it, and so does an unreadable file', () => {
   using dir = scratch();
-  writeDoors(dir.path, { version: '1', port: 7070, addresses: ['127.0.0.1'] });
-  expect(readDoors(dir.path)).toEqual({ version: '1', port: 7070, addresses: ['127.0.0.1'] });
+  writeListenConfig(dir.path, { version: '1', port: 7070, addresses: ['127.0.0.1'] });
+  expect(readListenConfig(dir.path)).toEqual({ version: '1', port: 7070, addresses: ['127.0.0.1'] });
   writeFileSync(join(dir.path, 'doors.json'), '{"version":');
-  expect(readDoors(dir.path)).toBe(null);
-  writeDoors(dir.path, null);
-  expect(readDoors(dir.path)).toBe(null);
+  expect(readListenConfig(dir.path)).toBe(null);
+  writeListenConfig(dir.path, null);
+  expect(readListenConfig(dir.path)).toBe(null);
 });

@@ -18,25 +18,25 @@ import { subdirectory } from '../../store/directory.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { createSeal, installationKey } from './seal.ts';
 
-const doors = z.object({
+const listenConfig = z.object({
   /** Of onejob: a filter of another version ends. */
   version: z.string(),
   port: z.int().min(1).max(65_535),
   addresses: z.array(z.string()),
 });
-export type Doors = Readonly<z.infer<typeof doors>>;
+export type ListenConfig = Readonly<z.infer<typeof listenConfig>>;
 
 /** null: the file is missing or invalid. */
-export function readDoors(dir: string): Doors | null {
+export function readListenConfig(dir: string): ListenConfig | null {
   try {
-    return doors.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
+    return listenConfig.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
   } catch {
     return null;
   }
 }
 
 /** The file is never incomplete. @throws errors of the file system */
-export function writeDoors(dir: string, value: Doors | null): void {
+export function writeListenConfig(dir: string, value: ListenConfig | null): void {
   const path = join(dir, 'doors.json');
   if (value === null) {
     fs.rmSync(path, { force: true });
@@ -100,12 +100,12 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
   /** Starts the filter while there is an address and it does not answer. */
   async function keep(signal: AbortSignal): Promise<void> {
     while (!signal.aborted) {
-      const now = readDoors(dir);
+      const now = readListenConfig(dir);
       const [address] = now?.addresses ?? [];
       if (now !== null && address !== undefined) {
         try {
           // A filter of another version ends when it reads this.
-          if (now.version !== version) writeDoors(dir, { ...now, version });
+          if (now.version !== version) writeListenConfig(dir, { ...now, version });
           if (!(await answers(address, now.port)) && !signal.aborted) startOne();
         } catch (error) {
           log.warn('cannot keep the filter running', { reason: toFailure(error).message });
@@ -123,12 +123,12 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     },
     /** `authority`: as the sandbox sees it (`172.18.0.1:7070`). @throws OnejobError E_FILTER (retry), E_NO_DOOR */
     async listenFor(context: Pick<AgentContext, 'hostAddress'>, signal: AbortSignal) {
-      const known = readDoors(dir);
+      const known = readListenConfig(dir);
       const port = known?.port ?? (await freePort());
       const address = await context.hostAddress(port, signal);
       const addresses = known?.addresses ?? [];
       if (known === null || known.version !== version || !addresses.includes(address))
-        writeDoors(dir, { version, port, addresses: [...new Set([...addresses, address])] });
+        writeListenConfig(dir, { version, port, addresses: [...new Set([...addresses, address])] });
       const until = clock.now() + patience;
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
@@ -145,7 +145,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
     /** `leaving`: agents keep running, and so must the filter. */
     async close(leaving: boolean): Promise<void> {
       closing.abort();
-      if (!leaving) writeDoors(dir, null);
+      if (!leaving) writeListenConfig(dir, null);
     },
   };
 }
@@ -153,7 +153,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
 /** Ends the filter, because nobody needs one. */
 export function endFilter(stateDir: string): void {
   const dir = join(stateDir, 'filter');
-  if (fs.existsSync(dir)) writeDoors(dir, null);
+  if (fs.existsSync(dir)) writeListenConfig(dir, null);
 }
 
 function answers(host: string, port: number): Promise<boolean> {
@@ -181,7 +181,7 @@ const lookAgain = 500;
  * Listens as the file says, and resolves when the file is gone or for another version. Also when another program, mostly a filter,
  * has every port: the manager starts this one again if needed.
  */
-export async function keepDoors(
+export async function keepListening(
   dir: string,
   { version, server, clock, log }: Pick<FilterParts, 'version' | 'clock' | 'log'> & { readonly server: () => http.Server },
   signal: AbortSignal,
@@ -191,18 +191,18 @@ export async function keepDoors(
   const taken = new Set<string>();
 
   function listen(address: string, port: number): void {
-    const door = server();
-    open.set(address, door);
-    door.on('error', (error: NodeJS.ErrnoException) => {
+    const listener = server();
+    open.set(address, listener);
+    listener.on('error', (error: NodeJS.ErrnoException) => {
       open.delete(address);
       if (error.code === 'EADDRINUSE') taken.add(address);
       if (!said.has(address)) log.warn('filter does not listen yet', { address, port, reason: error.message });
       said.add(address);
     });
-    door.listen({ host: address, port, exclusive: true });
+    listener.listen({ host: address, port, exclusive: true });
   }
 
-  for (let now = readDoors(dir); now !== null && now.version === version && !signal.aborted; now = readDoors(dir)) {
+  for (let now = readListenConfig(dir); now !== null && now.version === version && !signal.aborted; now = readListenConfig(dir)) {
     if (now.addresses.length > 0 && now.addresses.every((address) => taken.has(address))) return;
     for (const address of now.addresses) if (!open.has(address)) listen(address, now.port);
     await sleep(clock, lookAgain, signal);

@@ -21,7 +21,7 @@ export async function writeInput(
   id: string,
   frame: Uint8Array,
   signal: AbortSignal,
-  { podman = false, door = null }: { readonly podman?: boolean; readonly door?: Socket | null } = {},
+  { podman = false, connection = null }: { readonly podman?: boolean; readonly connection?: Socket | null } = {},
 ): Promise<void> {
   // A container that has ended accepts an attach and stays silent forever (Engine 20.10), so its state is inspected. Not at once:
   // a waiting gate takes the frame within milliseconds.
@@ -53,7 +53,7 @@ export async function writeInput(
     using limit = deadline(clock, limits.late, either);
     const doing = `release the agent in container ${id.slice(0, 12)}`;
     try {
-      const socket = door ?? (await upgrade(endpoint, attachPath(id), limit.signal));
+      const socket = connection ?? (await upgrade(endpoint, attachPath(id), limit.signal));
       if (!('status' in socket)) return await send(socket, limit.signal);
       if (socket.status === 404 || socket.status === 409) throw gateEnded(`accepts no input (${socket.status})`);
       throw new Refusal(socket.status, socket.body);

@@ -26,7 +26,7 @@ import { createExits } from './exits.ts';
 import { createFirewall } from './firewall.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
-import { createNetworks, openDoor } from './networks.ts';
+import { createNetworks, openHostPort } from './networks.ts';
 import { createPrepare, fingerprintOf } from './prepare.ts';
 import { insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
@@ -145,7 +145,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     release: async (agent, frame, signal) => {
       const id = await containers.find(agent, signal);
       if (id === null) throw gateEnded('is gone');
-      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), door: inputs.take(id) });
+      await writeInput(engine, id, frame, signal, { podman: await isPodmanHere(signal), connection: inputs.take(id) });
     },
 
     getFiles: async (agent, signal, only): Promise<Readable> => {
@@ -206,7 +206,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     hostAddress: async (network, port, signal) =>
-      openDoor({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
+      openHostPort({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);

@@ -8,7 +8,18 @@ import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
-import { type Door, doorsIn, type Family, isEngines, missingRule, namesOf, ours, removing, rulesFor, writing } from './rules.ts';
+import {
+  type Family,
+  type HostPort,
+  hostPortsIn,
+  isEngines,
+  missingRule,
+  namesOf,
+  ours,
+  removing,
+  rulesFor,
+  writing,
+} from './rules.ts';
 
 export type Firewall = ReturnType<typeof createFirewall>;
 
@@ -31,7 +42,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
   const names = namesOf(owner);
   /** How the tools print our rules, with the rules themselves: each tool prints them in its own way. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
-  const doors = new Map<string, Door>();
+  const hostPorts = new Map<string, HostPort>();
   let turn: Promise<unknown> = Promise.resolve();
 
   // One at a time, because two writers would overwrite each other's rules.
@@ -62,9 +73,9 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     for (const family of await familiesHere()) {
       const before = await save(found.flavour, family);
       // A previous manager opened these, for services that outlive it and whose sandboxes must stay connected.
-      const standing = family === 'ipv4' ? await inUse(doorsIn(before, names)) : [];
-      const open = new Map([...standing.map((door) => [keyOf(door), door] as const), ...doors]);
-      const inOrder = [...open].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, door]) => door);
+      const used = family === 'ipv4' ? await inUse(hostPortsIn(before, names)) : [];
+      const open = new Map([...used.map((port) => [keyOf(port), port] as const), ...hostPorts]);
+      const inOrder = [...open].sort(([a], [b]) => (a < b ? -1 : 1)).map(([, port]) => port);
       const rules = rulesFor(family, names, servers, inOrder);
       const from = JSON.stringify([found.flavour, rules]);
       const known = written.get(family);
@@ -79,7 +90,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
 
   const remove = async (): Promise<void> => {
     written.clear();
-    doors.clear();
+    hostPorts.clear();
     if (!local || process.getuid?.() !== 0) return;
     for (const flavour of await flavoursHere()) {
       for (const family of families) {
@@ -101,8 +112,8 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
     /** Makes sure that all rules exist. @throws OnejobError E_NETWORK_UNGUARDED */
     guard: (): Promise<void> => inTurn(guard),
     /** Lets the bridge's containers reach this port of the host until `remove`. @throws OnejobError E_NETWORK_UNGUARDED */
-    open: async (door: Door): Promise<void> => {
-      doors.set(keyOf(door), door);
+    open: async (port: HostPort): Promise<void> => {
+      hostPorts.set(keyOf(port), port);
       await inTurn(guard);
     },
     /** Whether the bridge is on this host. If not, this process and the Engine are on different networks. */
@@ -119,23 +130,23 @@ export function unguarded(why: string): OnejobError {
   });
 }
 
-function keyOf({ address, port }: Door): string {
+function keyOf({ address, port }: HostPort): string {
   return `${address}:${port}`;
 }
 
 /**
- * The doors with a listener at exactly that address. A door that is no longer used is closed, before another program that listens
- * on all addresses takes its port.
+ * The ports with a listener at exactly that address. The firewall closes one that is no longer used before another program that
+ * listens on all addresses takes it.
  */
-async function inUse(doors: readonly Door[]): Promise<Door[]> {
-  if (doors.length === 0) return [];
+async function inUse(hostPorts: readonly HostPort[]): Promise<HostPort[]> {
+  if (hostPorts.length === 0) return [];
   const lines = (await readFile('/proc/self/net/tcp', 'utf8')).split('\n').map((line) => line.trim().split(/\s+/));
   const listening = new Set(lines.flatMap(([, local, , state]) => (local !== undefined && state === '0A' ? [local] : [])));
-  return doors.filter((door) => listening.has(asListed(door)));
+  return hostPorts.filter((port) => listening.has(asListed(port)));
 }
 
 /** As the kernel lists it: the bytes of the address in the CPU's order, the port as usual. */
-function asListed({ address, port }: Door): string {
+function asListed({ address, port }: HostPort): string {
   const bytes = address.split('.').reverse();
   return [bytes, [port >> 8, port & 255]]
     .map((part) => part.map((byte) => Number(byte).toString(16).padStart(2, '0')).join(''))

@@ -48,7 +48,7 @@ test('a release uses the connection that was opened ahead, and opens no other', 
   await inputs.ahead('c1');
   const door = inputs.take('c1');
   expect(door).not.toBeNull();
-  await writeInput(fake.engine, 'c1', Buffer.from('the frame\n'), never(), { door });
+  await writeInput(fake.engine, 'c1', Buffer.from('the frame\n'), never(), { connection });
   expect(await fake.said[0]).toBe('the frame\n');
   expect(fake.sockets).toHaveLength(1);
   expect(inputs.take('c1')).toBeNull();
@@ -66,7 +66,7 @@ test('a broken connection is not used, and the release opens its own', async () 
   if (other === null) throw new Error('no door');
   await once(other, 'close');
   expect(inputs.take('c1')).toBeNull();
-  await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { door: inputs.take('c1') });
+  await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { connection: inputs.take('c1') });
   expect(await fake.said.at(-1)).toBe('frame\n');
 });
 

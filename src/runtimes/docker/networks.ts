@@ -117,7 +117,7 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
  * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own network
  * namespace has gateways, too, but other services listen there.
  */
-export async function openDoor(
+export async function openHostPort(
   { engine, networks, firewall }: { readonly engine: Engine; readonly networks: Networks; readonly firewall: Firewall },
   podman: boolean,
   network: string,
@@ -125,11 +125,12 @@ export async function openDoor(
   signal: AbortSignal,
 ) {
   if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
-  if (network === 'none') throw noDoor(network, 'it has only its own loopback interface');
-  if (engine.endpoint.kind !== 'unix') throw noDoor(network, `the Engine at ${endpointUrl(engine.endpoint)} is not on this host`);
+  if (network === 'none') throw hostUnreachable(network, 'it has only its own loopback interface');
+  if (engine.endpoint.kind !== 'unix')
+    throw hostUnreachable(network, `the Engine at ${endpointUrl(engine.endpoint)} is not on this host`);
   if (network === 'host') {
     if (await isEngineHere(await engine.network('bridge', signal))) return '127.0.0.1';
-    throw noDoor(network, "the Engine's bridges are not on the network that onejob sees");
+    throw hostUnreachable(network, "the Engine's bridges are not on the network that onejob sees");
   }
   const look = async (): Promise<NetworkAnswer | null> => engine.network(await networks.resolve(network), signal);
   let answer = await look();
@@ -138,7 +139,7 @@ export async function openDoor(
     networks.forget();
     answer = await look();
   }
-  if (answer === null) throw noDoor(network, 'the Engine has no such network');
+  if (answer === null) throw hostUnreachable(network, 'the Engine has no such network');
   const address = await gatewayHere(network, answer, !podman);
   if (network === 'internet') await firewall.open({ address, port });
   return address;
@@ -151,11 +152,11 @@ export async function openDoor(
  */
 async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: boolean): Promise<string> {
   if (answer.Driver !== 'bridge') {
-    throw noDoor(network, `its driver is "${answer.Driver}", and only a bridge has a gateway on this host`);
+    throw hostUnreachable(network, `its driver is "${answer.Driver}", and only a bridge has a gateway on this host`);
   }
   const bridge = answer.Options?.[bridgeName] ?? (isNamed ? `br-${answer.Id.slice(0, 12)}` : null);
   if (bridge !== null && !(await isInterface(bridge))) {
-    throw noDoor(network, `its bridge ${bridge} is not on the network that onejob sees`);
+    throw hostUnreachable(network, `its bridge ${bridge} is not on the network that onejob sees`);
   }
   const gateways = (answer.IPAM?.Config ?? []).flatMap(gatewayOf);
   // Every job with IPv6 also has IPv4, but not the other way round.
@@ -163,8 +164,8 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
     if (await isOwnAddress(gateway)) return gateway;
   }
   const why = gateways.length === 0 ? 'it has no gateway' : `its gateway ${gateways.join(' or ')} is not an address of this host`;
-  if (isNamed || gateways.length === 0) throw noDoor(network, why);
-  throw noDoor(network, `${why} now`, {
+  if (isNamed || gateways.length === 0) throw hostUnreachable(network, why);
+  throw hostUnreachable(network, `${why} now`, {
     hint: 'Podman creates a bridge with its first container and removes it with the last one: try again while a container exists, or write network: host.',
     retry: true,
   });
@@ -176,7 +177,11 @@ async function isEngineHere(standard: NetworkAnswer | null): Promise<boolean> {
   return bridge === undefined || isInterface(bridge);
 }
 
-function noDoor(network: string, why: string, more: { readonly hint?: string; readonly retry?: boolean } = {}): OnejobError {
+function hostUnreachable(
+  network: string,
+  why: string,
+  more: { readonly hint?: string; readonly retry?: boolean } = {},
+): OnejobError {
   return new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {
     hint: 'Write network: default or internet, with a Docker Engine on this host that runs as root.',
     ...more,

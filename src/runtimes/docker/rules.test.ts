@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { serversIn, serversOfDaemon } from './firewall.ts';
-import { doorsIn, isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
+import { hostPortsIn, isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
 
 const names = namesOf('0123456789ab');
 const rules = rulesFor('ipv4', names, ['10.0.0.53', '10.0.0.53']);
@@ -42,8 +42,8 @@ describe('rules of the network internet', () => {
     expect(input.slice(2, -2)).toEqual([`-d 172.18.0.1/32 -i ${names.bridge} -p tcp -m tcp --dport 8080 -j RETURN`]);
     expect(forward).toEqual(rules.forward);
     const saved = standing.replace(`-A ${names.input} -p tcp`, `-A ${names.input} ${input[2]}\n-A ${names.input} -p tcp`);
-    expect(doorsIn(saved, names)).toEqual(doors);
-    expect(doorsIn(standing, names)).toEqual([]);
+    expect(hostPortsIn(saved, names)).toEqual(doors);
+    expect(hostPortsIn(standing, names)).toEqual([]);
     expect(missingRule(saved, 'ipv4', names, { input, forward })).toBeNull();
     expect(rulesFor('ipv6', names, [], doors).input).toEqual(['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT']);
   });

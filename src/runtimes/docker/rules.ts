@@ -50,7 +50,7 @@ export type Family = 'ipv4' | 'ipv6';
 const hooks = { ipv4: { forward: 'DOCKER-USER', input: 'INPUT' }, ipv6: { forward: 'FORWARD', input: 'INPUT' } } as const;
 
 /** A part of the host that may be reached: one TCP port at one IPv4 address. */
-export interface Door {
+export interface HostPort {
   readonly address: string;
   readonly port: number;
 }
@@ -61,13 +61,18 @@ interface Chains {
 }
 
 /**
- * The rules in our two chains. Jobs may ask only the name servers, and only for names, and reach only `doors` on the host. A
+ * The rules in our two chains. Jobs may ask only the name servers, and only for names, and reach only `hostPorts` on the host. A
  * connection is refused with a reset, because any other answer reaches the caller a second later.
  */
-export function rulesFor(family: Family, names: Names, nameservers: readonly string[], doors: readonly Door[] = []): Chains {
+export function rulesFor(
+  family: Family,
+  names: Names,
+  nameservers: readonly string[],
+  hostPorts: readonly HostPort[] = [],
+): Chains {
   const refuse = ['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT'];
   if (family === 'ipv6') return { forward: refuse, input: refuse };
-  const open = doors.map(({ address, port }) => `-d ${address}/32 -i ${names.bridge} -p tcp -m tcp --dport ${port} -j RETURN`);
+  const open = hostPorts.map(({ address, port }) => `-d ${address}/32 -i ${names.bridge} -p tcp -m tcp --dport ${port} -j RETURN`);
   const questions = [...new Set(nameservers)].flatMap((server) =>
     ['udp', 'tcp'].map((protocol) => `-d ${server}/32 -p ${protocol} -m ${protocol} --dport 53 -j RETURN`),
   );
@@ -80,9 +85,9 @@ export function ours(saved: string, names: Names): string[] {
   return saved.split('\n').filter((line) => line.split(' ').some((word) => own.has(word.replace(/^:/, ''))));
 }
 
-/** The open doors in a firewall. Unlike rules for name servers they contain the name of the bridge. */
-export function doorsIn(saved: string, names: Names): Door[] {
-  return ours(saved, names).flatMap((line): Door[] => {
+/** The open ports in a firewall. Unlike rules for name servers they contain the name of the bridge. */
+export function hostPortsIn(saved: string, names: Names): HostPort[] {
+  return ours(saved, names).flatMap((line): HostPort[] => {
     if (!line.startsWith(`-A ${names.input} `) || !line.includes(` -i ${names.bridge} `)) return [];
     const [, address] = / -d ([\d.]+)(?:\/32)? /.exec(line) ?? [];
     const [, port] = / --dport (\d+) .*-j RETURN$/.exec(line) ?? [];

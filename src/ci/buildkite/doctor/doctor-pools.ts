@@ -1,7 +1,7 @@
 /** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
 import { join, sep } from 'node:path';
-import { openDoors } from '../../../config/check-trust.ts';
+import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
@@ -25,7 +25,7 @@ const subjectOf = ({ name }: PoolConfig): string => `pool ${name}`;
 
 /** Whether jobs that are not trusted may run in it. */
 export function isOpenToUntrusted({ trust }: Pick<PoolConfig, 'trust'>): boolean {
-  return openDoors(trust).length > 0;
+  return acceptedOutsiders(trust).length > 0;
 }
 
 function ofTrust(pool: PoolConfig): Finding[] {
