@@ -46,8 +46,8 @@ test('a release uses the connection that was opened ahead, and opens no other', 
   const inputs = createInputs(fake.engine);
   await inputs.ahead('c1');
   await inputs.ahead('c1');
-  const door = inputs.take('c1');
-  expect(door).not.toBeNull();
+  const connection = inputs.take('c1');
+  expect(connection).not.toBeNull();
   await writeInput(fake.engine, 'c1', Buffer.from('the frame\n'), never(), { connection });
   expect(await fake.said[0]).toBe('the frame\n');
   expect(fake.sockets).toHaveLength(1);
