@@ -9,7 +9,7 @@ import { OnejobError } from '../../errors.ts';
 
 /** ms until a slow hand-over looks wrong; it usually takes 3 ms. */
 const expected = 50;
-/** ms that Podman gets to take what was written. */
+/** ms that Podman gets to take what was written, and that the end of a connection gets to be seen. */
 const settling = 300;
 
 /**
@@ -31,7 +31,10 @@ export async function writeInput(
     const container = await engine.inspect(id, either);
     if (container === null) throw gateEnded('is gone');
     const { Running, Status, ExitCode } = container.State;
-    if (!Running) throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
+    if (Running) return;
+    // It may have ended because its script was quick: then the connection is closed, too, and that may not have been seen yet.
+    await sleep(engine.clock, settling, either);
+    throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
   };
   const send = async (socket: Socket, limit: AbortSignal): Promise<void> => {
     const closed = once(socket, 'close', { signal: limit });

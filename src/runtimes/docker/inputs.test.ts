@@ -63,11 +63,31 @@ test('a broken connection is not used, and the release opens its own', async () 
   const other = inputs.take('c2');
   // Both ends are in this process: once the second hang-up was heard here, the first one was, too.
   for (const socket of fake.sockets) socket.destroy();
-  if (other === null) throw new Error('no door');
+  if (other === null) throw new Error('no connection');
   await once(other, 'close');
   expect(inputs.take('c1')).toBeNull();
   await writeInput(fake.engine, 'c1', Buffer.from('frame\n'), never(), { connection: inputs.take('c1') });
   expect(await fake.said.at(-1)).toBe('frame\n');
+});
+
+test('a script that has ended before its hand-over was seen to end has been handed over', async () => {
+  using here = scratch();
+  const inspected = Promise.withResolvers<void>();
+  const server = createServer((_, answer) => {
+    const ended = { Id: 'c1', Name: '/a', Image: 'i', State: { Running: false, Status: 'exited', ExitCode: 0 }, Config: {} };
+    answer.end(JSON.stringify(ended), () => inspected.resolve());
+  });
+  server.on('upgrade', (_, socket: Socket) => {
+    socket.write('HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n');
+    socket.on('end', () => inspected.promise.then(() => socket.end())).resume();
+  });
+  server.listen(`${here.path}/e.sock`);
+  await once(server, 'listening');
+  const engine = connectEngine({ kind: 'unix', path: `${here.path}/e.sock`, from: 'test' });
+  await writeInput(engine, 'c1', Buffer.from('frame\n'), never());
+  engine.close();
+  server.closeAllConnections();
+  server.close();
 });
 
 test('a container that refuses an attach, or an Engine that is away, is not a failure yet', async () => {
