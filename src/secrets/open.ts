@@ -74,10 +74,8 @@ export type Decrypted = Outcome<{ readonly value: string; readonly format: Secre
 export async function decryptSecret(text: string, { keys }: SecretKeys): Promise<Decrypted> {
   const format = formatOf(text);
   if (looksSealed(text) && text.length <= longestText) {
-    const found = await unseal(
-      keys.filter((each) => each.kind === 'x25519'),
-      text,
-    );
+    const own = keys.filter((each) => each.kind === 'x25519');
+    const found = await unseal(own, text);
     return found.ok ? { ok: true, value: found.sealed.value, format: 'sealed', sealed: found.sealed } : found;
   }
   if (format === null) return { ok: false, why: text.length > longestText ? 'is too long to be an encrypted value' : notEncrypted };

@@ -259,6 +259,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       });
       return view(known(id));
     },
+    /** Calls the listener after every change of a job; returns a function that stops it. */
     onChange: teller.follow,
     putWorkspace: (files: Readable, signal: AbortSignal) => spool.putWorkspace(files, workspaceLimit, signal),
     artifacts: (job: string): Readable | null => (spool.hasArtifacts(job) ? spool.openArtifacts(job) : null),

@@ -188,7 +188,10 @@ interface Entry {
   readings: { readonly reading: GpuReading; readonly kind: Source['kind'] | 'proc' }[];
 }
 
-/** Joins the readings of the same GPU from several outputs: by UUID, else by PCI address. A finding here means that the set of devices is uncertain. */
+/**
+ * Joins the readings of the same GPU from several outputs: by UUID, else by PCI address. A finding here means that the set of
+ * devices is uncertain.
+ */
 function join(sources: readonly Source[], proc: readonly GpuReading[]) {
   const findings: GpuFinding[] = [];
   const entries: Entry[] = [];

@@ -32,8 +32,9 @@ export async function writeInput(
     if (container === null) throw gateEnded('is gone');
     const { Running, Status, ExitCode } = container.State;
     if (Running) return;
-    // It may have ended because its script was quick: then the connection is closed, too, and that may not have been seen yet.
-    await sleep(engine.clock, settling, either);
+    // It may have ended because its script was quick: then the connection is closed, too, and that may not have been seen yet. In
+    // two parts: after a pause of the whole machine a timer fires before data that arrived meanwhile.
+    for (let part = 0; part < 2; part += 1) await sleep(engine.clock, settling / 2, either);
     throw gateEnded(Status === 'created' ? 'was never started' : `has ended with exit code ${ExitCode}`);
   };
   const send = async (socket: Socket, limit: AbortSignal): Promise<void> => {

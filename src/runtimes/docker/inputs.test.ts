@@ -4,6 +4,9 @@ import type { Socket } from 'node:net';
 import { text } from 'node:stream/consumers';
 import { expect, test } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { systemClock } from '../../clock.ts';
+import type { Clock } from '../../core/clock.ts';
+import { usualLimits } from '../../engine/call.ts';
 import { connectEngine } from '../../engine/engine.ts';
 import { createInputs, writeInput } from './attach.ts';
 
@@ -83,7 +86,9 @@ test('a script that has ended before its hand-over was seen to end has been hand
   });
   server.listen(`${here.path}/e.sock`);
   await once(server, 'listening');
-  const engine = connectEngine({ kind: 'unix', path: `${here.path}/e.sock`, from: 'test' });
+  // It looks at the container at once, and no wait runs out.
+  const clock: Clock = { ...systemClock, after: (ms, fn) => (ms === 50 ? systemClock.after(0, fn) : () => {}) };
+  const engine = connectEngine({ kind: 'unix', path: `${here.path}/e.sock`, from: 'test' }, usualLimits, clock);
   await writeInput(engine, 'c1', Buffer.from('frame\n'), never());
   engine.close();
   server.closeAllConnections();
