@@ -11,7 +11,7 @@ import { type Clock, deadline } from '../core/clock.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import type { Endpoint } from './endpoint.ts';
-import { mute, Refusal, silent, stalled, statusOf, translate, unreachable } from './failures.ts';
+import { mute, Refusal, silent, statusOf, translate, unreachable } from './failures.ts';
 
 /** In ms. */
 export interface Limits {
@@ -49,7 +49,8 @@ export interface Call {
 const success: ReadonlySet<number | undefined> = new Set([200, 201, 204, 304]);
 
 export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
-  const agent = connections(endpoint);
+  const connections = { keepAlive: true, maxFreeSockets: 4 };
+  const agent = endpoint.kind === 'tcp' && endpoint.tls !== null ? new HttpsAgent(connections) : new HttpAgent(connections);
 
   /** The answer, parsed if it is JSON; with `stream` unread. @throws Refusal, and what Node throws */
   async function send(call: Call, file: Readable | Buffer | undefined, signal: AbortSignal): Promise<unknown> {
@@ -79,6 +80,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     const abort = new AbortController();
     const stop = () => abort.abort();
     call.signal?.addEventListener('abort', stop, { once: true });
+    const stalled = () => silent(call.doing, endpoint, `made no progress for ${ms / 1000} s`);
     let isLate = false;
     let isOver = false;
     let giveUp = stop;
@@ -98,12 +100,13 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
       call.signal?.removeEventListener('abort', stop);
     };
     const isIdle = call.limit === 'idle';
-    const file = call.file instanceof Readable ? counted(call.file, () => isIdle && refresh()) : call.file;
+    let { file } = call;
     let unread: unknown = null;
-    if (call.file instanceof Readable) {
-      call.file.once('error', (error) => {
+    if (file instanceof Readable) {
+      file.once('error', (error) => {
         unread ??= error;
       });
+      file = counted(file, () => isIdle && refresh());
     }
     try {
       const said = await send(call, file, abort.signal);
@@ -118,15 +121,14 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
         return said;
       }
       const flow = counted(said, refresh);
-      giveUp = () => flow.destroy(stalled(call.doing, endpoint, ms));
+      giveUp = () => flow.destroy(stalled());
       return flow;
     } catch (error) {
       end();
       call.signal?.throwIfAborted();
       if (isLate) {
-        throw isIdle && file !== undefined
-          ? stalled(call.doing, endpoint, ms)
-          : await silence(call.doing, endpoint, ms, limits.ping, call.signal, clock);
+        if (isIdle && file !== undefined) throw stalled();
+        throw await silence(call.doing, endpoint, ms, limits.ping, call.signal, clock);
       }
       throw unread === null ? error : unreadable(call.doing, unread);
     } finally {
@@ -169,11 +171,6 @@ function unreadable(doing: string, cause: unknown): OnejobError {
   return new OnejobError('E_FILES', `Cannot ${doing}: failed to read them (${messageOf(cause)}).`, { retry: true, cause });
 }
 
-function connections(endpoint: Endpoint): HttpAgent {
-  const options = { keepAlive: true, maxFreeSockets: 4 };
-  return endpoint.kind === 'unix' || endpoint.tls === null ? new HttpAgent(options) : new HttpsAgent(options);
-}
-
 /** Base64 in the URL alphabet, with the padding that the Engine requires. */
 function credentials(auth: object): string {
   return Buffer.from(JSON.stringify(auth)).toString('base64').replaceAll('+', '-').replaceAll('/', '_');
@@ -181,11 +178,9 @@ function credentials(auth: object): string {
 
 /** In the format of the Engine's API: objects as JSON. */
 function queryOf(query: Query): string {
-  const pairs = Object.entries(query).flatMap(([name, value]): [string, string][] => {
-    if (value === undefined || value === null) return [];
-    return [[name, typeof value === 'object' ? JSON.stringify(value) : String(value)]];
-  });
-  return pairs.length === 0 ? '' : `?${new URLSearchParams(pairs)}`;
+  const given = Object.entries(query).filter(([, value]) => value != null);
+  const pairs = given.map(([name, value]) => [name, typeof value === 'object' ? JSON.stringify(value) : String(value)]);
+  return pairs.length === 0 ? '' : `?${new URLSearchParams(Object.fromEntries(pairs))}`;
 }
 
 export interface Answer {
@@ -218,7 +213,7 @@ export async function silence(
   using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
   try {
     await get(endpoint, '/_ping', timeout.signal);
-    return silent(doing, endpoint, limit);
+    return silent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
   } catch (error) {
     signal?.throwIfAborted();
     return timeout.passed ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);
@@ -237,7 +232,7 @@ export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): 
 }
 
 /** Sends a request. Without an `agent` in `options` it has its own connection. */
-export function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
+function open(endpoint: Endpoint, options: RequestOptions, answered: (answer: IncomingMessage) => void): ClientRequest {
   const own = { agent: false, ...options } as const;
   if (endpoint.kind === 'unix') return http({ ...own, socketPath: endpoint.path, host: 'localhost' }, answered);
   const { host, port, tls } = endpoint;

@@ -1,7 +1,4 @@
-/**
- * Which Engine to use, found as Docker's own command line does: DOCKER_HOST, DOCKER_CONTEXT, the current context of config.json,
- * then the usual sockets.
- */
+/** Which Engine to use, found as the `docker` command does: DOCKER_HOST, DOCKER_CONTEXT, config.json, then the usual sockets. */
 import { createHash } from 'node:crypto';
 import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -9,12 +6,7 @@ import { z } from 'zod';
 import type { DockerEnvironment } from '../config/environment.ts';
 import { codeOf, OnejobError } from '../errors.ts';
 
-export interface Tls {
-  readonly ca: string | null;
-  readonly cert: string | null;
-  readonly key: string | null;
-  readonly verify: boolean;
-}
+type Tls = Awaited<ReturnType<typeof readTls>>;
 
 /** `from` says in words where the address came from. */
 export type Endpoint =
@@ -97,7 +89,7 @@ function parseHost(written: string, from: string, tls: Tls | null): Endpoint {
   return { kind: 'tcp', host: url.hostname.replace(/^\[|\]$/g, ''), port, tls, from };
 }
 
-async function readTls(folder: string, verify: boolean): Promise<Tls> {
+async function readTls(folder: string, verify: boolean) {
   const read = (name: string) => readFile(join(folder, name), 'utf8').catch(() => null);
   const [ca, cert, key] = await Promise.all([read('ca.pem'), read('cert.pem'), read('key.pem')]);
   if (verify && ca === null) {

@@ -12,33 +12,25 @@ import { messageOf } from '../errors.ts';
 import { connect, type Limits, type Query, usualLimits } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { statusOf, translate } from './failures.ts';
-import { infoAnswer, versionAnswer } from './probe.ts';
+import { infoAnswer, lenient, versionAnswer } from './probe.ts';
 
-const containerState = z.object({
-  Status: z.string(),
-  Running: z.boolean(),
-  OOMKilled: z.boolean().default(false),
-  ExitCode: z.number(),
-  FinishedAt: z.string().default(''),
-  /** Pid of its first process on the Engine's host; 0 while it does not run. */
-  Pid: z.number().default(0),
-});
-
-export const containerAnswer = z.object({
+const containerAnswer = z.object({
   Id: z.string(),
   Name: z.string(),
   Image: z.string(),
-  State: containerState,
+  State: z.object({
+    Status: z.string(),
+    Running: z.boolean(),
+    OOMKilled: z.boolean().default(false),
+    ExitCode: z.number(),
+    FinishedAt: z.string().default(''),
+    /** Pid of its first process on the Engine's host; 0 while it does not run. */
+    Pid: z.number().default(0),
+  }),
   Config: z.object({ User: z.string().default(''), Labels: z.record(z.string(), z.string()).nullish() }),
   /** `overlay2` reports where the container's files are; containerd's image store does not. */
-  GraphDriver: z
-    .object({ Data: z.object({ UpperDir: z.string().optional() }).nullish() })
-    .nullish()
-    .catch(null),
-  Mounts: z
-    .array(z.object({ Type: z.string(), Source: z.string().default(''), Destination: z.string() }))
-    .nullish()
-    .catch(null),
+  GraphDriver: lenient(z.object({ Data: z.object({ UpperDir: z.string().optional() }).nullish() })),
+  Mounts: lenient(z.array(z.object({ Type: z.string(), Source: z.string().default(''), Destination: z.string() }))),
 });
 export type ContainerAnswer = z.infer<typeof containerAnswer>;
 
@@ -78,12 +70,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
   const look = async <T extends z.ZodType>(answer: T, path: string, doing: string, more: Look): Promise<z.infer<T>> =>
     answer.parse(await ask({ method: 'GET', path, doing, limit: 'soon', ...more }));
   /** null if it does not exist. */
-  const find = async <T extends z.ZodType>(
-    answer: T,
-    path: string,
-    doing: string,
-    signal?: AbortSignal,
-  ): Promise<z.infer<T> | null> => {
+  const find = async <T extends z.ZodType>(answer: T, path: string, doing: string, signal?: AbortSignal) => {
     const found = await ask({ method: 'GET', path, doing, limit: 'soon', signal, nothing: [404] });
     return found === null ? null : answer.parse(found);
   };

@@ -28,18 +28,14 @@ export function translate(error: unknown, doing: string, endpoint: Endpoint): On
   if (status === null) return unreachable(error, doing, endpoint);
   const said = messageOf(error);
   if (isDiskFull(said)) return diskFull(doing, said, error);
+  const message = `Cannot ${doing}: the Engine answered ${status}: ${said}.`;
   // The Engine will never be able to unpack such an archive. Endless retries would block its pool.
   if (/^Error processing tar file/.test(said)) {
-    return new OnejobError('E_FILES', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
-      hint: 'Check the file that the message names in the workspace.',
-      cause: error,
-    });
+    const hint = 'Check the file that the message names in the workspace.';
+    return new OnejobError('E_FILES', message, { hint, cause: error });
   }
-  return new OnejobError('E_ENGINE_FAILED', `Cannot ${doing}: the Engine answered ${status}: ${said}.`, {
-    hint: 'Type "onejob doctor" to check the Engine.',
-    retry: status >= 500 || status === 409,
-    cause: error,
-  });
+  const hint = 'Type "onejob doctor" to check the Engine.';
+  return new OnejobError('E_ENGINE_FAILED', message, { hint, retry: status >= 500 || status === 409, cause: error });
 }
 
 /** The error for a call that did not reach the Engine. */
@@ -50,7 +46,6 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   if (code === 'EACCES' || code === 'EPERM') {
     return new OnejobError('E_ENGINE_PERMISSION', `${what}: you do not have permission to open that socket (${code}).`, {
       hint: 'Join its group, e.g. "sudo usermod -aG docker $USER", and log in again.',
-      retry: false,
       cause: error,
     });
   }
@@ -64,23 +59,14 @@ export function unreachable(error: unknown, doing: string, endpoint: Endpoint): 
   return new OnejobError('E_ENGINE_UNREACHABLE', `${what}: ${why}.`, { hint, retry: true, cause: error });
 }
 
-/** The error for an Engine that was silent about one call, but answers others. `limit` in ms. */
-export function silent(doing: string, endpoint: Endpoint, limit: number): OnejobError {
-  return isSilent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
-}
-
-/** The error for a call of any length that made no progress. `limit` in ms. */
-export function stalled(doing: string, endpoint: Endpoint, limit: number): OnejobError {
-  return isSilent(doing, endpoint, `made no progress for ${limit / 1000} s`);
-}
-
 /** The error for an Engine that accepts connections and answers nothing. `limit` in ms. */
 export function mute(doing: string, endpoint: Endpoint, limit: number): OnejobError {
   const message = `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} did not answer within ${limit / 1000} s.`;
   return new OnejobError('E_ENGINE_UNREACHABLE', message, { hint: 'Check whether "docker version" answers.', retry: true });
 }
 
-function isSilent(doing: string, endpoint: Endpoint, what: string): OnejobError {
+/** The error for an Engine that was silent about one call, but may answer others: it `what`. */
+export function silent(doing: string, endpoint: Endpoint, what: string): OnejobError {
   return new OnejobError('E_ENGINE_SILENT', `Cannot ${doing}: the Docker Engine at ${endpointUrl(endpoint)} ${what}.`, {
     hint: 'Check for a volume, a registry or a disk that does not respond.',
     retry: true,
@@ -92,9 +78,6 @@ export function isDiskFull(said: string): boolean {
 }
 
 export function diskFull(doing: string, said: string, cause: unknown): OnejobError {
-  return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, {
-    hint: 'Free space on it, e.g. with "docker image prune".',
-    retry: true,
-    cause,
-  });
+  const hint = 'Free space on it, e.g. with "docker image prune".';
+  return new OnejobError('E_DISK_FULL', `Cannot ${doing}: the Engine's disk is full (${said}).`, { hint, retry: true, cause });
 }

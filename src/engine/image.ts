@@ -1,10 +1,17 @@
-/** Images: which exist, pulls that are shared by all who wait, and the meaning of refusals. */
+/**
+ * Images: which exist, pulls that are shared by all who wait, and the meaning of refusals. Credentials for a registry come from
+ * Docker's own config.json and its credential helpers. Only the request that needs them has them: no message, log or store (S8).
+ */
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
-import { messageOf, OnejobError } from '../errors.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
-import { registryAuth } from './credentials.ts';
+import { jsonOf } from '../system/json.ts';
+import { run } from '../system/run.ts';
 import type { Engine } from './engine.ts';
 import { diskFull, isDiskFull, statusOf, translate } from './failures.ts';
 
@@ -34,9 +41,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
   /** null if the Engine does not have it. */
   const look = async (reference: string, signal: AbortSignal): Promise<Image | null> => {
     if (!isReference(reference)) {
-      throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, {
-        hint: 'Write it as registry/name:tag, with the name in lower case.',
-      });
+      const hint = 'Write it as registry/name:tag, with the name in lower case.';
+      throw new OnejobError('E_IMAGE_NOT_FOUND', `"${reference}" is not a valid image name.`, { hint });
     }
     const known = seen.get(reference);
     if (known !== undefined && now() - known.at < believed) return known.image;
@@ -46,11 +52,30 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     return image;
   };
 
-  const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
-    const work = (say: Progress, until: AbortSignal) =>
-      pullOnce(engine, configDir, reference, say, until).finally(() => seen.delete(reference));
-    return pulls(reference, work, progress, signal);
+  const pullOnce = async (reference: string, progress: Progress, signal: AbortSignal): Promise<void> => {
+    const { name, tag, registry } = parseReference(reference);
+    const shown = createProgress(reference, progress);
+    try {
+      const auth = await registryAuth(configDir, registry, signal, engine.clock);
+      progress(`pulling ${reference}`);
+      const answer = await engine.pull({ fromImage: name, tag }, auth, signal);
+      for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
+        if (line.trim() === '') continue;
+        const said = progressLine.parse(JSON.parse(line));
+        if (said.error !== undefined) throw new Error(said.error);
+        shown(said);
+      }
+      signal.throwIfAborted();
+      progress(`pulled ${reference}`);
+    } catch (error) {
+      signal.throwIfAborted();
+      throw pullFailure(reference, error, engine);
+    } finally {
+      seen.delete(reference);
+    }
   };
+  const pull = (reference: string, progress: Progress, signal: AbortSignal): Promise<void> =>
+    pulls(reference, (say, until) => pullOnce(reference, say, until), progress, signal);
 
   return {
     look,
@@ -59,9 +84,8 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {
-        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', {
-          hint: 'Set "image" in the pool, e.g. "debian:stable-slim".',
-        });
+        const hint = 'Set "image" in the pool, e.g. "debian:stable-slim".';
+        throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', { hint });
       }
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);
@@ -96,33 +120,6 @@ function notFetched(reference: string): OnejobError {
   });
 }
 
-async function pullOnce(
-  engine: Engine,
-  configDir: string,
-  reference: string,
-  progress: Progress,
-  signal: AbortSignal,
-): Promise<void> {
-  const { name, tag, registry } = parseReference(reference);
-  const shown = createProgress(reference, progress);
-  try {
-    const auth = await registryAuth(configDir, registry, signal, engine.clock);
-    progress(`pulling ${reference}`);
-    const answer = await engine.pull({ fromImage: name, tag }, auth, signal);
-    for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
-      if (line.trim() === '') continue;
-      const said = progressLine.parse(JSON.parse(line));
-      if (said.error !== undefined) throw new Error(said.error);
-      shown(said);
-    }
-    signal.throwIfAborted();
-    progress(`pulled ${reference}`);
-  } catch (error) {
-    signal.throwIfAborted();
-    throw pullFailure(reference, error, engine);
-  }
-}
-
 /** Reports one line per tenth of the known size. */
 function createProgress(reference: string, progress: Progress) {
   const layers = new Map<string, { current: number; total: number }>();
@@ -154,9 +151,8 @@ const unreached =
 /** Translates the Engine's words about a pull. Docker gives no codes here. */
 function pullFailure(reference: string, error: unknown, engine: Engine): OnejobError {
   if (error instanceof OnejobError) return error;
-  const hasCode = error instanceof Error && 'code' in error && error.code !== undefined;
   // The connection to the Engine itself broke.
-  if (hasCode && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
+  if (codeOf(error) !== '' && statusOf(error) === null) return translate(error, `pull image "${reference}"`, engine.endpoint);
   const said = messageOf(error);
   const { registry } = parseReference(reference);
   const what = `Cannot pull image "${reference}"`;
@@ -175,16 +171,7 @@ function pullFailure(reference: string, error: unknown, engine: Engine): OnejobE
   return new OnejobError('E_REGISTRY_UNREACHABLE', `${what}: the Engine could not reach ${registry} (${said}).`, options);
 }
 
-/** An image reference as Docker reads it (distribution/reference). */
-interface Reference {
-  /** The value for Docker's `fromImage`. */
-  readonly name: string;
-  /** Tag or digest. Without one Docker would pull every tag. */
-  readonly tag: string;
-  readonly registry: string;
-}
-
-/** Host with port, lower-case path, then tag and digest. Upper case is only for registries and tags. */
+/** A reference (distribution/reference): host with port, path, then tag and digest. Only registry and tag have upper case. */
 const grammar =
   /^(?:[A-Za-z0-9.-]+(?::\d+)?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[a-f0-9]{64})?$/;
 
@@ -193,8 +180,11 @@ function isReference(written: string): boolean {
   return grammar.test(written);
 }
 
-/** Parses a reference: `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. */
-export function parseReference(written: string): Reference {
+/**
+ * `debian` is `debian:latest` from `docker.io`; `ghcr.io/x/y@sha256:…` names its registry and content. `name` is the value for
+ * Docker's `fromImage`, `tag` a tag or digest: without one Docker would pull every tag.
+ */
+export function parseReference(written: string) {
   const at = written.indexOf('@');
   const beforeDigest = at === -1 ? written : written.slice(0, at);
   const colon = beforeDigest.indexOf(':', beforeDigest.lastIndexOf('/') + 1);
@@ -203,4 +193,75 @@ export function parseReference(written: string): Reference {
   const first = name.split('/')[0] ?? '';
   const hasRegistry = name.includes('/') && (/[.:]/.test(first) || first === 'localhost');
   return { name, tag, registry: hasRegistry && first !== 'index.docker.io' ? first : 'docker.io' };
+}
+
+const dockerConfig = z.object({
+  auths: z.record(z.string(), z.object({ auth: z.string().optional(), identitytoken: z.string().optional() })).optional(),
+  credHelpers: z.record(z.string(), z.string()).optional(),
+  credsStore: z.string().optional(),
+});
+
+const helperAnswer = z.object({ Username: z.string(), Secret: z.string() });
+
+/** ms that a credential helper may take. */
+const helperPatience = 30_000;
+
+/** The address of Docker Hub in config.json and for helpers. */
+const hub = 'https://index.docker.io/v1/';
+
+/** The X-Registry-Auth header; null without credentials: the registry is then asked anonymously. `folder` holds config.json. */
+async function registryAuth(folder: string, registry: string, signal: AbortSignal, clock: Clock): Promise<object | null> {
+  const path = join(folder, 'config.json');
+  const written = await readFile(path, 'utf8').catch(() => null);
+  if (written === null) return null;
+  const { data: config } = dockerConfig.safeParse(jsonOf(written));
+  if (config === undefined) {
+    // Without a cause: a JSON error quotes the text, which may contain a password.
+    throw new OnejobError('E_ENGINE_ADDRESS', `Cannot read credentials for ${registry}: ${path} is not in Docker's format.`, {
+      hint: 'Fix or remove that file.',
+    });
+  }
+  const server = registry === 'docker.io' ? hub : registry;
+  const helper = config.credHelpers?.[server] ?? config.credHelpers?.[registry] ?? config.credsStore;
+  if (helper !== undefined && helper !== '') return askHelper(helper, server, signal, clock);
+  for (const [key, { auth, identitytoken }] of Object.entries(config.auths ?? {})) {
+    if (hostOf(key) !== hostOf(server)) continue;
+    if (identitytoken) return { identitytoken, serveraddress: server };
+    const pair = Buffer.from(auth ?? '', 'base64').toString('utf8');
+    const [username, ...password] = pair.split(':');
+    if (username) return { username, password: password.join(':').replace(/\0+$/, ''), serveraddress: server };
+  }
+  return null;
+}
+
+/** The protocol of docker/docker-credential-helpers: `get`, the server on standard input, JSON on standard output. */
+async function askHelper(name: string, server: string, signal: AbortSignal, clock: Clock): Promise<object | null> {
+  const program = `docker-credential-${name}`;
+  using late = deadline(clock, helperPatience, signal);
+  // TERM, because it may have to release its own lock or agent.
+  const options = { input: `${server}\n`, signal: late.signal, killSignal: 'SIGTERM' } as const;
+  const { code, error, stdout } = await run(program, ['get'], options);
+  signal.throwIfAborted();
+  const said = stdout.toString();
+  const answer = helperAnswer.safeParse(jsonOf(said));
+  if (code === 0 && answer.success) {
+    const { Username: username, Secret: password } = answer.data;
+    return username === '<token>'
+      ? { identitytoken: password, serveraddress: server }
+      : { username, password, serveraddress: server };
+  }
+  const missing = code === 'ENOENT';
+  const hasEnded = code === null || typeof code === 'number';
+  if (hasEnded && code !== 0 && /credentials not found/i.test(said)) return null;
+  const failure = hasEnded ? `Error: it ended with exit code ${code}` : String(error);
+  const why = missing ? 'it is not on PATH' : code === 0 ? 'it printed an invalid response' : failure;
+  throw new OnejobError('E_IMAGE_DENIED', `Cannot get credentials for ${server} from ${program}: ${why}.`, {
+    hint: `Try: echo ${server} | ${program} get`,
+    retry: !missing,
+  });
+}
+
+function hostOf(server: string): string {
+  const host = server.replace(/^https?:\/\//, '').split('/')[0] ?? '';
+  return host === 'index.docker.io' || host === 'registry-1.docker.io' ? 'docker.io' : host;
 }

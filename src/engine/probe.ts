@@ -8,12 +8,8 @@ import type { Endpoint } from './endpoint.ts';
 import { mute, unreachable } from './failures.ts';
 
 export type DockerProbe =
-  | {
-      readonly reachable: false;
-      /** Message and hint of `error`. */
-      readonly why: string;
-      readonly error: OnejobError;
-    }
+  /** `why`: message and hint of `error`. */
+  | { readonly reachable: false; readonly why: string; readonly error: OnejobError }
   | {
       readonly reachable: true;
       /** A clause that names the Engine. */
@@ -33,24 +29,24 @@ export const versionAnswer = z.object({
   Components: z.array(z.object({ Name: z.string() })).nullish(),
 });
 
+/** What an Engine may leave out. Any other shape counts as left out, so that such an Engine can still be used. */
+export const lenient = <T extends z.ZodType>(schema: T) => schema.nullish().catch(null);
+
 export const infoAnswer = z.object({
   LiveRestoreEnabled: z.boolean().default(false),
   /** Folder in which it keeps containers, as it sees the path itself. */
   DockerRootDir: z.string().default(''),
   Warnings: z.array(z.string()).nullish(),
   /** Whether it can limit the number of processes in a container. */
-  PidsLimit: z.boolean().nullish().catch(null),
+  PidsLimit: lenient(z.boolean()),
   /** `systemd` or `cgroupfs`. */
-  CgroupDriver: z.string().nullish().catch(null),
+  CgroupDriver: lenient(z.string()),
   /** By name. NVIDIA's toolkit adds `nvidia`. */
-  Runtimes: z.record(z.string(), z.unknown()).nullish().catch(null),
+  Runtimes: lenient(z.record(z.string(), z.unknown())),
   /** Folders of CDI specifications; empty if CDI is turned off (API 1.44). */
-  CDISpecDirs: z.array(z.string()).nullish().catch(null),
+  CDISpecDirs: lenient(z.array(z.string())),
   /** Names of devices that can be requested (API 1.50). */
-  DiscoveredDevices: z
-    .array(z.object({ ID: z.string() }))
-    .nullish()
-    .catch(null),
+  DiscoveredDevices: lenient(z.array(z.object({ ID: z.string() }))),
 });
 export type InfoAnswer = z.infer<typeof infoAnswer>;
 export type VersionAnswer = z.infer<typeof versionAnswer>;
@@ -77,14 +73,9 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
     const version = versionAnswer.parse(JSON.parse(said.body));
     const info = infoAnswer.parse(JSON.parse(told.body));
     const podman = isPodman(version);
-    return {
-      reachable: true,
-      why: `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${endpoint.kind === 'unix' ? endpoint.path : endpoint.host}`,
-      podman,
-      local: endpoint.kind === 'unix',
-      version,
-      info,
-    };
+    const local = endpoint.kind === 'unix';
+    const why = `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${local ? endpoint.path : endpoint.host}`;
+    return { reachable: true, why, podman, local, version, info };
   } catch (error) {
     signal.throwIfAborted();
     return absent(timeout.passed ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
