@@ -8,16 +8,15 @@
  */
 import { existsSync, lstatSync, readdirSync, readlinkSync } from 'node:fs';
 import { run } from '../../system/run.ts';
-import type { Recipe } from '../runtime.ts';
+import type { SandboxSpec } from '../runtime.ts';
+import type { Host } from './host.ts';
 
 /** User and group id of jobs in the sandbox, if they can be chosen. */
 const inside = 1000;
 
 export const path = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin';
 
-export interface BubblewrapSpec {
-  readonly hostname: string;
-  readonly recipe: Recipe;
+interface Inside {
   readonly env: Readonly<Record<string, string>>;
   /** The agent's own user under root; null if not root. */
   readonly uid: number | null;
@@ -25,8 +24,6 @@ export interface BubblewrapSpec {
   readonly folder: string;
   /** Options for its devices, from `deviceArgs`. */
   readonly devices: readonly string[];
-  /** Whether a seccomp filter is read from descriptor 6. */
-  readonly filtered: boolean;
 }
 
 export function accounts(uid: number | null): { passwd: string; group: string } {
@@ -37,14 +34,13 @@ export function accounts(uid: number | null): { passwd: string; group: string } 
   };
 }
 
-/** All of bubblewrap's options for one sandbox, for its `--args`. `host`: the result of `hostMounts`. */
-export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): string[] {
-  const { recipe, folder } = spec;
-  const args = [...isolation(spec.uid, recipe.network === 'none'), '--hostname', spec.hostname, ...host];
+/** All of bubblewrap's options for one sandbox, for its `--args`. A seccomp filter is read from descriptor 6. */
+export function bubblewrapArgs(host: Host, { name, recipe }: SandboxSpec, { env, uid, folder, devices }: Inside): string[] {
+  const args = [...isolation(uid, recipe.network === 'none'), '--hostname', name.slice(0, 64), ...host.mounts];
   // Folders that bubblewrap creates above a mount are closed to all but root (seen with 0.8).
   const places = ['/home/job', ...Object.keys(recipe.tmpfs), ...recipe.mounts.map((mount) => mount.container)];
   args.push(...[...new Set(places.flatMap(ancestors))].flatMap((path) => ['--dir', path]));
-  args.push('--dev', '/dev', ...spec.devices);
+  args.push('--dev', '/dev', ...devices);
   const size = recipe.shmSize === null ? [] : ['--size', String(recipe.shmSize)];
   args.push('--perms', '1777', ...size, '--tmpfs', '/dev/shm');
   args.push('--ro-bind', `${folder}/passwd`, '/etc/passwd', '--ro-bind', `${folder}/group`, '/etc/group');
@@ -55,31 +51,14 @@ export function bubblewrapArgs(spec: BubblewrapSpec, host: readonly string[]): s
     args.push('--perms', '1777', ...(bytes === null ? [] : ['--size', String(bytes)]), '--tmpfs', container);
   }
   for (const mount of recipe.mounts) args.push(mount.readOnly ? '--ro-bind' : '--bind', mount.host, mount.container);
-  for (const [name, value] of Object.entries(spec.env)) args.push('--setenv', name, value);
-  return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(spec.filtered ? ['--seccomp', '6'] : [])];
-}
-
-/**
- * The command that makes `command` the first process of the sandbox. It reads its options from descriptor 4; `command` changes
- * the user itself.
- */
-export function bubblewrapCommand(command: readonly string[]): string[] {
-  return ['bwrap', '--args', '4', '--', ...command];
+  for (const [name, value] of Object.entries(env)) args.push('--setenv', name, value);
+  return [...args, '--chdir', '/workspace', '--json-status-fd', '5', ...(host.filter === null ? [] : ['--seccomp', '6'])];
 }
 
 /** Switches to a user that nothing else has, for good. `groups`: ids of its devices' groups. */
 export function asUser(uid: number, groups: readonly number[] = []): string[] {
-  return [
-    'setpriv',
-    '--reuid',
-    `${uid}`,
-    '--regid',
-    `${uid}`,
-    ...(groups.length === 0 ? ['--clear-groups'] : ['--groups', groups.join(',')]),
-    '--bounding-set=-all',
-    '--inh-caps=-all',
-    '--no-new-privs',
-  ];
+  const which = groups.length === 0 ? ['--clear-groups'] : [`--groups=${groups.join(',')}`];
+  return ['setpriv', `--reuid=${uid}`, `--regid=${uid}`, ...which, '--bounding-set=-all', '--inh-caps=-all', '--no-new-privs'];
 }
 
 function isolation(uid: number | null, offline: boolean): string[] {
@@ -108,11 +87,7 @@ function tmpfsSize(options: string): number | null {
  * Whether bubblewrap works here: a sandbox like a job's must run `true`. Containers and hardened kernels often forbid what it
  * needs, even if it is installed. `why` is a sentence; `filtered` says whether `filter` worked, too.
  */
-export async function probeBubblewrap(
-  signal: AbortSignal,
-  uid: number | null = null,
-  filter: Uint8Array | null = null,
-): Promise<{ usable: boolean; filtered: boolean; why: string }> {
+export async function probeBubblewrap(signal: AbortSignal, uid: number | null = null, filter: Uint8Array | null = null) {
   const confined = filter === null ? 'onejob has no filter for this processor' : await trySandbox(signal, uid, filter);
   if (confined === null) return { usable: true, filtered: true, why: 'Bubblewrap is installed and a probe sandbox ran.' };
   const failure = await trySandbox(signal, uid, null);

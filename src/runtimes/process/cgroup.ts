@@ -1,66 +1,52 @@
 /**
  * Control groups of an agent, in version 2, version 1, or both. They limit memory, CPUs and processes, and with `cgroup.kill`
- * (Linux 5.14) one write ends a whole tree. Without them jobs run all the same, and the caller reports which limits are not
- * enforced.
+ * (Linux 5.14) one write ends a whole tree. Without them jobs run all the same, and the caller reports limits not enforced.
  */
 import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
+import { attempt } from '../../errors.ts';
 import { killPid, readOr } from '../../system/process-identity.ts';
 import type { Recipe } from '../runtime.ts';
 
-/** The owner's folders in the hierarchies, which contain those of its agents; null where none can be created. */
-export interface Cgroups {
-  /** Mount point of version 2; null if there is none. */
-  readonly mount: string | null;
-  readonly unified: string | null;
-  readonly memory: string | null;
-  readonly cpu: string | null;
-  readonly pids: string | null;
-  /** Whether the kernel can end a whole group at once. */
-  readonly kills: boolean;
-}
+export type Cgroups = ReturnType<typeof findCgroups>;
 
-/** Finds the usable hierarchies by creating the owner's folders and removing them again. */
-export function findCgroups(owner: string): Cgroups {
+/**
+ * Finds the usable hierarchies by creating the owner's folders and removing them again. Returns these folders, which contain those
+ * of the owner's agents; null where none can be created.
+ */
+export function findCgroups(owner: string) {
   const lines = readOr('/proc/self/mounts', '').split('\n');
   const mounts = lines.map((line) => line.split(' '));
   const v1 = (controller: string): string | null =>
     mounts.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(controller))?.[1] ?? null;
   const mount = mounts.find(([, , type]) => type === 'cgroup2')?.[1] ?? null;
-  const make = (at: string | null): string | null => {
-    if (at === null) return null;
-    const path = join(at, 'onejob', owner);
-    return attempt(() => mkdirSync(path, { recursive: true })) ? path : null;
-  };
+  const make = (at: string | null) => makeGroup(at, 'onejob', owner);
   const unified = make(mount);
   const controllers = unified === null || mount === null ? [] : enable(mount, unified);
-  const found: Cgroups = {
+  const found = {
+    /** Mount point of version 2; null if there is none. */
     mount,
     unified,
     memory: controllers.includes('memory') ? unified : make(v1('memory')),
     cpu: controllers.includes('cpu') ? unified : make(v1('cpu')),
     pids: controllers.includes('pids') ? unified : make(v1('pids')),
+    /** Whether the kernel can end a whole group at once. */
     kills: unified !== null && existsSync(join(unified, 'cgroup.kill')),
   };
   removeCgroupRoots(found);
   return found;
 }
 
-/**
- * Group of the supervisors, so that ending the manager's own group (by a service manager, say) ends no job (S5). Created if
- * missing; null if that fails.
- */
-export function supervisorGroup(roots: Cgroups): string | null {
-  if (roots.unified === null) return null;
-  const path = join(roots.unified, '.supervisors');
-  return attempt(() => mkdirSync(path, { recursive: true })) ? path : null;
+/** Group of the supervisors, so that the end of the manager's own group ends no job (S5); null if it cannot be created. */
+export function supervisorGroup({ unified }: Cgroups): string | null {
+  return makeGroup(unified, '.supervisors');
 }
 
 function enable(mount: string, path: string): string[] {
   return ['memory', 'cpu', 'pids'].filter((controller) =>
     [mount, dirname(path), path].every((at) =>
-      attempt(() => {
+      succeeds(() => {
         const file = join(at, 'cgroup.subtree_control');
         if (!readFileSync(file, 'utf8').split(/\s/).includes(controller)) writeFileSync(file, `+${controller}`);
       }),
@@ -72,22 +58,13 @@ function rootsOf({ unified, memory, cpu, pids }: Cgroups): readonly string[] {
   return [...new Set([unified, memory, cpu, pids])].filter((path) => path !== null);
 }
 
-/**
- * Creates the agent's groups. Returns their folders, the one that can kill first, and a sentence for each limit that is not
- * enforced.
- */
-export function makeCgroups(
-  roots: Cgroups,
-  agent: AgentId,
-  { memory, cpus, pids }: Pick<Recipe, 'memory' | 'cpus' | 'pids'>,
-): { paths: string[]; missing: string[] } {
+/** Creates the agent's groups. Returns their folders, the one that can kill first, and a sentence per limit not enforced. */
+export function makeCgroups(roots: Cgroups, agent: AgentId, { memory, cpus, pids }: Recipe) {
   const paths = new Set<string>();
   const missing: string[] = [];
   const make = (root: string | null): string | null => {
-    if (root === null) return null;
-    const path = join(root, agent);
-    if (!attempt(() => mkdirSync(path, { recursive: true }))) return null;
-    paths.add(path);
+    const path = makeGroup(root, agent);
+    if (path !== null) paths.add(path);
     return path;
   };
   const own = make(roots.unified);
@@ -105,18 +82,16 @@ export function makeCgroups(
 }
 
 function limit(path: string | null, write: (path: string) => void): boolean {
-  return path !== null && attempt(() => write(path));
+  return path !== null && succeeds(() => write(path));
 }
 
 function limitMemory(path: string, bytes: number): void {
-  if (existsSync(join(path, 'memory.max'))) {
-    writeFileSync(join(path, 'memory.max'), String(bytes));
-    // Otherwise a job at its limit fills the host's swap instead of being ended.
-    attempt(() => writeFileSync(join(path, 'memory.swap.max'), '0'));
-    return;
-  }
-  writeFileSync(join(path, 'memory.limit_in_bytes'), String(bytes));
-  attempt(() => writeFileSync(join(path, 'memory.memsw.limit_in_bytes'), String(bytes)));
+  const [file, swapFile, swap] = existsSync(join(path, 'memory.max'))
+    ? (['memory.max', 'memory.swap.max', 0] as const)
+    : (['memory.limit_in_bytes', 'memory.memsw.limit_in_bytes', bytes] as const);
+  writeFileSync(join(path, file), String(bytes));
+  // Otherwise a job at its limit fills the host's swap instead of being ended.
+  attempt(() => writeFileSync(join(path, swapFile), String(swap)));
 }
 
 function limitCpus(path: string, cpus: number): void {
@@ -178,15 +153,17 @@ export function leftCgroups(roots: Cgroups): string[] {
   });
 }
 
-function removeGroup(path: string): boolean {
-  return attempt(() => rmdirSync(path)) || !existsSync(path);
+/** Creates a group if it is missing; null if there is no `root`, or that fails. */
+function makeGroup(root: string | null, ...names: readonly string[]): string | null {
+  if (root === null) return null;
+  const path = join(root, ...names);
+  return succeeds(() => mkdirSync(path, { recursive: true })) ? path : null;
 }
 
-function attempt(action: () => void): boolean {
-  try {
-    action();
-    return true;
-  } catch {
-    return false;
-  }
+function removeGroup(path: string): boolean {
+  return succeeds(() => rmdirSync(path)) || !existsSync(path);
+}
+
+function succeeds(action: () => unknown): boolean {
+  return attempt(() => ({ done: action() })) !== null;
 }

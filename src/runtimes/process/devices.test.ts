@@ -10,8 +10,8 @@ import { amd, leased, slice } from '../../../test/kit/runtimes.ts';
 import { lacks } from '../../../test/support/require.ts';
 import { exitNoDevice, frame, MarkerFilter, readyMarker } from '../gate.ts';
 import type { LeasedDevice, Runtime } from '../runtime.ts';
-import { deviceArgs, grantDevices } from './devices.ts';
 import type { Host } from './host.ts';
+import { deviceArgs, grantDevices } from './prepare.ts';
 import { createProcessRuntime } from './process.ts';
 
 const never = new AbortController().signal;

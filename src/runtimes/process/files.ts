@@ -1,27 +1,21 @@
-/**
- * Copies files into and out of a workspace, with the system's `tar` running as the agent's user. Whatever the archive says, it
- * can write only what the job itself could.
- */
+/** Copies files into and out of a workspace, with `tar` running as the agent's user: it writes only what the job itself could. */
 import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { join } from 'node:path';
 import { PassThrough, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentId } from '../../core/slot.ts';
 import { codeOf, OnejobError } from '../../errors.ts';
 import { path } from './bubblewrap.ts';
-
-interface Workspace {
-  readonly agent: AgentId;
-  readonly work: string;
-  readonly uid: number | null;
-}
+import type { Intent } from './folder.ts';
 
 /**
  * Extracts the tar stream `files`. Absolute names lose their slash, names with `..` are refused, links that leave the workspace
  * are created but never followed (GNU tar, "Absolute File Names"), and devices need root.
  * @throws OnejobError E_FILES
  */
-export async function extract(to: Workspace, files: Readable, signal: AbortSignal): Promise<void> {
-  const tar = runTar(to, ['-x', '-f', '-', '--no-same-owner'], signal);
+export async function extract(to: Intent, files: Readable, signal: AbortSignal): Promise<void> {
+  const tar = runTar(to, '.', ['-x', '-f', '-', '--no-same-owner'], signal);
   const { stdin, stderr } = tar;
   if (stdin === null || stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   const said = firstBytes(stderr);
@@ -32,16 +26,15 @@ export async function extract(to: Workspace, files: Readable, signal: AbortSigna
   const code = exit.status === 'fulfilled' ? exit.value : String(exit.reason);
   const fail = (why: string, cause: unknown): OnejobError => failed(to.agent, 'put files into', why, cause);
   if (code !== 0) throw fail(`tar ended with exit code ${code}: ${said()}`, exit.status === 'rejected' ? exit.reason : null);
-  if (sent.status === 'rejected' && !isEarlyEnd(sent.reason)) throw fail(String(sent.reason), sent.reason);
+  // tar stops at the archive's end mark and ignores the padding after it.
+  const early = ['EPIPE', 'ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET'];
+  if (sent.status === 'rejected' && !early.includes(codeOf(sent.reason))) throw fail(String(sent.reason), sent.reason);
 }
 
-/**
- * The workspace as a tar stream, or only the entries in `only`. Files that are missing, unreadable, or removed meanwhile are left
- * out.
- */
-export function archive(from: Workspace, signal: AbortSignal, only: readonly string[] | null = null): Readable {
+/** A folder of the workspace as a tar stream, or the entries in `only`, without what is missing, unreadable or removed. */
+export function archive(from: Intent, folder: string, signal: AbortSignal, only?: readonly string[] | null): Readable {
   const names = only?.map((name) => `./${name}`) ?? ['.'];
-  const tar = runTar(from, ['-c', '-f', '-', '--', ...names], signal);
+  const tar = runTar(from, folder, ['-c', '-f', '-', '--', ...names], signal);
   const out = new PassThrough();
   if (tar.stdout === null || tar.stderr === null) throw new OnejobError('E_BUG', 'tar was started without pipes');
   tar.stdin?.end();
@@ -60,17 +53,15 @@ export function archive(from: Workspace, signal: AbortSignal, only: readonly str
   return out;
 }
 
-function runTar({ work, uid }: Workspace, args: readonly string[], signal: AbortSignal): ChildProcess {
-  const user = uid === null ? {} : { uid, gid: uid };
-  return spawn('tar', args, { cwd: work, stdio: 'pipe', env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL', ...user });
+function runTar({ files, uid }: Intent, folder: string, args: readonly string[], signal: AbortSignal): ChildProcess {
+  const user = { cwd: join(files, 'work', folder), ...(uid !== null && { uid, gid: uid }) };
+  return spawn('tar', args, { ...user, stdio: 'pipe', env: { PATH: path, LC_ALL: 'C' }, signal, killSignal: 'SIGKILL' });
 }
 
 /** The exit code or signal name of a child, once its pipes are closed. */
-function exitOf(child: ChildProcess): Promise<number | string> {
-  return new Promise((resolve, reject) => {
-    child.once('error', reject);
-    child.once('close', (code, signal) => resolve(code ?? signal ?? 'nothing'));
-  });
+async function exitOf(child: ChildProcess): Promise<number | string> {
+  const [code, signal] = await once(child, 'close');
+  return code ?? signal ?? 'nothing';
 }
 
 function firstBytes(stream: Readable): () => string {
@@ -79,11 +70,6 @@ function firstBytes(stream: Readable): () => string {
     if (text.length < 500) text += bytes.toString('utf8');
   });
   return () => text.trim().split('\n')[0]?.slice(0, 500) ?? '';
-}
-
-/** tar stops at the archive's end mark and ignores the padding after it. */
-function isEarlyEnd(error: unknown): boolean {
-  return ['EPIPE', 'ERR_STREAM_PREMATURE_CLOSE', 'ECONNRESET'].includes(codeOf(error));
 }
 
 function failed(agent: AgentId, what: string, why: string, cause: unknown): OnejobError {

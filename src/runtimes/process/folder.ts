@@ -1,6 +1,5 @@
 /**
- * The folder of an agent. It holds everything that a new manager needs to continue with a sandbox, so `kill -9` of the
- * previous one loses nothing.
+ * The folder of an agent. It holds all that a new manager needs to continue, so `kill -9` of the previous one loses nothing.
  *
  * ```
  * agents/AGENT/   spec.json    the intent, written before anything is started
@@ -38,12 +37,9 @@ const intent = z.object({
 /** What was decided about a sandbox before it started. */
 export type Intent = z.infer<typeof intent>;
 
-export interface Layout {
-  readonly agents: string;
-  readonly exits: string;
-}
+export type Layout = ReturnType<typeof layout>;
 
-export function layout(dir: string): Layout {
+export function layout(dir: string) {
   return { agents: join(dir, 'agents'), exits: join(dir, 'exits') };
 }
 

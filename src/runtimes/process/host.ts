@@ -1,32 +1,144 @@
-/** What the process runtime found on this host and was told when it was created. It does not change. */
-import type { Clock } from '../../core/clock.ts';
-import type { Cgroups } from './cgroup.ts';
-import type { Layout } from './folder.ts';
+/** What the process runtime found on this host and was told when it was created, and what `doctor` says about it. */
+import { existsSync } from 'node:fs';
+import { access, constants, mkdir, rm, writeFile } from 'node:fs/promises';
+import { release } from 'node:os';
+import { join } from 'node:path';
+import { systemClock } from '../../clock.ts';
+import { type Clock, deadline } from '../../core/clock.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { compareVersions, leadingVersion } from '../../images/version.ts';
+import { bootId, inheritedDescriptors } from '../../system/process-identity.ts';
+import { run } from '../../system/run.ts';
+import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
+import { type Cgroups, findCgroups } from './cgroup.ts';
+import { type Intent, layout } from './folder.ts';
+import { filterLoader, seccompFilter } from './seccomp.ts';
+import { firstUid } from './uids.ts';
 
-export interface Host {
-  readonly clock: Clock;
+export interface ProcessRuntimeOptions {
   readonly owner: string;
-  readonly at: Layout;
-  readonly mode: 'bubblewrap' | 'plain';
-  /** The reason for that mode, as a sentence. */
-  readonly why: string;
-  readonly root: boolean;
-  readonly boot: string;
-  /** Bubblewrap's options for the parts of the host that sandboxes see. */
-  readonly mounts: readonly string[];
-  /** Seccomp filter of system calls that jobs may not make; null if it cannot be applied here. */
-  readonly filter: Uint8Array | null;
-  /** What limits the number of a job's processes; null if nothing does. */
-  readonly processLimit: 'cgroup' | 'rlimit' | null;
-  readonly cgroups: Cgroups;
-  /** Descriptors that the manager inherited and would pass on to every job. */
-  readonly inherited: readonly number[];
-  /** Folder in which all managers of the host record the users of their agents. */
-  readonly uidClaims: string;
-  /** Folder of the host's device nodes: `/dev`. */
-  readonly deviceDir: string;
-  /** Folder for jobs that run as another user without mounts. Others must be able to pass through its parents. */
-  readonly openDir: string;
-  /** Bytes of each output stream that are kept until they are read, the newest. Default 128 MiB. */
-  readonly outputLimit: number;
+  /** Folder for sandboxes in the state directory; created if missing. */
+  readonly dir: string;
+  readonly clock?: Clock;
+  /** `auto`: if a probe succeeds. Default `auto`. */
+  readonly bubblewrap?: 'auto' | 'off';
+  /** Default: those of this host. */
+  readonly cgroups?: Cgroups;
+  /** Folder of the host's device nodes. Default `/dev`. */
+  readonly deviceDir?: string;
+}
+
+export type Host = Awaited<ReturnType<typeof lookAtHost>>;
+
+/** Probes bubblewrap, finds control groups, creates the folders of the runtime. */
+export async function lookAtHost(options: ProcessRuntimeOptions) {
+  const { owner, dir, clock = systemClock, deviceDir = '/dev', cgroups = findCgroups(owner) } = options;
+  const root = process.getuid?.() === 0;
+  const at = layout(dir);
+  const filter = seccompFilter(process.arch);
+  using limit = deadline(clock, 10_000);
+  const probe =
+    options.bubblewrap === 'off'
+      ? { usable: false, filtered: false, why: 'Bubblewrap was turned off.' }
+      : await probeBubblewrap(limit.signal, root ? firstUid : null, filter);
+  for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
+  // A job that runs as the user who started onejob could do everything through another process of that user.
+  const { usable } = probe;
+  const filtered = usable ? probe.filtered : root && filter !== null && (await canLoad(filter, dir));
+  const mode: Intent['mode'] = usable ? 'bubblewrap' : 'plain';
+  const hasRlimit = root || (usable && compareVersions(leadingVersion(release()) ?? '', '5.14') >= 0);
+  const rlimit = hasRlimit ? ('rlimit' as const) : null;
+  return {
+    ...{ clock, owner, at, root, cgroups, mode },
+    /** The reason for that mode, as a sentence. */
+    why: probe.why,
+    boot: bootId(),
+    /** Bubblewrap's options for the parts of the host that sandboxes see. */
+    mounts: usable ? hostMounts() : [],
+    /** Seccomp filter of system calls that jobs may not make; null if it cannot be applied here. */
+    filter: filtered ? filter : null,
+    /** What limits the number of a job's processes; null if nothing does. */
+    processLimit: cgroups.pids === null ? rlimit : ('cgroup' as const),
+    /** Descriptors that the manager inherited and would pass on to every job. */
+    inherited: inheritedDescriptors(),
+    deviceDir,
+    /** Folder for jobs that run as another user without mounts. Others must be able to pass through its parents. */
+    openDir: `/var/lib/onejob-agents-${owner}`,
+  };
+}
+
+/** Whether a command ran under the filter, according to its own status. */
+async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
+  const file = join(dir, '.filter');
+  await writeFile(file, filter);
+  const [program = 'perl', ...args] = filterLoader(process.arch, file);
+  const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
+  const { code, stdout } = await run(program, command, { env: { PATH: path }, timeout: 5_000 });
+  await rm(file, { force: true });
+  return code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString());
+}
+
+/** Programs that every sandbox needs. All are part of every Debian, Ubuntu and Fedora. */
+const needed = ['sh', 'dd', 'cat', 'mkfifo', 'tar', 'rm', 'env', 'setsid'];
+
+/** The findings of `doctor` about the process runtime. */
+export async function findings(host: Host): Promise<Finding[]> {
+  const found: Finding[] = [bubblewrap(host), seccomp(host), devices(host)];
+  for (const name of host.root ? [...needed, 'setpriv'] : needed) {
+    if (await isInstalled(name)) continue;
+    const message = `The program "${name}" was not found in ${path}; no agent can start without it.`;
+    found.push(problem(name, message, `Install the package that holds "${name}".`));
+  }
+  const { memory, cpu, kills } = host.cgroups;
+  const missing = [memory === null ? 'memory' : null, cpu === null ? 'cpus' : null].filter((name) => name !== null);
+  if (missing.length > 0) {
+    const message = `Limits on ${missing.join(' and ')} are not enforced: there is no writable control group for them.`;
+    found.push(warning('limits', message, 'Run onejob as root, or use "runtime: docker" for pools that need limits.'));
+  } else found.push(fine('limits', 'Limits on memory and CPUs are enforced.'));
+  if (host.processLimit === null) {
+    const message =
+      'The number of processes of a job is not limited, and "pids" has no effect: there is no writable control group for it.';
+    found.push(warning('pids', message, 'Run onejob as root, install bubblewrap (Linux 5.14 or newer), or use "runtime: docker".'));
+  } else found.push(fine('pids', 'Limits on the number of processes are enforced.'));
+  if (host.mode === 'plain' && !kills) {
+    const message =
+      'The kernel of this host cannot end a whole group of processes at once; a job that forks quickly takes longer to end.';
+    found.push(warning('cgroup.kill', message, 'Install bubblewrap, or use Linux 5.14 or newer as root.'));
+  }
+  return found;
+}
+
+function bubblewrap(host: Host): Finding {
+  if (host.mode === 'bubblewrap') return fine('bubblewrap', host.why);
+  const message = `${host.why} Jobs are less isolated from each other.`;
+  return warning('bubblewrap', message, 'Install bubblewrap: apt-get install bubblewrap.');
+}
+
+function seccomp({ mode, root, filter }: Host): Finding {
+  if (filter !== null) {
+    const message =
+      "Jobs may make the system calls that Docker allows: none of those reaches the kernel's keyring, mounts or namespaces.";
+    return fine('seccomp', message);
+  }
+  const why = mode === 'plain' && !root ? 'Without bubblewrap and root' : 'On this host';
+  return warning(
+    'seccomp',
+    `${why} jobs may make every system call: they can read keys of the session that started onejob, and leave keys for later jobs.`,
+    mode === 'plain' ? 'Install bubblewrap; if onejob runs as root, perl is enough.' : 'Use "runtime: docker".',
+  );
+}
+
+/** A host without GPUs needs no warning. */
+function devices({ mode, deviceDir }: Host): Finding {
+  if (mode === 'bubblewrap') return fine('devices', 'A job can only use the GPUs of the host that were leased to it.');
+  const message =
+    'Variables such as CUDA_VISIBLE_DEVICES tell jobs which GPUs are theirs, but do not restrict them: jobs can use every GPU.';
+  const gpus = ['nvidiactl', 'kfd'].some((name) => existsSync(join(deviceDir, name)));
+  if (!gpus) return fine('devices', message);
+  return warning('devices', message, 'Install bubblewrap, or use "runtime: docker" for pools with devices.');
+}
+
+async function isInstalled(name: string): Promise<boolean> {
+  const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
+  return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

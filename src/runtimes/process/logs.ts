@@ -25,13 +25,7 @@ const retryPause = 500;
  * of descriptors or a failing disk says nothing about the sandbox.
  * @throws OnejobError E_FILES if somebody removed the files
  */
-export async function* followLog(
-  clock: Clock,
-  folder: string,
-  from: LogPosition,
-  hasExited: () => boolean,
-  signal: AbortSignal,
-): AsyncGenerator<LogChunk[]> {
+export async function* followLog(clock: Clock, folder: string, from: LogPosition, hasExited: () => boolean, signal: AbortSignal) {
   let at = from;
   while (!signal.aborted) {
     try {
@@ -49,13 +43,7 @@ export async function* followLog(
   }
 }
 
-async function* followOnce(
-  clock: Clock,
-  folder: string,
-  from: LogPosition,
-  hasExited: () => boolean,
-  signal: AbortSignal,
-): AsyncGenerator<LogChunk[]> {
+async function* followOnce(clock: Clock, folder: string, from: LogPosition, hasExited: () => boolean, signal: AbortSignal) {
   using watch = watchFolders(clock, [folder], signal);
   await using readers = new AsyncDisposableStack();
   const parts = streams.map((stream) => readers.use(createStreamReader(folder, stream)));

@@ -1,23 +1,26 @@
 /** Makes a sandbox: first the intent, then its folders, then the supervisor that starts it. */
 import { spawn } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { existsSync } from 'node:fs';
+import { once } from 'node:events';
+import { existsSync, statSync } from 'node:fs';
 import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError } from '../../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import { markVariable } from '../../system/process-identity.ts';
-import { openFilesForDevices } from '../devices.ts';
+import { capsOf, gateNodes, nodesOf, openFilesForDevices, readMigMinors, visibleDevices } from '../devices.ts';
 import { gateScript } from '../gate.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
-import { accounts, asUser, bubblewrapArgs, bubblewrapCommand, path } from './bubblewrap.ts';
+import { accounts, asUser, bubblewrapArgs, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
-import { deviceArgs, grantDevices, type ProcessGrant } from './devices.ts';
-import { type Intent, makeFolder } from './folder.ts';
+import { makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
 import { claimUid } from './uids.ts';
+
+/** Bytes of each output stream that are kept until they are read, the newest. */
+const outputLimit = 128 * 1024 * 1024;
 
 /** What sandboxes of this recipe are made from: the recipe, the isolation, and the boot. */
 export function fingerprintOf(host: Host, recipe: Recipe): string {
@@ -27,15 +30,11 @@ export function fingerprintOf(host: Host, recipe: Recipe): string {
     .slice(0, 32);
 }
 
-/**
- * Refuses a recipe that a process cannot fulfil, rather than ignoring a part of it.
- * @throws OnejobError E_RECIPE or E_MOUNT_MISSING
- */
+/** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE or E_MOUNT_MISSING */
 export function checkRecipe(host: Host, recipe: Recipe): void {
   const refuse = (what: string): never => {
-    throw new OnejobError('E_RECIPE', `A sandbox on the process runtime cannot have ${what}.`, {
-      hint: 'Remove it, or set "runtime: docker" for this pool.',
-    });
+    const hint = 'Remove it, or set "runtime: docker" for this pool.';
+    throw new OnejobError('E_RECIPE', `A sandbox on the process runtime cannot have ${what}.`, { hint });
   };
   if (!['default', 'host', 'none'].includes(recipe.network)) refuse(`network "${recipe.network}", only "host" or "none"`);
   if (recipe.network === 'none' && host.mode === 'plain') refuse('network "none" without bubblewrap');
@@ -51,9 +50,8 @@ export function checkRecipe(host: Host, recipe: Recipe): void {
   const missing = recipe.mounts.find((mount) => !existsSync(mount.host));
   if (missing === undefined) return;
   const message = `Cannot mount ${missing.host} at ${missing.container}: the file or folder does not exist on this host.`;
-  throw new OnejobError('E_MOUNT_MISSING', message, {
-    hint: `Create it, or fix the path under "${missing.cache === null ? 'volumes' : 'caches'}".`,
-  });
+  const hint = `Create it, or fix the path under "${missing.cache === null ? 'volumes' : 'caches'}".`;
+  throw new OnejobError('E_MOUNT_MISSING', message, { hint });
 }
 
 /** Whether the path does not exist in a sandbox and cannot be created. */
@@ -66,35 +64,24 @@ function isReadOnly(container: string): boolean {
  * @throws OnejobError, for example E_DEVICES_GRANTED before anything is created
  */
 export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line: string) => void): Promise<void> {
-  const { recipe, agent } = spec;
+  const { recipe, agent, pool, slot } = spec;
   const grant = grantDevices(host, spec);
   const bubblewrap = host.mode === 'bubblewrap';
   const final = join(host.at.agents, agent);
-  const uid = host.root ? await claimUid(host.uidClaims, final) : null;
+  const uid = host.root ? await claimUid(final) : null;
   const groups = makeCgroups(host.cgroups, agent, recipe);
   for (const line of groups.missing) progress(line);
   // Another user cannot pass through the closed state directory, so without mounts its files are elsewhere.
   const files = bubblewrap || uid === null ? final : join(host.openDir, agent);
-  const about: Intent = {
-    owner: host.owner,
-    agent,
-    pool: spec.pool,
-    slot: spec.slot,
-    fingerprint: fingerprintOf(host, recipe),
-    mode: host.mode,
-    uid,
-    files,
-    cgroups: groups.paths,
-  };
-  const folder = await makeFolder(host.at, about);
+  const { owner, mode } = host;
+  const made = { fingerprint: fingerprintOf(host, recipe), mode, uid, files, cgroups: groups.paths };
+  const folder = await makeFolder(host.at, { owner, agent, pool, slot, ...made });
   if (files !== folder) await makeOpen(host.openDir);
   await makeFiles(files, uid, bubblewrap);
   const env = environment(spec, files, bubblewrap, grant);
   const gate = ['/bin/sh', '-c', gateScript(agent, grant.gate)];
   if (bubblewrap) {
-    const devices = deviceArgs(grant);
-    const filtered = host.filter !== null;
-    const told = bubblewrapArgs({ hostname: spec.name.slice(0, 64), recipe, env, uid, folder, devices, filtered }, host.mounts);
+    const told = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant) });
     const { passwd, group } = accounts(uid);
     await Promise.all([
       writeFile(join(folder, 'args'), told.map((word) => `${word}\0`).join('')),
@@ -116,13 +103,14 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
-      ...(bubblewrap ? bubblewrapCommand([...become, ...gate]) : plain),
+      // Bubblewrap reads its options from descriptor 4. As root, `become` changes the user inside.
+      ...(bubblewrap ? ['bwrap', '--args', '4', '--', ...become, ...gate] : plain),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
     cores: isGiven('core'),
     open: bubblewrap ? ['4<args', '5>status', ...(host.filter === null ? [] : ['6<filter'])] : [],
     exitFile: join(host.at.exits, agent),
-    outputLimit: host.outputLimit,
+    outputLimit,
     ownGroup: supervisorGroup(host.cgroups),
     cgroups: groups.paths,
     killFile: killFile(groups.paths),
@@ -132,10 +120,7 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   await start(folder, host, agent);
 }
 
-/**
- * Limits the number of its processes if no control group does. Linux counts them by user, and since 5.14 by user namespace, so
- * the job needs its own.
- */
+/** A limit without a control group. Linux counts by user, and since 5.14 by user namespace, so the job needs its own. */
 function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readonly string[] {
   if (processLimit !== 'rlimit' || pids === null || ulimits.some(({ name }) => name === 'nproc')) return [];
   return ['prlimit', `--nproc=${pids}`, '--'];
@@ -144,29 +129,20 @@ function processLimit({ processLimit }: Host, { pids, ulimits }: Recipe): readon
 async function start(folder: string, { at, clock, inherited }: Host, agent: AgentId): Promise<void> {
   await using nothing = await open('/dev/null', 'r+');
   // Node would pass on the descriptors that the manager inherited, so /dev/null covers them.
-  const covered = Array.from({ length: Math.max(0, ...inherited) + 1 }, (_, fd) =>
-    inherited.includes(fd) ? nothing.fd : 'ignore',
-  );
+  const stdio = Array.from({ length: Math.max(2, ...inherited) + 1 }, (_, fd) => (inherited.includes(fd) ? nothing.fd : 'ignore'));
   // Its own session, and none of our descriptors: it must outlive us.
-  const child = spawn('/bin/sh', ['./run.sh', agent], {
-    cwd: folder,
-    detached: true,
-    stdio: ['ignore', 'ignore', 'ignore', ...covered.slice(3)],
-    env: { PATH: path, [markVariable]: agent },
-  });
+  const how = { cwd: folder, detached: true, stdio, env: { PATH: path, [markVariable]: agent } };
+  const child = spawn('/bin/sh', ['./run.sh', agent], how);
   child.unref();
   // Touching the file reports a death without an exit code to those who watch the exits.
   child.once('exit', () => {
     const now = clock.wall() / 1_000;
     utimes(join(at.exits, agent), now, now).catch(() => {});
   });
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  child.once('spawn', resolve);
-  child.once('error', (cause) => {
-    const message = `Cannot start agent ${agent}: failed to start /bin/sh (${cause.message}).`;
-    reject(new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' }));
+  await once(child, 'spawn').catch((cause: unknown) => {
+    const message = `Cannot start agent ${agent}: failed to start /bin/sh (${messageOf(cause)}).`;
+    throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
   });
-  await promise;
 }
 
 /** Creates the folder that others may pass through but not list. @throws OnejobError if somebody else created it */
@@ -177,9 +153,8 @@ async function makeOpen(path: string): Promise<void> {
   const found = await lstat(path);
   // Independent of the umask.
   if (found.isDirectory() && found.uid === process.getuid?.()) return chmod(path, 0o711);
-  throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder that belongs to this user.`, {
-    hint: 'Remove it.',
-  });
+  const hint = 'Remove it.';
+  throw new OnejobError('E_SPAWN', `Cannot keep agents' files in ${path}: it is not a folder that belongs to this user.`, { hint });
 }
 
 async function makeFiles(files: string, uid: number | null, mounted: boolean): Promise<void> {
@@ -207,4 +182,63 @@ function environment(spec: SandboxSpec, files: string, mounted: boolean, grant: 
     variable === null ? [] : [[variable, mounted ? container : host] as const],
   );
   return { PATH: path, USER: 'job', ...base, ...Object.fromEntries(variables), ...recipe.env, ...grant.env };
+}
+
+type ProcessGrant = ReturnType<typeof grantDevices>;
+
+/**
+ * The devices of a sandbox. With bubblewrap exactly their nodes are in its /dev. Without it every node of the host stays there, and
+ * variables ask programs to use only the leased ones, which restricts nobody.
+ * @throws OnejobError E_DEVICES_GRANTED if a node of a leased device is missing or unknown
+ */
+export function grantDevices({ mode, deviceDir }: Host, { name, devices }: Pick<SandboxSpec, 'name' | 'devices'>) {
+  const alone = mode === 'bubblewrap';
+  const minors = alone ? readMigMinors(deviceDir) : null;
+  const { needed, useful } = nodesOf(devices, minors);
+  const found = [...needed, ...useful].map((node) => ({ node, group: groupOf(join(deviceDir, node)) }));
+  const refuse = (why: string): never => {
+    const uuids = devices.map(({ uuid }) => uuid).join(', ');
+    const message = `Cannot start agent ${name}: it was leased ${uuids}, and ${why}.`;
+    const hint = 'Type "onejob gpus" and "nvidia-smi" to check them.';
+    throw new OnejobError('E_DEVICES_GRANTED', message, { hint, retry: true });
+  };
+  const missing = found.find(({ node, group }) => group === null && needed.includes(node));
+  if (missing !== undefined) refuse(`there is no ${join(deviceDir, missing.node)} on this host`);
+  // An unmounted node does not exist in the sandbox: a job would find no device, without an explanation.
+  const hidden = alone && devices.find((device) => device.minor === null || (minors !== null && capsOf(device, minors) === null));
+  if (hidden) refuse(`onejob does not know which nodes of ${deviceDir} belong to ${hidden.uuid}`);
+  const there = found.filter(({ group }) => group !== null);
+  return {
+    /** They override the owner's. */
+    env: visibleDevices(devices, alone),
+    /** Nodes to mount: their path on the host, and in the sandbox. */
+    nodes: alone ? there.map(({ node }) => ({ host: join(deviceDir, node), inside: `/dev/${node}` })) : [],
+    /** Ids of groups that may open them. */
+    groups: [...new Set(there.flatMap(({ group }) => group ?? []))].filter((group) => group !== 0),
+    /** Nodes that the gate opens before it runs a script. */
+    gate: gateNodes(devices).map((path) => (alone ? path : path.replace('/dev', deviceDir))),
+  };
+}
+
+/** Bubblewrap's options for them. Programs find cards through /sys, which a sandbox without devices does not have. */
+export function deviceArgs({ nodes }: Pick<ProcessGrant, 'nodes'>): string[] {
+  if (nodes.length === 0) return [];
+  const folders = new Set(nodes.map(({ inside }) => inside.slice(0, inside.lastIndexOf('/'))));
+  folders.delete('/dev');
+  const kernel = ['bus', 'class', 'dev', 'devices'].flatMap((name) => ['--ro-bind-try', `/sys/${name}`, `/sys/${name}`]);
+  return [
+    ...[...folders].flatMap((folder) => ['--dir', folder]),
+    ...nodes.flatMap(({ host, inside }) => ['--dev-bind', host, inside]),
+    ...['--dir', '/sys', ...kernel],
+  ];
+}
+
+/** null if there is no such node. */
+function groupOf(path: string): number | null {
+  try {
+    return statSync(path).gid;
+  } catch (error) {
+    if (['ENOENT', 'ENOTDIR', 'ENXIO', 'ENODEV'].includes(codeOf(error))) return null;
+    throw error;
+  }
 }

@@ -4,101 +4,25 @@
  * Guarantees: the folder of a sandbox (`folder.ts`) holds everything about it, so a new manager continues where a killed one
  * stopped. No job ends with the manager. Under root no job runs as root, and no two agents as the same user.
  */
-import { lstat, mkdir, rm, statfs, writeFile } from 'node:fs/promises';
-import { release } from 'node:os';
+import { lstat, statfs } from 'node:fs/promises';
 import { join } from 'node:path';
-import { systemClock } from '../../clock.ts';
-import { type Clock, deadline } from '../../core/clock.ts';
+import type { Clock } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { bootId, inheritedDescriptors } from '../../system/process-identity.ts';
-import { run } from '../../system/run.ts';
 import { diskUsage } from '../disk-usage.ts';
 import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { hostMounts, path, probeBubblewrap } from './bubblewrap.ts';
-import { findCgroups } from './cgroup.ts';
-import { findings } from './check.ts';
 import { archive, extract } from './files.ts';
-import { agentsIn, type Intent, type Layout, layout, readIntent, stateOf } from './folder.ts';
-import type { Host } from './host.ts';
+import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
+import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
 import { releaseGate, untilStarted } from './release.ts';
-import { removeSandbox, sweepLeftovers, tidyShared } from './remove.ts';
-import { filterLoader, seccompFilter } from './seccomp.ts';
-import { killWhole, terminate } from './tree.ts';
-import { firstUid } from './uids.ts';
-
-/** Settings that tests choose instead of looking at the host. */
-type Given = 'clock' | 'cgroups' | 'deviceDir' | 'openDir' | 'outputLimit' | 'uidClaims';
-
-export interface ProcessRuntimeOptions extends Pick<Host, 'owner'>, Partial<Pick<Host, Given>> {
-  /** Folder for sandboxes in the state directory; created if missing. */
-  readonly dir: string;
-  /** User id of the manager. With 0 each agent gets its own user. Default: the process's. */
-  readonly uid?: number;
-  /** `auto`: if a probe succeeds. Default `auto`. */
-  readonly bubblewrap?: 'auto' | 'off';
-}
+import { killWhole, removeSandbox, sweepLeftovers, terminate, tidyShared } from './remove.ts';
 
 /** Sets up the runtime: probes bubblewrap, finds control groups, creates its folders. */
 export async function createProcessRuntime(options: ProcessRuntimeOptions): Promise<Runtime> {
-  return processRuntime(await lookAtHost(options));
-}
-
-async function lookAtHost(options: ProcessRuntimeOptions): Promise<Host> {
-  const { clock = systemClock } = options;
-  const root = (options.uid ?? process.getuid?.()) === 0;
-  const at = layout(options.dir);
-  const wanted = options.bubblewrap !== 'off';
-  const filter = seccompFilter(process.arch);
-  using limit = deadline(clock, 10_000);
-  const probe = wanted
-    ? await probeBubblewrap(limit.signal, root ? firstUid : null, filter)
-    : { usable: false, filtered: false, why: 'Bubblewrap was turned off.' };
-  for (const folder of [at.agents, at.exits]) await mkdir(folder, { recursive: true, mode: 0o700 });
-  // A job that runs as the user who started onejob could do everything through another process of that user.
-  const filtered = probe.usable ? probe.filtered : root && filter !== null && (await canLoad(filter, options.dir));
-  const cgroups = options.cgroups ?? findCgroups(options.owner);
-  return {
-    clock,
-    owner: options.owner,
-    at,
-    mode: probe.usable ? 'bubblewrap' : 'plain',
-    why: probe.why,
-    root,
-    boot: bootId(),
-    mounts: probe.usable ? hostMounts() : [],
-    filter: filtered ? filter : null,
-    processLimit: cgroups.pids !== null ? 'cgroup' : root || (probe.usable && isSince(release(), 5, 14)) ? 'rlimit' : null,
-    cgroups,
-    inherited: inheritedDescriptors(),
-    uidClaims: options.uidClaims ?? '/run/onejob-users',
-    deviceDir: options.deviceDir ?? '/dev',
-    openDir: options.openDir ?? `/var/lib/onejob-agents-${options.owner}`,
-    outputLimit: options.outputLimit ?? 128 * 1024 * 1024,
-  };
-}
-
-/** Whether a kernel release has this version or a later one. */
-function isSince(release: string, major: number, minor: number): boolean {
-  const [first = 0, second = 0] = release.split('.').map((part) => Number.parseInt(part, 10));
-  return first > major || (first === major && second >= minor);
-}
-
-/** Whether a command ran under the filter, according to its own status. */
-async function canLoad(filter: Uint8Array, dir: string): Promise<boolean> {
-  const file = join(dir, '.filter');
-  await writeFile(file, filter);
-  const [program = 'perl', ...args] = filterLoader(process.arch, file);
-  const command = [...args, 'grep', '^Seccomp:', '/proc/self/status'];
-  const { code, stdout } = await run(program, command, { env: { PATH: path }, timeout: 5_000 });
-  await rm(file, { force: true });
-  return code === 0 && /^Seccomp:\s+2$/m.test(stdout.toString());
-}
-
-function processRuntime(host: Host): Runtime {
+  const host = await lookAtHost(options);
   const busy = new Set<AgentId>();
   const folder = (agent: AgentId): string => join(host.at.agents, agent);
   const known = (agent: AgentId): Intent | null => {
@@ -108,7 +32,7 @@ function processRuntime(host: Host): Runtime {
   const needed = (agent: AgentId): Intent => {
     const about = known(agent);
     if (about !== null) return about;
-    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`, { retry: false });
+    throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
   };
   const look = (agent: AgentId): SandboxSeen['state'] | null => {
     const about = readIntent(host.at, agent);
@@ -126,7 +50,6 @@ function processRuntime(host: Host): Runtime {
       busy.delete(agent);
     }
   };
-  const workspace = (about: Intent) => ({ agent: about.agent, work: join(about.files, 'work'), uid: about.uid });
 
   return {
     name: 'process',
@@ -154,18 +77,17 @@ function processRuntime(host: Host): Runtime {
         await makeSandbox(host, spec, progress);
         return { fingerprint: fingerprintOf(host, spec.recipe) };
       }),
-    putFiles: async (agent, files, signal) => extract(workspace(needed(agent)), files, signal),
+    putFiles: async (agent, files, signal) => extract(needed(agent), files, signal),
     release: async (agent, frame, signal) => {
       needed(agent);
       return releaseGate(host.clock, folder(agent), agent, frame, hasExited(agent), signal);
     },
-    getFiles: async (agent, signal, only) => archive(workspace(needed(agent)), signal, only ?? null),
+    getFiles: async (agent, signal, only) => archive(needed(agent), '.', signal, only),
     getFolder: async (agent, name, signal) => {
-      const place = workspace(needed(agent));
-      const path = join(place.work, name);
+      const about = needed(agent);
       // A link would lead to wherever the job wants.
-      const found = await lstat(path).catch(() => null);
-      return found?.isDirectory() === true ? archive({ ...place, work: path }, signal) : null;
+      const found = await lstat(join(about.files, 'work', name)).catch(() => null);
+      return found?.isDirectory() === true ? archive(about, name, signal) : null;
     },
     signal: async (agent, signal) => {
       const about = known(agent);
@@ -195,15 +117,13 @@ function processRuntime(host: Host): Runtime {
     hostAddress: async (network) => {
       if (network === 'default' || network === 'host') return '127.0.0.1';
       const why = network === 'none' ? 'it has only its own loopback interface' : 'processes can only use "host" or "none"';
-      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {
-        hint: 'Write network: host.',
-      });
+      const hint = 'Write network: host.';
+      throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, { hint });
     },
     sweep: () => sweepLeftovers(host, busy),
     usage: async (agent, signal) => {
       const about = known(agent);
-      if (about === null) return null;
-      const folders = ['work', 'home', 'tmp'].map((name) => join(about.files, name));
+      const folders = about === null ? [] : ['work', 'home', 'tmp'].map((name) => join(about.files, name));
       return diskUsage(folders, signal);
     },
     disk: async () => {

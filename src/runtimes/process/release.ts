@@ -10,8 +10,7 @@ import { watchFolders } from '../watch.ts';
 import { firstProcessOf } from './folder.ts';
 
 /**
- * Writes `frame` to the gate in the folder `path`. Resolves when the kernel has all of it, or at once if the gate was released
- * before.
+ * Writes `frame` to the gate in the folder `path`. Resolves when the kernel has all of it, or at once if it was released before.
  * @throws OnejobError E_GATE_ENDED if the gate has ended or does not read; the abort reason if aborted
  */
 export async function releaseGate(
@@ -40,25 +39,18 @@ export async function releaseGate(
   if (fd === null) throw ended(agent, 'its gate has closed its input');
   const socket = new Socket({ fd, readable: false, writable: true });
   try {
-    let written = false;
-    let failure: Error | null = null;
-    const { promise: settled, resolve } = Promise.withResolvers<void>();
-    socket.once('error', (error) => {
-      failure = error;
-      resolve();
+    const writing = new Promise<boolean>((resolve) => {
+      socket.once('error', () => resolve(false));
+      socket.write(frame, (error) => resolve(!error));
     });
-    socket.write(frame, (error) => {
-      written = !error;
-      resolve();
-    });
-    while (!written && failure === null) {
+    for (;;) {
       signal.throwIfAborted();
       // A large frame waits for the gate to read. A gate that was released meanwhile never does.
-      await Promise.race([settled, watch.next(500)]);
-      if (!written && useless()) return;
+      const isWritten = await Promise.race([writing, watch.next(500).then(() => null)]);
+      if (isWritten === true || useless()) return;
+      if (isWritten === false) throw ended(agent, 'its gate closed its input');
       if (clock.now() > until + startTimeout) throw ended(agent, 'its gate did not read its script in time');
     }
-    if (!written && !useless()) throw ended(agent, 'its gate closed its input');
   } finally {
     socket.destroy();
   }
@@ -93,12 +85,7 @@ function ended(agent: AgentId, why: string): OnejobError {
 const startTimeout = 10_000;
 
 /** Resolves to true once its first process is known; to false if the sandbox has ended (`over`) or does not start in time. */
-export async function untilStarted(
-  clock: Clock,
-  path: string,
-  over: () => boolean,
-  ...outer: readonly AbortSignal[]
-): Promise<boolean> {
+export async function untilStarted(clock: Clock, path: string, over: () => boolean, ...outer: AbortSignal[]): Promise<boolean> {
   using limit = deadline(clock, startTimeout, ...outer);
   const { signal } = limit;
   using watch = watchFolders(clock, [path], signal);

@@ -1,17 +1,22 @@
-/** Removes a sandbox completely, and the unfinished work of dead managers. */
-import { lstatSync } from 'node:fs';
+/**
+ * Ends a sandbox's processes, and removes a sandbox completely, as well as the unfinished work of dead managers.
+ *
+ * With bubblewrap the kernel ends all processes with the first. Otherwise a job can leave processes anywhere, so everything that
+ * may be its own is ended: its group, its descendants, processes with its mark, and those of its own user, if it has one.
+ */
+import { existsSync, lstatSync } from 'node:fs';
 import { readdir, rename, rm, rmdir } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import { allPids, isAlive, killPid, markVariable, readOr, signalProcess, withDescendants } from '../../system/process-identity.ts';
 import { run } from '../../system/run.ts';
 import { path as searchPath } from './bubblewrap.ts';
-import { killCgroups, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
-import { doomed, type Intent, readIntent, unfinished } from './folder.ts';
+import { killCgroups, killFile, leftCgroups, removeCgroupRoots, removeCgroups } from './cgroup.ts';
+import { doomed, firstProcessOf, type Intent, readIntent, supervisorOf, unfinished } from './folder.ts';
 import type { Host } from './host.ts';
-import { hasSettled, killSupervisor, killTree } from './tree.ts';
-import { freeLostUids, freeUid, isAgentUid, uidOf } from './uids.ts';
+import { freeLostUids, freeUid, isAgentUid, uidClaims, uidOf } from './uids.ts';
 
 /** ms that killed processes may take to end. */
 const killTimeout = 5_000;
@@ -33,7 +38,7 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   }
   await removeTree(join(host.at.agents, doomed + agent));
   await rm(join(host.at.exits, agent), { force: true });
-  if (about !== null && about.uid !== null) await freeUid(host.uidClaims, about.uid);
+  if (about !== null && about.uid !== null) await freeUid(about.uid);
 }
 
 /**
@@ -44,7 +49,7 @@ async function guess(host: Host, agent: AgentId): Promise<Intent> {
   const folder = join(host.at.agents, agent);
   const open = join(host.openDir, agent);
   const about = { owner: host.owner, agent, pool: '', slot: '', fingerprint: '', mode: 'plain' } as const;
-  const uid = host.root ? await uidOf(host.uidClaims, folder) : null;
+  const uid = host.root ? await uidOf(folder) : null;
   const cgroups = leftCgroups(host.cgroups).filter((path) => basename(path) === agent);
   return { ...about, uid, cgroups, files: lstatSync(open, { throwIfNoEntry: false }) === undefined ? folder : open };
 }
@@ -121,10 +126,9 @@ export async function sweepLeftovers(host: Host, busy: ReadonlySet<AgentId>): Pr
     if (!busy.has(agent)) await removeTree(join(host.at.agents, name));
   }
   const isLeft = (path: string): boolean => !living.has(basename(path)) && !busy.has(basename(path));
-  for (const path of (await readdir(host.at.exits)).map((name) => join(host.at.exits, name)))
-    if (isLeft(path)) await rm(path, { force: true });
+  for (const name of await readdir(host.at.exits)) if (isLeft(name)) await rm(join(host.at.exits, name), { force: true });
   for (const path of leftCgroups(host.cgroups).filter(isLeft)) await removeGroups(host.clock, [path]);
-  if (host.root) await freeLostUids(host.uidClaims, host.at.agents);
+  if (host.root) await freeLostUids(host.at.agents);
   for (const name of await readdir(host.openDir).catch(() => [])) if (isLeft(name)) await removeTree(join(host.openDir, name));
   if (busy.size === 0) await tidyShared(host);
 }
@@ -138,5 +142,85 @@ export async function tidyShared(host: Host): Promise<void> {
     await sleep(host.clock, 20);
     if (!(await isEmpty())) return;
   }
-  for (const shared of [host.openDir, host.uidClaims]) await rmdir(shared).catch(() => {});
+  for (const shared of [host.openDir, uidClaims]) await rmdir(shared).catch(() => {});
+}
+
+/** Asks the job itself to end: only the process that the gate became. */
+export function terminate(path: string, about: Intent): void {
+  const first = firstProcessOf(path);
+  if (first === null) return;
+  const job = about.mode === 'plain' ? null : insideBubblewrap(path);
+  // Bubblewrap does not pass on signals. If it has no child yet, nothing has begun, and it may end itself.
+  if (job !== null) killPid(job, 'TERM');
+  else signalProcess(first, 'TERM');
+}
+
+/** The job's pid on the host: process 2 of the sandbox, child of bubblewrap's reaper. */
+function insideBubblewrap(path: string): number | null {
+  const reaper = /"child-pid": (\d+)/.exec(readOr(join(path, 'status'), ''))?.[1];
+  if (reaper === undefined) return null;
+  const children = readOr(`/proc/${reaper}/task/${reaper}/children`, '').split(' ').filter(Boolean);
+  const second = children.find((pid) => /^NSpid:\t.*\t2$/m.test(readOr(`/proc/${pid}/status`, '')));
+  return second === undefined ? null : Number(second);
+}
+
+/** Ends every process of the sandbox but its supervisor, which records the end. Returns whether any was still seen. */
+function killTree(path: string, about: Intent): boolean {
+  const first = firstProcessOf(path);
+  let left = killCgroups(about.cgroups) > 0;
+  const alive = first !== null && isAlive(first);
+  // Nothing can leave a group that only root can write to. Without one every process has to be checked.
+  if (about.mode === 'plain' && killFile(about.cgroups) === null) {
+    const marked = allPids().filter((pid) => belongs(pid, about));
+    const all = withDescendants(alive ? [first.pid, ...marked] : marked);
+    for (const pid of spared(path)) all.delete(pid);
+    for (const pid of all) killPid(pid, 'KILL');
+    left ||= all.size > 0;
+  }
+  if (alive) signalProcess(first, 'KILL');
+  return left || alive;
+}
+
+/** Ends every process of the sandbox, including those started meanwhile. Gives up after 2 s; the caller tries again. */
+export async function killWhole(clock: Clock, path: string, about: Intent): Promise<void> {
+  const until = clock.now() + 2_000;
+  for (let pause = 1; killTree(path, about) && clock.now() < until; pause = Math.min(pause * 2, 50)) await sleep(clock, pause);
+}
+
+/** Whether the supervisor and both writers of its log have ended. */
+function hasSettled(path: string): boolean {
+  const supervisor = supervisorOf(path);
+  const kept = ['stdout', 'stderr'].every((stream) => existsSync(join(path, 'log', `${stream}.end`)));
+  return kept && supervisor !== null && !isAlive(supervisor);
+}
+
+/** Ends the supervisor and the writers of the log. Only for removing the sandbox. */
+function killSupervisor(path: string, about: Intent): boolean {
+  const supervisor = supervisorOf(path);
+  const group = allPids().filter((pid) => isMarked(pid, about));
+  for (const pid of group) killPid(pid, 'KILL');
+  return group.length > 0 || (supervisor !== null && isAlive(supervisor));
+}
+
+function belongs(pid: number, about: Intent): boolean {
+  if (about.uid !== null) return new RegExp(`^Uid:.*\\t${about.uid}\\b`, 'm').test(readOr(`/proc/${pid}/status`, ''));
+  return isMarked(pid, about);
+}
+
+function isMarked(pid: number, { agent }: Intent): boolean {
+  return readOr(`/proc/${pid}/environ`, '').split('\0').includes(`${markVariable}=${agent}`);
+}
+
+/** The supervisor and its own children. They have the mark and hold the pipes, and must live to record the end. */
+function spared(path: string): number[] {
+  const supervisor = supervisorOf(path);
+  if (supervisor === null || !isAlive(supervisor)) return [];
+  const first = firstProcessOf(path);
+  return [...withDescendants([supervisor.pid])].filter((pid) => pid !== first?.pid && session(pid) === supervisor.pid);
+}
+
+/** Session of a process: field 6 of /proc/PID/stat. */
+function session(pid: number): number {
+  const line = readOr(`/proc/${pid}/stat`, '');
+  return Number(line.slice(line.lastIndexOf(')') + 2).split(' ')[3]);
 }

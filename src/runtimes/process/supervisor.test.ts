@@ -3,7 +3,8 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
-import { quote, type SupervisorOptions, supervisorScript } from './supervisor.ts';
+import { quoted } from '../../quoted.ts';
+import { type SupervisorOptions, supervisorScript } from './supervisor.ts';
 
 const shells = [['dash'], ['bash', '--posix'], ['busybox', 'sh']].filter(
   ([name]) => existsSync(`/usr/bin/${name}`) || existsSync(`/bin/${name}`),
@@ -117,9 +118,9 @@ describe.each(shells)('the supervisor in %s', (...shell) => {
   });
 });
 
-test('quote makes any text one word', async () => {
+test('quoted makes any text one word', async () => {
   for (const word of ["it's", '$HOME `id` "x"', 'a\nb', '', '*', '-n', '\\', '~', 'a=b']) {
-    const said = await new Promise((resolve) => execFile('sh', ['-c', `printf %s ${quote(word)}`], (_error, out) => resolve(out)));
+    const said = await new Promise((resolve) => execFile('sh', ['-c', `printf %s ${quoted(word)}`], (_error, out) => resolve(out)));
     expect(said).toBe(word);
   }
 });

@@ -3,9 +3,10 @@
  * Node nor the manager, so a job continues, is logged and keeps its exit code without a manager.
  *
  * Guarantees (`supervisor.test.ts`, on dash and busybox): a job never blocks on output, whatever happens to its log. Standard
- * output and standard error stay apart. Output is in the log at once. Processes that the job leaves running do not delay its exit
- * code.
+ * output and standard error stay apart. Output is in the log at once. Processes that the job leaves do not delay its exit code.
  */
+import { quoted } from '../../quoted.ts';
+
 export interface SupervisorOptions {
   readonly command: readonly string[];
   /** Working directory of the command; null for the agent's folder. */
@@ -26,11 +27,6 @@ export interface SupervisorOptions {
   readonly oomScoreAdj: number;
 }
 
-/** Quotes a word for a POSIX shell. */
-export function quote(word: string): string {
-  return /^[A-Za-z0-9_./:=@%+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
-}
-
 /** The line in a log where output could not be written. */
 export const lostLine = 'onejob: output is missing here: onejob failed to write it';
 /** Maximum bytes of one read of the job's output. */
@@ -48,18 +44,18 @@ const filesKept = 4;
 export function supervisorScript(options: SupervisorOptions): string {
   const share = Math.max(1, Math.ceil(options.outputLimit / filesKept));
   const reads = Math.min(256, Math.max(1, Math.floor(share / readSize)));
-  const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quote(options.killFile)}`;
+  const leftovers = options.killFile === null ? 'read -r p s <job && kill -KILL "-$p"' : `echo 1 >${quoted(options.killFile)}`;
   return [
     'umask 077',
     // The identity comes first: without it a new manager would not know that this runs.
     'IFS= read -r b </proc/sys/kernel/random/boot_id; IFS= read -r s </proc/self/stat',
     `printf '%s\\n%s\\n' "$b" "$s" >proc || exit`,
-    ...(options.ownGroup === null ? [] : [`{ echo 0 >${quote(`${options.ownGroup}/cgroup.procs`)}; } 2>/dev/null`]),
+    ...(options.ownGroup === null ? [] : [`{ echo 0 >${quoted(`${options.ownGroup}/cgroup.procs`)}; } 2>/dev/null`]),
     'mkfifo -m 600 stdin || exit',
     'keep() {',
     '  n=$1 f=$1 o=0 l=; shift',
     '  while :; do',
-    `    [ -z "$l" ] || { printf '\\n%s\\n' ${quote(lostLine)} >>"log/$f" && l=; } 2>/dev/null`,
+    `    [ -z "$l" ] || { printf '\\n%s\\n' ${quoted(lostLine)} >>"log/$f" && l=; } 2>/dev/null`,
     `    r=$(exec 2>&1; LC_ALL=C dd bs=${readSize} count=${reads} >>"log/$f")`,
     '    case $?$r in',
     '      00+0*) break ;;',
@@ -78,17 +74,17 @@ export function supervisorScript(options: SupervisorOptions): string {
     '{ {',
     '  (',
     `    IFS= read -r s </proc/self/stat; printf '%s\\n' "$s" >job`,
-    ...options.cgroups.map((path) => `    echo 0 >${quote(`${path}/cgroup.procs`)} || exit 1`),
+    ...options.cgroups.map((path) => `    echo 0 >${quoted(`${path}/cgroup.procs`)} || exit 1`),
     `    { echo ${options.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
     `    umask 022; exec 3>&- ${options.open.join(' ')}`,
     ...(options.cores ? [] : ['    ulimit -c 0']),
-    ...(options.cwd === null ? [] : [`    cd ${quote(options.cwd)} || exit 1`]),
-    `    exec ${options.command.map(quote).join(' ')}`,
+    ...(options.cwd === null ? [] : [`    cd ${quoted(options.cwd)} || exit 1`]),
+    `    exec ${options.command.map(quoted).join(' ')}`,
     // Read-write: the gate must outlive every manager that opens the other end.
     '  ) <>stdin',
     '  c=$?',
     `  { ${leftovers}; } 2>/dev/null`,
-    `  printf '%-5s\\n' "$c" 1<>${quote(options.exitFile)}`,
+    `  printf '%-5s\\n' "$c" 1<>${quoted(options.exitFile)}`,
     '} 2>&1 >&3 | keep stderr 3>&-; } 3>&1 | keep stdout',
     '',
   ].join('\n');

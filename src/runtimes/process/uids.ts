@@ -13,51 +13,54 @@ import { codeOf, OnejobError } from '../../errors.ts';
 import { namesIn } from '../../system/files.ts';
 
 export const firstUid = 2_100_000_000;
-export const uidCount = 65_536;
+const uidCount = 65_536;
+/** Folder in which all managers of the host record the users of their agents. */
+export const uidClaims = '/run/onejob-users';
 
 /** Whether a user id belongs to an agent of any manager. */
 export function isAgentUid(uid: number): boolean {
   return uid >= firstUid && uid < firstUid + uidCount;
 }
 
-/**
- * Claims an id for the agent whose folder is `folder`. It is random, so that leftover files of an ended agent rarely match a new
- * id.
- */
-export async function claimUid(claims: string, folder: string): Promise<number> {
+/** Claims an id for the agent with this folder: a random one, so that leftover files of an ended agent rarely match it. */
+export async function claimUid(folder: string): Promise<number> {
   for (let tries = 0; tries < 1_000; tries++) {
     // On each try, because another manager's sweep removes the folder if it is empty.
-    await mkdir(claims, { recursive: true, mode: 0o755 });
+    await mkdir(uidClaims, { recursive: true, mode: 0o755 });
     const uid = firstUid + randomInt(1, uidCount);
     try {
-      await symlink(folder, join(claims, String(uid)));
+      await symlink(folder, join(uidClaims, String(uid)));
       return uid;
     } catch (error) {
       if (!['EEXIST', 'ENOENT'].includes(codeOf(error))) throw error;
     }
   }
-  throw new OnejobError('E_NO_USER', `Found no free user id for an agent: ${claims} already contains nearly all ${uidCount} ids.`, {
-    hint: `Remove the dangling links there.`,
-  });
+  throw new OnejobError(
+    'E_NO_USER',
+    `Found no free user id for an agent: ${uidClaims} already contains nearly all ${uidCount} ids.`,
+    {
+      hint: `Remove the dangling links there.`,
+    },
+  );
 }
 
 /** The id of the agent whose folder is `folder`; null if it has none. */
-export async function uidOf(claims: string, folder: string): Promise<number | null> {
-  for (const name of await namesIn(claims)) {
-    if ((await readlink(join(claims, name)).catch(() => '')) === folder) return Number(name);
+export async function uidOf(folder: string): Promise<number | null> {
+  for (const name of await namesIn(uidClaims)) {
+    if ((await readlink(join(uidClaims, name)).catch(() => '')) === folder) return Number(name);
   }
   return null;
 }
 
-export async function freeUid(claims: string, uid: number): Promise<void> {
-  await rm(join(claims, String(uid)), { force: true });
+export async function freeUid(uid: number): Promise<void> {
+  await rm(join(uidClaims, String(uid)), { force: true });
 }
 
 /** Releases ids of agents in `agents` whose folder is gone: a manager died in between. */
-export async function freeLostUids(claims: string, agents: string): Promise<void> {
-  for (const name of await namesIn(claims)) {
-    const target = await readlink(join(claims, name)).catch(() => '');
+export async function freeLostUids(agents: string): Promise<void> {
+  for (const name of await namesIn(uidClaims)) {
+    const target = await readlink(join(uidClaims, name)).catch(() => '');
     if (target.startsWith(`${agents}/`) && lstatSync(target, { throwIfNoEntry: false }) === undefined)
-      await rm(join(claims, name), { force: true });
+      await rm(join(uidClaims, name), { force: true });
   }
 }
