@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import { createServer } from 'node:net';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { DockerRuntime } from '../../src/runtimes/docker/docker.ts';
-import { missingRule, namesOf, rulesFor, writing } from '../../src/runtimes/docker/rules.ts';
+import { missingRule, namesOf, rulesFor, writing } from '../../src/runtimes/docker/firewall.ts';
 import { frame, readyMarker } from '../../src/runtimes/gate.ts';
 import { anOwner, recipe } from '../kit/docker-runtime.ts';
 import { follow, specOf, watch } from '../kit/runtime-contract/contract.ts';

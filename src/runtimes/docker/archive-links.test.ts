@@ -3,7 +3,7 @@ import { buffer } from 'node:stream/consumers';
 import { extract, pack } from 'tar-stream';
 import { expect, test } from 'vitest';
 import { Refusal, translate } from '../../engine/failures.ts';
-import { withOwner } from './archive.ts';
+import { withOwner } from './workspace.ts';
 
 const long = 'l'.repeat(120);
 

@@ -81,63 +81,60 @@ export async function writeInput(
 
 /** The error for a gate that cannot be reached any more; nothing has run. */
 export function gateEnded(what: string): OnejobError {
-  return new OnejobError('E_GATE_ENDED', `Cannot release the agent: its sandbox ${what}.`, {
-    hint: 'Another standby runs the script.',
-    retry: true,
-  });
+  const hint = 'Another standby runs the script.';
+  return new OnejobError('E_GATE_ENDED', `Cannot release the agent: its sandbox ${what}.`, { hint, retry: true });
 }
 
-/**
- * Connections to the standard input of sandboxes at the gate, opened ahead so that a release is one write. If such a connection
- * breaks, the release opens its own.
- */
+/** Connections to gates, opened ahead so that a release is one write. If one breaks, the release opens its own. */
 export function createInputs(engine: Engine) {
-  const open = new Map<string, Socket>();
-  const opening = new Map<string, AbortController>();
+  /** By container; without a socket while it is being opened. */
+  const inputs = new Map<string, { readonly abort: AbortController; socket: Socket | null }>();
   let isClosed = false;
+  const remove = (id: string): Socket | null => {
+    const socket = inputs.get(id)?.socket ?? null;
+    inputs.delete(id);
+    return socket;
+  };
 
   return {
     /** Opens a connection to this container in the background. Failures do not matter. */
     async ahead(id: string): Promise<void> {
       // A connection would keep the process from ending.
-      if (isClosed || open.has(id) || opening.has(id)) return;
-      const abort = new AbortController();
-      opening.set(id, abort);
-      const callOff = engine.clock.after(engine.limits.soon, () => abort.abort());
-      const socket = await upgrade(engine.endpoint, attachPath(id), abort.signal).catch(() => null);
-      callOff();
+      if (isClosed || inputs.has(id)) return;
+      const input = { abort: new AbortController(), socket: null as Socket | null };
+      inputs.set(id, input);
+      using limit = deadline(engine.clock, engine.limits.soon, input.abort.signal);
+      const socket = await upgrade(engine.endpoint, attachPath(id), limit.signal).catch(() => null);
+      const isWanted = inputs.get(id) === input;
+      if (socket === null || 'status' in socket) {
+        if (isWanted) inputs.delete(id);
+        return;
+      }
       // A release came first and has opened its own.
-      const isWanted = opening.delete(id);
-      if (socket === null || 'status' in socket) return;
       if (!isWanted) {
         socket.destroy();
         return;
       }
-      open.set(id, socket);
+      input.socket = socket;
       // The connection also closes when the Engine stops or the container ends.
-      socket.once('close', () => open.get(id) === socket && open.delete(id));
+      socket.once('close', () => inputs.get(id) === input && inputs.delete(id));
       socket.once('error', () => socket.destroy());
       socket.resume();
     },
     /** Returns the connection, which then belongs to the caller; null if there is none. */
     take(id: string): Socket | null {
-      opening.delete(id);
-      const socket = open.get(id);
-      open.delete(id);
-      return socket === undefined || socket.destroyed || !socket.writable ? null : socket;
+      const socket = remove(id);
+      return socket === null || socket.destroyed || !socket.writable ? null : socket;
     },
     /** Closes the connection, because nobody will use it. */
-    drop(id: string): void {
-      opening.delete(id);
-      open.get(id)?.destroy();
-      open.delete(id);
-    },
+    drop: (id: string): void => void remove(id)?.destroy(),
     close(): void {
       isClosed = true;
-      for (const abort of opening.values()) abort.abort();
-      opening.clear();
-      for (const socket of open.values()) socket.destroy();
-      open.clear();
+      for (const { abort, socket } of inputs.values()) {
+        abort.abort();
+        socket?.destroy();
+      }
+      inputs.clear();
     },
   };
 }

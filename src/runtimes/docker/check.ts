@@ -14,18 +14,12 @@ import type { GrantWay } from '../runtime.ts';
 import { createFirewall, type Firewall } from './firewall.ts';
 import { anyGrant, chooseGrant, type GrantChoice, type Way } from './grants.ts';
 
-export async function checkEngine(
-  endpoint: Endpoint,
-  signal: AbortSignal,
-  grant: GrantWay = 'auto',
-  clock: Clock = systemClock,
-): Promise<Finding[]> {
+export async function checkEngine(endpoint: Endpoint, signal: AbortSignal, grant: GrantWay, clock: Clock): Promise<Finding[]> {
   const probe = await probeDocker(endpoint, signal, clock);
   const subject = 'docker';
-  if (!probe.reachable) {
-    return [problem(subject, probe.error.message, probe.error.hint)];
-  }
+  if (!probe.reachable) return [problem(subject, probe.error.message, probe.error.hint)];
   const { info, version, podman } = probe;
+  const disk = probe.local ? await statfs(info.DockerRootDir).catch(() => null) : null;
   const findings: Finding[] = [fine(subject, `${probe.why} (API ${version.ApiVersion}, from ${endpoint.from}).`)];
   // Podman's containers always outlive a restart.
   if (!podman && !info.LiveRestoreEnabled) {
@@ -37,11 +31,10 @@ export async function checkEngine(
   if (!probe.local) {
     const where = `The Engine at ${endpointUrl(endpoint)} is not on this host`;
     findings.push(warning(subject, `${where}: it only works for pools without devices and volumes.`));
-  }
-  if (probe.local) {
+  } else {
     const choice = chooseGrant(info, version, { ...anyGrant, setting: grant });
-    const isHere = (await statfs(info.DockerRootDir).catch(() => null)) !== null;
-    const blind = process.getuid?.() !== 0 ? 'onejob is not root' : isHere ? null : 'the Engine does not run directly on this host';
+    const far = disk === null ? 'the Engine does not run directly on this host' : null;
+    const blind = process.getuid?.() === 0 ? far : 'onejob is not root';
     findings.push(...deviceFindings(choice, blind, existsSync('/dev/nvidiactl') || existsSync('/dev/kfd')));
   }
   if (info.PidsLimit === false) {
@@ -53,8 +46,12 @@ export async function checkEngine(
     if (!/^WARNING: No (memory|swap|kernel|oom|cpu)/i.test(said)) continue;
     findings.push(warning(subject, `The Engine reports: ${said.replace(/^WARNING: /, '')}.`));
   }
-  const disk = probe.local ? await diskFinding(info.DockerRootDir) : null;
-  if (disk !== null) findings.push(disk);
+  if (disk !== null) {
+    const free = disk.bavail / disk.blocks;
+    const message = `${Math.round(free * 100)} % of the disk below ${info.DockerRootDir} is free.`;
+    const hint = 'Free space on it, e.g. with "docker image prune".';
+    findings.push(free >= 0.1 ? fine('disk', message) : warning('disk', message, hint));
+  }
   return findings;
 }
 
@@ -64,10 +61,7 @@ const ways: Readonly<Record<Way, string>> = {
   runtime: 'through the runtime "nvidia"',
 };
 
-/**
- * How devices would be granted, and whether onejob checks that. `blind` says why it cannot, or is null. Empty on a host without
- * GPUs.
- */
+/** How devices would be granted. `blind`: why onejob cannot check that, or null. Empty on a host without GPUs. */
 export function deviceFindings(choice: GrantChoice, blind: string | null, gpus: boolean): Finding[] {
   if (!gpus) return [];
   const subject = 'devices';
@@ -87,26 +81,14 @@ export async function checkInternet(firewall: Firewall): Promise<Finding> {
   return fine('docker', why === null ? 'Pools may use network: internet.' : `Pools cannot use network: internet, because ${why}.`);
 }
 
-/**
- * Why the network `internet` is not possible here, as the end of a sentence; null if it is. Does not ask the Engine. Never
- * throws.
- */
+/** Why the network `internet` is not possible here, as the end of a sentence, or null. Asks no Engine. Never throws. */
 export async function internetObstacle(settings: DockerEnvironment): Promise<string | null> {
   try {
     const { kind } = await resolveEndpoint(settings);
-    return await createFirewall({ owner: 'nobody', local: kind === 'unix' }).obstacle();
+    return await createFirewall('nobody', kind === 'unix').obstacle();
   } catch (error) {
     return toFailure(error).message.replace(/\.$/, '');
   }
-}
-
-async function diskFinding(rootDir: string): Promise<Finding | null> {
-  const seen = await statfs(rootDir).catch(() => null);
-  if (seen === null) return null;
-  const free = seen.bavail / seen.blocks;
-  const message = `${Math.round(free * 100)} % of the disk below ${rootDir} is free.`;
-  if (free >= 0.1) return fine('disk', message);
-  return warning('disk', message, 'Free space on it, e.g. with "docker image prune".');
 }
 
 /**

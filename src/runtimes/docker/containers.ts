@@ -9,19 +9,14 @@ import type { AgentId } from '../../core/slot.ts';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { OnejobError } from '../../errors.ts';
-import type { Owner } from './archive.ts';
 import { labels } from './create.ts';
-
-interface Known {
-  readonly id: string;
-  readonly owner: Owner | null;
-}
+import type { Owner } from './workspace.ts';
 
 export type Containers = ReturnType<typeof createContainers>;
 
 /** `owner` is the id of this installation. `gone` is called with the id of each removed container. */
 export function createContainers(engine: Engine, owner: string, gone: (id: string) => void) {
-  const known = new Map<AgentId, Known>();
+  const known = new Map<AgentId, { readonly id: string; readonly owner: Owner | null }>();
   const owners = new Map<string, Owner>();
 
   const find = async (agent: AgentId, signal?: AbortSignal): Promise<string | null> => {
@@ -40,11 +35,7 @@ export function createContainers(engine: Engine, owner: string, gone: (id: strin
     const where = endpointUrl(engine.endpoint);
     throw new OnejobError('E_SANDBOX_LOST', `The sandbox of agent ${agent} is not on the Engine at ${where}.`);
   };
-  const filesOf = async (
-    agent: AgentId,
-    { id, image, user }: { readonly id: string; readonly image: string; readonly user: string },
-    signal: AbortSignal,
-  ): Promise<Owner> => {
+  const filesOf = async (agent: AgentId, { id, image, user }: Record<'id' | 'image' | 'user', string>, signal: AbortSignal) => {
     const key = `${image} ${user}`;
     const files = owners.get(key) ?? (await ownerOf(engine, id, user, signal));
     owners.set(key, files);
@@ -96,28 +87,20 @@ async function ownerOf(engine: Engine, container: string, user: string, signal: 
   const lines = await readLines(engine, container, '/etc/passwd', signal);
   const entry = lines.map((line) => line.split(':')).find((fields) => (isNumber ? fields[2] === name : fields[0] === name));
   if (entry === undefined && !isNumber) {
-    throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for user "${user}": the image has no such user.`, {
-      hint: 'Write a uid, or uid:gid, or a user of the image.',
-    });
+    const hint = 'Write a uid, or uid:gid, or a user of the image.';
+    throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for user "${user}": the image has no such user.`, { hint });
   }
   return { uid: Number(entry?.[2] ?? name), gid: await groupId(engine, container, group, Number(entry?.[3] ?? 0), signal) };
 }
 
-async function groupId(
-  engine: Engine,
-  container: string,
-  group: string | undefined,
-  otherwise: number,
-  signal: AbortSignal,
-): Promise<number> {
+async function groupId(engine: Engine, container: string, group: string | undefined, otherwise: number, signal: AbortSignal) {
   if (group === undefined || group === '') return otherwise;
   if (/^\d+$/.test(group)) return Number(group);
   const lines = await readLines(engine, container, '/etc/group', signal);
   const entry = lines.map((line) => line.split(':')).find((fields) => fields[0] === group);
   if (entry !== undefined) return Number(entry[2]);
-  throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for group "${group}": the image has no such group.`, {
-    hint: 'Write a gid, or a group of the image.',
-  });
+  const hint = 'Write a gid, or a group of the image.';
+  throw new OnejobError('E_USER_UNKNOWN', `Cannot create a sandbox for group "${group}": the image has no such group.`, { hint });
 }
 
 async function readLines(engine: Engine, container: string, path: string, signal: AbortSignal): Promise<string[]> {

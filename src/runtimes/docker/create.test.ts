@@ -9,7 +9,7 @@ import { grantOf, noGrant, type Way } from './grants.ts';
 
 const context: CreateContext = {
   owner: 'o',
-  bootId: null,
+  boot: null,
   imageId: 'sha256:1',
   network: 'none',
   podman: false,

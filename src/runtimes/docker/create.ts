@@ -20,7 +20,7 @@ export const labels = {
 export interface CreateContext {
   readonly owner: string;
   /** Null when the Engine is not on this host. */
-  readonly bootId: string | null;
+  readonly boot: string | null;
   /** Id of the image, so that the container matches its fingerprint even if the tag moves. */
   readonly imageId: string;
   /** Name of the network in the Engine; `none` and `host` are its own words. */
@@ -71,7 +71,7 @@ export function createBody(spec: SandboxSpec, context: CreateContext) {
       [labels.slot]: spec.slot,
       [labels.name]: spec.name,
       [labels.devices]: spec.devices.map(({ uuid }) => uuid).join(','),
-      ...(context.bootId !== null && { [labels.boot]: context.bootId }),
+      ...(context.boot !== null && { [labels.boot]: context.boot }),
     },
     // Standard input stays open for a later manager. Output is read from the log, never by attaching.
     OpenStdin: true,

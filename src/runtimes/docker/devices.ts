@@ -1,30 +1,29 @@
 /**
  * The devices of this runtime's sandboxes. It asks the Engine for exactly the leased devices, and checks that exactly those
- * arrived before the sandbox counts as made.
+ * arrived before the sandbox counts as made: it inspects the devices of a container's first process. That works only as root and
+ * if the Engine's processes are on this host. Otherwise the answer is "unknown", never right or wrong.
  */
-import { stat } from 'node:fs/promises';
+import { lstat, readdir, readFile, stat } from 'node:fs/promises';
+import { join } from 'node:path';
+import { systemClock } from '../../clock.ts';
 import { sleep } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { isPodman } from '../../engine/probe.ts';
-import { messageOf, OnejobError } from '../../errors.ts';
-import { nodesOf, openFilesForDevices } from '../devices.ts';
-import type { GrantWay, SandboxSpec } from '../runtime.ts';
-import { judge } from './evidence.ts';
+import { codeOf, messageOf, OnejobError } from '../../errors.ts';
+import { nodesOf, openFilesForDevices, readMigMinors } from '../devices.ts';
+import type { GrantWay, LeasedDevice, SandboxSpec } from '../runtime.ts';
+import { type DeviceNode, type Evidence, type HostDevices, judge } from './evidence.ts';
 import { chooseGrant, type Grant, grantOf, noGrant, passedNodes, type Way } from './grants.ts';
-import { look, lookAtHost, type Sight } from './witness.ts';
-
-export interface DeviceOptions {
-  /** How to ask the Engine for NVIDIA devices if the recipe does not say. Default `auto`: as the Engine reports that it can. */
-  readonly grant?: GrantWay;
-}
 
 export type Devices = ReturnType<typeof createDevices>;
 
-/** ms during which an Engine may report a process that has ended. */
+/** ms during which an Engine may report a process that has ended, or one that is still to become the container's. */
 const patience = 2_000;
 
-export function createDevices(engine: Engine, { grant: setting = 'auto' }: DeviceOptions) {
+/** `setting`: how to ask for NVIDIA devices if the recipe does not say. With `auto`, as the Engine reports that it can. */
+export function createDevices(engine: Engine, setting: GrantWay = 'auto') {
   const { endpoint } = engine;
   const local = endpoint.kind === 'unix';
   const refused = new Set<Way>();
@@ -39,7 +38,7 @@ export function createDevices(engine: Engine, { grant: setting = 'auto' }: Devic
       const sight = await look(container.State.Pid, agent, signal, { clock: engine.clock });
       if (sight.kind !== 'gone') return sight;
       if (engine.clock.now() > until) {
-        return { kind: 'unseen', why: `process ${container.State.Pid}, which the Engine reports, is not on this host` };
+        return unseen(`process ${container.State.Pid}, which the Engine reports, is not on this host`);
       }
       await sleep(engine.clock, 20, signal);
       signal.throwIfAborted();
@@ -119,12 +118,99 @@ function notGrantable({ name, pool, devices }: SandboxSpec, why: string, hint: s
 function mismatch({ name, devices }: SandboxSpec, wanted: string, has: string, wrong: readonly string[]): OnejobError {
   const leased = devices.length === 0 ? 'no device' : `${devices.map(({ uuid }) => uuid).join(', ')} (${wanted})`;
   const message = `Cannot start agent ${name}: it was leased ${leased}, and its container has ${has}: ${wrong.join(', ')}.`;
-  return new OnejobError('E_DEVICES_GRANTED', message, {
-    hint: 'Nothing ran, and onejob removed the container. Type "onejob doctor" to check the Engine and its container toolkit.',
-    retry: true,
-  });
+  const hint = 'Nothing ran, and onejob removed the container. Type "onejob doctor" to check the Engine and its container toolkit.';
+  return new OnejobError('E_DEVICES_GRANTED', message, { hint, retry: true });
 }
 
 function paths(names: readonly string[]): string {
   return names.length === 0 ? 'none' : names.map((name) => `/dev/${name}`).join(', ');
+}
+
+type Sight =
+  | { readonly kind: 'seen'; readonly evidence: Evidence }
+  /** It has ended; its exit says how. */
+  | { readonly kind: 'gone' }
+  /** `why` completes "…, because". */
+  | { readonly kind: 'unseen'; readonly why: string };
+
+/**
+ * Inspects process `pid` once it is the gate of `agent`, whose command line contains the agent id. It may be another process if
+ * the Engine runs in a virtual machine or another pid namespace. `most`: ms that the Engine's own process may take to become it.
+ */
+export async function look(
+  pid: number,
+  agent: AgentId,
+  signal: AbortSignal,
+  { proc = '/proc', most = patience, clock = systemClock } = {},
+): Promise<Sight> {
+  const at = join(proc, String(pid));
+  const until = clock.now() + most;
+  try {
+    // At the reported start the Engine's helper is about to become the container's first process. No event says when it has.
+    while (!(await readFile(join(at, 'cmdline'), 'latin1')).includes(agent)) {
+      if (clock.now() > until) return unseen(`process ${pid} of this host is not the one that the Engine reports`);
+      await sleep(clock, 2, signal);
+      signal.throwIfAborted();
+    }
+    const nodes = await nodesIn(join(at, 'root/dev'));
+    // Empty once the process has ended. It is read last, so if it is not empty, the nodes were complete.
+    const environ = await readFile(join(at, 'environ'), 'latin1');
+    if (environ === '') return { kind: 'gone' };
+    const name = 'NVIDIA_VISIBLE_DEVICES=';
+    const visible = environ.split('\0').flatMap((entry) => (entry.startsWith(name) ? entry.slice(name.length) : []));
+    return { kind: 'seen', evidence: { visible, nodes } };
+  } catch (error) {
+    signal.throwIfAborted();
+    const code = codeOf(error);
+    if (code === 'ENOENT' || code === 'ESRCH') return { kind: 'gone' };
+    if (code === 'EACCES' || code === 'EPERM') return unseen("only root may inspect an Engine's processes");
+    return unseen(`process ${pid} cannot be inspected (${messageOf(error)})`);
+  }
+}
+
+/** What the host knows about its nodes now. Never throws. */
+export async function lookAtHost(devices: readonly LeasedDevice[]): Promise<HostDevices> {
+  const pciIds = [...new Set(devices.flatMap(({ pciId }) => pciId ?? []))];
+  const drm = await Promise.all(
+    pciIds.map(async (id) => {
+      const names = await readdir(`/sys/bus/pci/devices/${id}/drm`).catch((): string[] => []);
+      return [id, names.map((name) => `dri/${name}`)] as const;
+    }),
+  );
+  return { migMinors: readMigMinors('/dev'), drm: new Map(drm) };
+}
+
+/** Folders of /dev that hold nodes of GPUs. */
+const folders = ['', 'dri', 'nvidia-caps'];
+
+async function nodesIn(dev: string): Promise<DeviceNode[]> {
+  const found = await Promise.all(
+    folders.map(async (folder) => {
+      const path = join(dev, folder);
+      // A link that a job put in place of a folder would lead to files of this host.
+      const isFolder = (await lstat(path).catch(absent))?.isDirectory() ?? false;
+      const names = isFolder ? await readdir(path) : [];
+      return Promise.all(names.map((name) => nodeAt(dev, join(folder, name))));
+    }),
+  );
+  return found.flat().filter((node) => node !== null);
+}
+
+async function nodeAt(dev: string, name: string): Promise<DeviceNode | null> {
+  const found = await lstat(join(dev, name)).catch(absent);
+  if (found === null || !found.isCharacterDevice()) return null;
+  // As the C library's major() and minor() compute them.
+  const major = Math.floor(found.rdev / 2 ** 8) & 0xfff;
+  const minor = (found.rdev & 0xff) | (Math.floor(found.rdev / 2 ** 12) & 0xfff00);
+  return { name, major, minor };
+}
+
+/** For a node that is gone; if the process is gone, the next read shows it. */
+function absent(error: unknown): null {
+  if (codeOf(error) === 'ENOENT') return null;
+  throw error;
+}
+
+function unseen(why: string): Sight {
+  return { kind: 'unseen', why };
 }

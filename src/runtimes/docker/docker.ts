@@ -15,26 +15,28 @@ import { isPodman } from '../../engine/probe.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { bootId } from '../../system/process-identity.ts';
 import { diskUsage } from '../disk-usage.ts';
-import type { Recipe, Runtime, SandboxSeen } from '../runtime.ts';
+import type { GrantWay, Runtime, SandboxSeen } from '../runtime.ts';
 import { createInputs, gateEnded, writeInput } from './attach.ts';
 import { checkEngine, checkInternet } from './check.ts';
 import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
-import { createDevices, type DeviceOptions } from './devices.ts';
+import { createDevices } from './devices.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 import { createFirewall } from './firewall.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
-import { createNetworks, openHostPort } from './networks.ts';
+import { createNetworks } from './networks.ts';
 import { createPrepare, fingerprintOf } from './prepare.ts';
 import { insideFolder, putWorkspace, topEntries, withDot } from './workspace.ts';
 
-export interface DockerOptions extends DeviceOptions {
+export interface DockerOptions {
   /** Id of this installation; labels everything. Letters, digits and dashes. */
   readonly owner: string;
   /** What the environment says about Docker. */
   readonly environment: DockerEnvironment;
+  /** How to ask the Engine for NVIDIA devices if a recipe does not say. Default `auto`: as the Engine reports that it can. */
+  readonly grant?: GrantWay;
   /** Output that the Engine keeps per sandbox until it is read. Default: for a log limit of 64 MiB. */
   readonly log?: LogLimits;
   /** Whether to read logs in the Engine's files if possible; a test reads them through the API. Default true. */
@@ -47,11 +49,7 @@ export interface DockerOptions extends DeviceOptions {
   readonly limits?: Limits;
 }
 
-export interface DockerRuntime extends Runtime {
-  imageTrouble(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
-  /** Closes idle connections. */
-  close(): void;
-}
+export type DockerRuntime = Runtime & Required<Pick<Runtime, 'imageTrouble' | 'close'>>;
 
 /** Container states without an exit code. */
 const alive: readonly string[] = ['created', 'running', 'paused', 'restarting'];
@@ -70,12 +68,12 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
   const isLocal = endpoint.kind === 'unix';
   const boot = isLocal ? bootId() : null;
   const engine = connectEngine(endpoint, options.limits, options.clock);
-  const { owner } = options;
+  const { owner, grant = 'auto' } = options;
   const images = createImages(engine, options.environment.config, engine.clock.now);
-  const firewall = createFirewall({ owner, local: isLocal, nameservers: options.nameservers });
+  const firewall = createFirewall(owner, isLocal, options.nameservers);
   const networks = createNetworks(engine, owner, firewall);
   const exits = createExits(engine, boot);
-  const devices = createDevices(engine, options);
+  const devices = createDevices(engine, grant);
   const inputs = createInputs(engine);
   let podman: boolean | null = null;
 
@@ -94,17 +92,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     engineRoot ??= (await engine.info(signal)).DockerRootDir;
     return engineRoot === '' ? null : logFolder(engineRoot, id);
   };
-  const prepare = createPrepare({
-    engine,
-    owner,
-    bootId: boot,
-    log,
-    containers,
-    images,
-    networks,
-    devices,
-    isPodman: isPodmanHere,
-  });
+  const prepare = createPrepare({ engine, owner, boot, log, containers, images, networks, devices, isPodman: isPodmanHere });
 
   return {
     name: 'docker',
@@ -113,16 +101,13 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       inputs.close();
       engine.close();
     },
-    groupsOf: (agent) => {
-      const id = containers.recall(agent);
-      return id === null ? [] : [id];
-    },
+    groupsOf: (agent) => [containers.recall(agent)].filter((id) => id !== null),
     imageTrouble: async (recipe, signal) => {
       const trouble = await images.trouble(recipe, signal);
       return trouble === null ? null : toFailure(trouble).message;
     },
 
-    check: async (signal) => [...(await checkEngine(endpoint, signal, options.grant, engine.clock)), await checkInternet(firewall)],
+    check: async (signal) => [...(await checkEngine(endpoint, signal, grant, engine.clock)), await checkInternet(firewall)],
 
     fingerprint: async (recipe, signal) => {
       if (recipe.image === null) return null;
@@ -206,7 +191,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     },
 
     hostAddress: async (network, port, signal) =>
-      openHostPort({ engine, networks, firewall }, isLocal && (await isPodmanHere(signal)), network, port, signal),
+      networks.hostAddress(isLocal && (await isPodmanHere(signal)), network, port, signal),
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);
@@ -229,14 +214,10 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     disk: async (signal) => {
       if (!isLocal) return null;
-      const { DockerRootDir } = await engine.info(signal);
-      try {
-        const { bavail, blocks } = await statfs(DockerRootDir);
-        return { path: DockerRootDir, free: Number(bavail) / Number(blocks) };
-      } catch {
-        // The Engine runs in a virtual machine, so its path is not on this host.
-        return null;
-      }
+      const { DockerRootDir: path } = await engine.info(signal);
+      // If the Engine runs in a virtual machine, its path is not on this host.
+      const seen = await statfs(path).catch(() => null);
+      return seen === null ? null : { path, free: seen.bavail / seen.blocks };
     },
   };
 }

@@ -59,9 +59,7 @@ export function createExits(engine: Engine, bootId: string | null) {
   };
 
   return {
-    /**
-     * To be called when exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed.
-     */
+    /** When exits are no longer seen as they happen. Whether containers outlived the previous Engine is still needed. */
     interrupted: (): void => {
       startedAt = null;
       watchingSince = Number.POSITIVE_INFINITY;

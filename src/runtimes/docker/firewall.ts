@@ -1,35 +1,19 @@
 /**
  * The firewall of the Engine's host, with the rules of the network `internet`. No sandbox starts on that network unless the rules
  * were seen just before: a reload of the firewall removes them without notice.
+ *
+ * All rules refer to the name of the bridge, which is fixed per owner, so they can exist before the bridge. They are in two
+ * chains with the owner's id in their names, so they can be found and removed.
  */
+import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { z } from 'zod';
 import { OnejobError } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { run } from '../../system/run.ts';
-import {
-  type Family,
-  type HostPort,
-  hostPortsIn,
-  isEngines,
-  missingRule,
-  namesOf,
-  ours,
-  removing,
-  rulesFor,
-  writing,
-} from './rules.ts';
 
 export type Firewall = ReturnType<typeof createFirewall>;
-
-interface FirewallOptions {
-  readonly owner: string;
-  /** Whether the Engine's socket is on this host. */
-  readonly local: boolean;
-  /** Name servers that jobs may ask. Default: those that the Engine would use. */
-  readonly nameservers?: (() => Promise<readonly string[]>) | undefined;
-}
 
 /** Docker's order. The others are tried if the Engine does not keep its rules in the first. */
 const flavours = ['iptables', 'iptables-legacy', 'iptables-nft'] as const;
@@ -38,7 +22,8 @@ const families = ['ipv4', 'ipv6'] as const;
 /** ms */
 const patience = 20_000;
 
-export function createFirewall({ owner, local, nameservers = nameserversOfHost }: FirewallOptions) {
+/** `local`: whether the Engine is on this host. `nameservers`: those that jobs may ask, by default those of the Engine. */
+export function createFirewall(owner: string, local: boolean, nameservers: () => Promise<readonly string[]> = nameserversOfHost) {
   const names = namesOf(owner);
   /** How the tools print our rules, with the rules themselves: each tool prints them in its own way. */
   const written = new Map<Family, { readonly from: string; readonly lines: string }>();
@@ -117,7 +102,7 @@ export function createFirewall({ owner, local, nameservers = nameserversOfHost }
       await inTurn(guard);
     },
     /** Whether the bridge is on this host. If not, this process and the Engine are on different networks. */
-    hasBridge: async (): Promise<boolean> => (await readFile('/proc/self/net/dev', 'utf8')).includes(`${names.bridge}:`),
+    hasBridge: (): Promise<boolean> => isInterface(names.bridge),
     /** Removes the rules, if there are any. */
     remove: (): Promise<void> => inTurn(remove),
   };
@@ -134,10 +119,7 @@ function keyOf({ address, port }: HostPort): string {
   return `${address}:${port}`;
 }
 
-/**
- * The ports with a listener at exactly that address. The firewall closes one that is no longer used before another program that
- * listens on all addresses takes it.
- */
+/** The ports with a listener at exactly that address. Another is closed before a program that listens everywhere takes it. */
 async function inUse(hostPorts: readonly HostPort[]): Promise<HostPort[]> {
   if (hostPorts.length === 0) return [];
   const lines = (await readFile('/proc/self/net/tcp', 'utf8')).split('\n').map((line) => line.trim().split(/\s+/));
@@ -183,6 +165,12 @@ function tool(flavour: Flavour, family: Family, verb: 'save' | 'restore'): strin
   return `${family === 'ipv4' ? flavour : flavour.replace('iptables', 'ip6tables')}-${verb}`;
 }
 
+/** Whether this process' network has an interface of that name. */
+export async function isInterface(name: string): Promise<boolean> {
+  const lines = (await readFile('/proc/self/net/dev', 'utf8')).split('\n');
+  return lines.some((line) => line.trimStart().startsWith(`${name}:`));
+}
+
 /** The output of a tool if it worked, else one line that says why not. Never rejects. */
 async function ask(command: string, args: readonly string[], input = ''): Promise<{ ok: boolean; said: string }> {
   const { code, stdout, stderr } = await run(command, args, { input, timeout: patience });
@@ -197,7 +185,7 @@ const daemonConfig = z.object({ dns: z.array(z.string()).optional() });
  * The name servers of the Engine's containers: those of its host, or of its own config. IPv4 only, without loopback addresses,
  * because Docker asks those from the host.
  */
-export async function nameserversOfHost(): Promise<string[]> {
+async function nameserversOfHost(): Promise<string[]> {
   const [resolv, resolved, daemon] = await Promise.all(
     // systemd-resolved writes the servers behind its 127.0.0.53 to the second file.
     ['/etc/resolv.conf', '/run/systemd/resolve/resolv.conf', '/etc/docker/daemon.json'].map((path) =>
@@ -215,4 +203,118 @@ export function serversIn(resolvConf: string): string[] {
 export function serversOfDaemon(text: string): string[] {
   // The file is missing, or the Engine would not start with it.
   return daemonConfig.safeParse(jsonOf(text)).data?.dns ?? [];
+}
+
+/** Ranges that are not globally reachable (IANA's registry), such as neighbours and metadata services, and multicast. */
+const blockedRanges: readonly string[] = [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.0.2.0/24',
+  '192.168.0.0/16',
+  '198.18.0.0/15',
+  '198.51.100.0/24',
+  '203.0.113.0/24',
+  '224.0.0.0/4',
+  '240.0.0.0/4',
+];
+
+export type Names = ReturnType<typeof namesOf>;
+
+/** `bridge` (15 characters at most), and the chains for packets from it: `forward` to anywhere else, `input` to the host. */
+export function namesOf(owner: string) {
+  const id = owner.length <= 12 ? owner : createHash('sha256').update(owner).digest('hex').slice(0, 12);
+  return { bridge: `oj-${id}`, forward: `onejob-${id}-fwd`, input: `onejob-${id}-in` };
+}
+
+export type Family = 'ipv4' | 'ipv6';
+
+/** Docker checks the first, its users' own, before its rules. Our bridge never gets an IPv6 address, so all IPv6 is refused. */
+const hooks = { ipv4: { forward: 'DOCKER-USER', input: 'INPUT' }, ipv6: { forward: 'FORWARD', input: 'INPUT' } } as const;
+
+/** A part of the host that may be reached: one TCP port at one IPv4 address. */
+export interface HostPort {
+  readonly address: string;
+  readonly port: number;
+}
+
+type Chains = Readonly<Record<'forward' | 'input', readonly string[]>>;
+
+/**
+ * The rules in our two chains. Jobs may ask only the name servers, and only for names, and reach only `hostPorts` on the host. A
+ * connection is refused with a reset, because any other answer reaches the caller a second later.
+ */
+export function rulesFor(family: Family, names: Names, nameservers: readonly string[], hostPorts: readonly HostPort[] = []) {
+  const refuse = ['-p tcp -j REJECT --reject-with tcp-reset', '-j REJECT'];
+  if (family === 'ipv6') return { forward: refuse, input: refuse };
+  const open = hostPorts.map(({ address, port }) => `-d ${address}/32 -i ${names.bridge} -p tcp -m tcp --dport ${port} -j RETURN`);
+  const questions = [...new Set(nameservers)].flatMap((server) =>
+    ['udp', 'tcp'].map((protocol) => `-d ${server}/32 -p ${protocol} -m ${protocol} --dport 53 -j RETURN`),
+  );
+  return { forward: blockedRanges.map((range) => `-d ${range} -j ${names.input}`), input: [...questions, ...open, ...refuse] };
+}
+
+/** This owner's lines of a firewall, as `iptables-save` prints them. */
+export function ours(saved: string, names: Names): string[] {
+  const own = new Set([names.forward, names.input]);
+  return saved.split('\n').filter((line) => line.split(' ').some((word) => own.has(word.replace(/^:/, ''))));
+}
+
+/** The open ports in a firewall. Unlike rules for name servers they contain the name of the bridge. */
+export function hostPortsIn(saved: string, names: Names): HostPort[] {
+  return ours(saved, names).flatMap((line): HostPort[] => {
+    if (!line.startsWith(`-A ${names.input} `) || !line.includes(` -i ${names.bridge} `)) return [];
+    const [, address] = / -d ([\d.]+)(?:\/32)? /.exec(line) ?? [];
+    const [, port] = / --dport (\d+) .*-j RETURN$/.exec(line) ?? [];
+    return address === undefined || port === undefined ? [] : [{ address, port: Number(port) }];
+  });
+}
+
+/** Whether the Engine keeps its rules in this firewall. A tool of the same name may read another one. */
+export function isEngines(saved: string): boolean {
+  return saved.includes('\n:DOCKER-USER ') && /^-A FORWARD (.* )?-j DOCKER-USER$/m.test(saved);
+}
+
+/** Why these rules do not hold; null if all exist. */
+export function missingRule(saved: string, family: Family, names: Names, rules: Chains): string | null {
+  const lines = ours(saved, names);
+  for (const hook of ['forward', 'input'] as const) {
+    const chain = names[hook];
+    if (!lines.includes(jump(family, hook, names))) return `no rule leads from ${hooks[family][hook]} to chain ${chain}`;
+    const count = lines.filter((line) => line.startsWith(`-A ${chain} `)).length;
+    if (count !== rules[hook].length) return `chain ${chain} has ${count} rules instead of ${rules[hook].length}`;
+  }
+  return null;
+}
+
+/** Input of `iptables-restore --noflush` that fills the chains and puts the jumps to them first, in one step. */
+export function writing(saved: string, family: Family, names: Names, rules: Chains): string {
+  const lines = ['*filter', `:${names.forward} - [0:0]`, `:${names.input} - [0:0]`];
+  for (const hook of ['forward', 'input'] as const) lines.push(...rules[hook].map((rule) => `-A ${names[hook]} ${rule}`));
+  lines.push(...withoutJumps(saved, names));
+  for (const hook of ['forward', 'input'] as const) lines.push(jump(family, hook, names).replace('-A', '-I'));
+  return [...lines, 'COMMIT', ''].join('\n');
+}
+
+/** Input of `iptables-restore --noflush` that removes everything of this owner; null if there is nothing. */
+export function removing(saved: string, names: Names): string | null {
+  const chains = [names.forward, names.input].filter((chain) => saved.includes(`\n:${chain} `));
+  if (chains.length === 0) return null;
+  // Both are emptied first, since one leads to the other.
+  const emptied = chains.map((chain) => `:${chain} - [0:0]`);
+  return ['*filter', ...emptied, ...withoutJumps(saved, names), ...chains.map((chain) => `-X ${chain}`), 'COMMIT', ''].join('\n');
+}
+
+function jump(family: Family, hook: 'forward' | 'input', names: Names): string {
+  return `-A ${hooks[family][hook]} -i ${names.bridge} -j ${names[hook]}`;
+}
+
+function withoutJumps(saved: string, names: Names): string[] {
+  return ours(saved, names)
+    .filter((line) => new RegExp(`^-A (?!${names.forward} ).* -j (${names.forward}|${names.input})$`).test(line))
+    .map((line) => line.replace('-A', '-D'));
 }

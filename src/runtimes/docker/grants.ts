@@ -3,6 +3,7 @@
  * what the Engine reports. Pure; evidence shows whether the Engine complied.
  */
 import { type InfoAnswer, isPodman, type VersionAnswer } from '../../engine/probe.ts';
+import { compareVersions, leadingVersion } from '../../images/version.ts';
 import { gateNodes, noDevices, visibleDevices } from '../devices.ts';
 import type { DriverCapability, GrantWay, LeasedDevice } from '../runtime.ts';
 
@@ -45,16 +46,15 @@ export function chooseGrant(info: InfoAnswer, version: VersionAnswer, wish: Wish
 /** Measured: Podman 4.3 accepts a request and grants nothing, and accepts no CDI name as a device; 5.4 accepts the request. */
 function onPodman(version: string, setting: GrantWay): GrantChoice {
   const hint = 'Use Docker Engine, or Podman 5.4 or newer, for pools with NVIDIA devices.';
-  if (!isAtLeast(version, [5, 4])) {
+  if (!isAtLeast(version, '5.4')) {
     return { way: null, why: `Podman ${version} accepts requests for devices through this socket, but grants none`, hint };
   }
   if (setting === 'auto' || setting === 'cdi') return { way: 'cdi', why: 'Podman supports no other way' };
   return { way: null, why: `Podman grants devices only through CDI, but "grant: ${setting}" requests another way`, hint };
 }
 
-function isAtLeast(version: string, [major, minor]: readonly [number, number]): boolean {
-  const [first = 0, second = 0] = version.split('.').map((part) => Number.parseInt(part, 10) || 0);
-  return first > major || (first === major && second >= minor);
+function isAtLeast(version: string, least: string): boolean {
+  return compareVersions(leadingVersion(version) ?? '', least) >= 0;
 }
 
 const cdiKind = 'nvidia.com/gpu=';
@@ -68,7 +68,7 @@ function byCdi(info: InfoAnswer, version: VersionAnswer, { setting, uuids }: Wis
     return none('this Engine has CDI turned off or does not support it', hint);
   }
   // Engine 28.2 lists the names, or omits the key if there are none. Earlier ones report CDI only if somebody turned it on.
-  if (!isAtLeast(version.ApiVersion, [1, 50])) return { way: 'cdi', why: `CDI is turned on (${folders.join(', ')})` };
+  if (!isAtLeast(version.ApiVersion, '1.50')) return { way: 'cdi', why: `CDI is turned on (${folders.join(', ')})` };
   const names = (info.DiscoveredDevices ?? []).map(({ ID }) => ID);
   const missing = uuids.find((uuid) => !names.includes(cdiKind + uuid));
   if (missing !== undefined && setting === 'auto') return none(`its CDI specifications do not name ${missing}`, specify);

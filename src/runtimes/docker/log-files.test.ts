@@ -6,8 +6,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtime.ts';
-import { createEntryReader } from './frames.ts';
-import { followFiles } from './log-files.ts';
+import { createEntryReader, followFiles } from './log-files.ts';
 
 let dir: Scratch;
 let folder: string;

@@ -9,17 +9,15 @@ import { statSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Clock } from '../../core/clock.ts';
+import { attempt } from '../../errors.ts';
 import { openExisting } from '../../system/files.ts';
 import type { LogChunk, LogPosition } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
-import { createEntryReader, UnknownEntries } from './frames.ts';
-import { Rejoiner } from './rejoin.ts';
+import { type LogFrame, Rejoiner } from './rejoin.ts';
 
 const currentName = 'container.log';
 /** Bytes read at a time. */
 const blockSize = 256 * 1024;
-/** Bytes of deleted files that may wait to be read. While open they occupy the Engine's disk, where nothing shows them. */
-const deletedAtMost = 2 ** 30;
 /** ms between looks if the kernel reports no change. */
 const slowLook = 1_000;
 
@@ -42,7 +40,7 @@ export function canRead(folder: string): boolean {
 
 /**
  * Output after `from`, until `ended` has resolved and everything was read, or the files are gone. Up to `mostDeleted` unread
- * bytes of deleted files are kept, by default 1 GiB; beyond that the oldest file becomes a gap.
+ * bytes of deleted files, which occupy the Engine's disk unseen, are kept (1 GiB). Beyond that the oldest becomes a gap.
  * @throws UnknownEntries, and what Node throws when reading fails
  */
 export async function* followFiles(
@@ -51,7 +49,7 @@ export async function* followFiles(
   from: LogPosition,
   ended: Promise<void>,
   signal: AbortSignal,
-  mostDeleted: number = deletedAtMost,
+  mostDeleted = 2 ** 30,
 ): AsyncGenerator<LogChunk[], void> {
   const rejoiner = new Rejoiner(from);
   const stop = new AbortController();
@@ -122,10 +120,7 @@ function createChain(folder: string, most: number) {
   }
 
   return {
-    /**
-     * Opens new files. `isOld`: the file being read is not the newest, so it grows no more. `size`: bytes of the newest file;
-     * null if it cannot be seen.
-     */
+    /** Opens new files. `isOld`: the file being read has a successor. `size`: bytes of the newest file; null if unseen. */
     async look(): Promise<{ readonly isOld: boolean; readonly size: number | null }> {
       const current = seenAt(path);
       const seen = () => ({ isOld: waiting.length > 0, size: current?.size ?? null });
@@ -163,10 +158,99 @@ function createChain(folder: string, most: number) {
 }
 
 function seenAt(path: string): { readonly inode: bigint; readonly size: number } | null {
-  try {
-    const { ino, size } = statSync(path, { bigint: true });
-    return { inode: ino, size: Number(size) };
-  } catch {
-    return null;
+  const seen = attempt(() => statSync(path, { bigint: true }));
+  return seen === null ? null : { inode: seen.ino, size: Number(seen.size) };
+}
+
+/** Bytes of the longest entry: a piece of a line has at most 16 KiB, plus some metadata. */
+const longest = 1 << 20;
+const newline = Buffer.from('\n');
+
+/** The file does not have the expected format. */
+export class UnknownEntries extends Error {}
+
+/**
+ * The files of the Engine's log driver `local` (moby, daemon/logger/local): entries of `length u32 BE · LogEntry · length u32
+ * BE`, where LogEntry is protobuf: 1 source · 2 time_nano · 3 line · 4 partial · 5 metadata of the partial (1 last · 2 id · 3
+ * ordinal). Unchanged from Engine 18.09 to 28. Anything else is refused, and read through the API instead.
+ *
+ * Splits a file into frames, wherever it was cut. Frames share memory with the pushed chunks. A line has its newline, unless it
+ * continues in the next entry or never had one. @throws UnknownEntries
+ */
+export function createEntryReader() {
+  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  return {
+    /** Bytes of an incomplete entry. */
+    get left(): number {
+      return held.length;
+    },
+    push(chunk: Buffer<ArrayBufferLike>): LogFrame[] {
+      const buffer = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+      const frames: LogFrame[] = [];
+      let at = 0;
+      while (at + 8 <= buffer.length) {
+        const length = buffer.readUInt32BE(at);
+        if (length > longest) throw new UnknownEntries(`an entry of ${length} bytes`);
+        const end = at + 4 + length;
+        if (end + 4 > buffer.length) break;
+        if (buffer.readUInt32BE(end) !== length) throw new UnknownEntries('an entry without its end');
+        const { source, time, lineAt, lineEnd, isPartial, isLast } = fieldsOf(buffer, at + 4, end);
+        const stream = source === 0x65 ? 'stderr' : 'stdout';
+        let bytes = buffer.subarray(lineAt, lineEnd);
+        if (!isPartial || isLast) {
+          // The byte after the line was read already, so the newline can overwrite it without a copy.
+          if (lineEnd < buffer.length) {
+            buffer[lineEnd] = 10;
+            bytes = buffer.subarray(lineAt, lineEnd + 1);
+          } else bytes = Buffer.concat([bytes, newline]);
+        }
+        frames.push({ stream, time, bytes });
+        at = end + 4;
+      }
+      held = buffer.subarray(at);
+      return frames;
+    },
+  };
+}
+
+function fieldsOf(buffer: Buffer<ArrayBufferLike>, from: number, end: number) {
+  const fields = { source: 0, time: 0n, lineAt: end, lineEnd: end, isPartial: false, isLast: false };
+  let at = from;
+  while (at < end) {
+    const tag = buffer[at++] ?? 0;
+    // Times have 63 bits, but numbers are exact only below 2^53, so a time is built from two numbers.
+    let low = 0;
+    let high = 0;
+    let shift = 0;
+    for (let byte = 0x80; byte >= 0x80; shift += 7) {
+      if (at >= end || shift > 63) throw new UnknownEntries('a number without its end');
+      byte = buffer[at++] ?? 0;
+      if (shift < 28) low += (byte & 0x7f) * 2 ** shift;
+      else high += (byte & 0x7f) * 2 ** (shift - 28);
+    }
+    const isBytes = (tag & 7) === 2;
+    if (isBytes && at + low > end) throw new UnknownEntries('a field longer than its entry');
+    switch (tag) {
+      case 0x0a: // "stdout" and "stderr" differ in their fourth letter
+        fields.source = buffer[at + 3] ?? 0;
+        break;
+      case 0x10:
+        fields.time = (BigInt(high) << 28n) | BigInt(low);
+        break;
+      case 0x1a:
+        fields.lineAt = at;
+        fields.lineEnd = at + low;
+        break;
+      case 0x20:
+        fields.isPartial = low !== 0;
+        break;
+      case 0x2a:
+        fields.isLast = low >= 2 && buffer[at] === 0x08 && buffer[at + 1] === 1;
+        break;
+      default:
+        if ((tag & 7) !== 0 && !isBytes) throw new UnknownEntries(`a field of kind ${tag & 7}`);
+    }
+    if (isBytes) at += low;
   }
+  return fields;
 }

@@ -1,15 +1,13 @@
 /**
  * A sandbox's output, read from the Engine's log and never from the sandbox itself, so a stalled reader holds up nobody. Memory
- * stays constant: untaken output stays on the Engine. The log is read in the Engine's files if possible (`log-files.ts`),
- * otherwise through its API.
+ * stays constant: untaken output stays on the Engine. It is read in its files if possible (`log-files.ts`), else by its API.
  */
 import { sleep } from '../../core/clock.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
 import { type ErrorCode, OnejobError } from '../../errors.ts';
 import { advance, type LogChunk, type LogPosition } from '../runtime.ts';
-import { createFrameReader } from './frames.ts';
 import { canRead, followFiles } from './log-files.ts';
-import { Rejoiner } from './rejoin.ts';
+import { type LogFrame, Rejoiner } from './rejoin.ts';
 
 const firstPause = 50;
 const longestPause = 5_000;
@@ -27,8 +25,7 @@ export interface LogSource {
 }
 
 /**
- * Output of a container after `from`, until it has ended and everything was read, or it does not exist. Waits for an Engine that
- * is away.
+ * Output of a container after `from`, until it has ended and all was read, or it does not exist. Waits for an Engine that is away.
  * @throws OnejobError for errors that do not pass
  */
 export async function* followLogs(
@@ -69,7 +66,9 @@ export async function* followLogs(
       if (before === null) return;
       // A request after the end returns everything. A log that was followed to the end is requested once more.
       hasEnded ||= hasExited(before);
-      const answer = await engine.logs(id, written(isPast(since, engine.clock.wall()) ? since : 0n), signal);
+      // After a clock was set back, new output has stamps that seem old.
+      const isPast = since <= BigInt(engine.clock.wall()) * 1_000_000n;
+      const answer = await engine.logs(id, written(isPast ? since : 0n), signal);
       if (answer === null) return;
       const read = createFrameReader();
       let taken = 0;
@@ -136,12 +135,49 @@ async function untilEnded(engine: Engine, id: string, signal: AbortSignal): Prom
   }
 }
 
-/** False if the clock was set back meanwhile; new output then has stamps that seem old. */
-function isPast(time: bigint, now: number): boolean {
-  return time <= BigInt(now) * 1_000_000n;
-}
-
 /** The format of the Engine's `since`, which is inclusive: seconds and nine digits. */
 function written(time: bigint): string {
   return `${time / 1_000_000_000n}.${String(time % 1_000_000_000n).padStart(9, '0')}`;
+}
+
+/**
+ * Splits a stream of the API into frames, wherever it was cut. Each holds one message: `[stream, 0, 0, 0, length32]`, a time stamp,
+ * a space and the bytes (ContainerAttach and ContainerLogs with `timestamps`). Frames share memory with the pushed chunks.
+ */
+export function createFrameReader() {
+  let held: Buffer<ArrayBufferLike> = Buffer.alloc(0);
+  const timeOf = createClock();
+  return (chunk: Buffer<ArrayBufferLike>): LogFrame[] => {
+    const buffer = held.length === 0 ? chunk : Buffer.concat([held, chunk]);
+    const frames: LogFrame[] = [];
+    let at = 0;
+    while (at + 8 <= buffer.length) {
+      const end = at + 8 + buffer.readUInt32BE(at + 4);
+      if (end > buffer.length) break;
+      const space = buffer.indexOf(0x20, at + 8);
+      const stream = buffer[at] === 2 ? 'stderr' : 'stdout';
+      if (space !== -1 && space < end) {
+        frames.push({ stream, time: timeOf(buffer.toString('latin1', at + 8, space)), bytes: buffer.subarray(space + 1, end) });
+      }
+      at = end;
+    }
+    held = buffer.subarray(at);
+    return frames;
+  };
+}
+
+/** Reads RFC 3339 with up to nine digits. Consecutive stamps share their second, so that part is parsed once. */
+function createClock(): (written: string) => bigint {
+  let known = '';
+  let base = 0n;
+  return (written) => {
+    const second = written.slice(0, 19);
+    const rest = /^(?:\.(\d{1,9}))?(.*)$/.exec(written.slice(19));
+    const zone = rest?.[2] ?? 'Z';
+    if (second + zone !== known) {
+      known = second + zone;
+      base = BigInt(Date.parse(known)) * 1_000_000n;
+    }
+    return base + BigInt((rest?.[1] ?? '').padEnd(9, '0'));
+  };
 }

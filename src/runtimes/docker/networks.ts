@@ -2,14 +2,13 @@
  * Networks of sandboxes. Each owner has one bridge on which sandboxes cannot reach each other, and a second one for sandboxes
  * that may reach the internet, but neither the host nor private networks.
  */
-import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine, NetworkAnswer } from '../../engine/engine.ts';
-import { OnejobError } from '../../errors.ts';
+import { type ErrorOptions, OnejobError } from '../../errors.ts';
 import { isOwnAddress } from '../../own-address.ts';
 import { labels } from './create.ts';
-import { type Firewall, unguarded } from './firewall.ts';
+import { type Firewall, isInterface, unguarded } from './firewall.ts';
 
 const bridgeName = 'com.docker.network.bridge.name';
 
@@ -78,19 +77,43 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     });
   };
 
+  const resolve = async (network: string): Promise<string> => {
+    if (network === 'default') return once(own, () => ensure(own, {}));
+    if (network !== 'internet') return network;
+    // The rules come first; they need no bridge.
+    await firewall.guard();
+    return once(guarded, ensureGuarded);
+  };
+
   return {
     /** The Engine's name for the network in a recipe. Creates it if it is ours. */
-    resolve: async (network: string): Promise<string> => {
-      switch (network) {
-        case 'default':
-          return once(own, () => ensure(own, {}));
-        case 'internet':
-          // The rules come first; they need no bridge.
-          await firewall.guard();
-          return once(guarded, ensureGuarded);
-        default:
-          return network;
+    resolve,
+    /**
+     * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own
+     * network namespace has gateways, too, but other services listen there.
+     */
+    hostAddress: async (podman: boolean, network: string, port: number, signal: AbortSignal): Promise<string> => {
+      const { endpoint } = engine;
+      if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
+      if (network === 'none') throw hostUnreachable(network, 'it has only its own loopback interface');
+      if (endpoint.kind !== 'unix') throw hostUnreachable(network, `the Engine at ${endpointUrl(endpoint)} is not on this host`);
+      if (network === 'host') {
+        // As far as the Engine's default bridge shows.
+        const bridge = (await engine.network('bridge', signal))?.Options?.[bridgeName];
+        if (bridge === undefined || (await isInterface(bridge))) return '127.0.0.1';
+        throw hostUnreachable(network, "the Engine's bridges are not on the network that onejob sees");
       }
+      const look = async (): Promise<NetworkAnswer | null> => engine.network(await resolve(network), signal);
+      let answer = await look();
+      if (answer === null) {
+        // Somebody has removed it since it was created.
+        made.clear();
+        answer = await look();
+      }
+      if (answer === null) throw hostUnreachable(network, 'the Engine has no such network');
+      const address = await gatewayHere(network, answer, !podman);
+      if (network === 'internet') await firewall.open({ address, port });
+      return address;
     },
     /** Restores rules that a firewall reload removed, while the network is in use. */
     guard: async (): Promise<void> => {
@@ -99,10 +122,7 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
     },
     /** To be called if the Engine no longer has a network: it is looked up again. */
     forget: () => made.clear(),
-    /**
-     * Removes our networks. One in use stays, with its rules. @throws OnejobError E_ENGINE_FAILED for a network that is in use by
-     * nothing
-     */
+    /** Removes our networks. One in use stays, with its rules. @throws OnejobError E_ENGINE_FAILED for one in use by nothing */
     sweep: async (signal: AbortSignal): Promise<void> => {
       made.clear();
       const all = await engine.networks(`${labels.owner}=${owner}`, signal);
@@ -111,38 +131,6 @@ export function createNetworks(engine: Engine, owner: string, firewall: Firewall
       if (failed !== undefined) throw failed.reason;
     },
   };
-}
-
-/**
- * As `Runtime.hostAddress`: the gateway of the network's bridge, if it is an address of this host. An Engine with its own network
- * namespace has gateways, too, but other services listen there.
- */
-export async function openHostPort(
-  { engine, networks, firewall }: { readonly engine: Engine; readonly networks: Networks; readonly firewall: Firewall },
-  podman: boolean,
-  network: string,
-  port: number,
-  signal: AbortSignal,
-) {
-  if (!Number.isInteger(port) || port < 1 || port > 65_535) throw new RangeError(`invalid TCP port: ${port}`);
-  if (network === 'none') throw hostUnreachable(network, 'it has only its own loopback interface');
-  if (engine.endpoint.kind !== 'unix')
-    throw hostUnreachable(network, `the Engine at ${endpointUrl(engine.endpoint)} is not on this host`);
-  if (network === 'host') {
-    if (await isEngineHere(await engine.network('bridge', signal))) return '127.0.0.1';
-    throw hostUnreachable(network, "the Engine's bridges are not on the network that onejob sees");
-  }
-  const look = async (): Promise<NetworkAnswer | null> => engine.network(await networks.resolve(network), signal);
-  let answer = await look();
-  if (answer === null) {
-    // Somebody has removed it since it was created.
-    networks.forget();
-    answer = await look();
-  }
-  if (answer === null) throw hostUnreachable(network, 'the Engine has no such network');
-  const address = await gatewayHere(network, answer, !podman);
-  if (network === 'internet') await firewall.open({ address, port });
-  return address;
 }
 
 /**
@@ -171,26 +159,11 @@ async function gatewayHere(network: string, answer: NetworkAnswer, isNamed: bool
   });
 }
 
-/** Whether the Engine's network `host` is the network of this process, as far as its default bridge shows. */
-async function isEngineHere(standard: NetworkAnswer | null): Promise<boolean> {
-  const bridge = standard?.Options?.[bridgeName];
-  return bridge === undefined || isInterface(bridge);
-}
-
-function hostUnreachable(
-  network: string,
-  why: string,
-  more: { readonly hint?: string; readonly retry?: boolean } = {},
-): OnejobError {
+function hostUnreachable(network: string, why: string, more: ErrorOptions = {}): OnejobError {
   return new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, {
     hint: 'Write network: default or internet, with a Docker Engine on this host that runs as root.',
     ...more,
   });
-}
-
-async function isInterface(name: string): Promise<boolean> {
-  const lines = (await readFile('/proc/self/net/dev', 'utf8')).split('\n');
-  return lines.some((line) => line.trimStart().startsWith(`${name}:`));
 }
 
 /** Engines before 28 do not report the gateway of a subnet that a user gave. They choose its first address. */

@@ -42,7 +42,7 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
   const prepare = createPrepare({
     engine,
     owner: 'me',
-    bootId: null,
+    boot: null,
     log: { maxSize: 2 ** 20, maxFile: 2 },
     containers,
     images: createImages(engine, '/nowhere', () => 0),
@@ -52,8 +52,6 @@ async function over(replies: Readonly<Record<string, Reply>>, verify: (id: strin
         return network;
       },
       forget: () => void networks.push('forgotten'),
-      guard: async () => {},
-      sweep: async () => {},
     },
     devices: { grant: async () => noGrant, retreat: () => false, verify: async (_, id) => verify(id) },
     isPodman: async () => false,

@@ -16,27 +16,27 @@ import type { Devices } from './devices.ts';
 import type { Networks } from './networks.ts';
 import { giveWorkspace } from './workspace.ts';
 
-interface PrepareParts extends Pick<CreateContext, 'owner' | 'bootId' | 'log'> {
+interface PrepareParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   readonly engine: Engine;
   readonly containers: Containers;
   readonly images: Images;
-  readonly networks: Networks;
+  readonly networks: Pick<Networks, 'resolve' | 'forget'>;
   readonly devices: Devices;
   readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
 }
 
 export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
-  const { engine, owner, bootId, log, containers, images, networks, devices, isPodman } = parts;
+  const { engine, owner, boot, log, containers, images, networks, devices, isPodman } = parts;
   const { endpoint } = engine;
 
   const make = async (spec: SandboxSpec, image: Image, signal: AbortSignal): Promise<string> => {
     const [mount] = spec.recipe.mounts;
-    if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpointUrl(endpoint));
+    if (mount !== undefined && endpoint.kind !== 'unix') throw elsewhere(spec, mount.host, endpoint);
     const network = await networks.resolve(spec.recipe.network);
     const podman = await isPodman(signal);
     const grant = await devices.grant(spec, signal);
     try {
-      const body = createBody(spec, { owner, bootId, imageId: image.id, network, podman, log, grant });
+      const body = createBody(spec, { owner, boot, imageId: image.id, network, podman, log, grant });
       return await engine.create(containerName(spec), body);
     } catch (error) {
       // Podman answers 500 for a name that is in use.
@@ -88,7 +88,7 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
       image = await images.get(spec.recipe, progress, signal);
       await start(spec, image, progress, signal);
     }
-    return { fingerprint: fingerprintOf(spec.recipe, image, bootId) };
+    return { fingerprint: fingerprintOf(spec.recipe, image, boot) };
   };
 }
 
@@ -193,9 +193,8 @@ function deviceReason(said: string, { recipe, pool, devices }: SandboxSpec): Omi
 }
 
 /** The Engine would mount the path of its own host. */
-function elsewhere(spec: SandboxSpec, path: string, url: string): OnejobError {
-  const message = `Cannot start agent ${spec.name}: the path "${path}" of its volumes is on this host, but the Engine at ${url} is not.`;
-  return new OnejobError('E_MOUNT_MISSING', message, {
-    hint: `Remove the volumes from pools.${spec.pool}, or use an Engine on this host.`,
-  });
+function elsewhere({ name, pool }: SandboxSpec, path: string, endpoint: Endpoint): OnejobError {
+  const where = `the path "${path}" of its volumes is on this host, but the Engine at ${endpointUrl(endpoint)} is not`;
+  const hint = `Remove the volumes from pools.${pool}, or use an Engine on this host.`;
+  return new OnejobError('E_MOUNT_MISSING', `Cannot start agent ${name}: ${where}.`, { hint });
 }

@@ -2,15 +2,21 @@
  * Joins an Engine's log messages to the bytes that the job wrote, with time stamps from which reading can continue.
  *
  * A line over 16 KiB comes as messages with the same time stamp. `local` up to Engine 20.10 drops the newline at the end of such
- * a line; it is restored as soon as the stream continues. A last line of more than 16 KiB gets a newline even if it had none,
- * because the two cases look the same.
+ * a line; it is restored as soon as the stream continues. A last line of over 16 KiB gets one in any case: both look the same.
  *
  * The stamps of the two streams interleave, and the messages of a long line carry the time of its beginning, so stamps go back
  * and forth. A chunk's time is therefore that of the latest message so far. It never goes back, and does not depend on where
  * reading began, if that was early enough.
  */
 import type { LogChunk, LogPosition } from '../runtime.ts';
-import type { LogFrame } from './frames.ts';
+
+/** One message of a log. */
+export interface LogFrame {
+  readonly stream: 'stdout' | 'stderr';
+  /** Nanoseconds since the epoch. */
+  readonly time: bigint;
+  readonly bytes: Buffer<ArrayBufferLike>;
+}
 
 /** Bytes per message of a long line (moby, daemon/logger/copier.go). */
 const pieceSize = 16 * 1024;
@@ -41,8 +47,7 @@ export class Rejoiner {
 
   /**
    * The time from which everything must be read again to continue: the beginning of a line that is still open, however old. A new
-   * manager does not know it and reads from the start. So does a reader that saw the clock being set back, since later messages
-   * then have earlier stamps.
+   * manager does not know it and reads from the start. So does a reader that saw the clock set back: later stamps are earlier.
    */
   get since(): bigint {
     if (this.#wentBack) return 0n;

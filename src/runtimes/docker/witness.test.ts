@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, expect, test } from 'vitest';
-import { look, lookAtHost } from './witness.ts';
+import { look, lookAtHost } from './devices.ts';
 
 const never = new AbortController().signal;
 let proc: string;
@@ -60,7 +60,7 @@ test('a process that becomes the gate during the look is awaited', async () => {
 
 test('another process is unknown, not wrong', async () => {
   fake(14, { cmdline: 'postgres\0', environ: 'X=1\0' });
-  expect(await look(14, 'a1', never, { proc, patience: 20 })).toEqual({
+  expect(await look(14, 'a1', never, { proc, most: 20 })).toEqual({
     kind: 'unseen',
     why: 'process 14 of this host is not the one that the Engine reports',
   });

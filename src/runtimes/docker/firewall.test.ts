@@ -1,6 +1,15 @@
 import { describe, expect, test } from 'vitest';
-import { serversIn, serversOfDaemon } from './firewall.ts';
-import { hostPortsIn, isEngines, missingRule, namesOf, removing, rulesFor, writing } from './rules.ts';
+import {
+  hostPortsIn,
+  isEngines,
+  missingRule,
+  namesOf,
+  removing,
+  rulesFor,
+  serversIn,
+  serversOfDaemon,
+  writing,
+} from './firewall.ts';
 
 const names = namesOf('0123456789ab');
 const rules = rulesFor('ipv4', names, ['10.0.0.53', '10.0.0.53']);
