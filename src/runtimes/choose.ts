@@ -5,7 +5,7 @@
  * waits for what is missing.
  */
 import { join } from 'node:path';
-import type { Config, PoolConfig, RuntimeName } from '../config/config.ts';
+import type { Config, PoolConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { isEmpty, type Slot } from '../core/slot.ts';
@@ -29,7 +29,7 @@ export interface ChooseOptions {
 const patience = 5_000;
 
 export async function chooseRuntimes(options: ChooseOptions) {
-  const { config, stored } = options;
+  const { config, clock, env, stored } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
   const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`))).map(({ runtime }) => runtime);
@@ -39,8 +39,33 @@ export async function chooseRuntimes(options: ChooseOptions) {
     made.set(name, runtime);
     return runtime;
   };
+  const instead = async (why: string): Promise<Choice> => {
+    const noDocker = why.replace(/\.$/, '');
+    return { runtime: await make('process'), reason: `runtime process (Docker: ${noDocker})`, noDocker };
+  };
+  const chooseBest = async (inUse: readonly string[]): Promise<Choice> => {
+    if (inUse.includes('docker'))
+      return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', noDocker: null };
+    const { probeDocker } = await import('../engine/probe.ts');
+    const { resolveEndpoint } = await import('../engine/endpoint.ts');
+    using limit = deadline(clock, patience);
+    const { signal } = limit;
+    const absent = (error: unknown) => ({ reachable: false, why: toFailure(error).message });
+    const probe = await probeDocker(await resolveEndpoint(env.docker), signal, clock).catch(absent);
+    if (!probe.reachable) return instead(probe.why);
+    const docker = await makeDocker(options);
+    try {
+      for (const { recipe } of open) {
+        const missing = await docker.imageTrouble(recipe, signal).catch((error: unknown) => toFailure(error).message);
+        if (missing !== null) return await instead(missing);
+      }
+    } finally {
+      docker.close();
+    }
+    return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
+  };
   for (const name of new Set([...inUse, ...config.pools].map(({ runtime }) => runtime))) if (name !== null) await make(name);
-  let choice = open.length === 0 ? null : await chooseBest(open, inOpen, make, options);
+  let choice = open.length === 0 ? null : await chooseBest(inOpen);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {
     /** Grows when `chooseAgain` chooses a new one. */
@@ -58,13 +83,13 @@ export async function chooseRuntimes(options: ChooseOptions) {
     findings: (): readonly Finding[] => (choice === null ? [] : [choiceFinding(choice, open)]),
     get(name: string): Runtime {
       const runtime = made.get(name);
-      if (runtime === undefined) throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`);
+      if (runtime === undefined) throw unknown(name);
       return runtime;
     },
     /** Checks whether a better runtime than a fallback is available now. True if `best` has changed. */
     async chooseAgain(): Promise<boolean> {
       if (choice === null || choice.noDocker === null) return false;
-      choice = await chooseBest(open, [], make, options);
+      choice = await chooseBest([]);
       return choice.noDocker === null;
     },
   };
@@ -93,40 +118,6 @@ function choiceFinding({ noDocker, reason }: Choice, open: readonly PoolConfig[]
   );
 }
 
-async function chooseBest(
-  pools: readonly PoolConfig[],
-  inUse: readonly string[],
-  make: (name: RuntimeName) => Promise<Runtime>,
-  options: ChooseOptions,
-): Promise<Choice> {
-  if (inUse.includes('docker'))
-    return { runtime: await make('docker'), reason: 'docker, because agents of an earlier start are in it', noDocker: null };
-  const { probeDocker } = await import('../engine/probe.ts');
-  const { resolveEndpoint } = await import('../engine/endpoint.ts');
-  using limit = deadline(options.clock, patience);
-  const { signal } = limit;
-  const probe = await probeDocker(await resolveEndpoint(options.env.docker), signal, options.clock).catch((error: unknown) => ({
-    reachable: false,
-    why: toFailure(error).message,
-  }));
-  if (!probe.reachable) return instead(probe.why, make);
-  const docker = await makeDocker(options);
-  try {
-    for (const { recipe } of pools) {
-      const missing = await docker.imageTrouble(recipe, signal).catch((error: unknown) => toFailure(error).message);
-      if (missing !== null) return await instead(missing, make);
-    }
-  } finally {
-    docker.close();
-  }
-  return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
-}
-
-async function instead(why: string, make: (name: RuntimeName) => Promise<Runtime>): Promise<Choice> {
-  const noDocker = why.replace(/\.$/, '');
-  return { runtime: await make('process'), reason: `runtime process (Docker: ${noDocker})`, noDocker };
-}
-
 async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise<DockerRuntime> {
   const { createDockerRuntime, logLimits } = await import('./docker/docker.ts');
   // Each pool's own setting applies to its sandboxes. `doctor` reports the one that they share.
@@ -136,18 +127,15 @@ async function makeDocker({ config, env, owner, clock }: ChooseOptions): Promise
 }
 
 async function create(name: string, options: ChooseOptions): Promise<Runtime> {
-  switch (name) {
-    case 'docker':
-      return makeDocker(options);
-    case 'process': {
-      const { createProcessRuntime } = await import('./process/process.ts');
-      const { env, owner, stateDir, clock } = options;
-      const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
-      return createProcessRuntime({ owner, clock, dir: join(stateDir, 'agents'), ...root });
-    }
-    default:
-      throw new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, {
-        hint: 'The runtimes are docker and process.',
-      });
-  }
+  if (name === 'docker') return makeDocker(options);
+  if (name !== 'process') throw unknown(name);
+  const { createProcessRuntime } = await import('./process/process.ts');
+  const { env, owner, stateDir, clock } = options;
+  const root = env.hostRoot === null ? {} : { deviceDir: join(env.hostRoot, 'dev') };
+  return createProcessRuntime({ owner, clock, dir: join(stateDir, 'agents'), ...root });
+}
+
+function unknown(name: string): OnejobError {
+  const hint = 'The runtimes are docker and process.';
+  return new OnejobError('E_RUNTIME_UNKNOWN', `There is no runtime "${name}".`, { hint });
 }

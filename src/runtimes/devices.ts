@@ -5,19 +5,18 @@
  */
 import { readFileSync, statSync } from 'node:fs';
 import { join } from 'node:path';
+import { attempt } from '../errors.ts';
 import type { LeasedDevice } from './runtime.ts';
 
 /** NVIDIA's container tools read this as "no devices at all", even if the image asks for all. */
 export const noDevices = 'void';
-
-type Variables = Readonly<Record<string, string>>;
 
 /**
  * The variables of a sandbox with these devices, in the order of the lease. They override all others. `alone`: no other device
  * can be reached, so devices that vendors know only by number are counted from 0 (`ROCR_VISIBLE_DEVICES`, `ZE_AFFINITY_MASK`).
  * Otherwise they have the host's numbers, and a sandbox without devices is shown none.
  */
-export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean): Variables {
+export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean): Readonly<Record<string, string>> {
   const of = (vendor: LeasedDevice['vendor']) => devices.filter((device) => device.vendor === vendor);
   const [nvidia, amd, intel] = [of('nvidia'), of('amd'), of('intel')];
   const uuids = nvidia.map(({ uuid }) => uuid).join(',');
@@ -35,16 +34,11 @@ export function visibleDevices(devices: readonly LeasedDevice[], alone: boolean)
   };
 }
 
-/** Nodes of a lease, as names below /dev, without duplicates. */
-export interface LeaseNodes {
-  /** Required by its devices. */
-  readonly needed: readonly string[];
-  /** Created by the driver on first use, or only on some hosts. */
-  readonly useful: readonly string[];
-}
-
-/** `minors`: the capabilities of MIG instances (`parseMigMinors`); null if there are none or they are unknown. */
-export function nodesOf(devices: readonly LeasedDevice[], minors: MigMinors | null): LeaseNodes {
+/**
+ * Nodes of a lease, as names below /dev, without duplicates. `needed` by its devices; the driver creates `useful` ones on first
+ * use, or only on some hosts. `minors`: the capabilities of MIG instances (`parseMigMinors`); null: none, or unknown.
+ */
+export function nodesOf(devices: readonly LeasedDevice[], minors: MigMinors | null) {
   const gate = gateNodes(devices).map((path) => path.slice('/dev/'.length));
   const caps = devices.flatMap((device) => capsOf(device, minors) ?? []).map((minor) => `nvidia-caps/nvidia-cap${minor}`);
   const isNvidia = gate.includes('nvidiactl');
@@ -70,7 +64,7 @@ export function gateNodes(devices: readonly LeasedDevice[]): string[] {
 /** `gpu0/gi3` and `gpu0/gi3/ci0` → N of `/dev/nvidia-caps/nvidia-capN`. */
 export type MigMinors = ReadonlyMap<string, number>;
 
-export const migMinorsFile = '/proc/driver/nvidia-caps/mig-minors';
+const migMinorsFile = '/proc/driver/nvidia-caps/mig-minors';
 
 /** Parses `migMinorsFile`, with lines such as `gpu0/gi3/ci0/access 31` (NVIDIA's MIG guide, "Device nodes and capabilities"). */
 export function parseMigMinors(text: string): MigMinors {
@@ -80,12 +74,10 @@ export function parseMigMinors(text: string): MigMinors {
 
 /** null if the driver has no nodes for MIG instances: there are none, or it is old and has only files in /proc. */
 export function readMigMinors(deviceDir: string): MigMinors | null {
-  try {
+  return attempt(() => {
     statSync(join(deviceDir, 'nvidia-caps'));
     return parseMigMinors(readFileSync(migMinorsFile, 'utf8'));
-  } catch {
-    return null;
-  }
+  });
 }
 
 /** The two capabilities of a MIG instance; null if they are unknown, empty for a whole card. */
@@ -97,18 +89,11 @@ export function capsOf({ kind, minor, mig }: LeasedDevice, minors: MigMinors | n
   return whole === undefined || part === undefined ? null : [whole, part];
 }
 
-/**
- * NVIDIA's tools map memory for each file that could be open: with 10^9 they take 24 s instead of 2 s
- * (nvidia-container-toolkit#1053).
- */
+/** NVIDIA's tools map memory for each possible open file: for 10^9 in 24 s instead of 2 s (nvidia-container-toolkit#1053). */
 const most = 65_536;
 
 /** A limit that GPU tools tolerate, and at most this process' own hard limit: raising that takes a right that few have. */
 export function openFilesForDevices(): number {
-  try {
-    const hard = /^Max open files\s+\S+\s+(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1];
-    return Math.min(most, Number(hard ?? most));
-  } catch {
-    return most;
-  }
+  const limits = attempt(() => readFileSync('/proc/self/limits', 'utf8')) ?? '';
+  return Math.min(most, Number(/^Max open files\s+\S+\s+(\d+)/m.exec(limits)?.[1] ?? most));
 }

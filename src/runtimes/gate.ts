@@ -6,6 +6,7 @@
  * without a frame exits with 96; the script's standard input is empty; nothing of the script is in argv or environment.
  */
 import type { AgentId } from '../core/slot.ts';
+import { inQuotes } from '../quoted.ts';
 
 /** Exit code of a gate whose input ended before a whole frame. */
 export const exitNoScript = 96;
@@ -30,7 +31,7 @@ export function releasedMarker(agent: AgentId): string {
  */
 export function gateScript(agent: AgentId, deviceNodes: readonly string[] = []): string {
   if (!/^[A-Za-z0-9-]+$/.test(agent)) throw new RangeError(`not an agent id: ${agent}`);
-  const devices = deviceNodes.map((path) => `( : <'${path.replaceAll("'", "'\\''")}' ) 2>/dev/null || exit ${exitNoDevice}`);
+  const devices = deviceNodes.map((path) => `( : <${inQuotes(path)} ) 2>/dev/null || exit ${exitNoDevice}`);
   return [
     `printf '\\036onejob ready ${agent}\\n'`,
     'while IFS= read -r _oj_l; do',

@@ -155,16 +155,10 @@ export interface Runtime {
   /** Findings for `doctor`. Leaves nothing behind. */
   check(signal: AbortSignal): Promise<Finding[]>;
 
-  /**
-   * What a sandbox of this recipe would be made from now (S11); null if that is unknown yet, for example before the image is
-   * pulled.
-   */
+  /** What a sandbox of this recipe would be made from now (S11); null if unknown, e.g. before the image is pulled. */
   fingerprint(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
-  /**
-   * Why the recipe's image cannot be pulled now; null if it can, or there is none. Pulls nothing. Omitted by runtimes without
-   * images.
-   */
+  /** Why the recipe's image cannot be pulled now; null if it can, or there is none. Pulls nothing. */
   imageTrouble?(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
   /** Creates and starts the sandbox, and pulls its image if the policy says so. The log shows the gate's ready marker. */

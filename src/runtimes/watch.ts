@@ -3,16 +3,11 @@ import { type FSWatcher, watch } from 'node:fs';
 import { Waiters } from '../abortable.ts';
 import type { Clock } from '../core/clock.ts';
 
-export interface Watch extends Disposable {
-  /** Names that changed in the folders since the last call; null if they are unknown. Waits for the first change. */
-  next(atMost: number): Promise<ReadonlySet<string> | null>;
-}
-
 /** ms between looks if the kernel sends no notifications, for example because its limit on watches is reached. */
 const unwatchedInterval = 100;
 
 /** Watches folders, without subfolders. `next` also returns when `signal` aborts. */
-export function watchFolders(clock: Clock, folders: readonly string[], signal: AbortSignal): Watch {
+export function watchFolders(clock: Clock, folders: readonly string[], signal: AbortSignal) {
   let changed: Set<string> | null = new Set();
   const waiters = new Waiters();
   const wake = (): void => waiters.wake();
@@ -37,7 +32,8 @@ export function watchFolders(clock: Clock, folders: readonly string[], signal: A
   }
   signal.addEventListener('abort', wake);
   return {
-    async next(atMost) {
+    /** Names that changed in the folders since the last call; null if they are unknown. Waits for the first change. */
+    async next(atMost: number): Promise<ReadonlySet<string> | null> {
       if (changed !== null && changed.size === 0 && !signal.aborted) {
         const callOff = clock.after(blind ? Math.min(atMost, unwatchedInterval) : atMost, () => note(null));
         await waiters.next();
