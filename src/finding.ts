@@ -7,18 +7,10 @@ export interface Finding {
   readonly hint: string | null;
 }
 
-export function fine(subject: string, message: string): Finding {
-  return { level: 'ok', subject, message, hint: null };
-}
+const finding =
+  (level: Finding['level']) =>
+  (subject: string, message: string, hint: string | null = null): Finding => ({ level, subject, message, hint });
 
-export function problem(subject: string, message: string, hint: string | null = null): Finding {
-  return { level: 'error', subject, message, hint };
-}
-
-export function warning(subject: string, message: string, hint: string | null = null): Finding {
-  return { level: 'warning', subject, message, hint };
-}
-
-export function failure(subject: string, message: string, hint: string): Finding {
-  return { level: 'error', subject, message, hint };
-}
+export const fine = finding('ok');
+export const warning = finding('warning');
+export const problem = finding('error');

@@ -1,7 +1,7 @@
 /** What `doctor` says of any service: the proxy on the way to it, its clock, and what went wrong. */
 import { type Proxies, proxyFor } from '../config/proxies.ts';
 import { OnejobError, toFailure } from '../errors.ts';
-import { type Finding, failure, fine, warning } from '../finding.ts';
+import { type Finding, fine, problem, warning } from '../finding.ts';
 
 /** No line shows the proxy's password. `service`: its name in the config. */
 export function proxyFindings(service: string, address: string, proxies: Proxies): Finding[] {
@@ -10,7 +10,7 @@ export function proxyFindings(service: string, address: string, proxies: Proxies
   const subject = `service ${service}`;
   if (proxy.server !== null) return [fine(subject, `${address} is reached through the proxy ${proxy.shown}.`)];
   const message = 'HTTPS_PROXY is not an http:// or https:// address, so onejob sends nothing: it never bypasses a proxy.';
-  return [failure(subject, message, 'Write the whole address, such as HTTPS_PROXY=http://proxy.example:3128.')];
+  return [problem(subject, message, 'Write the whole address, such as HTTPS_PROXY=http://proxy.example:3128.')];
 }
 
 /** `limits`: ms from which `skew` is a warning, and an error. `loss`: what fails, as the end of a sentence. */
@@ -20,7 +20,7 @@ export function clockFindings(subject: string, skew: number | null, limits: read
   const which = skew > 0 ? 'behind' : 'ahead of';
   const message = `This host's clock is ${Math.round(off / 1000)} s ${which} the service's clock; ${loss}.`;
   return [
-    (off >= limits[1] ? failure : warning)(subject, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".'),
+    (off >= limits[1] ? problem : warning)(subject, message, 'Synchronise the clock with NTP, such as "timedatectl set-ntp true".'),
   ];
 }
 

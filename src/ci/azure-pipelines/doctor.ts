@@ -1,5 +1,5 @@
 /** What `onejob doctor` says of Azure Pipelines: each a sentence with what to do. Changes nothing at the service. */
-import { type Finding, failure, fine, warning } from '../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { compareVersions, leadingVersion } from '../../images/version.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { clockFindings, saidOf } from '../service-findings.ts';
@@ -26,11 +26,11 @@ export async function findings(
   const subject = `service ${config.name}`;
   const found: Finding[] = [];
   const ok = (message: string) => void found.push(fine(subject, message));
-  const problem = (message: string, hint: string) => void found.push(warning(subject, message, hint));
+  const warn = (message: string, hint: string) => void found.push(warning(subject, message, hint));
   const refused = (error: unknown): void => {
     signal.throwIfAborted();
     const { message, hint } = saidOf(error);
-    found.push(failure(subject, message, hint ?? 'Try again later.'));
+    found.push(problem(subject, message, hint ?? 'Try again later.'));
   };
 
   try {
@@ -44,18 +44,18 @@ export async function findings(
   for (const { name } of queuesOf(pools)) await ofPool(name).catch(refused);
   const left = registrations.open().map(({ name }) => name);
   if (pools.length === 0 && left.length > 0)
-    problem(
+    warn(
       `No pool of the config uses service ${config.name}, which still has entries that onejob created: ${some(left)}.`,
       'onejob removes agents automatically when they are gone; "onejob down --forget" removes the placeholders.',
     );
   await ofVersion().catch(refused);
   if (config.registration === 'in-agent' || config.registration === 'image' || registry.seen.handsOutToken)
-    problem(
+    warn(
       `Agents register themselves with the service ("registration: ${config.registration}"), so the token enters their sandboxes.`,
       'Use "registration: manager" with an image that has the agent.',
     );
   if (registry.builds.isDenied)
-    problem(
+    warn(
       'The credential is not allowed to read builds, so onejob cannot show the repository, branch and reason of jobs.',
       'To see them, give it the scope Build (Read).',
     );
@@ -68,7 +68,7 @@ export async function findings(
     const ours = agents.filter(({ name }) => registrations.agentNames.agentOf(name) !== null).length;
     ok(`Agent pool "${queue}" has ${agents.length} entries, ${ours} of them for agents of this host.`);
     if (pool.autoUpdate === true)
-      problem(
+      warn(
         `Agent pool "${queue}" updates its agents automatically: an agent that has to update ends without a job.`,
         'Turn off "Allow agents in this pool to automatically update" in its settings; onejob keeps its images current.',
       );
@@ -78,7 +78,7 @@ export async function findings(
   async function ofPlaceholders(queue: string, pool: number, there: ReadonlySet<string>): Promise<void> {
     const made = registrations.open().filter((one) => one.placeholder && one.place === String(pool));
     if (made.length === 0)
-      return problem(
+      return warn(
         `Agent pool "${queue}" has no placeholder of this host yet: jobs fail instead of waiting while the pool has no agent.`,
         'onejob creates it before the first agent; type "onejob status" to see what prevents that.',
       );
@@ -87,13 +87,13 @@ export async function findings(
     const remote = first === undefined ? null : registrations.remoteOf(first.agent);
     const entry = remote === null ? null : await client.agent(pool, Number(remote.id), {}, signal);
     if (entry?.enabled === false)
-      return problem(
+      return warn(
         `The placeholder of agent pool "${queue}" is disabled at the service, so onejob could not check whether it may manage agents.`,
         "Enable it on the pool's page, unless it is disabled on purpose.",
       );
     // This call changes nothing, and shows whether the credential may manage agents.
     if (entry === null || (await client.setEnabled(pool, entry.id, true, signal)) === 'absent')
-      return problem(
+      return warn(
         `The placeholder of agent pool "${queue}" is gone from the service.`,
         'onejob creates it again with the next agent.',
       );
@@ -107,12 +107,12 @@ export async function findings(
     const many = own.length === 1 ? 'one placeholder' : `${own.length} placeholders`;
     ok(`onejob may manage agent pool "${queue}", and jobs wait in it while it has no agent (${many}).`);
     if (uncounted.length > 0)
-      problem(
+      warn(
         `The service does not count the placeholder of agent pool "${queue}" for ${uncounted.length} of its waiting jobs, although agents of this host meet their demands.`,
         "Such jobs fail while the pool has no agent; compare the capabilities of both on the pool's page.",
       );
     if (unused.length > 0)
-      problem(
+      warn(
         `Agent pool "${queue}" has placeholders for kinds of agents that onejob has not created for a week: ${some(unused.map(({ name }) => name))}. Jobs that match only these placeholders wait forever.`,
         "On the pool's page, remove those whose devices, driver or tags will not come back.",
       );
@@ -124,7 +124,7 @@ export async function findings(
     const [newest] = await client.packages(process.arch === 'arm64' ? 'linux-arm64' : 'linux-x64', signal);
     if (newest === undefined || compareVersions(leadingVersion(insideVersion) ?? '0', newest.version) >= 0)
       return ok(`The agent in the images is version ${insideVersion}, as new as the service's.`);
-    return problem(
+    return warn(
       `The agent in the images is version ${insideVersion}; the service offers ${newest.version}, and gives no jobs to agents that are too old.`,
       'Run "onejob image refresh".',
     );

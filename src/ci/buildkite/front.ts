@@ -2,7 +2,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { toFailure } from '../../errors.ts';
-import { type Finding, failure } from '../../finding.ts';
+import { type Finding, problem } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent, CiService, DiagnosticSandboxes } from '../ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
@@ -90,7 +90,7 @@ export function createFront(
     name: config.name,
     async check(inner, sandboxes) {
       const hint = 'See what "onejob doctor" reports about the token and queues of the service.';
-      const own = [...troubles.values()].map((message) => failure(`service ${config.name}`, message, hint));
+      const own = [...troubles.values()].map((message) => problem(`service ${config.name}`, message, hint));
       return [...(await parts.check(inner, sandboxes)), ...own];
     },
     observe(send, outer) {

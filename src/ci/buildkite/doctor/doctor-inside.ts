@@ -4,7 +4,7 @@
  */
 import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
-import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { brief } from '../../../http/exchange.ts';
 import { findsProgram, inside, noProxyFor } from '../agent/script.ts';
 
@@ -103,7 +103,7 @@ export function wayFinding(subject: string, whose: string, way: Way, found: Insi
   const hint = isFilter
     ? howToOpen(way)
     : 'Jobs connect to the service themselves: give their network a route to it, set the proxy that leads there in "env" of the pool (HTTPS_PROXY), and add CA certificates to the image.';
-  return failure(subject, message, hint);
+  return problem(subject, message, hint);
 }
 
 /** Why a connection failed, in the words of the agent or bash. */
@@ -149,7 +149,7 @@ export function lackFindings(
         : `Add ${missing.length === 1 ? 'it' : 'them'} to the image, or write image: { base: "${image}", packages: [${missing.join(', ')}] }.`;
     const needs = missing.includes('bash') ? 'The agent runs commands and hooks with bash' : 'The agent checks out with git';
     const orSkip = missing.includes('git') ? ' If jobs check nothing out, set BUILDKITE_SKIP_CHECKOUT: "true" in "env".' : '';
-    const say = missing.includes('git') ? failure : warning;
+    const say = missing.includes('git') ? problem : warning;
     list.push(say(subject, `There is ${none} in ${where}. ${needs}.`, `${hint}${orSkip}`));
   }
   if (found.agent === null) {
@@ -160,13 +160,13 @@ export function lackFindings(
     const hint = mounted
       ? 'Check whether the image has the architecture of this host, and check "agent" of the service.'
       : 'Put the agent into the image, or remove "from: image" from "agent" of the service: then onejob mounts it.';
-    list.push(failure(subject, message, hint));
+    list.push(problem(subject, message, hint));
   }
   if (found.temporary !== null && !found.temporary.works) {
     const { path } = found.temporary;
     const message = `Cannot run anything in ${path}, where the agent keeps the scripts that wrap hooks.`;
     const hint = `Mount it with "exec" (tmpfs: { "${path}": "exec" }), make it writable for the sandbox's user, or set TMPDIR in "env".`;
-    list.push(failure(subject, message, hint));
+    list.push(problem(subject, message, hint));
   }
   if (found.home !== null && !found.home.works) {
     const message =

@@ -5,7 +5,7 @@ import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
-import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { saidOf } from '../../service-findings.ts';
 import type { DoctorParts } from './doctor.ts';
 
@@ -102,7 +102,7 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
-      found.push(failure(subjectOf(pool), `The folder ${folder} ("${key}") does not exist.`, 'Create it, or fix its path.'));
+      found.push(problem(subjectOf(pool), `The folder ${folder} ("${key}") does not exist.`, 'Create it, or fix its path.'));
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
@@ -160,7 +160,7 @@ async function ofKeys({ keys, pools }: PoolFindingParts): Promise<Finding[]> {
     ];
   } catch (error) {
     const { message, hint } = saidOf(error);
-    return [failure(subject, message, hint ?? 'Type "onejob secret keygen" for a new one.')];
+    return [problem(subject, message, hint ?? 'Type "onejob secret keygen" for a new one.')];
   }
 }
 

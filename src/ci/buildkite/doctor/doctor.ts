@@ -3,7 +3,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
-import { type Finding, failure, fine, warning } from '../../../finding.ts';
+import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
 import { howToReplace } from '../../../secrets/reference.ts';
@@ -173,7 +173,7 @@ function programFindings(service: string, state: AgentProgramState, from: string
       return [warning(subject, 'onejob is downloading and checking the agent.', 'Try again in a moment.')];
     case 'failed': {
       const { code, message } = state.failure;
-      return [failure(subject, `${message} (${code})`, howToHave(from))];
+      return [problem(subject, `${message} (${code})`, howToHave(from))];
     }
     case 'ready': {
       const message = `The agent is version ${state.version}, from ${from ?? "Buildkite's releases"}, checked.`;
@@ -254,7 +254,7 @@ function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenPart
   for (const pool of pools) {
     if (queue === null || pool.queue === queue) continue;
     const message = `The token is only for queue ${JSON.stringify(queue)}, but pool ${pool.name} takes its jobs from ${JSON.stringify(pool.queue)}.`;
-    found.push(failure(subject, message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
+    found.push(problem(subject, message, `Write "queue: ${queue}" in pool ${pool.name}, or use a token for the whole cluster.`));
   }
   if (config.registration === 'in-agent') {
     const whose = pools.map(({ name }) => name).join(', ');
@@ -267,13 +267,13 @@ function ofIdentity(identity: TokenIdentity, { config, pools, clock }: TokenPart
     const message = 'The token belongs to no cluster, and onejob can only reserve jobs of a cluster.';
     const how =
       'Use a token of a cluster: on the website, Agents, the cluster, Agent Tokens. Without clusters: "registration: in-agent".';
-    found.push(failure(subject, message, how));
+    found.push(problem(subject, message, how));
   }
   if (expires !== null && expires - clock.wall() < soon) {
     const day = new Date(expires).toISOString().slice(0, 10);
     const isOver = expires <= clock.wall();
     const message = isOver ? `The token expired on ${day}.` : `The token expires on ${day}.`;
-    found.push((isOver ? failure : warning)(subject, message, `Create a new one. ${howToReplace(config.token)}.`));
+    found.push((isOver ? problem : warning)(subject, message, `Create a new one. ${howToReplace(config.token)}.`));
   }
   return found;
 }
