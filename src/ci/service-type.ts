@@ -16,8 +16,6 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly title: string;
   /** Its agents are programs in images, or mounted programs; null: the job itself. */
   readonly agent: 'in-image' | 'mounted' | null;
-  /** Name of the image for a host, as `src/images/request.ts` fills it, if not a plain one. */
-  readonly imageTemplate?: string;
   /** With `trust`, the service says where jobs come from, and they may have encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];
   /** Defaults of its keys, for `config show`; numbers are ms. */

@@ -1,7 +1,7 @@
 /** `onejob image choose`: the image that fits the GPUs of this host or of a recorded one, and why. Needs no daemon. */
 import { resolve } from 'node:path';
 import { chooseImage, type Step } from '../images/choose.ts';
-import { type Arch, archOf, defaultTemplate, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
+import { type Arch, archOf, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
 import { builtInTables, readTables } from '../images/tables.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { colorWanted } from './output.ts';
@@ -26,7 +26,7 @@ export async function showImage(session: Session, flags: ImageFlags): Promise<nu
     ? thisHost(session, flags)
     : recorded(session, flags.from, flags));
   const { flavour, distribution = null, device } = flags;
-  const request = { ...where, inventory, flavour, distribution, template: defaultTemplate };
+  const request = { ...where, inventory, flavour, distribution };
   const { image, steps, problem } = chooseImage(device === undefined ? request : { ...request, devices: device }, tables);
   const code = image === null ? exitCodes.failed : exitCodes.ok;
   if (output.json) {

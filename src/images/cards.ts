@@ -60,40 +60,23 @@ function notThere(uuid: string, { devices, complete }: Inventory): string {
   return `There is no device ${uuid}: ${there}${complete ? '' : ', but onejob could not read all of them'}.`;
 }
 
-export interface CudaRange {
-  readonly generation: string;
-  readonly first: string;
-  /** null: the newest CUDA still supports it. */
-  readonly last: string | null;
-  /** Last branch of the driver that supports it; null for the newest. */
-  readonly lastDriver: number | null;
-  /** `l4t`: the GPU of a Jetson before Thor, which cannot use images for servers. */
-  readonly platform: 'l4t' | null;
-  readonly verified: boolean;
-}
+/** What the tables say of a generation, or have in common for several rows. */
+export type CudaRange = Omit<Generation, 'compute'>;
 
 /** By compute capability, or if that is unknown by architecture: then what holds for all GPUs of that name. */
-function cudaRange(device: Pick<Device, 'computeCapability' | 'architecture'>, tables: Tables): CudaRange | null {
-  const { computeCapability, architecture } = device;
-  if (computeCapability !== null) {
-    const row = tables.generations.find((each) => each.compute.includes(computeCapability));
-    return row === undefined ? null : common([row]);
-  }
+function cudaRange({ computeCapability: compute, architecture }: Device, { generations }: Tables): CudaRange | null {
   // "Ada Lovelace" is also called "Ada".
-  const [name] = architecture?.toLowerCase().split(/\s+/) ?? [];
-  const rows = tables.generations.filter((each) => each.name.toLowerCase() === name && each.platform === undefined);
-  return rows.length === 0 ? null : common(rows);
-}
-
-function common(rows: readonly Generation[]): CudaRange {
+  const [called] = architecture?.toLowerCase().split(/\s+/) ?? [];
+  const isNamed = ({ name, platform }: Generation) => name.toLowerCase() === called && platform === undefined;
+  const rows = generations.filter((each) => (compute === null ? isNamed(each) : each.compute.includes(compute)));
   const [row] = rows;
+  if (row === undefined) return null;
   const drivers = rows.map((each) => each.lastDriver).filter((each) => each !== null);
   return {
-    generation: row?.name ?? '',
+    ...row,
     first: newest(rows.map((each) => each.first)) ?? '0',
     last: oldest(rows.map((each) => each.last).filter((each) => each !== null)),
     lastDriver: drivers.length === 0 ? null : Math.min(...drivers),
-    platform: row?.platform ?? null,
     verified: rows.every((each) => each.verified),
   };
 }

@@ -90,7 +90,6 @@ const requests: fc.Arbitrary<ImageRequest> = fc
     ...more,
     inventory: { complete, driver, cuda, cudaFrom: cuda === null ? null : ('tool' as const), devices, findings: [] },
     ...(wanted === null ? {} : { devices: wanted }),
-    template: '{cuda} {flavour} {distribution} {arch}',
   }));
 
 test('an image or a reason, and the image never asks for more than the host has', () => {
@@ -101,10 +100,10 @@ test('an image or a reason, and the image never asks for more than the host has'
       expect((image === null) !== (problem === null)).toBe(true);
       expect(steps.length).toBeGreaterThan(0);
       if (image === null) return void seen.problem++;
-      const [tag = '', flavour, distribution = '', arch] = image.split(' ');
+      const [, tag = '', flavour, distribution = ''] = /^nvidia\/cuda:([\d.]+)-([a-z]+)-(.+)$/.exec(image) ?? [];
       if (flavour === undefined) return void seen.plain++;
       seen.image++;
-      expect([flavour, arch]).toEqual([asked.flavour, asked.arch]);
+      expect(flavour).toBe(asked.flavour);
       if (asked.distribution !== null) expect(distribution).toBe(asked.distribution);
       const row = builtInTables.images.find((each) => each.tag === tag);
       expect(row?.[asked.arch]?.distributions).toContain(distribution);

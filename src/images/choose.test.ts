@@ -88,11 +88,6 @@ const choices: [string, ImageRequest, string][] = [
     '13.0.3-devel-opensuse15',
   ],
   ['a flavour', request(hostWith('550.54.14', '12.4', h100), { flavour: 'base' }), 'nvidia/cuda:12.4.1-base-ubuntu22.04'],
-  [
-    'another template',
-    request(hostWith('550.54.14', '12.4', h100), { template: 'reg.example/{arch}/{distribution}:{cuda}-{flavour}' }),
-    'reg.example/amd64/ubuntu22.04:12.4.1-devel',
-  ],
   ['a host without a GPU', request(noGpus), 'ubuntu:24.04'],
   [
     'a Jetson, for an agent without a device',
@@ -189,7 +184,6 @@ const refusals: [string, ImageRequest, RegExp][] = [
     request(hostWith('580.95.05', '13.0', gb10), { ...arm, distribution: 'opensuse15' }),
     /No image is published for opensuse15/,
   ],
-  ['a template that asks for more than there is', request(hostWith('550.54.14', '12.4', h100), { template: 'x:{os}' }), /\{os\}/],
   ['no GPU and a word that every object knows', request(noGpus, { distribution: 'constructor' }), /no image without CUDA/],
   ['no GPU and a distribution without a plain image', request(noGpus, { distribution: 'plan9' }), /plan9.*ubuntu24\.04/],
 ];

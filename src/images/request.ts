@@ -18,24 +18,9 @@ export interface ImageRequest {
   readonly flavour: Flavour;
   /** As in the image's tag, such as `ubuntu22.04`; null for the best one. */
   readonly distribution: string | null;
-  /** Name of the image, with `{cuda}`, `{flavour}`, `{distribution}`, `{arch}`. */
-  readonly template: string;
 }
 
 export const pinIt = 'Pin an image: set "image" of the pool to its name.';
-
-export const defaultTemplate = 'nvidia/cuda:{cuda}-{flavour}-{distribution}';
-
-/** The image's name, or an unknown placeholder of the template. `cuda` is a point release, such as `12.9.1`. */
-export function fillTemplate(
-  template: string,
-  values: Readonly<Record<'cuda' | 'flavour' | 'distribution' | 'arch', string>>,
-): { readonly image: string } | { readonly unknown: string } {
-  const known = new Map<string, string>(Object.entries(values));
-  const unknown = [...template.matchAll(/\{([^}]*)\}/g)].find(([, name = '']) => !known.has(name))?.[0];
-  if (unknown !== undefined) return { unknown };
-  return { image: template.replaceAll(/\{([^}]*)\}/g, (whole, name: string) => known.get(name) ?? whole) };
-}
 
 /** First release of Linux for Tegra whose Jetsons (Thor) can use images for servers: that of JetPack 7. */
 const firstServerRelease = 38;

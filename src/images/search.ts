@@ -133,11 +133,10 @@ export function whyNotImage(
   if (cuda === null || cards.length === 0) return null;
   for (const { model, range } of groupsOf(cards, tables)) {
     if (range === null) continue;
-    const { generation, first, last } = range;
+    const { name, first, last } = range;
     if (last !== null && compareVersions(cuda, last) > 0)
-      return `has CUDA ${cuda}, but ${last} is the last one that supports ${model} (${generation})`;
-    if (compareVersions(cuda, first) < 0)
-      return `has CUDA ${cuda}, but ${first} is the first one that supports ${model} (${generation})`;
+      return `has CUDA ${cuda}, but ${last} is the last one that supports ${model} (${name})`;
+    if (compareVersions(cuda, first) < 0) return `has CUDA ${cuda}, but ${first} is the first one that supports ${model} (${name})`;
   }
   const host = hostCuda(inventory, tables);
   const toolkit = tables.toolkits.find((each) => each.cuda === cuda);

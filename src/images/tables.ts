@@ -26,7 +26,7 @@ const schema = z.strictObject({
   toolkits: z.array(z.strictObject({ cuda, any: driver, own: driver, verified })),
   /** Newest CUDA of each branch of the driver, from the oldest branch on. */
   branches: z.array(z.strictObject({ driver: branch, cuda, verified })).nonempty(),
-  /** `last` and `lastDriver`: null while the newest still supports it. */
+  /** `last`, and `lastDriver` (a branch): null while the newest still supports it. */
   generations: z.array(
     z.strictObject({
       name: z.string(),
@@ -34,6 +34,7 @@ const schema = z.strictObject({
       first: cuda,
       last: cuda.nullable(),
       lastDriver: branch.nullable(),
+      /** The GPU of a Jetson before Thor, which cannot use images for servers. */
       platform: z.literal('l4t').optional(),
       verified,
     }),

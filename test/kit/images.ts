@@ -1,6 +1,6 @@
 /** Hosts made by hand, for tests. */
 import { type Device, type Inventory, noGpus } from '../../src/gpu/inventory.ts';
-import { defaultTemplate, type ImageRequest } from '../../src/images/request.ts';
+import type { ImageRequest } from '../../src/images/request.ts';
 
 export function card(model: string, computeCapability: string | null, more: Partial<Device> = {}): Device {
   return {
@@ -34,5 +34,5 @@ export function hostWith(driver: string | null, cuda: string | null, ...devices:
 }
 
 export function request(inventory: Inventory, more: Partial<ImageRequest> = {}): ImageRequest {
-  return { arch: 'amd64', platform: null, inventory, flavour: 'devel', distribution: null, template: defaultTemplate, ...more };
+  return { arch: 'amd64', platform: null, inventory, flavour: 'devel', distribution: null, ...more };
 }

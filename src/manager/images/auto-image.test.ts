@@ -15,10 +15,9 @@ const pool = (
   devices: Partial<DeviceRequest>,
   image: Partial<AutoImageParts['pools'][number]['imageRecipe']> = {},
 ) => ({
-  ...{ name, service: 'own', devices: { ...oneDevice, ...devices }, imageRecipe: { ...recipe, ...image } },
+  ...{ name, devices: { ...oneDevice, ...devices }, imageRecipe: { ...recipe, ...image } },
 });
-const images = (...pools: AutoImageParts['pools']) =>
-  createAutoImages({ pools, arch: 'amd64', platform: null, template: () => 'nvidia/cuda:{cuda}-{flavour}-{distribution}' });
+const images = (...pools: AutoImageParts['pools']) => createAutoImages({ pools, arch: 'amd64', platform: null });
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');
 const v100 = card('Tesla V100-SXM2-32GB', '7.0');
 const host = (driver: string, cuda: string, ...cards: Device[]): Inventory => hostWith(driver, cuda, ...cards);
@@ -32,7 +31,7 @@ describe('a pool without devices', () => {
   });
 
   test('has none on an architecture that none is published for', () => {
-    const odd = createAutoImages({ pools: [pool('cpu', { count: 0 })], arch: null, platform: null, template: () => '' });
+    const odd = createAutoImages({ pools: [pool('cpu', { count: 0 })], arch: null, platform: null });
     expect(() => odd.need('cpu')).toThrow(expect.objectContaining({ code: 'E_IMAGE_CHOICE', retry: false }));
   });
 });

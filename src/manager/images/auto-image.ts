@@ -1,39 +1,35 @@
 /** `image: auto`: chooses an image again for another driver or other devices; an incomplete look takes no choice away (S6). */
-import { serviceType } from '../../ci/types.ts';
 import { fits } from '../../config/conditions.ts';
 import type { Config, ImageRecipe, PoolConfig } from '../../config/config.ts';
 import { OnejobError } from '../../errors.ts';
 import { type Finding, fine } from '../../finding.ts';
 import { type Inventory, noGpus } from '../../gpu/inventory.ts';
 import { chooseImage } from '../../images/choose.ts';
-import { type Arch, archOf, defaultTemplate, type Platform, readPlatform } from '../../images/request.ts';
+import { type Arch, archOf, type Platform, readPlatform } from '../../images/request.ts';
 
 /** An image, or in whole sentences why there is none. */
 export type ImageOf = { readonly image: string } | { readonly problem: string };
 
-type AutoPool = Pick<PoolConfig, 'name' | 'service' | 'devices'> & { readonly imageRecipe: ImageRecipe };
+type AutoPool = Pick<PoolConfig, 'name' | 'devices'> & { readonly imageRecipe: ImageRecipe };
 
 export interface AutoImageParts {
   readonly pools: readonly AutoPool[];
   /** null where no image is published for the host's architecture. */
   readonly arch: Arch | null;
   readonly platform: Platform;
-  /** Template of the image's name for agents of this service. */
-  readonly template: (service: string) => string;
 }
 
 /** Chooses images for a config's pools on this host. `root`: where the host's file system begins. */
-export async function openAutoImages({ pools, services }: Pick<Config, 'pools' | 'services'>, root: string | null) {
+export async function openAutoImages({ pools }: Pick<Config, 'pools'>, root: string | null) {
   const auto = pools.flatMap(({ imageRecipe, ...pool }) => (imageRecipe?.base === 'auto' ? [{ ...pool, imageRecipe }] : []));
   const arch = archOf(process.arch);
   const platform = arch === null ? null : await readPlatform(arch, root ?? '/');
-  const typeOf = (service: string) => serviceType(services.find((one) => one.name === service)?.type);
-  return createAutoImages({ pools: auto, arch, platform, template: (service) => typeOf(service).imageTemplate ?? defaultTemplate });
+  return createAutoImages({ pools: auto, arch, platform });
 }
 
 export type AutoImages = ReturnType<typeof createAutoImages>;
 
-export function createAutoImages({ arch, platform, template, pools }: AutoImageParts) {
+export function createAutoImages({ arch, platform, pools }: AutoImageParts) {
   const chosen = new Map<string, ImageOf>();
 
   /** null before the first look, and for a pool with another kind of image. */
@@ -73,7 +69,7 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
     return [{ level: 'error', subject, message: `Cannot choose an image for it: ${lowerFirst(chosen.problem)}`, hint }];
   }
 
-  function choose({ devices: request, imageRecipe, service }: AutoPool, inventory: Inventory): ImageOf {
+  function choose({ devices: request, imageRecipe }: AutoPool, inventory: Inventory): ImageOf {
     if (arch === null) return { problem: `No image is published for the architecture of this host, ${process.arch}.` };
     // One image for all agents of a pool, whichever of its devices they have.
     const devices = request.count === 0 ? [] : inventory.devices.filter((device) => fits(device, request)).map(({ uuid }) => uuid);
@@ -82,10 +78,8 @@ export function createAutoImages({ arch, platform, template, pools }: AutoImageP
       return { problem: `No device of this host matches what it asks for${seen}.` };
     }
     const { flavour, distribution } = imageRecipe;
-    const { image, problem } = chooseImage({
-      ...{ arch, archFrom: 'this host', platform, inventory, devices, flavour, distribution },
-      template: template(service),
-    });
+    const archFrom = 'this host';
+    const { image, problem } = chooseImage({ arch, archFrom, platform, inventory, devices, flavour, distribution });
     return image === null ? { problem: problem ?? 'No image fits.' } : { image };
   }
 

@@ -19,6 +19,7 @@ import { PoolImages } from './pool-images.ts';
 const h100 = card('NVIDIA H100 80GB HBM3', '9.0');
 const old = hostWith('550.54.14', '12.4', h100);
 const recent = hostWith('580.95.05', '13.0', h100);
+const cuda124 = 'nvidia/cuda:12.4.1-devel-ubuntu22.04';
 const chosen = { base: 'auto', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 
 interface Options {
@@ -79,8 +80,8 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
     ...{ log, pools: namesNone ? [config] : [], typeOf: () => 'own-queue', agentPackage: async () => null },
     builder: async () => builder,
     auto: createAutoImages({
-      ...{ arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' },
-      pools: namesNone ? [{ name: 'gpu', service: 'own', devices: config.devices, imageRecipe: chosen }] : [],
+      ...{ arch: 'amd64', platform: null },
+      pools: namesNone ? [{ name: 'gpu', devices: config.devices, imageRecipe: chosen }] : [],
     }),
   });
   const fingerprints = createFingerprints({ log, reconciler, nameOf: (key) => key, images });
@@ -187,14 +188,14 @@ describe('an image that could not be had', () => {
 
 describe('image: auto', () => {
   test('a standby of the image that is chosen is kept, one of an older choice is not', async () => {
-    const it = loop({ auto: true, standby: 'of cuda:12.4.1 550.54.14' });
+    const it = loop({ auto: true, standby: `of ${cuda124} 550.54.14` });
     await it.refresh();
     expect(it.asked).toEqual([]);
     it.fingerprints.looked(old);
     await it.settle();
     expect(it.standby()).toMatchObject({ agent: 'adopted' });
     const { image } = (await it.imageOf()) ?? {};
-    expect([image, it.fingerprints.shownImage('gpu')]).toEqual(['cuda:12.4.1', 'cuda:12.4.1']);
+    expect([image, it.fingerprints.shownImage('gpu')]).toEqual([cuda124, cuda124]);
     const v100 = card('Tesla V100-SXM2-32GB', '7.0');
     it.fingerprints.looked({ ...old, devices: [h100, { ...v100, computeCapability: '5.2' }] });
     await it.settle();
@@ -205,15 +206,15 @@ describe('image: auto', () => {
   });
 
   test('an answer about an older choice counts for nothing', async () => {
-    const it = loop({ auto: true, standby: 'of cuda:12.4.1 550.54.14' });
+    const it = loop({ auto: true, standby: `of ${cuda124} 550.54.14` });
     const late = Promise.withResolvers<string>();
-    it.answers(async ({ image }) => (image === 'cuda:12.4.1' ? late.promise : `of ${image}`));
+    it.answers(async ({ image }) => (image === cuda124 ? late.promise : `of ${image}`));
     it.fingerprints.looked(old);
     it.fingerprints.looked(recent);
-    late.resolve('of cuda:12.4.1');
+    late.resolve(`of ${cuda124}`);
     await it.settle();
     expect(it.standby()).toMatchObject({ kind: 'preparing', agent: 'new' });
-    expect(it.fingerprints.shownImage('gpu')).toMatch(/^cuda:13\.0\./);
+    expect(it.fingerprints.shownImage('gpu')).toMatch(/^nvidia\/cuda:13\.0\./);
   });
 
   test('without an image the reason is said, and a new look ends the back-off for it', async () => {

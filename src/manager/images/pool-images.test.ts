@@ -10,6 +10,7 @@ import type { ImageThere } from '../../images/engine.ts';
 import { createAutoImages } from './auto-image.ts';
 import { PoolImages, renewImages } from './pool-images.ts';
 
+const cuda124 = 'nvidia/cuda:12.4.1-devel-ubuntu22.04';
 const plain = { base: 'debian:12', packages: [], dockerfile: null, flavour: 'devel', distribution: null } as const;
 
 interface PoolLike {
@@ -77,7 +78,7 @@ function bench(...pools: PoolConfig[]) {
   const log = { info: (event: string) => lines.push(event), warn: (event: string) => lines.push(event), error() {} };
   const images = new PoolImages({
     ...{ pools, log },
-    auto: createAutoImages({ pools: asAuto, arch: 'amd64', platform: null, template: () => 'cuda:{cuda}' }),
+    auto: createAutoImages({ pools: asAuto, arch: 'amd64', platform: null }),
     typeOf: (service) => (service === 'azure' ? 'azure-pipelines' : 'own-queue'),
     builder: async () => builder,
     agentPackage: async () => null,
@@ -227,10 +228,10 @@ describe('a recipe on a chosen base', () => {
     await expect(need('gpu')).rejects.toMatchObject({ code: 'E_IMAGE_CHOICE', retry: true });
     expect(images.saw(hostWith('550.54.14', '12.4', h100))).toEqual(['gpu']);
     world.next = async ({ base }) => made(`on ${base}`);
-    expect([await need('gpu'), images.base('gpu')]).toMatchObject([{ image: 'onejob/x:on cuda:12.4.1' }, 'cuda:12.4.1']);
+    expect([await need('gpu'), images.base('gpu')]).toMatchObject([{ image: `onejob/x:on ${cuda124}` }, cuda124]);
     images.saw(hostWith('580.95.05', '13.0', h100));
     expect(images.of('gpu')).toBeNull();
-    expect((await need('gpu')).image).toMatch(/on cuda:13\.0\./);
+    expect((await need('gpu')).image).toMatch(/on nvidia\/cuda:13\.0\./);
   });
 
   test('has no image where none can be chosen, with the reason', () => {
