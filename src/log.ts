@@ -4,7 +4,6 @@
  * No value that `redact` knows reaches a line, and a closed stream never ends the daemon.
  */
 import type { Writable } from 'node:stream';
-import pino from 'pino';
 import { OnejobError } from './errors.ts';
 
 export type LogFields = Readonly<Record<string, unknown>>;
@@ -32,7 +31,7 @@ export function createLog(options: LogOptions): Log {
   const redact = options.redact ?? ((text) => text);
   // A closed pipe or a full disk under our log must not end running jobs.
   options.stream.on('error', () => {});
-  const write = options.json ? jsonLines(options.stream) : humanLines(options);
+  const write = options.json ? jsonLines(options) : humanLines(options);
   const say =
     (level: Level) =>
     (event: string, fields: LogFields = {}): void =>
@@ -42,17 +41,8 @@ export function createLog(options: LogOptions): Log {
 
 type Write = (level: Level, event: string, fields: Record<string, unknown>) => void;
 
-function jsonLines(stream: Writable): Write {
-  const logger = pino(
-    {
-      base: null,
-      messageKey: 'event',
-      timestamp: pino.stdTimeFunctions.isoTime,
-      formatters: { level: (level) => ({ level }) },
-    },
-    stream,
-  );
-  return (level, event, fields) => logger[level](fields, event);
+function jsonLines({ stream }: LogOptions): Write {
+  return (level, event, fields) => void stream.write(`${JSON.stringify({ level, time: new Date(), ...fields, event })}\n`);
 }
 
 const tint: Record<Level, string> = { info: '', warn: '\u001b[33m', error: '\u001b[31m' };
