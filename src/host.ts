@@ -8,7 +8,7 @@ import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
-import { createLogFolder } from './logs/log-folder.ts';
+import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
 import { keepHouse } from './manager/housekeeping.ts';

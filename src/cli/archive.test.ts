@@ -9,7 +9,7 @@ import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
 import { jobRequest } from '../job.ts';
-import { createLogFolder } from '../logs/log-folder.ts';
+import { createLogFolder } from '../logs/log-file.ts';
 import { openStore } from '../store/store.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;

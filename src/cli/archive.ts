@@ -7,7 +7,7 @@ import { viewOf } from '../ci/own-queue/job.ts';
 import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
-import { createLogFolder } from '../logs/log-folder.ts';
+import { createLogFolder } from '../logs/log-file.ts';
 import { lastLines } from '../logs/select.ts';
 import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';

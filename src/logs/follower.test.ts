@@ -5,7 +5,7 @@ import { afterEach, beforeEach, expect, test } from 'vitest';
 import { OnejobError } from '../errors.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import type { LogChunk, LogPosition, Runtime } from '../runtimes/runtime.ts';
-import { LogFollower } from './follower.ts';
+import { LogFollower } from './followers.ts';
 import { LogFile } from './log-file.ts';
 import { readLog } from './read.ts';
 

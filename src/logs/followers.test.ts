@@ -4,7 +4,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { readyMarker, releasedMarker } from '../runtimes/gate.ts';
 import type { LogChunk, Runtime } from '../runtimes/runtime.ts';
 import { LogFollowers } from './followers.ts';
-import { createLogFolder } from './log-folder.ts';
+import { createLogFolder } from './log-file.ts';
 import { readLog } from './read.ts';
 
 const agent = 'a1b2c3d4e5';

@@ -5,9 +5,11 @@
  * A record that a crash cut off is removed on opening. A full disk changes nothing: the append throws and may be tried again.
  * Readers in this process follow at their own pace; a slow one holds nobody up.
  */
-import { closeSync, constants, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { closeSync, constants, existsSync, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { join } from 'node:path';
 import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
+import type { AgentId } from '../core/slot.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
@@ -24,7 +26,7 @@ import {
   sharesOf,
   takeOver,
 } from './parts.ts';
-import { Cursor, keptPieces, readRecords } from './read.ts';
+import { Cursor, keptPieces, readLog, readRecords } from './read.ts';
 import { encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
 /** Default for the kept bytes of output. */
@@ -330,4 +332,22 @@ export function deleteLog(path: string): void {
 function noteParts(line: string): Uint8Array[] {
   const text = Buffer.from(`${line}\n`);
   return [encodeHead({ type: 'note', time: 0n, atTime: 0, dropped: 0, length: text.length }), text];
+}
+
+export type LogFolder = ReturnType<typeof createLogFolder>;
+
+/** The logs of all agents, in one folder. `options` apply to every log that is opened. */
+export function createLogFolder(folder: string, options: LogFileOptions = {}) {
+  const path = (agent: AgentId): string => join(folder, `${agent}.log`);
+  return {
+    path,
+    files: (agent: AgentId): string[] => filesOf(path(agent)),
+    /** Opens or makes an agent's log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
+    open: (agent: AgentId): LogFile => new LogFile(path(agent), options),
+    delete: (agent: AgentId): void => deleteLog(path(agent)),
+    /** A log that nobody writes to; empty if there is none. */
+    async *read(agent: AgentId): AsyncGenerator<LogPiece, void> {
+      if (existsSync(path(agent))) yield* readLog(path(agent));
+    },
+  };
 }

@@ -1,7 +1,6 @@
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import type { LogFile } from './log-file.ts';
-import { createLogFolder } from './log-folder.ts';
+import { createLogFolder, type LogFile } from './log-file.ts';
 import { outputTail } from './select.ts';
 
 let dir: Scratch;

@@ -11,7 +11,7 @@ import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
 import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
-import type { LogFolder } from '../logs/log-folder.ts';
+import type { LogFolder } from '../logs/log-file.ts';
 import type { Store } from '../store/store.ts';
 import { namesIn } from '../system/files.ts';
 import type { Caches } from './caches/caches.ts';

@@ -5,7 +5,7 @@ import { handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createOwnQueue } from '../ci/own-queue/own-queue.ts';
 import { emptySlot } from '../core/slot.ts';
-import { createLogFolder } from '../logs/log-folder.ts';
+import { createLogFolder } from '../logs/log-file.ts';
 import { filesOf } from '../logs/parts.ts';
 import { openStore, type Store } from '../store/store.ts';
 import { createPruneJobs } from './housekeeping.ts';

@@ -3,7 +3,7 @@ import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
 import { type AgentId, agentsOf } from '../../core/slot.ts';
-import { createLogFolder } from '../../logs/log-folder.ts';
+import { createLogFolder } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
 import type { Spool } from './spool.ts';

@@ -3,8 +3,7 @@ import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import type { SlotEvent } from '../../core/slot.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import type { LogFile } from '../../logs/log-file.ts';
-import type { LogFolder } from '../../logs/log-folder.ts';
+import type { LogFile, LogFolder } from '../../logs/log-file.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
 import { type ActParts, createExecutors } from './actions.ts';
 

@@ -6,7 +6,7 @@ import type { CiService } from '../../ci/ci-service.ts';
 import { systemClock as clock } from '../../clock.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import { createLogFolder } from '../../logs/log-folder.ts';
+import { createLogFolder } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { openStore } from '../../store/store.ts';
 import { openLoop } from './loop.ts';

@@ -15,7 +15,7 @@ import { toFailure } from '../../errors.ts';
 import type { ToolRunner } from '../../gpu/run.ts';
 import type { Log } from '../../log.ts';
 import { LogFollowers } from '../../logs/followers.ts';
-import type { LogFolder } from '../../logs/log-folder.ts';
+import type { LogFolder } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { HistoryTable } from '../../store/history.ts';
 import type { Store } from '../../store/store.ts';
