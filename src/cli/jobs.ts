@@ -2,7 +2,7 @@
 import type { Client } from '../api/client.ts';
 import type { LogSource } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
-import { parseDuration } from '../config/units.ts';
+import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { connect, withDaemon } from './connect.ts';
@@ -10,7 +10,7 @@ import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
 import { Lasting } from './follow.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
 import type { Connection, Session } from './session.ts';
-import { type Colors, cut, formatAge, formatBytes, plural, printable, titledTable, wrap } from './text.ts';
+import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
 
 export interface ListFlags {
   readonly all?: boolean;

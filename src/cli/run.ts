@@ -9,6 +9,7 @@ import { resolve } from 'node:path';
 import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
+import { formatBytes } from '../config/units.ts';
 import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
 import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
@@ -19,7 +20,7 @@ import { Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
-import { formatBytes, plural } from './text.ts';
+import { plural } from './text.ts';
 
 export interface RunOptions {
   readonly request: Omit<JobRequest, 'id' | 'workspace'>;

@@ -130,11 +130,3 @@ export function formatAge(ms: number): string {
 export function plural(count: number, word: string): string {
   return `${count} ${word}${count === 1 ? '' : 's'}`;
 }
-
-export function formatBytes(bytes: number): string {
-  const names = ['B', 'KiB', 'MiB', 'GiB'];
-  let value = bytes;
-  let at = 0;
-  for (; value >= 1024 && at < names.length - 1; at += 1) value /= 1024;
-  return `${at === 0 ? value : value.toFixed(1)} ${names[at]}`;
-}

@@ -79,6 +79,15 @@ export function formatSize(bytes: number): string {
   return `${bytes}B`;
 }
 
+/** For people: `1.5 GiB`. */
+export function formatBytes(bytes: number): string {
+  const names = ['B', 'KiB', 'MiB', 'GiB'];
+  let value = bytes;
+  let at = 0;
+  for (; value >= 1024 && at < names.length - 1; at += 1) value /= 1024;
+  return `${at === 0 ? value : value.toFixed(1)} ${names[at]}`;
+}
+
 export function formatShare(share: number): string {
   return `${Number((share * 100).toFixed(4))}%`;
 }

@@ -7,8 +7,10 @@ import { constants, lstatSync, readFileSync, readlinkSync, type Stats } from 'no
 import { open } from 'node:fs/promises';
 import { join, resolve } from 'node:path';
 import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { type Pack, pack } from 'tar-stream';
 import { workspaceLimit } from '../api/schema.ts';
+import { formatBytes } from '../config/units.ts';
 import { codeOf, OnejobError } from '../errors.ts';
 import { listWorkspace } from './list.ts';
 
@@ -136,33 +138,22 @@ async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: 
   try {
     const stats = await file.stat();
     const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
-    // It also closes when sending stops; then there is no drain event.
-    const closed = new Promise<void>((resolve) => sink.once('close', () => resolve()));
-    let failure: unknown = null;
-    sink.once('error', (error: unknown) => {
-      failure = error;
-    });
-    const write = async (bytes: Buffer): Promise<void> => {
-      if (sink.write(bytes) !== false) return;
-      await Promise.race([new Promise<void>((resolve) => sink.once('drain', () => resolve())), closed]);
-    };
-    let left = stats.size;
-    while (left > 0 && !tar.destroyed) {
-      const buffer = Buffer.allocUnsafe(Math.min(small, left));
-      const { bytesRead } = await file.read(buffer, 0, buffer.length);
-      if (bytesRead === 0) break;
-      await write(buffer.subarray(0, bytesRead));
-      left -= bytesRead;
-    }
-    if (left > 0 && !tar.destroyed) {
-      warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
-      for (; left > 0; left -= Math.min(small, left)) await write(Buffer.alloc(Math.min(small, left)));
-    } else if (!tar.destroyed && (await file.stat()).size > stats.size) {
-      warn(`${path} grew while it was sent: only its first ${stats.size} bytes were sent.`);
-    }
-    sink.end(null);
-    await closed;
-    if (failure !== null) throw failure;
+    await pipeline(async function* () {
+      let left = stats.size;
+      while (left > 0) {
+        const buffer = Buffer.allocUnsafe(Math.min(small, left));
+        const { bytesRead } = await file.read(buffer, 0, buffer.length);
+        if (bytesRead === 0) break;
+        yield buffer.subarray(0, bytesRead);
+        left -= bytesRead;
+      }
+      if (left > 0) {
+        warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
+        for (; left > 0; left -= Math.min(small, left)) yield Buffer.alloc(Math.min(small, left));
+      } else if ((await file.stat()).size > stats.size) {
+        warn(`${path} grew while it was sent: only its first ${stats.size} bytes were sent.`);
+      }
+    }, sink);
   } finally {
     await file.close();
   }
@@ -184,19 +175,8 @@ function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer):
 
 function tooLarge(top: string, bytes: number, limit: number, entries: readonly Entry[], git: boolean): OnejobError {
   const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
-  const named = largest.map(({ path, size }) => `${path} (${inWords(size)})`).join(', ');
-  const message = `The workspace ${top} has ${inWords(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${inWords(limit)} can be sent. Largest: ${named}.`;
+  const named = largest.map(({ path, size }) => `${path} (${formatBytes(size)})`).join(', ');
+  const message = `The workspace ${top} has ${formatBytes(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${formatBytes(limit)} can be sent. Largest: ${named}.`;
   const hint = `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`;
   return new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint });
-}
-
-function inWords(bytes: number): string {
-  for (const [unit, size] of [
-    ['GiB', 2 ** 30],
-    ['MiB', 2 ** 20],
-    ['KiB', 2 ** 10],
-  ] as const) {
-    if (bytes >= size) return `${(bytes / size).toFixed(1)} ${unit}`;
-  }
-  return `${bytes} bytes`;
 }
