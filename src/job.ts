@@ -1,5 +1,6 @@
 /** A job of the own queue: the request and the result, as in the API and in the store. */
 import { z } from 'zod';
+import type { Exit } from './core/slot.ts';
 import type { Mount } from './runtimes/runtime.ts';
 
 const optional = <T extends z.ZodType>(type: T) => type.nullable().prefault(null);
@@ -43,13 +44,17 @@ export const jobRequest = z.strictObject({
 });
 export type JobRequest = z.infer<typeof jobRequest>;
 
-const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
+export const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
 
-export const jobResult = z.discriminatedUnion('kind', [
+export const exit = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('code'), code: z.int() }),
   z.object({ kind: z.literal('signal'), signal: z.string() }),
   z.object({ kind: z.literal('oom') }),
   z.object({ kind: z.literal('lost'), reason: z.string() }),
+]) satisfies z.ZodType<Exit>;
+
+export const jobResult = z.discriminatedUnion('kind', [
+  ...exit.options,
   z.object({ kind: z.literal('cancelled') }),
   z.object({ kind: z.literal('timeout') }),
   z.object({ kind: z.literal('disk') }),

@@ -40,8 +40,6 @@ const known = z.object({
 
 export type KnownDevice = Readonly<z.infer<typeof known>>;
 
-export type DeviceTable = ReturnType<typeof deviceTable>;
-
 export function deviceTable(db: Database) {
   const all = db.prepare('SELECT uuid, body FROM devices ORDER BY uuid');
   const save = db.prepare('INSERT INTO devices (uuid, body) VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET body = excluded.body');
@@ -70,7 +68,6 @@ const proof = z.object({
 });
 
 export type Proof = Readonly<z.infer<typeof proof>>;
-export type ProofTable = ReturnType<typeof proofTable>;
 
 export function proofTable(db: Database) {
   const columns = 'device, slot, agent, verdict, evidence, took, proved_at AS at';

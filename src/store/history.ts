@@ -1,8 +1,8 @@
 /** Every agent: where it was, for which job, when, and how it ended. Used by `onejob logs SLOT --previous`. */
 import { z } from 'zod';
 import type { AgentId, Exit, JobId } from '../core/slot.ts';
+import { exit } from '../job.ts';
 import { query, type Reader } from './db.ts';
-import { exit } from './slots.ts';
 
 const row = z.object({
   agent: z.string(),

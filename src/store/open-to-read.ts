@@ -6,47 +6,45 @@ import { pathToFileURL } from 'node:url';
 import { z } from 'zod';
 import { databaseName } from './directory.ts';
 import { storeFault, wrongVersion } from './fault.ts';
-import { type HistoryTable, historyTable } from './history.ts';
-import { type JobTable, jobTable } from './jobs.ts';
+import { historyTable } from './history.ts';
+import { jobTable } from './jobs.ts';
 import { migrations } from './migrations.ts';
-import { type ServiceJobTable, serviceJobTable } from './service-jobs.ts';
-import { type StoredSlot, slotTable } from './slots.ts';
+import { serviceJobTable } from './service-jobs.ts';
+import { slotTable } from './slots.ts';
 
-export interface ReadStore extends Disposable {
-  readonly dir: string;
-  readonly jobs: Pick<JobTable, 'get' | 'open' | 'list'>;
-  readonly history: Pick<HistoryTable, 'get' | 'ofJob' | 'ofSlot'>;
-  readonly serviceJobs: Pick<ServiceJobTable, 'get' | 'list'>;
-  readonly slots: () => StoredSlot[];
-}
+export type ReadStore = NonNullable<ReturnType<typeof openToRead>>;
 
 /**
  * null without state. @throws OnejobError E_STATE_CORRUPT, E_STATE_DIR, E_STATE_NEWER, and E_STATE_OLDER until a manager has
  * migrated it
  */
-export function openToRead(stateDir: string): ReadStore | null {
-  const path = join(stateDir, databaseName);
-  try {
-    // A forbidden file is an error; only a missing one means no state.
-    if (statSync(path, { throwIfNoEntry: false }) === undefined) return null;
+export function openToRead(stateDir: string) {
+  return reading(stateDir, (path) => {
     const db = new DatabaseSync(asItIs(path), { readOnly: true, timeout: 2_000 });
     try {
       const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
       if (version !== migrations.length) throw wrongVersion('read', path, version);
       const reader = { path, prepare: (sql: string) => db.prepare(sql) };
-      const slots = slotTable(reader, '');
       return {
-        dir: stateDir,
         jobs: jobTable(reader),
         history: historyTable(reader),
         serviceJobs: serviceJobTable(reader),
-        slots: () => slots.all(),
+        slots: slotTable(reader, '').all,
         [Symbol.dispose]: () => db.close(),
       };
     } catch (error) {
       db.close();
       throw error;
     }
+  });
+}
+
+/** What `read` returns for the database of a state directory; null without one. */
+function reading<T>(stateDir: string, read: (path: string) => T): T | null {
+  const path = join(stateDir, databaseName);
+  try {
+    // A forbidden file is an error; only a missing one means no state.
+    return statSync(path, { throwIfNoEntry: false }) === undefined ? null : read(path);
   } catch (error) {
     throw storeFault('read', path, error);
   }
@@ -68,17 +66,13 @@ type LeftRegistration = z.infer<typeof row>;
  * @throws OnejobError E_STATE_CORRUPT and the like
  */
 export function registrationsLeft(stateDir: string): LeftRegistration[] {
-  const path = join(stateDir, databaseName);
-  try {
-    // A forbidden file is an error; only a missing one means no state.
-    if (statSync(path, { throwIfNoEntry: false }) === undefined) return [];
+  const found = reading(stateDir, (path) => {
     using db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });
     // A version without names never wrote a registration.
     const columns = db.prepare('SELECT name FROM pragma_table_info(?)').all('registrations');
     if (!columns.some(({ name }) => name === 'name')) return [];
     const left = db.prepare("SELECT service, name FROM registrations WHERE state <> 'removed' ORDER BY service, intent_at");
     return left.all().map((found) => row.parse(found));
-  } catch (error) {
-    throw storeFault('read', path, error);
-  }
+  });
+  return found ?? [];
 }

@@ -1,6 +1,7 @@
 /** Slots as they were last decided. Saving one costs the same for any number of slots. */
 import { z } from 'zod';
-import type { Exit, Slot } from '../core/slot.ts';
+import type { Slot } from '../core/slot.ts';
+import { exit, failure } from '../job.ts';
 import { type Reader, understand } from './db.ts';
 
 const agent = z.string();
@@ -14,15 +15,8 @@ const standby = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('standby'), agent, reserved, fingerprint: z.string(), since: z.number() }),
 ]);
 
-const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() }).nullable();
 // Slots of 0.1.0 and before have neither a fingerprint nor the exit of what leaves.
 const fingerprint = z.string().default('');
-export const exit = z.discriminatedUnion('kind', [
-  z.object({ kind: z.literal('code'), code: z.number() }),
-  z.object({ kind: z.literal('signal'), signal: z.string() }),
-  z.object({ kind: z.literal('oom') }),
-  z.object({ kind: z.literal('lost'), reason: z.string() }),
-]) satisfies z.ZodType<Exit>;
 const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('free') }),
   z.object({ kind: z.literal('registering'), agent, fingerprint, since: z.number() }),
@@ -32,7 +26,7 @@ const agentLane = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('busy'), agent, job, since: z.number(), due: z.number().nullable() }),
   z.object({
     ...{ kind: z.literal('ending'), signal: z.enum(['TERM', 'KILL']), agent, job, why },
-    ...{ released: z.boolean(), failure, due: z.number() },
+    ...{ released: z.boolean(), failure: failure.nullable(), due: z.number() },
   }),
   z.object({ kind: z.literal('proving'), agent, since: z.number() }),
 ]);
