@@ -10,16 +10,12 @@ import { pipeline } from 'node:stream/promises';
 import type { Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { OnejobError } from '../errors.ts';
-import { addressProblem, reasonOf, receive } from './receive.ts';
+import { addressProblem, type ReceiveOptions, reasonOf, receive } from './receive.ts';
 
-export interface PackageParts {
+/** `limit`: default 1 GiB. */
+export interface PackageParts extends Partial<Omit<ReceiveOptions, 'signal'>> {
   /** Folder for downloaded packages; created when it is needed. */
   readonly dir: string;
-  readonly fetch?: typeof fetch;
-  /** Largest package, bytes. */
-  readonly limit?: number;
-  /** ms in which a server must begin to answer, and continue; default 60000. */
-  readonly patience?: number;
   /** Logs a problem that does not stop the download. */
   readonly warn?: (text: string, fields: Record<string, unknown>) => void;
 }
@@ -28,22 +24,29 @@ const largest = 2 ** 30;
 
 /** The package as a file with the right checksum. @throws OnejobError E_AGENT_PACKAGE, or the reason of `signal` */
 export async function getPackage(agent: AgentPackage, parts: PackageParts, progress: Progress, signal: AbortSignal) {
-  if (agent.from.startsWith('/')) {
-    progress(`checking the agent ${agent.version}`);
-    return { path: agent.from, sha256: await checked(agent.from, agent, signal) };
-  }
   const { version, from, sha256: expected } = agent;
-  if (expected === null) {
-    progress(`warning: no SHA-256 is known for the agent ${version}, so onejob does not verify what it downloads from ${from}`);
-    parts.warn?.('agent used without checking its checksum', { version, from, hint: 'Set services.<name>.agent.sha256.' });
+  const isFile = from.startsWith('/');
+  try {
+    if (isFile) {
+      progress(`checking the agent ${version}`);
+      return { path: from, sha256: asExpected(agent, await hashOf(from, signal)) };
+    }
+    if (expected === null) {
+      progress(`warning: no SHA-256 is known for the agent ${version}, so onejob does not verify what it downloads from ${from}`);
+      parts.warn?.('agent used without checking its checksum', { version, from, hint: 'Set services.<name>.agent.sha256.' });
+    }
+    const path = join(parts.dir, fileName(agent));
+    if (existsSync(path)) {
+      const sha256 = await hashOf(path, signal);
+      if (expected === null || expected === sha256) return { path, sha256 };
+      await rm(path, { force: true });
+    }
+    return { path, sha256: await download(agent, path, parts, progress, signal) };
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof OnejobError) throw error;
+    throw failure(agent, reasonOf(error), { retry: !isFile, cause: error });
   }
-  const path = join(parts.dir, fileName(agent));
-  if (existsSync(path)) {
-    const sha256 = await hashOf(path, signal);
-    if (expected === null || expected === sha256) return { path, sha256 };
-    await rm(path, { force: true });
-  }
-  return { path, sha256: await download(agent, path, parts, progress, signal) };
 }
 
 /** Removes downloaded packages except for `wanted`, and what interrupted downloads left. */
@@ -59,14 +62,12 @@ function fileName({ type, version, from, sha256 }: AgentPackage): string {
 }
 
 async function download(agent: AgentPackage, path: string, parts: PackageParts, progress: Progress, signal: AbortSignal) {
-  const { dir, fetch: get, limit = largest, patience } = parts;
   const url = await addressOf(agent);
-  mkdirSync(dir, { recursive: true, mode: 0o700 });
+  mkdirSync(parts.dir, { recursive: true, mode: 0o700 });
   const partial = `${path}.${process.pid}.part`;
   try {
     progress(`fetching the agent ${agent.version}`);
-    const options = { limit, signal, ...(get !== undefined && { fetch: get }), ...(patience !== undefined && { patience }) };
-    const sha256 = await receive(url, options, async (body, total, either) => {
+    const sha256 = await receive(url, { limit: largest, ...parts, signal }, async (body, total, either) => {
       const hash = createHash('sha256');
       const seen = async function* (chunks: AsyncIterable<Uint8Array>) {
         let bytes = 0;
@@ -85,27 +86,11 @@ async function download(agent: AgentPackage, path: string, parts: PackageParts, 
       await pipeline(body, seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
       return hash.digest('hex');
     });
-    if (agent.sha256 !== null && agent.sha256 !== sha256) throw mismatch(agent, sha256);
+    asExpected(agent, sha256);
     await rename(partial, path);
     return sha256;
-  } catch (error) {
-    signal.throwIfAborted();
-    if (error instanceof OnejobError) throw error;
-    throw failure(agent, reasonOf(error), { retry: true, cause: error });
   } finally {
     await rm(partial, { force: true });
-  }
-}
-
-async function checked(path: string, agent: AgentPackage, signal: AbortSignal): Promise<string> {
-  try {
-    const sha256 = await hashOf(path, signal);
-    if (agent.sha256 === null || agent.sha256 === sha256) return sha256;
-    throw mismatch(agent, sha256);
-  } catch (error) {
-    signal.throwIfAborted();
-    if (error instanceof OnejobError) throw error;
-    throw failure(agent, reasonOf(error), { cause: error });
   }
 }
 
@@ -123,8 +108,10 @@ async function addressOf(agent: AgentPackage): Promise<URL> {
   });
 }
 
-function mismatch(agent: AgentPackage, found: string): OnejobError {
-  return failure(agent, `its SHA-256 is ${found}, not ${agent.sha256}`, {
+/** The checksum of a package. @throws OnejobError E_AGENT_PACKAGE if it is not the one that is known */
+function asExpected(agent: AgentPackage, found: string): string {
+  if (agent.sha256 === null || agent.sha256 === found) return found;
+  throw failure(agent, `its SHA-256 is ${found}, not ${agent.sha256}`, {
     hint: 'Check whether services.<name>.agent names the version that the checksum belongs to; if it does, somebody changed the file.',
   });
 }

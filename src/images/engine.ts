@@ -4,7 +4,7 @@ import { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
-import { connect, usualLimits } from '../engine/call.ts';
+import { connect, type Query, usualLimits } from '../engine/call.ts';
 import type { Endpoint } from '../engine/endpoint.ts';
 import { diskFull, isDiskFull, statusOf, translate } from '../engine/failures.ts';
 import { messageOf, OnejobError } from '../errors.ts';
@@ -16,7 +16,7 @@ const imageAnswer = z.object({
   Size: z.number().default(0),
   Labels: z.record(z.string(), z.string()).nullish(),
 });
-const containerAnswer = z.object({ ImageID: z.string().default('') });
+const containersAnswer = z.array(z.object({ ImageID: z.string().default('') }));
 
 export interface ImageThere {
   readonly id: string;
@@ -44,9 +44,10 @@ const silentStep = 30 * 60_000;
 
 export function connectImageEngine(endpoint: Endpoint) {
   const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
+  const look = (doing: string, path: string, query: Query, signal: AbortSignal) =>
+    ask({ method: 'GET', path, query, doing, limit: 'soon', signal });
   const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
-    const call = { method: 'GET', path: '/images/json', query: { filters }, limit: 'soon', signal } as const;
-    const found = z.array(imageAnswer).parse(await ask({ ...call, doing: 'list images' }));
+    const found = z.array(imageAnswer).parse(await look('list images', '/images/json', { filters }, signal));
     return found.map(({ Id, RepoTags, Created, Size, Labels }) => ({
       id: Id,
       // Podman adds a registry to a name without one.
@@ -67,9 +68,8 @@ export function connectImageEngine(endpoint: Endpoint) {
 
     /** Ids of the images of all containers, one for each container. */
     inUse: async (signal: AbortSignal): Promise<string[]> => {
-      const call = { method: 'GET', path: '/containers/json', query: { all: true }, limit: 'soon', signal } as const;
-      const found = z.array(containerAnswer).parse(await ask({ ...call, doing: 'list containers' }));
-      return found.map(({ ImageID }) => ImageID);
+      const found = await look('list containers', '/containers/json', { all: true }, signal);
+      return containersAnswer.parse(found).map(({ ImageID }) => ImageID);
     },
 
     /** By name or id; `used`: by a container, or by an image that has a name. */

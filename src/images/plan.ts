@@ -17,9 +17,7 @@ export const imageLabels = {
   recipe: 'io.onejob.image.recipe',
   /** The base, as it was written or chosen. */
   base: 'io.onejob.image.base',
-  agentType: 'io.onejob.agent.type',
   agentVersion: 'io.onejob.agent.version',
-  agentRoot: 'io.onejob.agent.root',
   agentHash: 'io.onejob.agent.hash',
 } as const;
 

@@ -43,29 +43,22 @@ const newline = 10;
 async function readTar(path: string, signal: AbortSignal): Promise<{ entries: Entry[]; isWhole: boolean }> {
   const entries: Entry[] = [];
   const source = createReadStream(path, { signal });
-  // Handled separately: an unreadable file is an error, a cut-off one is not.
-  const failed = new Promise<never>((_, reject) => source.once('error', reject));
-  failed.catch(() => {});
   const tar = extract();
-  const read = new Promise<boolean>((resolve) => {
-    tar.on('entry', (header, body, next) => {
-      body.on('error', () => {});
-      if (header.type === 'file') {
-        const chunks: Buffer[] = [];
-        entries.push({ name: nameOf(header.name), changedAt: header.mtime?.getTime() ?? 0, chunks });
-        body.on('data', (chunk) => chunks.push(Buffer.from(chunk as Uint8Array)));
-      } else body.resume();
-      body.on('end', next);
-    });
-    tar.on('finish', () => resolve(true));
-    tar.on('error', () => resolve(false));
-  });
-  source.pipe(tar);
+  source.once('error', (error) => tar.destroy(error));
   try {
-    return { entries, isWhole: await Promise.race([read, failed]) };
+    for await (const entry of source.pipe(tar)) {
+      const { name, type, mtime } = entry.header;
+      const chunks: Buffer[] = [];
+      if (type === 'file') entries.push({ name: nameOf(name), changedAt: mtime?.getTime() ?? 0, chunks });
+      for await (const chunk of entry) chunks.push(Buffer.from(chunk as Uint8Array));
+    }
+    return { entries, isWhole: true };
+  } catch {
+    // An unreadable file is an error, a cut-off one is not.
+    if (source.errored !== null) throw source.errored;
+    return { entries, isWhole: false };
   } finally {
     source.destroy();
-    tar.destroy();
   }
 }
 

@@ -95,9 +95,9 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
     expect(Config.User).toBe('1000');
     expect(Config.Labels).toMatchObject({
       [imageLabels.owner]: owner,
-      [imageLabels.agentType]: 'azure-pipelines',
+      'io.onejob.agent.type': 'azure-pipelines',
       [imageLabels.agentVersion]: '5.278.0',
-      [imageLabels.agentRoot]: '/opt/agent',
+      'io.onejob.agent.root': '/opt/agent',
       [imageLabels.agentHash]: expect.stringMatching(/^[0-9a-f]{64}$/),
     });
     const shown = await run(
