@@ -114,34 +114,29 @@ function instead(flag: Folder, hasSecretsKey: boolean): string {
 // The command line of `buildkite-agent start`, and its variables. Names of flags and variables:
 // `clicommand/agent_start.go` and `clicommand/global.go` of agent v3.137.0.
 
-/** Flags without a value. */
-const switches = new Set(
-  `disconnect-after-job reflect-exit-status no-color debug no-http2 no-ansi-timestamps timestamp-lines no-pty no-ssh-keyscan
-no-command-eval no-plugins no-plugin-validation plugins-always-clone-fresh no-local-hooks no-git-submodules no-feature-reporting
-enable-environment-variable-allowlist strict-single-hooks skip-checkout git-mirrors-skip-update git-skip-fetch-existing-commits
-no-multipart-artifact-upload enable-job-log-tmpfile write-job-logs-to-stdout job-logs-otlp tags-from-host spawn-with-priority
-tags-from-ec2-meta-data tags-from-ec2-tags tags-from-ecs-meta-data tags-from-gcp-labels fail-on-missing-tags debug-http trace-http
-tracing-propagate-traceparent metrics-datadog metrics-datadog-distributions debug-signing`.split(/\s+/),
-);
-
-/** Flags that are kept as variables of the agent. */
-const asVariable = new Set(
-  `shell hooks-shell no-pty no-ssh-keyscan no-command-eval no-plugins no-plugin-validation plugins-always-clone-fresh no-local-hooks
-no-git-submodules allowed-repositories enable-environment-variable-allowlist allowed-environment-variables allowed-plugins
-no-ansi-timestamps timestamp-lines strict-single-hooks redacted-vars trace-context-encoding tracing-backend tracing-service-name
-tracing-propagate-traceparent skip-checkout checkout-override-mode git-checkout-flags git-clone-flags git-clone-mirror-flags
-git-clean-flags git-commit-verification git-fetch-flags git-sparse-checkout-paths git-sparse-checkout-mode git-mirrors-path
-git-mirror-checkout-mode git-mirrors-lock-timeout git-mirrors-skip-update git-submodule-clone-config git-checkout-timeout
-git-skip-fetch-existing-commits checkout-attempts no-multipart-artifact-upload experiment verification-failure-behavior
-additional-hooks-paths`.split(/\s+/),
-);
+/** Flags that are kept as variables of the agent. Here and below `!` marks a flag without a value. */
+const asVariable = flagsOf(`shell hooks-shell no-pty! no-ssh-keyscan! no-command-eval! no-plugins! no-plugin-validation!
+plugins-always-clone-fresh! no-local-hooks! no-git-submodules! allowed-repositories enable-environment-variable-allowlist!
+allowed-environment-variables allowed-plugins no-ansi-timestamps! timestamp-lines! strict-single-hooks! redacted-vars
+trace-context-encoding tracing-backend tracing-service-name tracing-propagate-traceparent! skip-checkout! checkout-override-mode
+git-checkout-flags git-clone-flags git-clone-mirror-flags git-clean-flags git-commit-verification git-fetch-flags
+git-sparse-checkout-paths git-sparse-checkout-mode git-mirrors-path git-mirror-checkout-mode git-mirrors-lock-timeout
+git-mirrors-skip-update! git-submodule-clone-config git-checkout-timeout git-skip-fetch-existing-commits! checkout-attempts
+no-multipart-artifact-upload! experiment verification-failure-behavior additional-hooks-paths`);
 
 /** Flags that onejob makes unnecessary. */
-const needless = new Set(
-  `disconnect-after-job disconnect-after-idle-timeout disconnect-after-uptime ping-mode no-color health-check-addr log-level log-format
-debug reflect-exit-status no-feature-reporting sockets-path job-log-path enable-job-log-tmpfile write-job-logs-to-stdout
-disable-warnings-for disconnect-after-job-timeout no-http2`.split(/\s+/),
-);
+const needless = flagsOf(`disconnect-after-job! disconnect-after-idle-timeout disconnect-after-uptime ping-mode no-color!
+health-check-addr log-level log-format debug! reflect-exit-status! no-feature-reporting! sockets-path job-log-path
+enable-job-log-tmpfile! write-job-logs-to-stdout! disable-warnings-for disconnect-after-job-timeout no-http2!`);
+
+const others = flagsOf(`job-logs-otlp! tags-from-host! spawn-with-priority! tags-from-ec2-meta-data! tags-from-ec2-tags!
+tags-from-ecs-meta-data! tags-from-gcp-labels! fail-on-missing-tags! debug-http! trace-http! metrics-datadog!
+metrics-datadog-distributions! debug-signing!`);
+
+/** Flags, and whether they have no value. */
+function flagsOf(written: string): ReadonlyMap<string, boolean> {
+  return new Map(written.split(/\s+/).map((flag) => [flag.replace('!', ''), flag.endsWith('!')]));
+}
 
 /** Flags that are read here, by their variables. */
 const flagOf: ReadonlyMap<string, string> = new Map([
@@ -151,7 +146,8 @@ disconnect-after-uptime acquire-job tags-from-host`
     .map((flag) => [`BUILDKITE_AGENT_${upper(flag)}`, flag] as const),
   ...['hooks-path', 'plugins-path', 'build-path', 'sockets-path'].map((flag) => [`BUILDKITE_${upper(flag)}`, flag] as const),
 ]);
-const known = new Set([...switches, ...asVariable, ...needless, ...flagOf.values()]);
+const listed = new Map([...asVariable, ...needless, ...others]);
+const known = new Set([...listed.keys(), ...flagOf.values()]);
 
 /** The variable of the agent for a flag; null if there is none. */
 function variableOf(flag: string): string | null {
@@ -185,7 +181,7 @@ function readCommand({ entrypoint, command }: Service['written']) {
       else if (!/(^|\/)buildkite-agent$/.test(word)) unknown++;
       continue;
     }
-    const isAlone = switches.has(written) || next === undefined || (next.startsWith('-') && !/^-\d/.test(next));
+    const isAlone = listed.get(written) === true || next === undefined || (next.startsWith('-') && !/^-\d/.test(next));
     const value = equals !== undefined ? given : isAlone ? 'true' : next;
     flags.push({ name: written, value, path: pathOf(at) });
     if (equals === undefined && !isAlone) at++;
