@@ -13,7 +13,7 @@ export interface Gap {
 }
 
 export const none: Counts = { stdout: 0, stderr: 0 };
-const streams = ['stdout', 'stderr'] as const;
+export const streams = ['stdout', 'stderr'] as const;
 
 export function plus(a: Counts, b: Counts): Counts {
   return { stdout: a.stdout + b.stdout, stderr: a.stderr + b.stderr };

@@ -6,7 +6,7 @@
 import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { codeOf } from '../errors.ts';
 import { type LogPosition, start as origin } from '../runtimes/runtime.ts';
-import { type Counts, isNone } from './gap.ts';
+import { type Counts, isNone, streams } from './gap.ts';
 import { decodeHead, encodeHead, encodePosition, headSize, positionAfter, positionSize, type RecordHead } from './record.ts';
 
 /** Maximum bytes of `.a` and of `.b`. */
@@ -73,7 +73,7 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
   const tail = new Tail(wanted);
   let position = origin;
   const goTo = (next: LogPosition): void => {
-    tail.forget({ stdout: next.stdout !== position.stdout, stderr: next.stderr !== position.stderr });
+    for (const stream of streams) if (next[stream] !== position[stream]) tail.forget(stream);
     position = next;
   };
   for (const path of [kept, part.path]) {
@@ -83,7 +83,7 @@ export function takeOver(kept: string, part: Part, end: Counts, wanted: Counts):
         if (head.type === 'position') goTo(next);
         else if (head.type !== 'note') {
           // The position of output before dropped bytes is unknown.
-          if (head.dropped > 0) tail.forget({ stdout: false, stderr: false, [head.type]: true });
+          if (head.dropped > 0) tail.forget(head.type);
           tail.push(head.type, bytes.subarray(at, at + head.length));
           position = next;
         }
@@ -107,7 +107,7 @@ export function hasTakenOver(kept: string, end: Counts): boolean {
   return has !== origin && has.stdout >= end.stdout && has.stderr >= end.stderr;
 }
 
-type Stream = 'stdout' | 'stderr';
+type Stream = (typeof streams)[number];
 
 /** Bytes by which a piece may move past those of the other stream, to be joined with its own stream. */
 const joinedOver = 128;
@@ -148,9 +148,8 @@ class Tail {
     this.#count(stream, more.length);
   }
 
-  forget(which: Readonly<Record<Stream, boolean>>): void {
-    if (which.stdout) this.#filled.stdout = 0;
-    if (which.stderr) this.#filled.stderr = 0;
+  forget(stream: Stream): void {
+    this.#filled[stream] = 0;
   }
 
   /** Heads and bodies, alternating. */

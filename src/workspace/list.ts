@@ -3,7 +3,7 @@
  * nested repositories as plain files. Elsewhere: everything that `.onejobignore` does not name. `.git` is never sent unless
  * `.onejobignore` takes it back with `!.git`: it is large, and may hold credentials.
  */
-import { lstatSync, readdirSync, readFileSync } from 'node:fs';
+import { type Dirent, lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
@@ -94,16 +94,12 @@ function isGit(path: string): boolean {
 }
 
 function names(output: Buffer, warnings: string[]): string[] {
-  const found: string[] = [];
-  for (let at = 0; at < output.length; ) {
-    const end = output.indexOf(0, at);
-    const bytes = output.subarray(at, end === -1 ? output.length : end);
-    at += bytes.length + 1;
-    const name = asName(bytes);
-    if (name === null) warnings.push(`Skipped ${JSON.stringify(bytes.toString('latin1'))}: its name is not UTF-8.`);
-    else found.push(name);
-  }
-  return found;
+  const all = output.toString('latin1').split('\0').slice(0, -1);
+  return all.flatMap((written) => {
+    const name = asName(Buffer.from(written, 'latin1'));
+    if (name === null) warnings.push(`Skipped ${JSON.stringify(written)}: its name is not UTF-8.`);
+    return name ?? [];
+  });
 }
 
 function listAll(top: string, warnings: string[]): string[] {
@@ -124,32 +120,28 @@ function walk(top: string, start: string, ignores: Ignores, warnings: string[]):
   const paths: string[] = [];
   const todo = [start];
   for (let at = todo.pop(); at !== undefined; at = todo.pop()) {
-    let entries: ReturnType<typeof readFolder>;
+    let entries: Dirent<Buffer>[];
     try {
-      entries = readFolder(join(top, at));
+      entries = readdirSync(join(top, at), { withFileTypes: true, encoding: 'buffer' });
     } catch (error) {
       if (at === start) throw new OnejobError('E_WORKSPACE_READ', `Cannot read the folder ${join(top, at)}: ${messageOf(error)}.`);
       warnings.push(`Skipped ${at}: ${messageOf(error)}.`);
       continue;
     }
-    for (const { bytes, isDirectory } of entries) {
-      const name = asName(bytes);
+    for (const entry of entries) {
+      const name = asName(entry.name);
       if (name === null) {
-        warnings.push(`Skipped ${JSON.stringify(bytes.toString('latin1'))} in ${at || '.'}: its name is not UTF-8.`);
+        warnings.push(`Skipped ${JSON.stringify(entry.name.toString('latin1'))} in ${at || '.'}: its name is not UTF-8.`);
         continue;
       }
       const path = at === '' ? name : `${at}/${name}`;
+      const isDirectory = entry.isDirectory();
       if (ignores(path, isDirectory)) continue;
       if (isDirectory) todo.push(path);
       else paths.push(path);
     }
   }
   return paths;
-}
-
-function readFolder(path: string): { readonly bytes: Buffer; readonly isDirectory: boolean }[] {
-  const entries = readdirSync(path, { withFileTypes: true, encoding: 'buffer' });
-  return entries.map((entry) => ({ bytes: entry.name, isDirectory: entry.isDirectory() }));
 }
 
 /** The name as text; null if that would give other bytes. */
