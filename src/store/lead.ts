@@ -7,7 +7,7 @@ import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
@@ -33,12 +33,10 @@ const leader = z.object({
  * be seen, for example from another container.
  */
 export function leaderOf(dir: string) {
-  try {
+  return attempt(() => {
     const { pid, temporary, started, socket } = leader.parse(JSON.parse(readFileSync(pidFile(dir), 'utf8')));
     return { pid, temporary, socket, isAlive: started !== null && started === startOf(pid) };
-  } catch {
-    return null;
-  }
+  });
 }
 
 /**
@@ -46,12 +44,8 @@ export function leaderOf(dir: string) {
  * another container.
  */
 export function startOf(pid: number): string | null {
-  try {
-    const found = parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8'));
-    return found === null || 'ZX'.includes(found.state) ? null : found.start;
-  } catch {
-    return null;
-  }
+  const found = attempt(() => parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8')));
+  return found === null || 'ZX'.includes(found.state) ? null : found.start;
 }
 
 /**

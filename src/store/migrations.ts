@@ -1,9 +1,9 @@
 /**
- * Every migration, in order, as statements. The database's `user_version` is the number of applied ones. Never change a released
- * one.
+ * Every migration, in order, as statements. The database's `user_version` is the number of applied ones. Never change what a released
+ * one leaves to the last one: only tables that a later one drops are not created any more.
  */
 
-/** The first tables: slots, leases, registrations, proofs, history and jobs of the own queue. */
+/** The first tables: slots, history and jobs of the own queue. */
 export const first: readonly string[] = [
   `CREATE TABLE meta (
     key TEXT PRIMARY KEY,
@@ -16,36 +16,6 @@ export const first: readonly string[] = [
     boot TEXT NOT NULL,
     body TEXT NOT NULL
   ) STRICT, WITHOUT ROWID`,
-
-  `CREATE TABLE leases (
-    device TEXT NOT NULL,
-    slot TEXT NOT NULL,
-    share INTEGER NOT NULL DEFAULT 1,
-    leased_at INTEGER NOT NULL,
-    PRIMARY KEY (device, slot)
-  ) STRICT, WITHOUT ROWID`,
-
-  `CREATE TABLE registrations (
-    agent TEXT PRIMARY KEY,
-    service TEXT NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('intent', 'made', 'removed')),
-    placeholder INTEGER NOT NULL DEFAULT 0,
-    remote TEXT,
-    intent_at INTEGER NOT NULL,
-    made_at INTEGER,
-    removed_at INTEGER
-  ) STRICT, WITHOUT ROWID`,
-
-  `CREATE TABLE proofs (
-    id INTEGER PRIMARY KEY,
-    device TEXT NOT NULL,
-    slot TEXT NOT NULL,
-    agent TEXT NOT NULL,
-    verdict TEXT NOT NULL CHECK (verdict IN ('clean', 'occupied', 'faulty', 'missing', 'unknown')),
-    detail TEXT NOT NULL,
-    proved_at INTEGER NOT NULL
-  ) STRICT`,
-  'CREATE INDEX proofs_of_device ON proofs (device, id)',
 
   `CREATE TABLE history (
     id INTEGER PRIMARY KEY,
@@ -80,8 +50,8 @@ export const first: readonly string[] = [
 
 /** Devices across restarts, and proofs with evidence. Nothing was leased before. */
 const devices: readonly string[] = [
-  'DROP TABLE leases',
-  'DROP TABLE proofs',
+  'DROP TABLE IF EXISTS leases',
+  'DROP TABLE IF EXISTS proofs',
 
   // The slots record who holds a device; this is what is known of it while it cannot be seen.
   `CREATE TABLE devices (
@@ -105,7 +75,7 @@ const devices: readonly string[] = [
 
 /** Data of CI services other than the own queue. No registration was written before. */
 const services: readonly string[] = [
-  'DROP TABLE registrations',
+  'DROP TABLE IF EXISTS registrations',
 
   // place: the location of the registration in the service's own words.
   `CREATE TABLE registrations (
