@@ -182,13 +182,13 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   if (plan === null) return `# Nothing is built: the image is ${shown}.\n`;
   let below = shown;
   return plan.layers
-    .map(({ what, args, dockerfile: text, hasAgent }, at) => {
+    .map(({ what, args, dockerfile: text }, at) => {
       const name = `layer:${at + 1}`;
       const given = { ...(below !== null && { BASE: below }), ...args };
       const options = Object.entries(given).map(
         ([key, value]) => `--build-arg ${key}=${/[\s<]/.test(value) ? `'${value}'` : value}`,
       );
-      const unpack = hasAgent ? `# mkdir agent && tar -xzf <${agent?.from}> -C agent\n` : '';
+      const unpack = what === 'agent' ? `# mkdir agent && tar -xzf <${agent?.from}> -C agent\n` : '';
       below = name;
       return `${unpack}# docker build -t ${name} ${options.join(' ')} .    (${what})\n${text.trimEnd()}\n`;
     })

@@ -97,7 +97,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
     progress: Progress,
     signal: AbortSignal,
   ): Promise<string> => {
-    const needed = layers.some((layer) => layer.hasAgent) ? agent : null;
+    const needed = layers.some(({ what }) => what === 'agent') ? agent : null;
     const file = needed && (await getPackage(needed, { dir: packages, ...(warn && { warn }) }, progress, signal));
     let below = base === null ? null : { id: base.id, user: base.user };
     for (const [at, layer] of layers.entries()) {
@@ -110,7 +110,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
         tag: isLast ? reference : null,
         args: { ...on(below, layer.what), ...layer.args },
         labels: isLast ? labels : { [imageLabels.owner]: owner },
-        context: buildContext(dockerfile, layer.hasAgent ? (file?.path ?? null) : null),
+        context: buildContext(dockerfile, layer.what === 'agent' ? (file?.path ?? null) : null),
       };
       const id = await engine.build(call, (step) => progress(`building the image${part}: ${step}`), signal);
       const made = await images.image(id, signal);

@@ -40,13 +40,11 @@ export interface Ground {
 }
 
 export interface Layer {
-  /** For people, such as `packages`. */
+  /** For people, such as `packages`. The build context of `agent` contains the agent's unpacked package as the folder `agent`. */
   readonly what: 'your Dockerfile' | 'packages' | 'needs' | 'agent';
   readonly dockerfile: string;
   /** Without BASE and BASE_USER, which come from the layer below. */
   readonly args: Readonly<Record<string, string>>;
-  /** The build context contains the unpacked agent's package as the folder `agent`. */
-  readonly hasAgent: boolean;
 }
 
 export interface BuildPlan {
@@ -67,17 +65,14 @@ export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
 export function buildPlan(wish: Wish, ground: Ground, templates: Templates): BuildPlan | null {
   const { agent, owner } = ground;
   const packages = sorted(wish.packages);
-  const template = agent === null ? undefined : templates.agents[agent.type];
-  const layers: Layer[] = [];
-  if (wish.dockerfile !== null) layers.push({ what: 'your Dockerfile', dockerfile: wish.dockerfile, args: {}, hasAgent: false });
-  if (packages.length > 0) {
-    const args = { OWNER: owner, PACKAGES: packages.join(' ') };
-    layers.push({ what: 'packages', dockerfile: templates.packages, args, hasAgent: false });
-  }
-  const needs = templates.needs[wish.type];
-  if (needs !== undefined) layers.push({ what: 'needs', dockerfile: needs, args: { OWNER: owner }, hasAgent: false });
-  if (agent !== null && template !== undefined)
-    layers.push({ what: 'agent', dockerfile: template, args: { OWNER: owner, AGENT_VERSION: agent.version }, hasAgent: true });
+  const layer = (what: Layer['what'], dockerfile: string | null | undefined, args: Layer['args']): Layer[] =>
+    dockerfile == null ? [] : [{ what, dockerfile, args }];
+  const layers = [
+    ...layer('your Dockerfile', wish.dockerfile, {}),
+    ...layer('packages', packages.length > 0 ? templates.packages : null, { OWNER: owner, PACKAGES: packages.join(' ') }),
+    ...layer('needs', templates.needs[wish.type], { OWNER: owner }),
+    ...layer('agent', agent && templates.agents[agent.type], { OWNER: owner, AGENT_VERSION: agent?.version ?? '' }),
+  ];
   if (layers.length === 0) return null;
   const recipe = recipeOf(wish);
   const hash = digest({

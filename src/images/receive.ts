@@ -1,5 +1,5 @@
 /** Downloads: only over https, complete, within a limit, and without long pauses. Errors are ends of sentences for the caller. */
-import { Readable, Transform } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { isOwnAddress } from '../own-address.ts';
 
 export interface ReceiveOptions {
@@ -21,7 +21,7 @@ const redirects: ReadonlySet<number> = new Set([301, 302, 303, 307, 308]);
 export async function receive<T>(
   url: URL,
   { fetch: get = fetch, limit, patience = 60_000, signal }: ReceiveOptions,
-  use: (body: Readable, total: number, signal: AbortSignal) => Promise<T>,
+  use: (body: AsyncIterable<Uint8Array>, total: number, signal: AbortSignal) => Promise<T>,
 ): Promise<T> {
   const stalled = new AbortController();
   const timer = setTimeout(() => stalled.abort(new Error(`no data arrived for ${patience / 1000} s`)), patience);
@@ -34,16 +34,16 @@ export async function receive<T>(
     }
     const total = Number(answer.headers.get('content-length') ?? 0);
     let bytes = 0;
-    const seen = new Transform({
-      transform(chunk: Uint8Array, _encoding, done) {
+    const body: AsyncIterable<Uint8Array> = answer.body;
+    const seen = async function* (): AsyncGenerator<Uint8Array> {
+      for await (const chunk of body) {
         timer.refresh();
         bytes += chunk.length;
-        done(bytes > limit ? new Error(`it has more than ${limit} bytes`) : null, chunk);
-      },
-    });
-    const body = Readable.fromWeb(answer.body as never);
-    body.once('error', (error) => seen.destroy(error));
-    const used = await use(body.pipe(seen), total, either).finally(() => body.destroy());
+        if (bytes > limit) throw new Error(`it has more than ${limit} bytes`);
+        yield chunk;
+      }
+    };
+    const used = await use(seen(), total, either);
     if (total > 0 && bytes !== total && answer.headers.get('content-encoding') === null)
       throw new Error(`only ${bytes} of ${total} bytes arrived`);
     return used;
@@ -52,16 +52,14 @@ export async function receive<T>(
     throw stalled.signal.aborted ? stalled.signal.reason : error;
   } finally {
     clearTimeout(timer);
+    // After a failure, ends the connection although the rest is unread.
+    stalled.abort();
   }
 }
 
 /** A small text, such as a list of checksums. @throws as `receive` */
 export async function receiveText(url: URL, options: ReceiveOptions): Promise<string> {
-  return receive(url, options, async (body) => {
-    const parts: Buffer[] = [];
-    for await (const part of body) parts.push(Buffer.from(part));
-    return Buffer.concat(parts).toString('utf8');
-  });
+  return receive(url, options, text);
 }
 
 /** Why nothing is downloaded from there, as the end of a sentence. http is safe only to an address of this host. */
