@@ -5,7 +5,7 @@
  * A record that a crash cut off is removed on opening. A full disk changes nothing: the append throws and may be tried again.
  * Readers in this process follow at their own pace; a slow one holds nobody up.
  */
-import { closeSync, constants, existsSync, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
+import { closeSync, constants, fstatSync, ftruncateSync, openSync, rmSync, writeSync, writevSync } from 'node:fs';
 import { join } from 'node:path';
 import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
@@ -346,8 +346,6 @@ export function createLogFolder(folder: string, options: LogFileOptions = {}) {
     open: (agent: AgentId): LogFile => new LogFile(path(agent), options),
     delete: (agent: AgentId): void => deleteLog(path(agent)),
     /** A log that nobody writes to; empty if there is none. */
-    async *read(agent: AgentId): AsyncGenerator<LogPiece, void> {
-      if (existsSync(path(agent))) yield* readLog(path(agent));
-    },
+    read: (agent: AgentId) => readLog(path(agent)),
   };
 }

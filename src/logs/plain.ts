@@ -36,11 +36,7 @@ const begunAnywhere = new RegExp(
   `(?:${stringBegin}${inString}{0,1024}\\u001b?|${csiBegin}[0-?]{0,64}[ -/]{0,8}|\\u001b[ -/]{0,8})$`,
 );
 
-export interface Plain {
-  take(bytes: Uint8Array): Buffer;
-  /** What was held back for a next piece, at the end. */
-  rest(): Buffer;
-}
+export type Plain = ReturnType<typeof inPieces>;
 
 /**
  * Foreign output for one's own terminal: text and colours (SGR), and nothing that could make a terminal answer, change the
@@ -68,16 +64,17 @@ function inPieces(
   cutAt: (text: string) => number,
   clean: (text: string) => Buffer,
   cleanEnd: (text: string) => Buffer,
-): Plain {
+) {
   let held = '';
   return {
-    take(bytes) {
+    take(bytes: Uint8Array): Buffer {
       const text = held + decode(bytes);
       const cut = cutAt(text);
       held = text.slice(cut);
       return clean(text.slice(0, cut));
     },
-    rest() {
+    /** What was held back for a next piece, at the end. */
+    rest(): Buffer {
       const text = held + decode();
       held = '';
       return cleanEnd(text);

@@ -5,7 +5,7 @@
  * that are further on: the files of a log may be read in order at any speed while older ones are deleted.
  */
 import { readFileSync, readSync } from 'node:fs';
-import { type FileHandle, open } from 'node:fs/promises';
+import type { FileHandle } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
 import { codeOf } from '../errors.ts';
 import { start } from '../runtimes/runtime.ts';
@@ -111,13 +111,13 @@ export function keptPieces(path: string, cursor: Cursor): LogPiece[] {
   }
 }
 
-/** Reads a log that nobody writes to any more. */
+/** Reads a log that nobody writes to any more; nothing if there is none. */
 export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
   const { parts, kept } = partsOf(path);
   const cursor = new Cursor();
   for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
+    const file = await openExisting(part);
     // Somebody may have deleted the beginning to free space.
-    const file = await (part === path && parts.length > 0 ? openExisting(part) : open(part, 'r'));
     if (file === null) continue;
     try {
       if (index === 1) yield* keptPieces(kept, cursor);

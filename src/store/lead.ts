@@ -11,11 +11,7 @@ import { attempt, OnejobError } from '../errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
-export interface Lead {
-  /** Records where the leader listens, for clients of this state directory; null: nowhere. */
-  listens(socket: string | null): void;
-  release(): void;
-}
+export type Lead = ReturnType<typeof takeLead>;
 
 const leader = z.object({
   pid: z.int().positive(),
@@ -52,7 +48,7 @@ export function startOf(pid: number): string | null {
  * Takes the lead of the state directory.
  * @throws OnejobError E_STATE_LED if another process, or another store in this one, has it
  */
-export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}): Lead {
+export function takeLead(dir: string, { temporary = false }: { readonly temporary?: boolean } = {}) {
   const path = join(dir, 'lead.db');
   const tell = (socket: string | null): void => {
     const beside = `${pidFile(dir)}.new`;
@@ -72,14 +68,15 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
   }
   const held = db;
   return {
-    listens(socket) {
+    /** Records where the leader listens, for clients of this state directory; null: nowhere. */
+    listens(socket: string | null): void {
       try {
         tell(socket);
       } catch {
         // On a full disk clients look at the usual address.
       }
     },
-    release() {
+    release(): void {
       if (!held.isOpen) return;
       // The file is removed first: once the lock is free, it may belong to the next manager.
       rmSync(pidFile(dir), { force: true });

@@ -9,16 +9,11 @@ import { messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
 import { run } from '../system/run.ts';
 
-export interface Listing {
-  /** Relative to the folder, sorted. */
-  readonly paths: readonly string[];
-  readonly git: boolean;
-  /** Sentences about files that could not be listed. */
-  readonly warnings: readonly string[];
-}
-
-/** @throws OnejobError E_WORKSPACE_READ if the folder, or git in it, cannot be read */
-export async function listWorkspace(folder: string): Promise<Listing> {
+/**
+ * `paths`: relative to the folder, sorted. `warnings`: sentences about files that could not be listed.
+ * @throws OnejobError E_WORKSPACE_READ if the folder, or git in it, cannot be read
+ */
+export async function listWorkspace(folder: string) {
   const top = resolve(folder);
   try {
     if (!lstatSync(`${top}/`).isDirectory()) throw new Error('it is not a directory');

@@ -14,21 +14,7 @@ import { formatBytes } from '../config/units.ts';
 import { codeOf, OnejobError } from '../errors.ts';
 import { listWorkspace } from './list.ts';
 
-export interface PackOptions {
-  /** Maximum bytes of the tar. Default 2 GiB. */
-  readonly limit?: number;
-  /** Receives a sentence for everything that was not sent as it is. */
-  readonly warn?: (line: string) => void;
-}
-
-export interface PackedWorkspace {
-  readonly files: number;
-  /** Approximate bytes of the tar. */
-  readonly bytes: number;
-  readonly git: boolean;
-  /** Destroy it to stop; nothing stays open. */
-  readonly stream: Readable;
-}
+export type PackedWorkspace = Awaited<ReturnType<typeof packWorkspace>>;
 
 interface Entry {
   readonly path: string;
@@ -39,9 +25,11 @@ interface Entry {
 const small = 256 * 1024;
 const record = 512;
 
-/** Lists a folder and starts to pack it. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE */
-export async function packWorkspace(folder: string, options: PackOptions = {}): Promise<PackedWorkspace> {
-  const { limit = workspaceLimit, warn = () => {} } = options;
+/**
+ * Lists a folder and starts to pack it. `warn` receives a sentence for everything that was not sent as it is. `bytes`: about those of
+ * the tar. `stream`: destroy it to stop; nothing stays open. @throws OnejobError E_WORKSPACE_READ, E_WORKSPACE_TOO_LARGE
+ */
+export async function packWorkspace(folder: string, { warn = () => {} }: { readonly warn?: (line: string) => void } = {}) {
   const top = resolve(folder);
   const { paths, git, warnings } = await listWorkspace(top);
   for (const warning of warnings) warn(warning);
@@ -56,8 +44,8 @@ export async function packWorkspace(folder: string, options: PackOptions = {}): 
     bytes += tarSize(path, size);
     for (const folder of newFoldersOf(path, folders)) bytes += tarSize(folder, 0);
   }
-  if (bytes > limit) throw tooLarge(top, bytes, limit, entries, git);
-  return { files: entries.length, bytes, git, stream: Readable.from(chunks(top, entries, warn), { objectMode: false }) };
+  if (bytes > workspaceLimit) throw tooLarge(top, bytes, entries, git);
+  return { files: entries.length, bytes, stream: Readable.from(chunks(top, entries, warn), { objectMode: false }) };
 }
 
 function tarSize(path: string, size: number): number {
@@ -173,10 +161,10 @@ function entry(tar: Pack, head: Parameters<Pack['entry']>[0], content?: Buffer):
   });
 }
 
-function tooLarge(top: string, bytes: number, limit: number, entries: readonly Entry[], git: boolean): OnejobError {
+function tooLarge(top: string, bytes: number, entries: readonly Entry[], git: boolean): OnejobError {
   const largest = [...entries].sort((a, b) => b.size - a.size).slice(0, 5);
   const named = largest.map(({ path, size }) => `${path} (${formatBytes(size)})`).join(', ');
-  const message = `The workspace ${top} has ${formatBytes(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${formatBytes(limit)} can be sent. Largest: ${named}.`;
+  const message = `The workspace ${top} has ${formatBytes(bytes)} in ${entries.length} ${entries.length === 1 ? 'file' : 'files'}, but at most ${formatBytes(workspaceLimit)} can be sent. Largest: ${named}.`;
   const hint = `List what the job does not need in ${git ? '.gitignore' : '.onejobignore'}, mount data with --volume, give a smaller folder with --workspace, or use --no-workspace.`;
   return new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint });
 }
