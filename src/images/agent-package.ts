@@ -103,9 +103,8 @@ export async function hashOf(path: string, signal: AbortSignal): Promise<string>
 async function addressOf(agent: AgentPackage): Promise<URL> {
   const problem = await addressProblem(agent.from);
   if (problem === null) return new URL(agent.from);
-  throw new OnejobError('E_AGENT_PACKAGE', `Cannot fetch the agent ${agent.version} from "${agent.from}": ${problem}.`, {
-    hint: 'Set services.<name>.agent.from to an https address or to the absolute path of a .tar.gz file.',
-  });
+  const hint = 'Set services.<name>.agent.from to an https address or to the absolute path of a .tar.gz file.';
+  throw new OnejobError('E_AGENT_PACKAGE', `Cannot fetch the agent ${agent.version} from "${agent.from}": ${problem}.`, { hint });
 }
 
 /** The checksum of a package. @throws OnejobError E_AGENT_PACKAGE if it is not the one that is known */

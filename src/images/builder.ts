@@ -11,7 +11,7 @@ import type { DockerEnvironment } from '../config/environment.ts';
 import { resolveEndpoint } from '../engine/endpoint.ts';
 import { connectEngine } from '../engine/engine.ts';
 import { createImages } from '../engine/image.ts';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
 import { getPackage, type PackageParts, prunePackages } from './agent-package.ts';
 import { type BuildCall, connectImageEngine, type ImageThere } from './engine.ts';
@@ -171,7 +171,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       const used = new Set(await engine.inUse(signal));
       const unwanted = onlyNamed(await engine.labelled([own], signal)).filter((image) => !keep(image) && !used.has(image.id));
       const gone: string[] = [];
-      for (const { reference } of unwanted) if ((await engine.remove(reference)) === 'removed') gone.push(reference);
+      for (const { reference } of unwanted) if (await engine.remove(reference)) gone.push(reference);
       // A running build has no name yet, either.
       if (shared.isBusy()) return gone;
       const unfinished = (await engine.dangling([own], signal)).filter(({ labels }) => labels[imageLabels.hash] === undefined);
@@ -274,9 +274,6 @@ function within(name: string): string | null {
 
 function unusable(path: string, cause: unknown): OnejobError {
   if (cause instanceof OnejobError) return cause;
-  const why = cause instanceof Error ? cause.message : String(cause);
-  return new OnejobError('E_AGENT_PACKAGE', `Cannot unpack the agent's package ${path}: ${why}.`, {
-    hint: 'Check with "tar -tzf" whether it is the .tar.gz of an agent.',
-    cause,
-  });
+  const hint = 'Check with "tar -tzf" whether it is the .tar.gz of an agent.';
+  return new OnejobError('E_AGENT_PACKAGE', `Cannot unpack the agent's package ${path}: ${messageOf(cause)}.`, { hint, cause });
 }

@@ -72,17 +72,16 @@ export function connectImageEngine(endpoint: Endpoint) {
       return containersAnswer.parse(found).map(({ ImageID }) => ImageID);
     },
 
-    /** By name or id; `used`: by a container, or by an image that has a name. */
-    remove: async (image: string): Promise<'removed' | 'absent' | 'used'> => {
+    /** By name or id. False if it is gone already, or a container or an image that has a name uses it. */
+    remove: async (image: string): Promise<boolean> => {
       const doing = `remove image ${image}`;
       try {
         await raw({ method: 'DELETE', path: `/images/${image}`, doing, limit: 'late' });
-        return 'removed';
+        return true;
       } catch (error) {
         const status = statusOf(error);
-        if (status === 404) return 'absent';
         // Podman returns 500 where Docker returns 409.
-        if (status === 409 || (status === 500 && /in use|dependent/i.test(messageOf(error)))) return 'used';
+        if (status === 404 || status === 409 || (status === 500 && /in use|dependent/i.test(messageOf(error)))) return false;
         throw translate(error, doing, endpoint);
       }
     },
@@ -127,10 +126,8 @@ function buildFailure(what: string, why: string, step: string | null, tail: read
   if (isDiskFull(`${why} ${tail.join(' ')}`)) return diskFull(`build ${what}`, why, cause);
   const at = step === null ? '' : ` at ${step}`;
   const last = tail.length === 0 ? '' : `\nIts last lines:\n${tail.map((line) => `  ${line}`).join('\n')}`;
-  return new OnejobError('E_IMAGE_BUILD', `Cannot build ${what}: it failed${at}: ${oneLine(why)}.${last}`, {
-    hint: 'Try it manually with "onejob image build"; "--print" shows what onejob builds.',
-    cause,
-  });
+  const hint = 'Try it manually with "onejob image build"; "--print" shows what onejob builds.';
+  return new OnejobError('E_IMAGE_BUILD', `Cannot build ${what}: it failed${at}: ${oneLine(why)}.${last}`, { hint, cause });
 }
 
 /** Docker and Podman repeat the whole command of a failed step; its exit code comes last. */

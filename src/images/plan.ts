@@ -151,9 +151,7 @@ export async function readDockerfile(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8');
   } catch (cause) {
-    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, {
-      hint: 'Check the path in "dockerfile" of the pool, and the permissions of the file.',
-      cause,
-    });
+    const hint = 'Check the path in "dockerfile" of the pool, and the permissions of the file.';
+    throw new OnejobError('E_IMAGE_BUILD', `Cannot read the Dockerfile ${path}: ${toFailure(cause).message}.`, { hint, cause });
   }
 }

@@ -1,7 +1,7 @@
 /** Data about CUDA, drivers, GPUs and images: `cuda.json`, or a newer copy that the owner names, validated before use. */
 import { readFile } from 'node:fs/promises';
 import { z } from 'zod';
-import { OnejobError } from '../errors.ts';
+import { messageOf, OnejobError } from '../errors.ts';
 import builtIn from './cuda.json' with { type: 'json' };
 
 const cuda = z.string().regex(/^\d+\.\d+$/, 'expected a CUDA version such as "12.4"');
@@ -83,9 +83,8 @@ export function parseTables(value: unknown, where: string): Tables {
   if (data !== undefined) return data;
   const shown = error.issues.slice(0, 10).map((issue) => `  ${issue.path.join('.') || '(top)'}: ${issue.message}`);
   const more = error.issues.length > shown.length ? [`  and ${error.issues.length - shown.length} more`] : [];
-  throw new OnejobError('E_IMAGE_TABLES', [`The image tables in ${where} are invalid:`, ...shown, ...more].join('\n'), {
-    hint: 'Start from a copy of images/cuda.json, which is part of onejob; docs/images.md explains each part.',
-  });
+  const hint = 'Start from a copy of images/cuda.json, which is part of onejob; docs/images.md explains each part.';
+  throw new OnejobError('E_IMAGE_TABLES', [`The image tables in ${where} are invalid:`, ...shown, ...more].join('\n'), { hint });
 }
 
 export const builtInTables: Tables = parseTables(builtIn, 'src/images/cuda.json');
@@ -96,11 +95,8 @@ export async function readTables(path: string): Promise<Tables> {
   try {
     value = JSON.parse(await readFile(path, 'utf8'));
   } catch (cause) {
-    const why = cause instanceof Error ? cause.message : String(cause);
-    throw new OnejobError('E_IMAGE_TABLES', `Cannot read the image tables in "${path}": ${why}.`, {
-      hint: 'Name a JSON file like images/cuda.json, which is part of onejob, or omit --tables.',
-      cause,
-    });
+    const hint = 'Name a JSON file like images/cuda.json, which is part of onejob, or omit --tables.';
+    throw new OnejobError('E_IMAGE_TABLES', `Cannot read the image tables in "${path}": ${messageOf(cause)}.`, { hint, cause });
   }
   return parseTables(value, `"${path}"`);
 }

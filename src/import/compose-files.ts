@@ -7,7 +7,7 @@ import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
 import type { Path } from '../config/problem.ts';
 import { isMap } from '../config/values.ts';
-import { attempt } from '../errors.ts';
+import { attempt, messageOf } from '../errors.ts';
 import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { readService } from './service.ts';
 
@@ -177,7 +177,7 @@ function readCompose(file: string, text: string | null, warn: Warn): ComposeFile
     };
     return { file, services, value, heading, line };
   } catch (error) {
-    return no(null, `cannot be read as YAML: ${error instanceof Error ? error.message.split('\n')[0] : String(error)}`);
+    return no(null, `cannot be read as YAML: ${messageOf(error).split('\n')[0]}`);
   }
 }
 

@@ -65,12 +65,9 @@ export class LogFollowers {
     const isOver = (): boolean => reached() || follower.file.closed;
     while (!isOver() && !timeout.signal.aborted) await follower.waiters.next(timeout.signal);
     signal.throwIfAborted();
-    if (!isOver()) {
-      throw new OnejobError('E_GATE_SILENT', `The gate of agent ${agent} did not report "${state}" within ${ms / 1000} s.`, {
-        retry: true,
-      });
-    }
-    return reached();
+    if (isOver()) return reached();
+    const message = `The gate of agent ${agent} did not report "${state}" within ${ms / 1000} s.`;
+    throw new OnejobError('E_GATE_SILENT', message, { retry: true });
   }
 
   /** Waits until all output is kept and passed to the listener, as long as more arrives within `ms`. True if it is complete. */
@@ -117,10 +114,8 @@ export class LogFollowers {
   #tell({ agent, file }: LogFollower): void {
     const hear = this.#options.listener?.(agent) ?? null;
     if (hear === null || this.#told.has(agent)) return;
-    this.#told.set(
-      agent,
-      tellLines(file, hear).catch((error: unknown) => this.#options.failed(agent, error)),
-    );
+    const told = tellLines(file, hear).catch((error: unknown) => this.#options.failed(agent, error));
+    this.#told.set(agent, told);
   }
 }
 

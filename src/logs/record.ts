@@ -66,11 +66,6 @@ export function positionAfter(before: LogPosition, head: RecordHead, bytes: Buff
     case 'note':
       return before;
     case 'position':
-      return {
-        time,
-        atTime,
-        stdout: Number(bytes.readBigUInt64LE(offset)),
-        stderr: Number(bytes.readBigUInt64LE(offset + 8)),
-      };
+      return { time, atTime, stdout: Number(bytes.readBigUInt64LE(offset)), stderr: Number(bytes.readBigUInt64LE(offset + 8)) };
   }
 }

@@ -49,9 +49,8 @@ function refuseForeignFile(path: string): void {
     const head = Buffer.alloc(16);
     const length = readSync(fd, head, 0, 16, 0);
     if (length > 0 && head.toString('latin1') !== 'SQLite format 3\0') {
-      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is not an SQLite database.`, {
-        hint: `Nothing was changed. Move ${path} aside, or give another --state-dir.`,
-      });
+      const hint = `Nothing was changed. Move ${path} aside, or give another --state-dir.`;
+      throw new OnejobError('E_STATE_CORRUPT', `Cannot open ${path}: it is not an SQLite database.`, { hint });
     }
   } finally {
     closeSync(fd);
@@ -59,7 +58,6 @@ function refuseForeignFile(path: string): void {
 }
 
 function wrap(db: DatabaseSync, path: string) {
-  const statements = new Map<string, StatementSync>();
   const begin = db.prepare('BEGIN IMMEDIATE');
   const commit = db.prepare('COMMIT');
   // For sync(). SQLite keeps this one file while a connection is open, and never locks it.
@@ -74,14 +72,7 @@ function wrap(db: DatabaseSync, path: string) {
   };
   return {
     path,
-    /** The statement; each text is prepared once. */
-    prepare(sql: string): StatementSync {
-      const known = statements.get(sql);
-      if (known !== undefined) return known;
-      const made = db.prepare(sql);
-      statements.set(sql, made);
-      return made;
-    },
+    prepare: (sql: string): StatementSync => db.prepare(sql),
     /** Runs `fn` in one transaction; any error rolls it back. @throws OnejobError E_STATE_FULL and the like */
     transaction<T>({ durable }: { readonly durable: boolean }, fn: () => T): T {
       if (db.isTransaction) throw new OnejobError('E_BUG', 'A store transaction was begun inside another one.');
@@ -167,9 +158,7 @@ export function understand<T>({ path }: Reader, what: string, read: () => T): T 
   try {
     return read();
   } catch (error) {
-    throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${messageOf(error)}.`, {
-      hint: 'A newer onejob may have written it. Nothing was changed.',
-      cause: error,
-    });
+    const hint = 'A newer onejob may have written it. Nothing was changed.';
+    throw new OnejobError('E_STATE_CORRUPT', `Cannot read ${what} from ${path}: ${messageOf(error)}.`, { hint, cause: error });
   }
 }

@@ -117,7 +117,6 @@ function cannotMake(dir: string, error: unknown): unknown {
 }
 
 function notOurs(dir: string, why: string): OnejobError {
-  return new OnejobError('E_STATE_DIR', `Cannot use ${dir} as the state directory: ${why}.`, {
-    hint: 'Give an empty directory of your own with --state-dir or ONEJOB_STATE_DIR.',
-  });
+  const hint = 'Give an empty directory of your own with --state-dir or ONEJOB_STATE_DIR.';
+  return new OnejobError('E_STATE_DIR', `Cannot use ${dir} as the state directory: ${why}.`, { hint });
 }

@@ -92,8 +92,6 @@ function pidFile(dir: string): string {
 function isLed(dir: string, cause: unknown): OnejobError {
   const found = leaderOf(dir);
   const who = `${found?.temporary === true ? 'A temporary' : 'Another'} onejob (pid ${found?.pid ?? 'unknown'})`;
-  return new OnejobError('E_STATE_LED', `${who} leads the state directory ${dir}.`, {
-    hint: 'Use that one ("onejob status"), replace it ("onejob down --leave": its jobs go on), or give another --state-dir.',
-    cause,
-  });
+  const hint = 'Use that one ("onejob status"), replace it ("onejob down --leave": its jobs go on), or give another --state-dir.';
+  return new OnejobError('E_STATE_LED', `${who} leads the state directory ${dir}.`, { hint, cause });
 }

@@ -5,17 +5,10 @@
 
 /** The first tables: slots, history and jobs of the own queue. */
 export const first: readonly string[] = [
-  `CREATE TABLE meta (
-    key TEXT PRIMARY KEY,
-    value TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID`,
+  'CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID',
 
   // The times of a slot are of this boot, and mean nothing in another one.
-  `CREATE TABLE slots (
-    key TEXT PRIMARY KEY,
-    boot TEXT NOT NULL,
-    body TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID`,
+  'CREATE TABLE slots (key TEXT PRIMARY KEY, boot TEXT NOT NULL, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
 
   `CREATE TABLE history (
     id INTEGER PRIMARY KEY,
@@ -54,10 +47,7 @@ const devices: readonly string[] = [
   'DROP TABLE IF EXISTS proofs',
 
   // The slots record who holds a device; this is what is known of it while it cannot be seen.
-  `CREATE TABLE devices (
-    uuid TEXT PRIMARY KEY,
-    body TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID`,
+  'CREATE TABLE devices (uuid TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
 
   `CREATE TABLE proofs (
     id INTEGER PRIMARY KEY,
@@ -92,11 +82,7 @@ const services: readonly string[] = [
   ) STRICT, WITHOUT ROWID`,
   "CREATE INDEX registrations_open ON registrations (service, intent_at) WHERE state <> 'removed'",
 
-  `CREATE TABLE service_jobs (
-    id TEXT PRIMARY KEY,
-    seen_at INTEGER NOT NULL,
-    body TEXT NOT NULL
-  ) STRICT, WITHOUT ROWID`,
+  'CREATE TABLE service_jobs (id TEXT PRIMARY KEY, seen_at INTEGER NOT NULL, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
   'CREATE INDEX service_jobs_by_time ON service_jobs (seen_at)',
 ];
 

@@ -113,9 +113,6 @@ export function mayPass(error: unknown): boolean {
 }
 
 export function unread(path: string, cause: unknown): OnejobError {
-  return new OnejobError('E_SANDBOX_UNREAD', `Cannot read ${path} now: ${messageOf(cause)}.`, {
-    hint: 'Look for a failing disk, or a limit on open files.',
-    retry: true,
-    cause,
-  });
+  const hint = 'Look for a failing disk, or a limit on open files.';
+  return new OnejobError('E_SANDBOX_UNREAD', `Cannot read ${path} now: ${messageOf(cause)}.`, { hint, retry: true, cause });
 }

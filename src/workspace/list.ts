@@ -18,9 +18,8 @@ export async function listWorkspace(folder: string) {
   try {
     if (!lstatSync(`${top}/`).isDirectory()) throw new Error('it is not a directory');
   } catch (error) {
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${messageOf(error)}.`, {
-      hint: 'Give a folder with --workspace, or use --no-workspace.',
-    });
+    const hint = 'Give a folder with --workspace, or use --no-workspace.';
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${messageOf(error)}.`, { hint });
   }
   const warnings: string[] = [];
   const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;
