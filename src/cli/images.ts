@@ -177,7 +177,7 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   const { type, agent: kind } = serviceType(service?.type);
   const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
   const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
-  const ground = { bases: [], user: '', agent, owner: 'by-hand' };
+  const ground = { bases: [], agent, owner: 'by-hand' };
   const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());
   if (plan === null) return `# Nothing is built: the image is ${shown}.\n`;
   let below = shown;

@@ -65,11 +65,6 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
   const agents = new Map<string, AgentPackage>();
   let platform: string | null = null;
 
-  const platformOf = async (signal: AbortSignal): Promise<string> => {
-    platform ??= platformFor((await images.version(signal)).Arch);
-    return platform;
-  };
-
   /** What would be built for a wish, and on what. No plan: the base is the image. */
   const prepare = async (wish: ImageWish, progress: Progress, signal: AbortSignal) => {
     const { type, base: reference, packages: names, pull } = wish;
@@ -78,13 +73,14 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
     // Pulled here and not by the build: with the credentials of this host, and before it is decided what to build.
     const found = [];
     for (const image of bases) found.push({ reference: image, ...(await pulls.get({ image, pull } as Recipe, progress, signal)) });
-    let agent = await wish.agent(await platformOf(signal), signal);
+    platform ??= platformFor((await images.version(signal)).Arch);
+    let agent = await wish.agent(platform, signal);
     if (agent !== null && agent.sha256 === null && agent.from.startsWith('/')) {
       // For a file, its content counts, not its name.
       const { sha256 } = await getPackage(agent, { dir: packages }, () => {}, signal);
       agent = { ...agent, sha256 };
     }
-    const ground = { bases: found.map(({ id }) => id), user: found[0]?.user ?? '', agent, owner };
+    const ground = { bases: found.map(({ id }) => id), agent, owner };
     const plan = buildPlan({ type, base: reference, packages: names, dockerfile }, ground, templates);
     const [base = null] = reference === null ? [] : found;
     return { plan, base, agent };
@@ -133,13 +129,11 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
       if (dockerfile === undefined) return null;
       const recipe = recipeOf({ ...wish, dockerfile });
       const made = await engine.labelled([`${imageLabels.recipe}=${recipe}`], signal);
-      const [newest] = onlyNamed(made).toSorted((one, other) => other.created - one.created);
+      const [newest] = onlyNamed(made);
       if (newest === undefined) return null;
       const { reference, id, labels } = newest;
       return { reference, id, agentVersion: labels[imageLabels.agentVersion] ?? null, pull: 'never' };
     },
-
-    prepare,
 
     /** The image of this wish as things are now; built if it does not exist. @throws OnejobError */
     get: async (wish: ImageWish, progress: Progress, signal: AbortSignal): Promise<Built> => {
@@ -161,9 +155,7 @@ export async function createImageBuilder({ environment, owner, packages, warn }:
     /** Images that this installation has built, newest first; `containers` is the number of containers from each. */
     list: async (signal: AbortSignal) => {
       const [made, used] = await Promise.all([engine.labelled([own], signal), engine.inUse(signal)]);
-      return onlyNamed(made)
-        .map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }))
-        .toSorted((one, other) => other.created - one.created);
+      return onlyNamed(made).map((image) => ({ ...image, containers: used.filter((id) => id === image.id).length }));
     },
 
     /** Removes own images without containers, except for those to `keep`, and incomplete builds; returns their references. */
@@ -198,9 +190,12 @@ function on(below: { id: string; user: string } | null, what: Layer['what']): Re
   return { BASE: below.id, ...((what === 'packages' || what === 'needs') && { BASE_USER: below.user || '0' }) };
 }
 
-/** Images with the name that onejob gave them: not incomplete ones, nor those built on one, which have its labels too. */
+/**
+ * Images with the name that onejob gave them, newest first: not incomplete ones, nor those built on one, which have its labels too.
+ */
 function onlyNamed(images: readonly ImageThere[]): (ImageThere & { readonly reference: string })[] {
-  return images.flatMap((image) => {
+  const byAge = images.toSorted((one, other) => other.created - one.created);
+  return byAge.flatMap((image) => {
     const hash = image.labels[imageLabels.hash];
     const reference = image.tags.find((tag) => tag.startsWith('onejob/') && tag.endsWith(`:${hash?.slice(0, 12)}`));
     return hash === undefined || reference === undefined ? [] : [{ ...image, reference }];

@@ -15,7 +15,7 @@ import {
 const templates = readTemplates();
 const agent = { type: 'azure-pipelines', version: '5.278.0', from: 'https://example.org/agent.tar.gz', sha256: 'ab'.repeat(32) };
 const wish: Wish = { type: 'azure-pipelines', base: 'ubuntu:24.04', packages: ['jq', 'git'], dockerfile: null };
-const ground: Ground = { bases: ['sha256:1'], user: '', agent, owner: 'o1' };
+const ground: Ground = { bases: ['sha256:1'], agent, owner: 'o1' };
 const planOf = (more: Partial<Wish> = {}, on: Partial<Ground> = {}) =>
   buildPlan({ ...wish, ...more }, { ...ground, ...on }, templates);
 

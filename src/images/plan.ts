@@ -33,8 +33,6 @@ export interface Wish {
 
 export interface Ground {
   readonly bases: readonly string[];
-  /** User of the base; empty for root. */
-  readonly user: string;
   readonly agent: AgentPackage | null;
   readonly owner: string;
 }

@@ -62,7 +62,7 @@ export function tooNew(found: readonly PublishedImage[], demands: Demands): Publ
   return found.find((image) => early(image) && runs(image, demands) === null) ?? null;
 }
 
-export function oldestDriver({ cuda }: PublishedImage, tables: Tables): string | null {
+export function oldestDriver({ cuda }: Pick<PublishedImage, 'cuda'>, tables: Tables): string | null {
   return tables.toolkits.find((each) => each.cuda === cuda)?.any ?? null;
 }
 
@@ -139,10 +139,10 @@ export function whyNotImage(
     if (compareVersions(cuda, first) < 0) return `has CUDA ${cuda}, but ${first} is the first one that supports ${model} (${name})`;
   }
   const host = hostCuda(inventory, tables);
-  const toolkit = tables.toolkits.find((each) => each.cuda === cuda);
+  const needs = oldestDriver({ cuda }, tables);
   const driver = leadingVersion(inventory.driver);
-  if (driver !== null && toolkit !== undefined && compareVersions(driver, toolkit.any) < 0)
-    return `has CUDA ${cuda}, which needs driver ${toolkit.any} or newer; this host has ${driver}`;
+  if (driver !== null && needs !== null && compareVersions(driver, needs) < 0)
+    return `has CUDA ${cuda}, which needs driver ${needs} or newer; this host has ${driver}`;
   const published = tables.images.find((each) => each.cuda === cuda);
   if (host === null || published === undefined) return null;
   const models = [...new Set(cards.map((card) => card.model))];

@@ -14,7 +14,9 @@ const writeRetry = 1_000;
 interface LogFollowersOptions {
   readonly logs: Pick<LogFolder, 'open' | 'delete' | 'read'>;
   readonly clock: Clock;
+  /** The gate reached `ready` or `released`. */
   readonly state: (agent: AgentId, state: GateState) => void;
+  /** Output cannot be followed or kept at the moment; it is tried again. */
   readonly failed: (agent: AgentId, error: unknown) => void;
   /** Receives each line that a released agent writes to standard error; null: nobody. */
   readonly listener?: (agent: AgentId) => ((line: string) => void) | null;
@@ -140,13 +142,7 @@ const earlyLimit = 1 << 20;
 const nothing = new Uint8Array(0);
 const order: Readonly<Record<GateState, number>> = { silent: 0, ready: 1, released: 2 };
 
-interface LogFollowerEvents {
-  /** The gate reached `ready` or `released`. */
-  readonly state: (agent: AgentId, state: GateState) => void;
-  /** Output cannot be followed or kept at the moment; it is tried again. */
-  readonly failed: (agent: AgentId, error: unknown) => void;
-  readonly pause: (signal: AbortSignal) => Promise<void>;
-}
+type LogFollowerEvents = Pick<LogFollowersOptions, 'state' | 'failed'> & { readonly pause: (signal: AbortSignal) => Promise<void> };
 
 interface Taken {
   readonly chunk: LogChunk;

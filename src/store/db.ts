@@ -125,9 +125,7 @@ const syncFile = promisify(fdatasync);
 function migrate(db: DatabaseSync, path: string): void {
   const row = db.prepare('PRAGMA user_version').get();
   const version = Number(row?.user_version ?? 0);
-  if (version > migrations.length) {
-    throw wrongVersion('open', path, version);
-  }
+  if (version > migrations.length) throw wrongVersion('open', path, version);
   migrations.slice(version).forEach((statements, index) => {
     db.exec('BEGIN IMMEDIATE');
     try {

@@ -39,14 +39,12 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
 }
 
 export function wrongVersion(doing: 'open' | 'read', path: string, version: number): OnejobError {
-  const [code, who, hint] =
-    version > migrations.length
-      ? (['E_STATE_NEWER', 'a newer', 'Install the newer onejob again, or give another --state-dir.'] as const)
-      : ([
-          'E_STATE_OLDER',
-          'an older',
-          'Start a daemon of this version once with "onejob up": it brings the state up to date.',
-        ] as const);
   const versions = `state version ${version}; this onejob supports ${migrations.length}`;
-  return new OnejobError(code, `Cannot ${doing} ${path}: ${who} onejob wrote it (${versions}).`, { hint });
+  const message = (who: string) => `Cannot ${doing} ${path}: ${who} onejob wrote it (${versions}).`;
+  if (version > migrations.length) {
+    const hint = 'Install the newer onejob again, or give another --state-dir.';
+    return new OnejobError('E_STATE_NEWER', message('a newer'), { hint });
+  }
+  const hint = 'Start a daemon of this version once with "onejob up": it brings the state up to date.';
+  return new OnejobError('E_STATE_OLDER', message('an older'), { hint });
 }

@@ -57,17 +57,9 @@ function tarSize(path: string, size: number): number {
 /** The tar's bytes. The packer handles one entry at a time, so its buffer never exceeds that entry. */
 async function* chunks(top: string, entries: readonly Entry[], warn: (line: string) => void): AsyncGenerator<Buffer> {
   const tar = pack();
-  const bytes = tar[Symbol.asyncIterator]() as AsyncIterator<Buffer>;
-  const feeding = feed(tar, top, entries, warn);
   // A failure destroys the packer, so reading from it fails with the same error.
-  feeding.catch((error: unknown) => tar.destroy(error instanceof Error ? error : new Error(String(error))));
-  try {
-    for (let next = await bytes.next(); next.done !== true; next = await bytes.next()) yield next.value;
-    await feeding;
-  } finally {
-    tar.destroy();
-    await feeding.catch(() => {});
-  }
+  feed(tar, top, entries, warn).catch((error) => tar.destroy(error));
+  yield* tar as AsyncIterable<Buffer>;
 }
 
 async function feed(tar: Pack, top: string, entries: readonly Entry[], warn: (line: string) => void): Promise<void> {
