@@ -144,7 +144,9 @@ export class LogFile {
 
   /** Adds a line of onejob's own. @throws OnejobError E_STATE_FULL */
   note(line: string): void {
-    this.#size += this.#write(noteParts(line), this.#size);
+    const text = Buffer.from(`${line}\n`);
+    const head = encodeHead({ type: 'note', time: 0n, atTime: 0, dropped: 0, length: text.length });
+    this.#size += this.#write([head, text], this.#size);
     this.#waiters.wake();
   }
 
@@ -327,11 +329,6 @@ export function deleteLog(path: string): void {
   } catch (error) {
     throw storeFault('delete the log', path, error);
   }
-}
-
-function noteParts(line: string): Uint8Array[] {
-  const text = Buffer.from(`${line}\n`);
-  return [encodeHead({ type: 'note', time: 0n, atTime: 0, dropped: 0, length: text.length }), text];
 }
 
 export type LogFolder = ReturnType<typeof createLogFolder>;
