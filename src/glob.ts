@@ -18,11 +18,6 @@ type One = (letter: string) => boolean;
 type Many = '*';
 type Part = '**' | readonly (One | Many)[];
 
-export interface GlobOptions {
-  /** Whether `{a,b}` means either; otherwise braces are letters. Default true. */
-  readonly braces?: boolean;
-}
-
 /** Why a pattern is invalid, as a clause; null if it is valid. */
 export function globProblem(pattern: string): string | null {
   if (pattern.length > longestPattern) return `it has more than ${longestPattern} letters`;
@@ -32,8 +27,8 @@ export function globProblem(pattern: string): string | null {
   return alternatives(pattern) === null ? `its braces stand for more than ${longestWrittenOut} letters` : null;
 }
 
-/** Returns whether a text matches the pattern. An invalid pattern matches nothing. */
-export function glob(pattern: string, { braces = true }: GlobOptions = {}): (text: string) => boolean {
+/** Returns whether a text matches the pattern. An invalid pattern matches nothing. Without `braces`, braces are letters. */
+export function glob(pattern: string, { braces = true }: { readonly braces?: boolean } = {}): (text: string) => boolean {
   const written = pattern.length > longestPattern ? null : braces ? alternatives(pattern) : [pattern];
   const all = (written ?? []).map((one) => one.split('/').map(parsePart)).map(endOpen);
   return (text) => {

@@ -11,7 +11,7 @@ import { isMap } from '../config/values.ts';
 import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';
-import { configText, type HostConfig, hostConfig, shared } from './host-config.ts';
+import { configText, type HostConfig, hostConfig, type Pool, shared } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
 
 export type Imported = Awaited<ReturnType<typeof importCompose>>;
@@ -72,14 +72,8 @@ function sharedHeading(agents: readonly Agent[]): string[] {
   return alike === undefined || alike[0] === '' ? [] : alike[0].split('\n').slice(0, 8);
 }
 
-type Pool = HostConfig['pools'][number];
-
 /** The config without what the rules refuse. `tell`: reports what that was; the pool is null for other parts. */
-async function fitting(
-  config: HostConfig,
-  env: Environment,
-  tell: (pool: Pool | null, message: string) => void,
-): Promise<HostConfig> {
+async function fitting(config: HostConfig, env: Environment, tell: (pool: Pool | null, message: string) => void) {
   let left = config;
   for (;;) {
     const { services, pools }: HostConfig = left;

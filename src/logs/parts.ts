@@ -18,16 +18,13 @@ export interface Part {
   readonly start: LogPosition;
 }
 
-export interface Shares {
-  readonly first: number;
-  readonly part: number;
-}
+export type Shares = ReturnType<typeof sharesOf>;
 
 /**
  * How a limit is divided. Output below it is kept whole; of more, the beginning and at least a quarter, or 16 MiB, of the end. A
  * part is not much smaller than what is taken over from it, which would otherwise be rewritten for every few bytes.
  */
-export function sharesOf(limit: number, endKept: number): Shares {
+export function sharesOf(limit: number, endKept: number) {
   const part = Math.min(largestPart, Math.ceil(Math.max(limit, endKept) / 4));
   return { first: Math.max(0, limit - 2 * part), part };
 }

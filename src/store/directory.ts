@@ -75,9 +75,8 @@ export function prepareDirectory(dir: string): string {
   const me = process.geteuid?.() ?? 0;
   if (found.uid !== me) throw notOurs(dir, `it belongs to user ${found.uid}, but onejob runs as user ${me}`);
   const real = realpathSync(dir);
-  const filesystem = networkFileSystem(statfsSync(real).type, () =>
-    mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8')),
-  );
+  const mountType = () => mountTypeOf(real, readFileSync('/proc/self/mountinfo', 'utf8'));
+  const filesystem = networkFileSystem(statfsSync(real).type, mountType);
   if (filesystem !== null) {
     throw new OnejobError('E_STATE_NETWORK_FS', `Cannot keep state in ${dir}: it is on a network file system (${filesystem}).`, {
       hint: 'Locks and SQLite are not safe there. Give a directory on a local disk with --state-dir or ONEJOB_STATE_DIR.',

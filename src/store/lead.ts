@@ -7,7 +7,7 @@ import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
 import { z } from 'zod';
-import { attempt, OnejobError } from '../errors.ts';
+import { attempt, hasCode, OnejobError } from '../errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
@@ -63,8 +63,7 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
   } catch (error) {
     db?.close();
     const fault = storeFault('take the lock', path, error);
-    if (!(fault instanceof OnejobError) || fault.code !== 'E_STATE_BUSY') throw fault;
-    throw isLed(dir, error);
+    throw hasCode(fault, 'E_STATE_BUSY') ? isLed(dir, error) : fault;
   }
   const held = db;
   return {
