@@ -15,9 +15,7 @@ export interface ProcessIdentity {
 }
 
 /** Parses a line of /proc/PID/stat; null if it is invalid. The command name in it may contain spaces and brackets. */
-export function parseStat(
-  line: string,
-): (ProcessIdentity & { readonly state: string; readonly parent: number; readonly group: number }) | null {
+export function parseStat(line: string) {
   const pid = Number.parseInt(line, 10);
   const fields = line.slice(line.lastIndexOf(')') + 2).split(' ');
   const [state, parent, start] = [fields[0], fields[1], fields[19]];
