@@ -1,7 +1,6 @@
 /**
  * The daemon's log: one line per event, in JSON for collectors or as text for a terminal.
- *
- * No value that `redact` knows reaches a line, and a closed stream never ends the daemon.
+ * A closed stream never ends the daemon. Secrets are kept out of errors where these are made, not here.
  */
 import type { Writable } from 'node:stream';
 import { OnejobError } from './errors.ts';
@@ -18,8 +17,6 @@ export interface Log {
 export interface LogOptions {
   readonly json: boolean;
   readonly stream: Writable;
-  /** Removes secrets from a text; applied to every string of every line. */
-  readonly redact?: (text: string) => string;
   readonly color?: boolean;
   /** Lays out a line of text; `lead` is its time. */
   readonly layout?: (lead: string, text: string) => string;
@@ -28,14 +25,13 @@ export interface LogOptions {
 type Level = 'info' | 'warn' | 'error';
 
 export function createLog(options: LogOptions): Log {
-  const redact = options.redact ?? ((text) => text);
   // A closed pipe or a full disk under our log must not end running jobs.
   options.stream.on('error', () => {});
   const write = options.json ? jsonLines(options) : humanLines(options);
   const say =
     (level: Level) =>
     (event: string, fields: LogFields = {}): void =>
-      write(level, redact(event), { ...Object(clean(fields, redact, 0)) });
+      write(level, event, { ...Object(clean(fields, 0)) });
   return { info: say('info'), warn: say('warn'), error: say('error') };
 }
 
@@ -65,15 +61,14 @@ function inLine(value: unknown): string {
   return /^[^\s"=]+$/.test(text) || typeof value !== 'string' ? text : JSON.stringify(text);
 }
 
-/** A value for a line: errors by their code and message, strings and keys redacted, depth limited. */
-function clean(value: unknown, redact: (text: string) => string, depth: number): unknown {
-  if (typeof value === 'string') return redact(value);
+/** A value for a line: errors by their code and message, depth limited. */
+function clean(value: unknown, depth: number): unknown {
   if (typeof value === 'bigint') return value.toString();
   if (typeof value !== 'object' || value === null) return value;
   if (depth > 4) return '…';
-  if (Array.isArray(value)) return value.map((each) => clean(each, redact, depth + 1));
+  if (Array.isArray(value)) return value.map((each) => clean(each, depth + 1));
   const fields = value instanceof Error ? fieldsOf(value) : value;
-  return Object.fromEntries(Object.entries(fields).map(([key, each]) => [redact(key), clean(each, redact, depth + 1)]));
+  return Object.fromEntries(Object.entries(fields).map(([key, each]) => [key, clean(each, depth + 1)]));
 }
 
 /** Includes the stack only for unexpected errors. */

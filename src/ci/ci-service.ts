@@ -36,8 +36,6 @@ export interface Registration {
   /** Id at the service; null when the service keeps none. */
   readonly id: string | null;
   readonly script: string;
-  /** Values that must not appear in logs, errors or the store. */
-  readonly redact: readonly string[];
   /** Opens a tar stream for the workspace, before the release; null: there is none. */
   readonly files: (() => Promise<Readable>) | null;
 }

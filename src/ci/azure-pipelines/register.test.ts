@@ -100,8 +100,8 @@ describe('ways', () => {
   it('gives the token to an agent that makes itself known, and knows it by its name once it is seen', async () => {
     const world = await open();
     const one = world.manager({ config: { registration: 'in-agent' } });
-    const { script, id, redact } = await one.register('a1');
-    expect({ id, redact }).toEqual({ id: null, redact: [world.azure.pat] });
+    const { script, id } = await one.register('a1');
+    expect(id).toBeNull();
     expect(script).toMatch(/VSTS_AGENT_INPUT_TOKEN='\w{84}' \.\/config\.sh .*--replace.* <\/dev\/null \|\| exit 1/);
     expect(script.split('\n').at(-1)).toBe('exec ./bin/Agent.Listener run --once');
     expect(world.names()).toHaveLength(1);

@@ -118,7 +118,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         const self: SelfRegistration = { url: config.url, pool: queue, name, token };
         const own =
           way === 'in-agent' ? configuringAgent(script, self) : startingImage(inside.start ?? '', context.workspace, self);
-        return { place, create: async () => ({ id: null, script: own, redact: [token], files: null }) };
+        return { place, create: async () => ({ id: null, script: own, files: null }) };
       }
       const key = await makeKey();
       const says = { ...placeholders.learned(kind.set), ...kind.all, 'Agent.Name': name, 'Agent.ComputerName': context.name };
@@ -129,7 +129,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         async create(inner) {
           const made = await client.addAgent(pool.id, body, inner);
           const files = agentFiles(made, pool, { url: config.url, name, key });
-          return { id: String(made.id), script: readyAgent(script, files), redact: files.map(({ text }) => text), files: null };
+          return { id: String(made.id), script: readyAgent(script, files), files: null };
         },
       };
     },

@@ -68,6 +68,7 @@ it.each<[string, Reply, string]>([
   ['no JSON', page(200, 'OK'), 'E_CI_ANSWER'],
   ['invalid counts', json({ jobs: { queues: { gpu: 7 } } }), 'E_CI_ANSWER'],
   ['a refusal', json({ message: 'No permission: read_metrics' }, 403), 'E_CI_DENIED'],
+  ['a refusal that repeats the token', json({ message: 'Unknown token bkct_secret' }, 403), 'E_CI_DENIED'],
   ['a failure', json({ message: 'oops' }, 500), 'E_CI_UNREACHABLE'],
   ['an answer without end', (_, response) => void response.end(Buffer.alloc(9 << 20, 32)), 'E_CI_UNREACHABLE'],
 ])('%s is told as what it is, without the token', async (_, reply, code) => {

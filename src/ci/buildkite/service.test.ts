@@ -45,7 +45,6 @@ describe('a waiting job', () => {
     take(one, 'job-1');
     expect(one.jobs.next('ci', 'ci/1')).toBeNull();
     const made = await one.service.register(one.context('a1', 'job-1'), patient);
-    expect(made.redact).toContain('bkjat_job-1');
     expect(made.script).toContain("export BUILDKITE_AGENT_ACQUIRE_JOB='job-1'");
     expect(made.script).toContain("export BUILDKITE_AGENT_TOKEN='bkjat_job-1'");
     expect(made.script).toContain("export BUILDKITE_AGENT_ENDPOINT='https://agent.example/v3'");
@@ -414,7 +413,6 @@ describe('an untrusted job', () => {
     expect(made.script).toContain("export BUILDKITE_AGENT_ENDPOINT='http://172.18.0.1:7070/v3'");
     expect(made.script).toMatch(/BUILDKITE_AGENT_TOKEN='ojf_[\w-]+'/);
     expect(made.script).not.toMatch(/bkjat_|agent\.example/);
-    expect(made.redact).toEqual(['bkjat_job-1', expect.stringMatching(/^ojf_/)]);
   });
 
   it('waits where there is no filter', async () => {

@@ -280,7 +280,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         filtered === null ? once : filtered.seal.close(sealed({ token: once, job, build: facts.buildId }, pool.timeout));
       const endpoint = filtered === null ? config.endpoint : `http://${filtered.authority}/${buildkiteRules.root}`;
       const script = scriptFor(context, pool, { token, endpoint, isFiltered: filtered !== null, job }, { note: why, secrets });
-      return { id: null, script, redact: [once, token, ...secrets.map(({ value }) => value)], files: null };
+      return { id: null, script, files: null };
     },
     async ending({ job, why, released }) {
       // A job that has not begun goes back.

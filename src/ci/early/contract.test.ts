@@ -85,7 +85,7 @@ function openHatch(hatch: Hatch, store: Store, live: ReadonlySet<string>): CiSer
         place,
         async create() {
           const { id } = await hatch.add(name);
-          return { id, script: `exec hatch-agent ${id}`, redact: [], files: null };
+          return { id, script: `exec hatch-agent ${id}`, files: null };
         },
       }),
       find: (which) =>

@@ -172,7 +172,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot start job ${job.id}: its workspace ${workspace} is gone.`, { hint });
       }
       const script = jobScript(context.workspace, { env: jobEnvironment(job, context), command: request.command });
-      return { id: null, script, redact: [], files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
+      return { id: null, script, files: workspace === null ? null : async () => spool.openWorkspace(workspace) };
     },
     async settle(context, files, signal, hurry) {
       const job = context.job === null ? null : index.get(context.job);

@@ -2,7 +2,7 @@ import { expect, it } from 'vitest';
 import type { Registration } from '../../ci/ci-service.ts';
 import { Registrations } from './registrations.ts';
 
-const made = (id: string): Registration => ({ id, script: '', redact: [], files: null });
+const made = (id: string): Registration => ({ id, script: '', files: null });
 const patient = new AbortController().signal;
 
 it('registers ahead, once, what is taken later', async () => {

@@ -151,7 +151,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
       const token = (await parts.token()).trim();
       const { endpoint } = config;
       const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });
-      return { id: null, script, redact: [token], files: null };
+      return { id: null, script, files: null };
     },
     listen(agent) {
       wait(agent, config.bootTimeout, () => sayIfSilent(agent));
