@@ -27,11 +27,13 @@ interface Options {
   readonly auto?: boolean;
   /** What is built. */
   readonly recipe?: { readonly base: string; readonly packages: readonly string[] };
+  /** Whether sandboxes are made from images; default true. */
+  readonly images?: boolean;
   /** An adopted standby, made from this. */
   readonly standby?: string;
 }
 
-function loop({ count = 1, auto = false, recipe, standby }: Options) {
+function loop({ count = 1, auto = false, recipe, standby, images: hasImages = true }: Options) {
   const devices = { ...oneDevice, count };
   const config = {
     ...{ name: 'gpu', service: 'own', devices, standby: true, standbyMaxAge: 1e9, stopGrace: 0 },
@@ -42,7 +44,7 @@ function loop({ count = 1, auto = false, recipe, standby }: Options) {
   let answer = async ({ image }: Recipe): Promise<string | null> => `of ${image}`;
   const runtime = {
     name: 'docker',
-    capabilities: { images: true },
+    capabilities: { images: hasImages },
     fingerprint: (one: Recipe) => {
       asked.push(one.image);
       return answer(one);
@@ -162,6 +164,18 @@ test('a pool without devices does not wait, and no driver matters to it', async 
   it.fingerprints.looked(recent);
   await it.settle();
   expect([it.standby(), it.pool.pause.any]).toMatchObject([{ agent: 'adopted' }, false]);
+});
+
+test('a runtime without images is asked again only when the driver has changed', async () => {
+  const it = loop({ images: false });
+  it.fingerprints.looked(old);
+  await it.settle();
+  for (let times = 0; times < 3; times++) await it.refresh();
+  expect(it.asked).toHaveLength(1);
+  it.fingerprints.looked(recent);
+  await it.settle();
+  await it.refresh();
+  expect(it.asked).toHaveLength(2);
 });
 
 describe('an image that could not be had', () => {

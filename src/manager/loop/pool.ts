@@ -123,6 +123,10 @@ export class Pool {
     this.#fingerprints.set(this.#groupOf(key), fingerprint);
   }
 
+  knows(key: string): boolean {
+    return this.#fingerprints.has(this.#groupOf(key));
+  }
+
   /** Forgets the fingerprints, because they have changed and are unknown. */
   forget(): void {
     this.#fingerprints.clear();
