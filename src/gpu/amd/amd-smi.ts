@@ -1,5 +1,4 @@
-/** `amd-smi list`, `static`, `metric` and `process`, as JSON or text. Each has a part; keys and nesting differ by release. */
-import { computing, type GpuProcess } from '../inventory.ts';
+/** `amd-smi list`, `static` and `metric`, as JSON. Each has a part; keys and nesting differ by release. */
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, textOf } from '../said.ts';
 import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
@@ -20,30 +19,6 @@ export function readAmdSmi(cards: readonly Fields[]): AmdReading {
   return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(cardOf));
 }
 
-/** The text that amd-smi prints without `--json`, as the objects that it would have printed; null for any other text. */
-export function amdSmiText(text: string): readonly Fields[] | null {
-  const cards: Record<string, unknown>[] = [];
-  let open: { readonly depth: number; readonly fields: Record<string, unknown> }[] = [];
-  for (const [, indent = '', key = '', value = ''] of text.matchAll(/^( *)([A-Z][A-Z0-9_ ]*):[ \t]*(.*)$/gm)) {
-    if (indent === '') {
-      open = [];
-      if (key !== 'GPU') continue;
-      const card = { gpu: value.trim() };
-      cards.push(card);
-      open = [{ depth: 0, fields: card }];
-      continue;
-    }
-    open = open.filter(({ depth }) => depth < indent.length);
-    const parent = open.at(-1);
-    if (parent === undefined) continue;
-    const name = key.trim().toLowerCase().replaceAll(' ', '_');
-    const fields: Record<string, unknown> = {};
-    if (!Object.hasOwn(parent.fields, name)) parent.fields[name] = value.trim() === '' ? fields : value.trim();
-    if (value.trim() === '') open = [...open, { depth: indent.length, fields }];
-  }
-  return amdSmiCards(cards);
-}
-
 function cardOf(card: Fields): AmdCard {
   const used = mebibytes(at(card, 'mem_usage', 'used_vram'), 'MB');
   const uncorrected = countOf(at(card, 'ecc', 'total_uncorrectable_count') ?? at(card, 'ecc', 'total_uncorrectable'));
@@ -60,7 +35,6 @@ function cardOf(card: Fields): AmdCard {
     renderMinor: countOf(/^renderD(\d+)$/.exec(textOf(card.render) ?? '')?.[1]),
     ecc: eccOf(at(card, 'ras', 'ecc_block_state') ?? at(card, 'ras', 'ecc_block')),
     uncorrectedErrors: uncorrected,
-    processes: processesOf(card.process_list),
     live: used !== null || uncorrected !== null,
   };
 }
@@ -75,19 +49,4 @@ function eccOf(blocks: unknown): boolean | null {
 function driverOf(value: unknown): string | null {
   const text = textOf(value);
   return text === null ? null : (/^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(text)?.[1] ?? null);
-}
-
-/** One entry per process, or one that says that there are none. */
-function processesOf(list: unknown): readonly GpuProcess[] | null {
-  if (!Array.isArray(list)) return null;
-  const found: GpuProcess[] = [];
-  for (const entry of list) {
-    const info = isFields(entry) ? (entry.process_info ?? entry) : entry;
-    if (typeof info === 'string' && /^no running process/i.test(info)) continue;
-    const pid = countOf(at(info, 'pid'));
-    if (pid === null || pid === 0) return null;
-    const memory = at(info, 'memory_usage', 'vram_mem') ?? at(info, 'mem_usage') ?? at(info, 'mem');
-    found.push(computing(pid, textOf(at(info, 'name')), mebibytes(memory, 'B')));
-  }
-  return found;
 }

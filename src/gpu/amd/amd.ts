@@ -1,23 +1,22 @@
-/** AMD's cards from the output of `rocm-smi` and `amd-smi`. No text makes it throw. */
+/** AMD's cards from the JSON of `rocm-smi` and `amd-smi`. No text makes it throw. */
 import { finding, printed } from '../finding.ts';
 import type { Inventory } from '../inventory.ts';
 import { jsonIn } from '../said.ts';
-import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
+import { amdSmiCards, readAmdSmi } from './amd-smi.ts';
 import { amdHost, askAgain } from './host.ts';
 import { type AmdReading, readingOf } from './reading.ts';
-import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
+import { isRocmSmi, readRocmSmi } from './rocm-smi.ts';
 
-/** Banners and errors of AMD's tools, without a card. */
+/** Banners and errors of AMD's tools, and how a card begins in what they print without `--json`, which is not read. */
 const ours =
-  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b/im;
+  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b|^GPU(?:\[\d+\]\s*: |: \d+\s*\n {2,}\w+:)/im;
 
 /** Whether a text is the output of one of AMD's tools, complete or not. */
 export function looksLikeAmd(text: string): boolean {
   if (ours.test(text)) return true;
   const { values, torn } = jsonIn(text);
   if (values.some((value) => isRocmSmi(value) || amdSmiCards(value) !== null)) return true;
-  if (torn && /"card\d+":\s*\{|"gpu_data":\s*\[|"asic":\s*\{/.test(text)) return true;
-  return rocmSmiText(text) !== null || amdSmiText(text) !== null;
+  return torn && /"card\d+":\s*\{|"gpu_data":\s*\[|"asic":\s*\{/.test(text);
 }
 
 /** The host whose AMD tools printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
@@ -32,10 +31,6 @@ export function readAmd(text: string): readonly AmdReading[] {
     if (cards !== null) return [readAmdSmi(cards)];
     return isRocmSmi(value) ? [readRocmSmi(value)] : [];
   });
-  const rocm = readings.length > 0 ? null : rocmSmiText(text);
-  const smi = readings.length > 0 ? null : amdSmiText(text);
-  if (rocm !== null) readings.push(readRocmSmi(rocm));
-  if (smi !== null) readings.push(readAmdSmi(smi));
   if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is incomplete: it ends early.', askAgain));
   if (readings.length > 0) return readings;
   if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text)) {

@@ -1,4 +1,4 @@
-/** `rocm-smi`, as JSON or text. Keys differ by release and contain units; recordings from ROCm 2 to 6 are in test/fixtures/gpu. */
+/** `rocm-smi --json`. Keys differ by release and contain units; recordings from ROCm 2 to 6 are in test/fixtures/gpu. */
 import { computing, type GpuProcess } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import { at, countOf, type Fields, isFields, mebibytes, numberOf, textOf } from '../said.ts';
@@ -18,24 +18,6 @@ export function readRocmSmi(value: Fields): AmdReading {
   const processes = processesOf(system, named.length);
   const cards = named.map(({ index, fields }) => ({ ...cardOf(index, fields), processes }));
   return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
-}
-
-/** A line of the text: `GPU[0] : PCI Bus: 0000:26:00.0`. */
-const line = /^GPU\[(\d{1,4})\]\s*:\s*([^:\n]+):[ \t]*(.*)$/gm;
-
-/** The same values as in JSON; null when there is no such line, as in the table without options. */
-export function rocmSmiText(text: string): Fields | null {
-  const cards = new Map<string, Map<string, string>>();
-  for (const [, index = '', key = '', value = ''] of text.matchAll(line)) {
-    const name = `card${Number(index)}`;
-    const card = cards.get(name) ?? new Map<string, string>();
-    if (!card.has(key.trim())) card.set(key.trim(), value.trim());
-    cards.set(name, card);
-  }
-  if (cards.size === 0) return null;
-  const driver = /^Driver version:[ \t]*(\S+)/m.exec(text)?.[1];
-  const system = driver === undefined ? {} : { system: { 'Driver version': driver } };
-  return { ...Object.fromEntries([...cards].map(([name, card]) => [name, Object.fromEntries(card)])), ...system };
 }
 
 function cardOf(index: number, fields: Fields): AmdCard {

@@ -73,9 +73,12 @@ function notListed(card: PciCard): GpuFinding {
   return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
 }
 
+/** How the table, the CSV and the list of processes begin that `xpu-smi` prints without `-j`, which are not read. */
+const asText = /^(?:\| Device ID |Device ID,|PID\s+Command\s+DeviceID\b)/m;
+
 /** Whether a text is the output of `xpu-smi`, complete or not. */
 export function looksLikeIntel(text: string): boolean {
-  return readXpuSmi(text) !== null;
+  return asText.test(text) || readXpuSmi(text) !== null;
 }
 
 /** The host whose `xpu-smi` printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
