@@ -1,6 +1,6 @@
 /**
- * What NVIDIA's kernel module writes about GPUs to the kernel log, from `dmesg` in any of its time formats, `journalctl -k`, or
- * records of `/dev/kmsg`. Pure. Only lines that the kernel itself wrote count: programs can write to the log too.
+ * What NVIDIA's kernel module writes about GPUs to the kernel log, from records of `/dev/kmsg`. Pure. Only records that the kernel
+ * itself wrote count: programs can write to the log too.
  */
 import { normalPci } from './pci.ts';
 
@@ -15,10 +15,10 @@ export interface KernelEvent {
   readonly computeInstance: number | null;
   /** The text, on one line, without its time. */
   readonly text: string;
-  /** Seconds since boot; null where the log has another kind of time, or none. */
-  readonly at: number | null;
-  /** Number of the record since boot (`/dev/kmsg` only). */
-  readonly seq: number | null;
+  /** Seconds since boot. */
+  readonly at: number;
+  /** Number of the record since boot. */
+  readonly seq: number;
 }
 
 /** A place in the log: the last record before it, and when that was, in seconds since boot. */
@@ -27,11 +27,9 @@ export interface KernelMark {
   readonly at: number | null;
 }
 
-/** Whether an event came after a mark. One without a known place did. */
+/** Whether an event came after a mark. It came after an unknown one. */
 export function isAfter(event: KernelEvent, mark: KernelMark): boolean {
-  if (event.seq !== null && mark.seq !== null) return event.seq > mark.seq;
-  if (event.at !== null && mark.at !== null) return event.at >= mark.at;
-  return true;
+  return mark.seq === null ? mark.at === null || event.at >= mark.at : event.seq > mark.seq;
 }
 
 /** `domain:bus:device` in lower case, from any spelling of tools and drivers, such as `00000000:01:00.0`; null for other texts. */
@@ -45,7 +43,7 @@ const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a
 const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
 const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
 
-/** Takes one line after the other, since some messages span several lines; returns the events that the line completes. */
+/** Takes one record after the other, since some messages span several lines; returns the events that the record completes. */
 export function createKernelParser(): (line: string) => KernelEvent[] {
   /** The beginning of a message about a GPU that is not complete yet. */
   let begun: { readonly pciId: string; readonly head: Head; readonly text: string; readonly left: number } | null = null;
@@ -78,14 +76,9 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
   };
 
   return (line) => {
-    const record = /^(\d{1,6}),(\d{1,15}),(\d{1,18}),[^;]*;(.*)$/.exec(line);
-    if (record === null) {
-      const { head, body } = unstamp(line);
-      return read(head, body, line);
-    }
-    const [, priority, seq, microseconds, text = ''] = record;
+    const [, priority, seq, microseconds, text = ''] = /^(\d{1,6}),(\d{1,15}),(\d{1,18}),[^;]*;(.*)$/.exec(line) ?? [];
     // Facility 0 is the kernel; a program's record has another one (Documentation/ABI/testing/dev-kmsg).
-    if (Number(priority) >> 3 !== 0) return [];
+    if (priority === undefined || Number(priority) >> 3 !== 0) return [];
     const head = { seq: Number(seq), at: Number(microseconds) / 1e6 };
     // Only the module's own records have more lines: others may contain text that a job chose, such as a path.
     const lines = text.startsWith('NVRM: ') ? decode(text).split('\n') : [text];
@@ -98,21 +91,7 @@ function decode(text: string): string {
   return text.replace(/\\x([0-9a-f]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
 }
 
-interface Head {
-  readonly at: number | null;
-  readonly seq: number | null;
-}
-
-/** The rest of a line after its time and `NVRM:`; `body` null for a line that is not the module's. */
-function unstamp(line: string): { head: Head; body: string | null } {
-  const found = /^(.{0,120}?)NVRM:\s+(.*)$/.exec(line.trimEnd());
-  const before = found?.[1] ?? '';
-  const none = { at: null, seq: null };
-  // After the time of dmesg, or the word "kernel:" of a journal, where a program's line has the program's name.
-  if (found === null || !/(?:^|\]|\bkernel:|\d)\s*$/.test(before)) return { head: none, body: null };
-  const seconds = /\[\s*(\d{1,12}\.\d{1,9})\]/.exec(before)?.[1];
-  return { head: { at: seconds === undefined ? null : Number(seconds), seq: null }, body: (found[2] ?? '').trim() };
-}
+type Head = Pick<KernelEvent, 'at' | 'seq'>;
 
 function make(kind: KernelEvent['kind'], pciId: string, head: Head, body: string): KernelEvent {
   // A program chooses its own name, and the driver prints it.
