@@ -5,6 +5,7 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { formatBytes } from '../config/units.ts';
 import type { AgentId } from '../core/slot.ts';
 import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
@@ -214,14 +215,9 @@ export function describeHolder(held: Holder, wall: number): string {
   const command = held.command ?? `process ${held.pid}`;
   const parts = [held.user === null ? command : `${held.user}: ${command}`];
   if (held.container !== null) parts.push(`container ${held.container.slice(0, 12)}`);
-  if (held.memoryMiB !== null) parts.push(formatMiB(held.memoryMiB));
+  if (held.memoryMiB !== null) parts.push(formatBytes(held.memoryMiB * 2 ** 20));
   if (held.since !== null) parts.push(`since ${formatTime(held.since, wall)}`);
   return parts.join(', ');
-}
-
-/** `38 MiB`, `9.2 GiB`. */
-export function formatMiB(mib: number): string {
-  return mib < 1024 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
 }
 
 /** `14:02`; with the date if that is not the day of `wall`. In the host's time zone. */

@@ -31,12 +31,12 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
   expect(await room.findings()).toMatchObject([
     {
       level: 'error',
-      message: expect.stringContaining('The largest items in it: artifacts 3 MiB, logs 2 MiB.'),
+      message: expect.stringContaining('The largest items in it: artifacts 3.0 MiB, logs 2.0 MiB.'),
       hint: expect.stringContaining('"onejob jobs prune"'),
     },
   ]);
   Object.assign(disk, { size: 2 ** 20, free: 50_000 });
-  expect(room.problem()).toContain('until 51 KiB are free');
+  expect(room.problem()).toContain('until 51.2 KiB are free');
 });
 
 test.skipIf(lacks('mount', 'root'))('a chatty job leaves room on a small disk, and is kept again once there is some', async () => {
