@@ -5,6 +5,7 @@
 import { builtInTables } from '../../images/tables.ts';
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
+import { isInMigMode } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
@@ -129,7 +130,7 @@ function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: 
     const message = `${which} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
     doubt('mig-uuids-unknown', message, 'Record "nvidia-smi -L" as well.');
   }
-  const isEmpty = instances.length === 0 && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
+  const isEmpty = instances.length === 0 && isInMigMode(device);
   const seen = instances.filter((each) => each.isSeen).length;
   if (reading.depth === 'state' && seen < instances.length) {
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;
