@@ -30,16 +30,8 @@ export interface ProcessOwner {
   readonly mark: AgentId | null;
 }
 
-interface ProcessFiles {
-  /** Default `/proc`. */
-  readonly proc?: string;
-  /** Default `/etc/passwd`. */
-  readonly passwd?: string;
-}
-
 /** The owners of these pids, without processes that are gone or hidden. Never throws. */
-export function ownersOf(pids: Iterable<number>, files: ProcessFiles = {}): Map<number, ProcessOwner> {
-  const { proc = '/proc', passwd = '/etc/passwd' } = files;
+export function ownersOf(pids: Iterable<number>, { proc = '/proc', passwd = '/etc/passwd' } = {}): Map<number, ProcessOwner> {
   const owners = new Map<number, ProcessOwner>();
   const wanted = new Set(pids);
   if (wanted.size === 0) return owners;

@@ -4,7 +4,7 @@
  * (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
-import { byCard, movedCard } from '../cards.ts';
+import { byCard, differing } from '../cards.ts';
 import { finding, printed, withFindings } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
 import type { PciCard } from '../pci.ts';
@@ -93,12 +93,10 @@ export function intelInventory(texts: readonly string[]): Inventory {
   if (odd !== undefined) say('error', 'not-understood', `xpu-smi printed ${printed(odd)}.`);
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is incomplete: it ends early.');
-  const moved = movedCard(outputs.flatMap((output) => output.cards));
-  if (moved !== null) {
-    say('error', 'recordings-differ', `These are recordings of different hosts: card ${moved.index} is at two addresses.`);
-    return { ...noGpus, complete: false, findings };
-  }
-  const { groups, without } = byCard(outputs.map(({ cards }) => ({ source: 'xpu-smi', cards })));
+  const readings = outputs.map(({ cards }) => ({ source: 'xpu-smi', cards }));
+  const clash = differing(readings);
+  if (clash !== null) return { ...noGpus, complete: false, findings: [...findings, clash] };
+  const { groups, without } = byCard(readings);
   if (without > 0) {
     const who = without === 1 ? 'An Intel card has' : `${without} Intel cards have`;
     say('warning', 'no-identity', `${who} no PCI address in this output, so onejob cannot tell which is which.`);

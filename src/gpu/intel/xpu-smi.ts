@@ -16,22 +16,10 @@ export interface IntelCard {
   readonly health: readonly { readonly part: string; readonly status: string; readonly description: string | null }[];
 }
 
-/** A process on the card with this number. */
-interface IntelProcess {
-  readonly index: number;
-  readonly process: GpuProcess;
-}
+export type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
 
-export interface XpuOutput {
-  readonly cards: readonly IntelCard[];
-  /** null when the output does not list processes. */
-  readonly processes: readonly IntelProcess[] | null;
-  readonly list: boolean;
-  readonly torn: boolean;
-}
-
-/** null when the text is not from this tool. */
-export function readXpuSmi(text: string): XpuOutput | null {
+/** null when the text is not from this tool. `processes`, with the numbers of their cards: null when it does not list them. */
+export function readXpuSmi(text: string) {
   const { values, torn } = jsonIn(text);
   const found = values.flatMap(objectsIn).filter(isCard);
   const list = values.some((value) => isFields(value) && Array.isArray(value.device_list));
@@ -74,14 +62,13 @@ function cardOf(fields: Fields): IntelCard {
   };
 }
 
-/** null when the output does not list processes. */
-function processObjects(values: readonly unknown[]): readonly IntelProcess[] | null {
+function processObjects(values: readonly unknown[]) {
   const list = values.map((value) => at(value, 'device_util_by_proc_list')).find(Array.isArray);
   return list?.filter(isFields).flatMap(processOf) ?? null;
 }
 
 /** Sizes are in units of 1000 bytes (intel/xpumanager, cli/src/lib_core_stub.cpp). */
-function processOf(fields: Fields): IntelProcess[] {
+function processOf(fields: Fields): { index: number; process: GpuProcess }[] {
   const [pid, index, kilobytes] = [countOf(fields.process_id), countOf(fields.device_id), countOf(fields.mem_size)];
   const name = textOf(fields.process_name);
   // The tool lists itself on every card.
