@@ -31,7 +31,7 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
   expect(await room.findings()).toMatchObject([
     {
       level: 'error',
-      message: expect.stringContaining('The largest items in it: artifacts 3.0 MiB, logs 2.0 MiB.'),
+      message: expect.stringContaining('The largest items in it: artifacts 3 MiB, logs 2 MiB.'),
       hint: expect.stringContaining('"onejob jobs prune"'),
     },
   ]);
