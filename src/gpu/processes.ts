@@ -7,6 +7,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { formatBytes } from '../config/units.ts';
 import type { AgentId } from '../core/slot.ts';
+import { attempt } from '../errors.ts';
 import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
 import { mayBeOn } from './mig.ts';
@@ -227,9 +228,5 @@ function printable(name: string): string {
 }
 
 function read(path: string): string | null {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch {
-    return null;
-  }
+  return attempt(() => readFileSync(path, 'utf8'));
 }

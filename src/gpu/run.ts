@@ -10,7 +10,7 @@ import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
-import { codeOf } from '../errors.ts';
+import { attempt, codeOf } from '../errors.ts';
 import { allPids, type ProcessIdentity, parseStat } from '../system/process-identity.ts';
 
 /** The answer of a GPU vendor's tool, live or in a recording. */
@@ -179,12 +179,9 @@ async function isExecutable(file: string): Promise<boolean> {
   return found?.isFile() === true;
 }
 
+/** Does nothing if it has ended by itself. */
 export function killGroup(group: number): void {
-  try {
-    process.kill(-group, 'SIGKILL');
-  } catch {
-    // It has ended by itself.
-  }
+  attempt(() => process.kill(-group, 'SIGKILL'));
 }
 
 /** Whether the process, or another of its group, is still there. One that cannot be read counts as there. */
@@ -198,20 +195,13 @@ function lives({ pid, start }: ProcessIdentity): boolean {
     return codeOf(error) !== 'ESRCH';
   }
   // Zombies answer too, for ever where process 1 does not reap them.
-  try {
-    return allPids().some((other) => {
-      const found = statOf(other);
-      return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
-    });
-  } catch {
-    return true;
-  }
+  const isLive = (other: number): boolean => {
+    const found = statOf(other);
+    return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
+  };
+  return attempt(() => allPids().some(isLive)) ?? true;
 }
 
 function statOf(pid: number): ReturnType<typeof parseStat> {
-  try {
-    return parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8'));
-  } catch {
-    return null;
-  }
+  return attempt(() => parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8')));
 }

@@ -10,7 +10,7 @@ import { turn } from '../../clock.ts';
 import { formatBytes } from '../../config/units.ts';
 import { cachePath, isNamed } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import { codeOf, toFailure } from '../../errors.ts';
+import { codeOf, messageOf, toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
@@ -337,7 +337,7 @@ function moveAside(from: string, entries: readonly CacheEntry[], trash: string, 
       moved.add(entry.name);
     } catch (error) {
       if (codeOf(error) === 'ENOENT') moved.add(entry.name);
-      else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
+      else failure = messageOf(error).replace(/, (rename|mkdir) '.*$/s, '');
     }
   }
   return { bytes, moved, failure, isInterrupted: false };

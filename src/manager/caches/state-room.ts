@@ -3,6 +3,7 @@ import { statfsSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { formatBytes } from '../../config/units.ts';
+import { attempt } from '../../errors.ts';
 import type { Finding } from '../../finding.ts';
 
 export interface StateRoomParts {
@@ -73,10 +74,6 @@ export async function sizeOf(path: string, isFolder = false): Promise<number> {
 }
 
 function diskOf(dir: string): { readonly size: number; readonly free: number } | null {
-  try {
-    const { bsize, blocks, bavail } = statfsSync(dir);
-    return { size: blocks * bsize, free: bavail * bsize };
-  } catch {
-    return null;
-  }
+  const disk = attempt(() => statfsSync(dir));
+  return disk && { size: disk.blocks * disk.bsize, free: disk.bavail * disk.bsize };
 }
