@@ -12,7 +12,6 @@ export interface KernelEvent {
   readonly xid: number | null;
   /** MIG instance that the driver blames, as it numbers it. */
   readonly gpuInstance: number | null;
-  readonly computeInstance: number | null;
   /** The text, on one line, without its time. */
   readonly text: string;
   /** Seconds since boot. */
@@ -40,7 +39,7 @@ export function pciPlace(address: string): string | null {
 }
 
 const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?`;
-const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
+const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d{1,6})\b`);
 const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
 
 /** Takes one record after the other, since some messages span several lines; returns the events that the record completes. */
@@ -59,11 +58,11 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
     if (body === null) return [];
     const xid = xidLine.exec(body);
     if (xid !== null) {
-      const [, at = '', gpuInstance, computeInstance, number] = xid;
+      const [, at = '', gpuInstance, number] = xid;
       const pciId = pciPlace(at);
       if (pciId === null) return [];
-      const blamed = { gpuInstance: numberOr(gpuInstance), computeInstance: numberOr(computeInstance) };
-      return [{ ...make('xid', pciId, head, body), xid: Number(number), ...blamed }];
+      const blamed = gpuInstance === undefined ? null : Number(gpuInstance);
+      return [{ ...make('xid', pciId, head, body), xid: Number(number), gpuInstance: blamed }];
     }
     const pciId = pciPlace(gpuLine.exec(body)?.[1] ?? '');
     if (pciId === null) return [];
@@ -97,9 +96,5 @@ function make(kind: KernelEvent['kind'], pciId: string, head: Head, body: string
   // A program chooses its own name, and the driver prints it.
   const printable = body.replace(/\s+/g, ' ').replace(/[^\x20-\x7e]/g, '?');
   const text = printable.replace(/^(NVRM: )?/, 'NVRM: ').slice(0, 400);
-  return { kind, pciId, xid: null, gpuInstance: null, computeInstance: null, text, ...head };
-}
-
-function numberOr(text: string | undefined): number | null {
-  return text === undefined ? null : Number(text);
+  return { kind, pciId, xid: null, gpuInstance: null, text, ...head };
 }

@@ -49,7 +49,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
   let running: Promise<KernelLook> | null = null;
 
   const keep = (event: KernelEvent): void => {
-    const key = [event.kind, event.pciId, event.xid, event.gpuInstance, event.computeInstance].join(' ');
+    const key = [event.kind, event.pciId, event.xid, event.gpuInstance].join(' ');
     events.delete(key);
     events.set(key, event);
     if (events.size <= mostEvents) return;

@@ -161,7 +161,7 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
   };
   return {
     devices: (): DeviceView[] => deviceViews(known().registry, slots()),
-    change(name: string, change: DeviceChange): DeviceAnswer {
+    changeDevice(name: string, change: DeviceChange): DeviceAnswer {
       const { registry } = known();
       const before = registry.find(name);
       if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
