@@ -157,7 +157,7 @@ function isOn(config: string): boolean {
   return value !== '' && value !== '0' && value.toLowerCase() !== 'false';
 }
 
-/** `Unattended-Upgrade::Package-Blacklist:: "nvidia-";`: regular expressions that a name begins with, unless only Python knows them. */
+/** `Unattended-Upgrade::Package-Blacklist:: "nvidia-";`: how a name begins, without regular expressions that only Python knows. */
 function exceptionsIn(config: string): RegExp[] {
   const texts = config.matchAll(/^Unattended-Upgrade::Package-Blacklist::\S* "([^"\n]{1,200})";$/gm);
   return [...texts].flatMap(([, text = '']) => attempt(() => new RegExp(`^(?:${text})`)) ?? []);

@@ -72,8 +72,8 @@ interface RunnerOptions {
 export const vendorFolders: readonly string[] = ['/opt/rocm/bin', '/usr/lib/wsl/lib'];
 
 /**
- * nvidia-smi maps memory for each descriptor it might have: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). Node raises
- * its own limit to the highest allowed, and children inherit that.
+ * nvidia-smi maps memory for each descriptor it might have: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). Node
+ * raises its own limit to the highest allowed, and children inherit that.
  */
 const limited = 'ulimit -n 65536 2>/dev/null; exec "$0" "$@"';
 

@@ -72,7 +72,7 @@ export const hostFinding = (code: string, message = 'It failed.'): GpuFinding =>
   message,
   hint: null,
 });
-/** Events of records of `/dev/kmsg`, or of what `dmesg` prints of them: it indents or leaves alone the further lines of a record. */
+/** Events of records of `/dev/kmsg`, or of what `dmesg` prints of them: it indents the further lines of a record, or none. */
 export function parseKernelLog(text: string): KernelEvent[] {
   const asRecord = (line: string, at: number): string => {
     const [, seconds = '0', said = ''] = /^(?:\[ *(\d+\.\d+)\] |\[\w[^\]]*\] |(?=NVRM))(.*)$/s.exec(line) ?? [];

@@ -54,8 +54,8 @@ function trouble(code: string, message: string, hint: string): AmdReading {
 const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
 
 /**
- * The cards of a JSON value that `amd-smi list`, `static` or `metric` printed; null when it is something else. Each has a part; keys
- * and nesting differ by release.
+ * The cards of a JSON value that `amd-smi list`, `static` or `metric` printed; null when it is something else. Each has a part;
+ * keys and nesting differ by release.
  */
 function amdSmiCards(value: unknown): readonly Fields[] | null {
   const list = Array.isArray(value) ? value : at(value, 'gpu_data');
@@ -102,8 +102,8 @@ function driverOf(value: unknown): string | null {
 }
 
 /**
- * Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … Keys differ by release and contain units; recordings from
- * ROCm 2 to 6 are in test/fixtures/gpu.
+ * Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … Keys differ by release and contain units;
+ * recordings from ROCm 2 to 6 are in test/fixtures/gpu.
  */
 function isRocmSmi(value: unknown): value is Fields {
   return isFields(value) && Object.entries(value).some(([key, card]) => /^card\d+$/.test(key) && isFields(card));

@@ -185,8 +185,8 @@ interface IntelCard {
 type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
 
 /**
- * `xpu-smi discovery`, `health` or `ps` with `-j`: nearly the same names, and the same numbers of cards. null when the text is not from
- * this tool. `processes`, with the numbers of their cards: null when it does not list them.
+ * `xpu-smi discovery`, `health` or `ps` with `-j`: nearly the same names, and the same numbers of cards. null when the text is not
+ * from this tool. `processes`, with the numbers of their cards: null when it does not list them.
  */
 function readXpuSmi(text: string) {
   const { values, torn } = jsonIn(text);
