@@ -77,15 +77,12 @@ async function ensureFolder(path: string, cache: string): Promise<void> {
 }
 
 function blocked(path: string, cache: string, cause: unknown): OnejobError {
-  return new OnejobError(
-    'E_STATE_DIR',
-    `Cannot keep the cache ${cache}: ${path} is not a folder that onejob can use (${messageOf(cause)}).`,
-    {
-      hint: 'Move away what is there, and check that the disk has free space. To keep caches on another disk, mount it there.',
-      retry: true,
-      cause,
-    },
-  );
+  const why = messageOf(cause);
+  return new OnejobError('E_STATE_DIR', `Cannot keep the cache ${cache}: ${path} is not a folder that onejob can use (${why}).`, {
+    hint: 'Move away what is there, and check that the disk has free space. To keep caches on another disk, mount it there.',
+    retry: true,
+    cause,
+  });
 }
 
 async function foldersIn(path: string): Promise<string[]> {
