@@ -3,8 +3,8 @@
  * 60 columns on no UUID is cut, so that it can be copied into a config or a command.
  */
 import type { DeviceView } from '../api/schema.ts';
-import { isInMigMode } from '../config/conditions.ts';
 import type { Device, GpuFinding, GpuProcess, Inventory } from '../gpu/inventory.ts';
+import { isInMigMode } from '../gpu/mig.ts';
 import { formatTime, type ProcessOwner } from '../gpu/processes.ts';
 import { type Colors, cut, hang, printable, table, widthOf } from './text.ts';
 

@@ -1,6 +1,6 @@
 /** Whether a device is one that a pool asks for. Pure. An unknown property of a device never satisfies a condition. */
 import type { Device } from '../gpu/inventory.ts';
-import { satisfiesProfile } from '../gpu/mig.ts';
+import { isInMigMode, profileOf, satisfiesProfile } from '../gpu/mig.ts';
 import type { DeviceRequest } from './config.ts';
 import { type Parsed, parseSize } from './units.ts';
 
@@ -63,7 +63,6 @@ export function whyNot(device: Device, request: DeviceRequest): string | null {
 }
 
 function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | null {
-  const layout = device.mig;
   if (device.kind === 'gpu') {
     if (mig !== null && mig !== false) return 'is a whole card, but MIG instances are requested';
     return isInMigMode(device) ? 'is in MIG mode, so it cannot be given whole' : null;
@@ -72,13 +71,9 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
   if (mig === null) return isNamedIn(uuids, device.uuid) ? null : 'is a MIG instance, but whole cards are requested';
   if (mig === false) return 'is a MIG instance, but whole cards are requested';
   if (mig === true) return null;
-  const profile = layout !== null && 'profile' in layout ? layout.profile : null;
+  const profile = profileOf(device);
   if (profile === null) return `is a MIG instance of unknown profile, but ${mig} is requested`;
   return satisfiesProfile(profile, mig) ? null : `is a ${profile}, but ${mig} is requested`;
-}
-
-export function isInMigMode({ mig }: Pick<Device, 'mig'>): boolean {
-  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
 }
 
 function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {

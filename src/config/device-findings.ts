@@ -3,7 +3,8 @@ import { type Allocation, allocate } from '../core/allocate.ts';
 import type { Want } from '../core/lease.ts';
 import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
-import { fits, isInMigMode, isNamedIn, whyNot } from './conditions.ts';
+import { isInMigMode } from '../gpu/mig.ts';
+import { fits, isNamedIn, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 import { listed } from './problem.ts';
 

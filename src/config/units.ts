@@ -79,13 +79,13 @@ export function formatSize(bytes: number): string {
   return `${bytes}B`;
 }
 
-/** For people: `1.5 GiB`. */
+/** For people, with one decimal at most: `1.5 GiB`, `38 MiB`. */
 export function formatBytes(bytes: number): string {
-  const names = ['B', 'KiB', 'MiB', 'GiB'];
+  const names = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let value = bytes;
   let at = 0;
   for (; value >= 1024 && at < names.length - 1; at += 1) value /= 1024;
-  return `${at === 0 ? value : value.toFixed(1)} ${names[at]}`;
+  return `${Math.round(value * 10) / 10} ${names[at]}`;
 }
 
 export function formatShare(share: number): string {

@@ -1,4 +1,6 @@
 /** Joins what several outputs report about the same card, for tools that number the cards and may omit the PCI address. */
+import { finding } from './finding.ts';
+import type { GpuFinding } from './inventory.ts';
 
 interface Listed {
   readonly index: number | null;
@@ -6,17 +8,35 @@ interface Listed {
   readonly uniqueId?: string | null;
 }
 
-/** A card of one tool that is at several addresses, so that its outputs are from different hosts; null when there is none. */
-export function movedCard(cards: readonly Listed[]): { readonly index: number; readonly places: readonly string[] } | null {
-  for (const [index, same] of Map.groupBy(cards, (card) => card.index)) {
-    const places = [...new Set(same.flatMap((card) => card.pciId ?? []))];
-    if (index !== null && places.length > 1) return { index, places };
+interface Reading<C extends Listed = Listed> {
+  readonly source: string;
+  readonly cards: readonly C[];
+  readonly driver?: string | null;
+}
+
+/** A finding when outputs of the same tool contradict each other. Different sources may name a card differently. */
+export function differing(readings: readonly Reading[]): GpuFinding | null {
+  for (const [source, same] of Map.groupBy(readings, (reading) => reading.source)) {
+    const drivers = new Set(same.flatMap((reading) => reading.driver ?? []));
+    if (drivers.size > 1) return differ(`${source} was run with the drivers ${[...drivers].slice(0, 4).join(', ')}`);
+    const cards = same.flatMap((reading) => reading.cards).filter((card) => card.pciId !== null);
+    for (const [index, all] of Map.groupBy(cards, (card) => card.index)) {
+      const places = [...new Set(all.map((card) => card.pciId))];
+      if (index !== null && places.length > 1) return differ(`card ${index} of ${source} is at ${places.slice(0, 4).join(', ')}`);
+    }
+    for (const [pciId, all] of Map.groupBy(cards, (card) => card.pciId))
+      if (new Set(all.flatMap((card) => card.uniqueId ?? [])).size > 1) return differ(`there are two different cards at ${pciId}`);
   }
   return null;
 }
 
+function differ(how: string): GpuFinding {
+  const message = `These are recordings of different hosts or times: ${how}.`;
+  return finding('error', 'recordings-differ', 'host', message, 'Pass recordings of one host only.');
+}
+
 /** Readings of each card: by PCI address, else by the tool's number, else by id. `without`: how many cards have none of these. */
-export function byCard<C extends Listed>(readings: readonly { readonly source: string; readonly cards: readonly C[] }[]) {
+export function byCard<C extends Listed>(readings: readonly Reading<C>[]) {
   const said = readings.flatMap(({ source, cards }) => cards.map((card) => ({ card, number: `${source} ${card.index}` })));
   const groups = new Map<string, C[]>();
   const addresses = new Map<string, string>();

@@ -6,6 +6,7 @@ import { compareVersions, leadingVersion } from '../images/version.ts';
 import { capital } from './finding.ts';
 import type { GpuHostFacts } from './host-facts.ts';
 import type { Device, GpuFinding, Inventory } from './inventory.ts';
+import { isInMigMode } from './mig.ts';
 
 export interface DoctorFacts extends GpuHostFacts {
   /** The Engine that grants devices; null where pools with devices do not use one, or it does not answer. */
@@ -49,14 +50,14 @@ function shown({ level, code, subject, message, hint }: GpuFinding, inventory: I
   return { level, subject: subject === 'host' ? 'GPUs' : subject, message: capital(said), hint: better ?? hint };
 }
 
-function migHint(code: string, { uuid, index, mig }: Device): string | null {
+function migHint(code: string, device: Device): string | null {
+  const { uuid, index } = device;
   if (code === 'mig-empty') {
     const make = `"sudo nvidia-smi mig -i ${index ?? uuid} -cgi PROFILE -C"`;
     return `Create instances with ${make} ("nvidia-smi mig -lgip" lists the profiles; they do not outlive a reboot), or type "sudo nvidia-smi -i ${uuid} -mig 0".`;
   }
   if (code !== 'mig-pending') return null;
-  const back = mig !== null && 'mode' in mig && mig.mode === 'enabled' ? 1 : 0;
-  return `While nothing uses it, type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${back}" to leave it as it is.`;
+  return `While nothing uses it, type "sudo nvidia-smi --gpu-reset -i ${uuid}", or "sudo nvidia-smi -i ${uuid} -mig ${isInMigMode(device) ? 1 : 0}" to leave it as it is.`;
 }
 
 /** A finding, and the codes of findings in the inventory that it replaces. */

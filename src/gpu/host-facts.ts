@@ -1,6 +1,7 @@
 /** What `doctor` checks on a host with GPUs apart from the devices. Unknown is null; without an NVIDIA card it runs no tool. */
 import { readdir, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { attempt } from '../errors.ts';
 import { readProcVersion } from './nvidia/values.ts';
 import { readPci, readText } from './pci.ts';
 import type { Run, ToolRunner } from './run.ts';
@@ -156,14 +157,8 @@ function isOn(config: string): boolean {
   return value !== '' && value !== '0' && value.toLowerCase() !== 'false';
 }
 
-/** `Unattended-Upgrade::Package-Blacklist:: "nvidia-";`: regular expressions that a name begins with. */
+/** `Unattended-Upgrade::Package-Blacklist:: "nvidia-";`: how a name begins, without regular expressions that only Python knows. */
 function exceptionsIn(config: string): RegExp[] {
-  return [...config.matchAll(/^Unattended-Upgrade::Package-Blacklist::\S* "([^"\n]{1,200})";$/gm)].flatMap(([, text = '']) => {
-    try {
-      return [new RegExp(`^(?:${text})`)];
-    } catch {
-      // A regular expression that only Python knows.
-      return [];
-    }
-  });
+  const texts = config.matchAll(/^Unattended-Upgrade::Package-Blacklist::\S* "([^"\n]{1,200})";$/gm);
+  return [...texts].flatMap(([, text = '']) => attempt(() => new RegExp(`^(?:${text})`)) ?? []);
 }

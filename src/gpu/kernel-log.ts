@@ -1,6 +1,6 @@
 /**
- * What NVIDIA's kernel module writes about GPUs to the kernel log, from `dmesg` in any of its time formats, `journalctl -k`, or
- * records of `/dev/kmsg`. Pure. Only lines that the kernel itself wrote count: programs can write to the log too.
+ * What NVIDIA's kernel module writes about GPUs to the kernel log, from records of `/dev/kmsg`. Pure. Only records that the kernel
+ * itself wrote count: programs can write to the log too.
  */
 import { normalPci } from './pci.ts';
 
@@ -12,13 +12,12 @@ export interface KernelEvent {
   readonly xid: number | null;
   /** MIG instance that the driver blames, as it numbers it. */
   readonly gpuInstance: number | null;
-  readonly computeInstance: number | null;
   /** The text, on one line, without its time. */
   readonly text: string;
-  /** Seconds since boot; null where the log has another kind of time, or none. */
-  readonly at: number | null;
-  /** Number of the record since boot (`/dev/kmsg` only). */
-  readonly seq: number | null;
+  /** Seconds since boot. */
+  readonly at: number;
+  /** Number of the record since boot. */
+  readonly seq: number;
 }
 
 /** A place in the log: the last record before it, and when that was, in seconds since boot. */
@@ -27,11 +26,9 @@ export interface KernelMark {
   readonly at: number | null;
 }
 
-/** Whether an event came after a mark. One without a known place did. */
+/** Whether an event came after a mark. It came after an unknown one. */
 export function isAfter(event: KernelEvent, mark: KernelMark): boolean {
-  if (event.seq !== null && mark.seq !== null) return event.seq > mark.seq;
-  if (event.at !== null && mark.at !== null) return event.at >= mark.at;
-  return true;
+  return mark.seq === null ? mark.at === null || event.at >= mark.at : event.seq > mark.seq;
 }
 
 /** `domain:bus:device` in lower case, from any spelling of tools and drivers, such as `00000000:01:00.0`; null for other texts. */
@@ -42,10 +39,10 @@ export function pciPlace(address: string): string | null {
 }
 
 const address = String.raw`(?:PCI:)?(?:[0-9a-fA-F]{1,8}:)?[0-9a-fA-F]{2,4}:[0-9a-fA-F]{2}(?:\.[0-7])?`;
-const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:(\d+))?\): (\d{1,6})\b`);
+const xidLine = new RegExp(String.raw`^Xid \((${address})(?: GPU-I:(\d+))?(?: GPU-CI:\d+)?\): (\d{1,6})\b`);
 const gpuLine = new RegExp(String.raw`\bGPU (?:at )?(${address})(?![0-9a-fA-F:.]*[0-9a-fA-F])`);
 
-/** Takes one line after the other, since some messages span several lines; returns the events that the line completes. */
+/** Takes one record after the other, since some messages span several lines; returns the events that the record completes. */
 export function createKernelParser(): (line: string) => KernelEvent[] {
   /** The beginning of a message about a GPU that is not complete yet. */
   let begun: { readonly pciId: string; readonly head: Head; readonly text: string; readonly left: number } | null = null;
@@ -61,11 +58,11 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
     if (body === null) return [];
     const xid = xidLine.exec(body);
     if (xid !== null) {
-      const [, at = '', gpuInstance, computeInstance, number] = xid;
+      const [, at = '', gpuInstance, number] = xid;
       const pciId = pciPlace(at);
       if (pciId === null) return [];
-      const blamed = { gpuInstance: numberOr(gpuInstance), computeInstance: numberOr(computeInstance) };
-      return [{ ...make('xid', pciId, head, body), xid: Number(number), ...blamed }];
+      const blamed = gpuInstance === undefined ? null : Number(gpuInstance);
+      return [{ ...make('xid', pciId, head, body), xid: Number(number), gpuInstance: blamed }];
     }
     const pciId = pciPlace(gpuLine.exec(body)?.[1] ?? '');
     if (pciId === null) return [];
@@ -78,14 +75,9 @@ export function createKernelParser(): (line: string) => KernelEvent[] {
   };
 
   return (line) => {
-    const record = /^(\d{1,6}),(\d{1,15}),(\d{1,18}),[^;]*;(.*)$/.exec(line);
-    if (record === null) {
-      const { head, body } = unstamp(line);
-      return read(head, body, line);
-    }
-    const [, priority, seq, microseconds, text = ''] = record;
+    const [, priority, seq, microseconds, text = ''] = /^(\d{1,6}),(\d{1,15}),(\d{1,18}),[^;]*;(.*)$/.exec(line) ?? [];
     // Facility 0 is the kernel; a program's record has another one (Documentation/ABI/testing/dev-kmsg).
-    if (Number(priority) >> 3 !== 0) return [];
+    if (priority === undefined || Number(priority) >> 3 !== 0) return [];
     const head = { seq: Number(seq), at: Number(microseconds) / 1e6 };
     // Only the module's own records have more lines: others may contain text that a job chose, such as a path.
     const lines = text.startsWith('NVRM: ') ? decode(text).split('\n') : [text];
@@ -98,29 +90,11 @@ function decode(text: string): string {
   return text.replace(/\\x([0-9a-f]{2})/g, (_, code: string) => String.fromCharCode(Number.parseInt(code, 16)));
 }
 
-interface Head {
-  readonly at: number | null;
-  readonly seq: number | null;
-}
-
-/** The rest of a line after its time and `NVRM:`; `body` null for a line that is not the module's. */
-function unstamp(line: string): { head: Head; body: string | null } {
-  const found = /^(.{0,120}?)NVRM:\s+(.*)$/.exec(line.trimEnd());
-  const before = found?.[1] ?? '';
-  const none = { at: null, seq: null };
-  // After the time of dmesg, or the word "kernel:" of a journal, where a program's line has the program's name.
-  if (found === null || !/(?:^|\]|\bkernel:|\d)\s*$/.test(before)) return { head: none, body: null };
-  const seconds = /\[\s*(\d{1,12}\.\d{1,9})\]/.exec(before)?.[1];
-  return { head: { at: seconds === undefined ? null : Number(seconds), seq: null }, body: (found[2] ?? '').trim() };
-}
+type Head = Pick<KernelEvent, 'at' | 'seq'>;
 
 function make(kind: KernelEvent['kind'], pciId: string, head: Head, body: string): KernelEvent {
   // A program chooses its own name, and the driver prints it.
   const printable = body.replace(/\s+/g, ' ').replace(/[^\x20-\x7e]/g, '?');
   const text = printable.replace(/^(NVRM: )?/, 'NVRM: ').slice(0, 400);
-  return { kind, pciId, xid: null, gpuInstance: null, computeInstance: null, text, ...head };
-}
-
-function numberOr(text: string | undefined): number | null {
-  return text === undefined ? null : Number(text);
+  return { kind, pciId, xid: null, gpuInstance: null, text, ...head };
 }

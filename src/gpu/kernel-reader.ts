@@ -4,7 +4,7 @@
  */
 import { closeSync, constants, openSync, readSync } from 'node:fs';
 import { turn } from '../clock.ts';
-import { codeOf } from '../errors.ts';
+import { attempt, codeOf, messageOf } from '../errors.ts';
 import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
@@ -49,7 +49,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
   let running: Promise<KernelLook> | null = null;
 
   const keep = (event: KernelEvent): void => {
-    const key = [event.kind, event.pciId, event.xid, event.gpuInstance, event.computeInstance].join(' ');
+    const key = [event.kind, event.pciId, event.xid, event.gpuInstance].join(' ');
     events.delete(key);
     events.set(key, event);
     if (events.size <= mostEvents) return;
@@ -82,18 +82,15 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
       return null;
     } catch (error) {
       close();
-      return error instanceof Error ? error.message : String(error);
+      return messageOf(error);
     }
   };
 
   const close = (): void => {
     const { fd } = source ?? {};
     source = null;
-    try {
-      if (fd !== undefined) closeSync(fd);
-    } catch {
-      // It is closed or was never valid; the next look opens it again.
-    }
+    // It may be closed already, or was never valid; the next look opens it again.
+    if (fd !== undefined) attempt(() => closeSync(fd));
   };
 
   const look = async (): Promise<KernelLook> => {

@@ -27,7 +27,7 @@ import {
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import type { DeviceId } from '../core/slot.ts';
-import { codeOf } from '../errors.ts';
+import { codeOf, messageOf } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 
 const content = z.object({ owner: z.string(), stateDir: z.string(), boot: z.string(), pid: z.int() });
@@ -103,7 +103,7 @@ export function createLocks(options: LockOptions) {
         mine.add(uuid);
       } catch (error) {
         if (made) remove(path);
-        return `its lock ${path} cannot be written (${error instanceof Error ? error.message : error})`;
+        return `its lock ${path} cannot be written (${messageOf(error)})`;
       }
       for (const lock of locksIn(dir))
         if (lock.uuid === uuid && lock.holder !== null && lock.holder.boot !== bootId) remove(lock.path);

@@ -1,5 +1,5 @@
 /** MIG instances and their profiles. Drivers name the same slice differently (3g.39gb, 3g.40gb: NVIDIA/mig-parted#31). */
-import type { GpuProcess } from './inventory.ts';
+import type { Device, GpuProcess } from './inventory.ts';
 
 interface MigProfile {
   /** Compute slices of the compute instance, where it is only a part of its GPU instance (`1c.3g.71gb`); null for all. */
@@ -10,6 +10,16 @@ interface MigProfile {
   readonly memory: number;
   /** `+me`, `+gfx`, `-me`, …; empty for none. */
   readonly attributes: string;
+}
+
+/** Whether it is a GPU whose instances are given to jobs. */
+export function isInMigMode({ mig }: Pick<Device, 'mig'>): boolean {
+  return mig !== null && 'mode' in mig && mig.mode === 'enabled';
+}
+
+/** The profile of a MIG instance; null where it is unknown, and for a GPU. */
+export function profileOf({ mig }: Pick<Device, 'mig'>): string | null {
+  return mig !== null && 'profile' in mig ? mig.profile : null;
 }
 
 /** null when it is not a profile. */

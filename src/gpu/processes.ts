@@ -5,7 +5,9 @@
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { formatBytes } from '../config/units.ts';
 import type { AgentId } from '../core/slot.ts';
+import { attempt } from '../errors.ts';
 import { markVariable, parseStat } from '../system/process-identity.ts';
 import type { Device, GpuProcess } from './inventory.ts';
 import { mayBeOn } from './mig.ts';
@@ -29,16 +31,8 @@ export interface ProcessOwner {
   readonly mark: AgentId | null;
 }
 
-interface ProcessFiles {
-  /** Default `/proc`. */
-  readonly proc?: string;
-  /** Default `/etc/passwd`. */
-  readonly passwd?: string;
-}
-
 /** The owners of these pids, without processes that are gone or hidden. Never throws. */
-export function ownersOf(pids: Iterable<number>, files: ProcessFiles = {}): Map<number, ProcessOwner> {
-  const { proc = '/proc', passwd = '/etc/passwd' } = files;
+export function ownersOf(pids: Iterable<number>, { proc = '/proc', passwd = '/etc/passwd' } = {}): Map<number, ProcessOwner> {
   const owners = new Map<number, ProcessOwner>();
   const wanted = new Set(pids);
   if (wanted.size === 0) return owners;
@@ -214,14 +208,9 @@ export function describeHolder(held: Holder, wall: number): string {
   const command = held.command ?? `process ${held.pid}`;
   const parts = [held.user === null ? command : `${held.user}: ${command}`];
   if (held.container !== null) parts.push(`container ${held.container.slice(0, 12)}`);
-  if (held.memoryMiB !== null) parts.push(formatMiB(held.memoryMiB));
+  if (held.memoryMiB !== null) parts.push(formatBytes(held.memoryMiB * 2 ** 20));
   if (held.since !== null) parts.push(`since ${formatTime(held.since, wall)}`);
   return parts.join(', ');
-}
-
-/** `38 MiB`, `9.2 GiB`. */
-export function formatMiB(mib: number): string {
-  return mib < 1024 ? `${Math.round(mib)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
 }
 
 /** `14:02`; with the date if that is not the day of `wall`. In the host's time zone. */
@@ -239,9 +228,5 @@ function printable(name: string): string {
 }
 
 function read(path: string): string | null {
-  try {
-    return readFileSync(path, 'utf8');
-  } catch {
-    return null;
-  }
+  return attempt(() => readFileSync(path, 'utf8'));
 }

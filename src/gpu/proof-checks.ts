@@ -3,10 +3,11 @@
  * run every time, so that the evidence is complete. Each compares the current value with the baseline: known before and unknown
  * now is unknown; never known is unchecked.
  */
+import { formatBytes } from '../config/units.ts';
 import type { Device } from './inventory.ts';
 import { isAfter, type KernelEvent, pciPlace } from './kernel-log.ts';
 import { sameProfile } from './mig.ts';
-import { formatMiB, type Holder, type Holders, ownMemory } from './processes.ts';
+import { type Holder, type Holders, ownMemory } from './processes.ts';
 import type { Baseline, ProofInput } from './proof.ts';
 import xids from './xid.json' with { type: 'json' };
 
@@ -135,10 +136,8 @@ function processes(_: Device, { baseline, now, since }: ProofInput, holders: Hol
 
 function memory(device: Device, { baseline, now, since }: ProofInput, holders: Holders | null): Found {
   const own = ownMemory(device);
-  const seen = {
-    saw: own === null ? null : formatMiB(own),
-    before: baseline.memoryMiB === null ? null : formatMiB(baseline.memoryMiB),
-  };
+  const show = (mib: number | null) => (mib === null ? null : formatBytes(mib * 2 ** 20));
+  const seen = { saw: show(own), before: show(baseline.memoryMiB) };
   if (baseline.memoryMiB === null) return found('unchecked', seen);
   if (own === null) return found('unknown', seen);
   if (own <= baseline.memoryMiB + memoryTolerance) return found('ok', seen);

@@ -2,7 +2,7 @@
 import { createReadStream } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
@@ -43,7 +43,7 @@ function reasonOf(error: unknown): string {
   const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'the file or folder does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'this user has no permission to read it';
-  return error instanceof Error ? error.message : String(error);
+  return messageOf(error);
 }
 
 /** The host that these files were recorded on. Never throws, whatever they contain. */

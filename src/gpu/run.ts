@@ -10,7 +10,7 @@ import { constants as system } from 'node:os';
 import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
-import { codeOf } from '../errors.ts';
+import { attempt, codeOf } from '../errors.ts';
 import { allPids, type ProcessIdentity, parseStat } from '../system/process-identity.ts';
 
 /** The answer of a GPU vendor's tool, live or in a recording. */
@@ -66,18 +66,19 @@ interface RunnerOptions {
   readonly clock?: Clock;
   /** Kills a process group; a test has one that cannot be killed. */
   readonly kill?: (group: number) => void;
-  /** How many open files this process may have; a test sets it. */
-  readonly openFiles?: number | null;
 }
 
 /** Where vendors put their tools outside the usual `$PATH`: ROCm, and WSL 2. */
 export const vendorFolders: readonly string[] = ['/opt/rocm/bin', '/usr/lib/wsl/lib'];
 
-/** nvidia-smi maps memory for each descriptor it might have: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). */
-const openFilesAtMost = 65_536;
+/**
+ * nvidia-smi maps memory for each descriptor it might have: 24 s instead of 2 s at 10^9 (nvidia-container-toolkit#1053). Node
+ * raises its own limit to the highest allowed, and children inherit that.
+ */
+const limited = 'ulimit -n 65536 2>/dev/null; exec "$0" "$@"';
 
 export function createRunner(options: RunnerOptions): ToolRunner {
-  const { path, most = 16 * 2 ** 20, drain = 250, clock = systemClock, kill = killGroup, openFiles = ownOpenFiles() } = options;
+  const { path, most = 16 * 2 ** 20, drain = 250, clock = systemClock, kill = killGroup } = options;
   const killed = new Map<string, ProcessIdentity>();
 
   const find = async (tool: string): Promise<string | null> => {
@@ -95,10 +96,7 @@ export function createRunner(options: RunnerOptions): ToolRunner {
       const before = killed.get(file);
       if (signal?.aborted === true || (before !== undefined && lives(before))) return { ...about, hung: true };
       killed.delete(file);
-      // Node raises its own limit to the highest allowed, and children inherit that.
-      const few = openFiles !== null && openFiles <= openFilesAtMost;
-      const limited = ['-c', `ulimit -n ${openFilesAtMost} 2>/dev/null; exec "$0" "$@"`, file, ...args];
-      const child = startGroup(few ? file : '/bin/sh', few ? args : limited, { LC_ALL: 'C', PATH: path });
+      const child = startGroup('/bin/sh', ['-c', limited, file, ...args], { LC_ALL: 'C', PATH: path });
       if (child instanceof Error) return { ...about, output: `cannot start ${file}: ${child.message}` };
       const { pid } = child;
       const start = pid === undefined ? '' : (statOf(pid)?.start ?? '');
@@ -181,12 +179,9 @@ async function isExecutable(file: string): Promise<boolean> {
   return found?.isFile() === true;
 }
 
+/** Does nothing if it has ended by itself. */
 export function killGroup(group: number): void {
-  try {
-    process.kill(-group, 'SIGKILL');
-  } catch {
-    // It has ended by itself.
-  }
+  attempt(() => process.kill(-group, 'SIGKILL'));
 }
 
 /** Whether the process, or another of its group, is still there. One that cannot be read counts as there. */
@@ -200,30 +195,13 @@ function lives({ pid, start }: ProcessIdentity): boolean {
     return codeOf(error) !== 'ESRCH';
   }
   // Zombies answer too, for ever where process 1 does not reap them.
-  try {
-    return allPids().some((other) => {
-      const found = statOf(other);
-      return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
-    });
-  } catch {
-    return true;
-  }
+  const isLive = (other: number): boolean => {
+    const found = statOf(other);
+    return found !== null && found.group === pid && !/^[ZX]/.test(found.state);
+  };
+  return attempt(() => allPids().some(isLive)) ?? true;
 }
 
 function statOf(pid: number): ReturnType<typeof parseStat> {
-  try {
-    return parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8'));
-  } catch {
-    return null;
-  }
-}
-
-/** The soft limit that children inherit; null where it is not known. */
-function ownOpenFiles(): number | null {
-  try {
-    const soft = /^Max open files\s+(\S+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1];
-    return soft === 'unlimited' ? Number.POSITIVE_INFINITY : Number(soft);
-  } catch {
-    return null;
-  }
+  return attempt(() => parseStat(readFileSync(`/proc/${pid}/stat`, 'utf8')));
 }

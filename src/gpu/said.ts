@@ -55,17 +55,14 @@ export function at(value: unknown, ...way: readonly string[]): unknown {
   return way.reduce((here, key) => (isFields(here) && Object.hasOwn(here, key) ? here[key] : undefined), value);
 }
 
-interface FoundJson {
-  readonly values: readonly unknown[];
-  /** A value began and did not end, or is not JSON. */
-  readonly torn: boolean;
-}
-
 /** The beginning of a line that is JSON, and not a warning such as `[WARN] …` or `{gpu}`. */
 const beginning = /^[ \t]*(?:\{(?=\s*["}]|\s*$)|\[(?=\s*[[{"\]]|\s*$))/gm;
 
-/** All JSON objects and arrays that begin a line, with any text between them. Takes linear time. */
-export function jsonIn(text: string): FoundJson {
+/**
+ * All JSON objects and arrays that begin a line, with any text between them. `torn`: one began and did not end, or is not JSON.
+ * Takes linear time.
+ */
+export function jsonIn(text: string): { values: unknown[]; torn: boolean } {
   const values: unknown[] = [];
   let torn = false;
   let from = 0;

@@ -13,14 +13,9 @@ export type Near = (a: Device, b: Device) => number;
 
 const [sameNode, sameRoot, linked] = [1, 2, 3];
 
-interface Place {
-  readonly root: string | null;
-  readonly node: string | null;
-}
-
 /** `links`: pairs of indexes that NVLink connects (`parseLinks`). Reads sysfs once per card. */
 export async function readTopology(sys: string, devices: readonly Device[], links: ReadonlySet<string>): Promise<Near> {
-  const places = new Map<string, Place>();
+  const places = new Map<string, Awaited<ReturnType<typeof placeOf>>>();
   for (const { pciId } of devices) if (pciId !== null && !places.has(pciId)) places.set(pciId, await placeOf(sys, pciId));
   return (a, b) => {
     if (a.index !== null && b.index !== null && a.vendor === 'nvidia' && links.has(linkOf(a.index, b.index))) return linked;
@@ -31,7 +26,7 @@ export async function readTopology(sys: string, devices: readonly Device[], link
   };
 }
 
-async function placeOf(sys: string, pciId: string): Promise<Place> {
+async function placeOf(sys: string, pciId: string) {
   const card = join(sys, 'bus/pci/devices', pciId);
   const path = await realpath(card).catch(() => '');
   const node = (await readText(join(card, 'numa_node')))?.trim() ?? null;

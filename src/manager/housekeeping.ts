@@ -15,6 +15,7 @@ import type { LogFolder } from '../logs/log-file.ts';
 import type { Store } from '../store/store.ts';
 import { namesIn } from '../system/files.ts';
 import type { Caches } from './caches/caches.ts';
+import { sizeOf } from './caches/state-room.ts';
 
 export interface HousekeepingParts {
   readonly clock: Clock;
@@ -121,11 +122,4 @@ export function createPruneJobs({ store, queue, clock, logs }: PruneJobsParts) {
     }
     return { jobs: jobs.length, agents: agents.length, bytes, dryRun };
   };
-}
-
-function sizeOf(path: string): Promise<number> {
-  return stat(path).then(
-    ({ blocks }) => blocks * 512,
-    () => 0,
-  );
 }

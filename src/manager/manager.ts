@@ -142,9 +142,7 @@ export function createManager(parts: ManagerParts): Manager {
     logs: logs.read,
     agentLogs: logs.own,
 
-    devices: devices.devices,
-    changeDevice: devices.change,
-    proofs: devices.proofs,
+    ...devices,
 
     pause: (pool, reason) => holds.pause(pool, reason),
     resume: (pool, reason) => ({ held: holds.resume(pool, reason) }),

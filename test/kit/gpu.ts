@@ -72,7 +72,18 @@ export const hostFinding = (code: string, message = 'It failed.'): GpuFinding =>
   message,
   hint: null,
 });
-export const parseKernelLog = (text: string): KernelEvent[] => text.split('\n').flatMap(createKernelParser());
+/** Events of records of `/dev/kmsg`, or of what `dmesg` prints of them: it indents the further lines of a record, or none. */
+export function parseKernelLog(text: string): KernelEvent[] {
+  const asRecord = (line: string, at: number): string => {
+    const [, seconds = '0', said = ''] = /^(?:\[ *(\d+\.\d+)\] |\[\w[^\]]*\] |(?=NVRM))(.*)$/s.exec(line) ?? [];
+    const escaped = said.replaceAll(/\n\s*/g, '\\x0a');
+    return said === '' ? line : `4,${1000 + at},${Math.round(Number(seconds) * 1e6)},-;${escaped}`;
+  };
+  return text
+    .split(/\n(?! {2,}\S)/)
+    .map(asRecord)
+    .flatMap(createKernelParser());
+}
 /** For a log that was not read. */
 export const noKernelLook: KernelLook = { readable: false, events: [], lost: false, mark: { seq: null, at: null } };
 export const log = (text: string): KernelLook => ({

@@ -1,23 +1,21 @@
-/** AMD's cards from the output of `rocm-smi` and `amd-smi`. No text makes it throw. */
+/** AMD's cards from the JSON of `rocm-smi` and `amd-smi`. No text makes it throw. */
 import { finding, printed } from '../finding.ts';
-import type { Inventory } from '../inventory.ts';
-import { jsonIn } from '../said.ts';
-import { amdSmiCards, amdSmiText, readAmdSmi } from './amd-smi.ts';
+import { computing, type GpuProcess, type Inventory } from '../inventory.ts';
+import { normalPci } from '../pci.ts';
+import { at, countOf, type Fields, isFields, jsonIn, mebibytes, numberOf, textOf } from '../said.ts';
 import { amdHost, askAgain } from './host.ts';
-import { type AmdReading, readingOf } from './reading.ts';
-import { isRocmSmi, readRocmSmi, rocmSmiText } from './rocm-smi.ts';
+import { type AmdCard, type AmdReading, modelOf, readingOf, uniqueIdOf, unknownCard } from './reading.ts';
 
-/** Banners and errors of AMD's tools, without a card. */
+/** Banners and errors of AMD's tools, and how a card begins in what they print without `--json`, which is not read. */
 const ours =
-  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b/im;
+  /ROCm System Management Interface|^AMD System Management Interface|amdgpu not found in modules|AMDSMI_STATUS_|\bamdsmi\b|^GPU(?:\[\d+\]\s*: |: \d+\s*\n {2,}\w+:)/im;
 
 /** Whether a text is the output of one of AMD's tools, complete or not. */
 export function looksLikeAmd(text: string): boolean {
   if (ours.test(text)) return true;
   const { values, torn } = jsonIn(text);
   if (values.some((value) => isRocmSmi(value) || amdSmiCards(value) !== null)) return true;
-  if (torn && /"card\d+":\s*\{|"gpu_data":\s*\[|"asic":\s*\{/.test(text)) return true;
-  return rocmSmiText(text) !== null || amdSmiText(text) !== null;
+  return torn && /"card\d+":\s*\{|"gpu_data":\s*\[|"asic":\s*\{/.test(text);
 }
 
 /** The host whose AMD tools printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
@@ -32,10 +30,6 @@ export function readAmd(text: string): readonly AmdReading[] {
     if (cards !== null) return [readAmdSmi(cards)];
     return isRocmSmi(value) ? [readRocmSmi(value)] : [];
   });
-  const rocm = readings.length > 0 ? null : rocmSmiText(text);
-  const smi = readings.length > 0 ? null : amdSmiText(text);
-  if (rocm !== null) readings.push(readRocmSmi(rocm));
-  if (smi !== null) readings.push(readAmdSmi(smi));
   if (torn) readings.push(trouble('output-torn', 'The output of an AMD tool is incomplete: it ends early.', askAgain));
   if (readings.length > 0) return readings;
   if (/not found in modules|driver not (initialized|loaded|found)|DRIVER_NOT_LOADED/i.test(text)) {
@@ -54,4 +48,122 @@ export function readAmd(text: string): readonly AmdReading[] {
 /** A reading without cards, with the reason. */
 function trouble(code: string, message: string, hint: string): AmdReading {
   return { ...readingOf('amd-smi', null, []), findings: [finding('error', code, 'host', message, hint)], complete: false };
+}
+
+/** Keys of a card that only amd-smi prints. */
+const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
+
+/**
+ * The cards of a JSON value that `amd-smi list`, `static` or `metric` printed; null when it is something else. Each has a part;
+ * keys and nesting differ by release.
+ */
+function amdSmiCards(value: unknown): readonly Fields[] | null {
+  const list = Array.isArray(value) ? value : at(value, 'gpu_data');
+  if (!Array.isArray(list)) return null;
+  const cards = list.filter((each) => isFields(each) && 'gpu' in each && parts.some((part) => part in each));
+  return cards.length === 0 ? null : cards;
+}
+
+function readAmdSmi(cards: readonly Fields[]): AmdReading {
+  const drivers = cards.map((card) => driverOf(at(card, 'driver', 'version') ?? at(card, 'driver', 'driver_version')));
+  return readingOf('amd-smi', drivers.find((driver) => driver !== null) ?? null, cards.map(amdSmiCard));
+}
+
+function amdSmiCard(card: Fields): AmdCard {
+  const used = mebibytes(at(card, 'mem_usage', 'used_vram'), 'MB');
+  const uncorrected = countOf(at(card, 'ecc', 'total_uncorrectable_count') ?? at(card, 'ecc', 'total_uncorrectable'));
+  return {
+    ...unknownCard,
+    index: countOf(card.gpu),
+    pciId: normalPci(textOf(card.bdf) ?? textOf(at(card, 'bus', 'bdf')) ?? ''),
+    uniqueId: uniqueIdOf(textOf(card.hip_uuid)) ?? uniqueIdOf(textOf(at(card, 'asic', 'asic_serial'))),
+    model: modelOf(textOf(at(card, 'asic', 'market_name')), textOf(at(card, 'board', 'product_name'))),
+    chip: textOf(at(card, 'asic', 'device_id')),
+    gfx: /^gfx[0-9a-f]+$/i.exec(textOf(at(card, 'asic', 'target_graphics_version')) ?? '')?.[0] ?? null,
+    memoryMiB: mebibytes(at(card, 'vram', 'size') ?? at(card, 'vram', 'vram_size') ?? at(card, 'mem_usage', 'total_vram'), 'MB'),
+    memoryUsedMiB: used,
+    renderMinor: countOf(/^renderD(\d+)$/.exec(textOf(card.render) ?? '')?.[1]),
+    ecc: eccOf(at(card, 'ras', 'ecc_block_state') ?? at(card, 'ras', 'ecc_block')),
+    uncorrectedErrors: uncorrected,
+    live: used !== null || uncorrected !== null,
+  };
+}
+
+/** UMC is the memory controller. */
+function eccOf(blocks: unknown): boolean | null {
+  const state = textOf(at(blocks, 'UMC') ?? at(blocks, 'umc'));
+  return state === null ? null : /^enabled$/i.test(state);
+}
+
+/** A driver built separately has a version; else the tool prints all of /proc/version, without its blanks. */
+function driverOf(value: unknown): string | null {
+  const text = textOf(value);
+  return text === null ? null : (/^(?:Linux\s*version\s*)?(\d[\w.-]*)/.exec(text)?.[1] ?? null);
+}
+
+/**
+ * Whether a JSON value is `rocm-smi --json`: objects under `card0`, `card1`, … Keys differ by release and contain units;
+ * recordings from ROCm 2 to 6 are in test/fixtures/gpu.
+ */
+function isRocmSmi(value: unknown): value is Fields {
+  return isFields(value) && Object.entries(value).some(([key, card]) => /^card\d+$/.test(key) && isFields(card));
+}
+
+function readRocmSmi(value: Fields): AmdReading {
+  const system = at(value, 'system');
+  const named = Object.entries(value).flatMap(([key, fields]) => {
+    const [, index] = /^card(\d+)$/.exec(key) ?? [];
+    return index !== undefined && isFields(fields) ? [{ index: Number(index), fields }] : [];
+  });
+  const processes = processesOf(system, named.length);
+  const cards = named.map(({ index, fields }) => ({ ...rocmSmiCard(index, fields), processes }));
+  return readingOf('rocm-smi', find(system, /^driver version$/i), cards);
+}
+
+function rocmSmiCard(index: number, fields: Fields): AmdCard {
+  const used = memory(fields, /^vram total used memory \((\w+)\)$/i);
+  return {
+    ...unknownCard,
+    index,
+    pciId: normalPci(find(fields, /^pci bus$/i) ?? ''),
+    uniqueId: uniqueIdOf(find(fields, /^unique id$/i)),
+    model: modelOf(find(fields, /^card series$/i), find(fields, /^device name$/i), find(fields, /^card model$/i)),
+    chip: find(fields, /^(gpu|device) id$/i, /^0x[0-9a-f]{3,4}$/i),
+    gfx: find(fields, /^gfx version$/i, /^gfx\w+$/),
+    memoryMiB: memory(fields, /^vram total memory \((\w+)\)$/i),
+    memoryUsedMiB: used,
+    live: used !== null || numberOf(find(fields, /^(gpu use \(%\)|temperature \(sensor)/i)) !== null,
+  };
+}
+
+function find(fields: unknown, key: RegExp, form = /./): string | null {
+  if (!isFields(fields)) return null;
+  for (const [name, value] of Object.entries(fields)) {
+    const text = key.test(name.trim()) ? textOf(value) : null;
+    if (text !== null && form.test(text)) return text;
+  }
+  return null;
+}
+
+function memory(fields: Fields, key: RegExp): number | null {
+  for (const [name, value] of Object.entries(fields)) {
+    const unit = key.exec(name.trim())?.[1];
+    if (unit !== undefined) return mebibytes(value, unit);
+  }
+  return null;
+}
+
+/** `PID1234: "python, 1, 1048576, 0, 0"`: name, number of GPUs, bytes. Which GPUs is unknown, except with a single card. */
+function processesOf(system: unknown, cards: number): readonly GpuProcess[] | null {
+  if (!isFields(system)) return null;
+  const known = Object.entries(system).flatMap(([key, value]) => {
+    const pid = countOf(/^pid\s*(\d{1,10})$/i.exec(key)?.[1]);
+    const [name, gpus, bytes] = String(value).split(',');
+    return pid === null ? [] : [{ pid, name, gpus: countOf(gpus), bytes: countOf(bytes) }];
+  });
+  if (known.length === 0) return null;
+  if (known.some(({ gpus, bytes }) => gpus === null || bytes === null)) return null;
+  const holding = known.filter(({ gpus, bytes }) => gpus !== 0 || bytes !== 0);
+  if (holding.length > 0 && cards !== 1) return null;
+  return holding.map(({ pid, name, bytes }) => computing(pid, textOf(name), mebibytes(bytes, 'B')));
 }

@@ -41,14 +41,7 @@ export async function askAmd(asking: Asking, names: AmdNames): Promise<Inventory
   return withFindings({ ...host, devices }, [...failures, ...missing(jobCards, devices)], !told.hung && (listed || !told.asked));
 }
 
-interface Told {
-  readonly asked: boolean;
-  readonly hung: boolean;
-  readonly readings: readonly AmdReading[];
-  readonly failures: readonly GpuFinding[];
-}
-
-async function askTools(asking: Asking): Promise<Told> {
+async function askTools(asking: Asking) {
   const failures: GpuFinding[] = [];
   const readings: AmdReading[] = [];
   let asked = false;

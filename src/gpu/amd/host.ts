@@ -1,5 +1,5 @@
 /** The AMD cards of one host, put together from several sources. */
-import { byCard, movedCard } from '../cards.ts';
+import { byCard, differing } from '../cards.ts';
 import { distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
 import { filled } from '../said.ts';
@@ -10,12 +10,8 @@ export const askAgain = 'Record "amd-smi list --json" and "amd-smi static --json
 /** One host that all `readings` describe, the more trusted first. */
 export function amdHost(readings: readonly AmdReading[]): Inventory {
   const findings: GpuFinding[] = readings.flatMap((reading) => reading.findings);
-  const differing = severalHosts(readings);
-  if (differing !== null) {
-    const message = `These are recordings of different hosts or times: ${differing}.`;
-    findings.push(finding('error', 'recordings-differ', 'host', message, 'Pass recordings of one host only.'));
-    return { ...noGpus, complete: false, findings: distinct(findings) };
-  }
+  const odd = differing(readings);
+  if (odd !== null) return { ...noGpus, complete: false, findings: distinct([...findings, odd]) };
   const { groups, without } = byCard(readings);
   const all = groups.map(combine);
   const builtIn = all.filter(isBuiltIn);
@@ -41,22 +37,6 @@ export function amdHost(readings: readonly AmdReading[]): Inventory {
     devices: inOrder(devices),
     findings: distinct(findings),
   };
-}
-
-/** How outputs of the same tool contradict each other; null when they do not. Different sources may name a card differently. */
-function severalHosts(readings: readonly AmdReading[]): string | null {
-  for (const [source, same] of Map.groupBy(readings, (reading) => reading.source)) {
-    const drivers = new Set(same.flatMap((reading) => reading.driver ?? []));
-    if (drivers.size > 1) return `${source} was run with the drivers ${[...drivers].slice(0, 4).join(', ')}`;
-    const cards = same.flatMap((reading) => reading.cards);
-    const moved = movedCard(cards);
-    if (moved !== null) return `card ${moved.index} of ${source} is at ${moved.places.slice(0, 4).join(', ')}`;
-    for (const [pciId, all] of Map.groupBy(cards, (card) => card.pciId)) {
-      const ids = new Set(pciId === null ? [] : all.flatMap((card) => card.uniqueId ?? []));
-      if (ids.size > 1) return `there are two different cards at ${pciId}`;
-    }
-  }
-  return null;
 }
 
 /** The readings of a card as one; earlier ones take precedence. */

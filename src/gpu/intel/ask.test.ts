@@ -2,6 +2,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyHost, type FakeTools, fakeTools, hangs, plugIn } from '../../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { xpuDevice, xpuHealth } from '../../../test/support/xpu-smi.ts';
 import type { Asking } from '../asking.ts';
 import type { Inventory } from '../inventory.ts';
 import { readPci } from '../pci.ts';
@@ -39,8 +40,8 @@ async function ask(limit = 20_000): Promise<Inventory> {
 const answers = (more = '') =>
   `case "$*" in
 "discovery -j") cat '${fixture('discovery.json')}';;
-"discovery -d 0 -j") cat '${fixture('discovery-device.txt')}';;
-"health -l -j") cat '${fixture('health.txt')}';;
+"discovery -d 0 -j") echo '${xpuDevice}';;
+"health -l -j") echo '${xpuHealth}';;
 "ps -j") echo '{"device_util_by_proc_list": []}';;
 esac\n${more}`;
 

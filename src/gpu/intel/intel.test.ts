@@ -1,15 +1,16 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
+import { xpuDevice, xpuHealth } from '../../../test/support/xpu-smi.ts';
 import { intelInventory, looksLikeIntel } from './intel.ts';
 
 const folder = join(import.meta.dirname, '../../../test/fixtures/gpu/xpu-smi');
 const fixture = (name: string) => readFileSync(join(folder, name), 'utf8');
 
 describe('recordings of xpu-smi', () => {
-  test.each(['discovery.json', 'discovery.txt', 'discovery-device.txt'])('%s: one card, known by its address', (name) => {
-    expect(looksLikeIntel(fixture(name))).toBe(true);
-    const host = intelInventory([fixture(name)]);
+  test('one card, known by its address', () => {
+    expect(looksLikeIntel(fixture('discovery.json'))).toBe(true);
+    const host = intelInventory([fixture('discovery.json')]);
     expect(host).toMatchObject({ complete: true, cuda: null, findings: [] });
     expect(host.devices).toHaveLength(1);
     expect(host.devices[0]).toMatchObject({
@@ -24,26 +25,26 @@ describe('recordings of xpu-smi', () => {
   });
 
   test('what a card says of itself: memory, driver, error correction', () => {
-    const host = intelInventory([fixture('discovery-device.txt')]);
+    const host = intelInventory([fixture('discovery.json'), xpuDevice]);
     expect(host.driver).toBe('16929133');
     expect(host.devices[0]).toMatchObject({ memoryMiB: 32_768, memoryUsedMiB: null, ecc: { current: true, pending: true } });
   });
 
   test('health is joined by number', () => {
-    const host = intelInventory([fixture('discovery.json'), fixture('health.txt')]);
+    const host = intelInventory([fixture('discovery.json'), xpuHealth]);
     expect(host.devices).toHaveLength(1);
     expect(host.devices[0]?.health).toEqual({ state: 'ok', reasons: [], uncorrectedErrors: null, recoveryAction: null });
   });
 
   test('cards without an address are counted, not invented', () => {
-    expect(looksLikeIntel(fixture('discovery-dump.csv'))).toBe(true);
-    const host = intelInventory([fixture('discovery-dump.csv')]);
+    const device_list = [0, 1].map((device_id) => ({ device_id, device_name: 'Intel(R) Graphics [0x56c0]' }));
+    const host = intelInventory([JSON.stringify({ device_list })]);
     expect(host).toMatchObject({ complete: false, devices: [], findings: [{ level: 'warning', code: 'no-identity' }] });
     expect(host.findings[0]?.message).toContain('2 Intel cards');
   });
 
   test('health alone makes no card', () => {
-    expect(intelInventory([fixture('health.txt')])).toMatchObject({ complete: false, devices: [] });
+    expect(intelInventory([xpuHealth])).toMatchObject({ complete: false, devices: [] });
   });
 });
 
@@ -129,14 +130,16 @@ describe('several outputs', () => {
     });
   });
 
-  test('processes as a table', () => {
-    const table =
-      'PID       Command             DeviceID       SHR            MEM\n961       xpumd               0              0              1048576\n';
-    expect(looksLikeIntel(table)).toBe(true);
-    expect(intelInventory([list, table]).devices.map((device) => device.processes)).toMatchObject([
-      [],
-      [{ pid: 961, name: 'xpumd', memoryMiB: 1000 }],
-    ]);
+  test('what it prints without -j is known for its own, and not read', () => {
+    const processes =
+      'PID       Command             DeviceID       SHR            MEM\n961       xpumd               0   0   1048576\n';
+    const names = ['discovery.txt', 'discovery-device.txt', 'discovery-dump.csv', 'health.txt'];
+    for (const text of [processes, ...names.map(fixture)]) {
+      expect(looksLikeIntel(text)).toBe(true);
+      const host = intelInventory([text]);
+      expect(host).toMatchObject({ complete: false, devices: [], findings: [{ level: 'error', code: 'not-understood' }] });
+      expect(host.findings[0]?.hint).toContain('discovery -j');
+    }
   });
 });
 

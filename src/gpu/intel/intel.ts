@@ -4,12 +4,21 @@
  * (`00000000-0000-0000-0000-020a00008086` in test/fixtures/gpu/xpu-smi).
  */
 import { type Asking, elsewhere, failureOf, withRenderNode } from '../asking.ts';
-import { byCard, movedCard } from '../cards.ts';
+import { byCard, differing } from '../cards.ts';
 import { finding, printed, withFindings } from '../finding.ts';
-import { type Device, type GpuFinding, type Health, type Inventory, inOrder, noGpus, unknownGpu } from '../inventory.ts';
-import type { PciCard } from '../pci.ts';
-import { filled } from '../said.ts';
-import { type IntelCard, readXpuSmi, type XpuOutput } from './xpu-smi.ts';
+import {
+  computing,
+  type Device,
+  type GpuFinding,
+  type GpuProcess,
+  type Health,
+  type Inventory,
+  inOrder,
+  noGpus,
+  unknownGpu,
+} from '../inventory.ts';
+import { normalPci, type PciCard } from '../pci.ts';
+import { at, countOf, type Fields, filled, isFields, jsonIn, mebibytes, textOf } from '../said.ts';
 
 /** Address of a processor's built-in graphics, which most desktops have: not a device for jobs. */
 const builtIn = '0000:00:02.0';
@@ -73,9 +82,12 @@ function notListed(card: PciCard): GpuFinding {
   return elsewhere(card, drivers) ?? finding('warning', 'not-listed', card.pciId, message, 'Search dmesg for i915 or xe.');
 }
 
+/** How the table, the CSV and the list of processes begin that `xpu-smi` prints without `-j`, which are not read. */
+const asText = /^(?:\| Device ID |Device ID,|PID\s+Command\s+DeviceID\b)/m;
+
 /** Whether a text is the output of `xpu-smi`, complete or not. */
 export function looksLikeIntel(text: string): boolean {
-  return readXpuSmi(text) !== null;
+  return asText.test(text) || readXpuSmi(text) !== null;
 }
 
 /** The host whose `xpu-smi` printed `texts`. A text that is not understood gives a finding, and the set is not complete. */
@@ -90,12 +102,10 @@ export function intelInventory(texts: readonly string[]): Inventory {
   if (odd !== undefined) say('error', 'not-understood', `xpu-smi printed ${printed(odd)}.`);
   if (outputs.some((output) => output.torn))
     say('error', 'output-torn', 'The output of an Intel tool is incomplete: it ends early.');
-  const moved = movedCard(outputs.flatMap((output) => output.cards));
-  if (moved !== null) {
-    say('error', 'recordings-differ', `These are recordings of different hosts: card ${moved.index} is at two addresses.`);
-    return { ...noGpus, complete: false, findings };
-  }
-  const { groups, without } = byCard(outputs.map(({ cards }) => ({ source: 'xpu-smi', cards })));
+  const readings = outputs.map(({ cards }) => ({ source: 'xpu-smi', cards }));
+  const clash = differing(readings);
+  if (clash !== null) return { ...noGpus, complete: false, findings: [...findings, clash] };
+  const { groups, without } = byCard(readings);
   if (without > 0) {
     const who = without === 1 ? 'An Intel card has' : `${without} Intel cards have`;
     say('warning', 'no-identity', `${who} no PCI address in this output, so onejob cannot tell which is which.`);
@@ -157,4 +167,81 @@ const architectures: readonly (readonly [RegExp, string])[] = [
 /** Generation, from the name; null when it does not tell. */
 function intelArchitecture(model: string): string | null {
   return architectures.find(([form]) => form.test(model))?.[1] ?? null;
+}
+
+/** One card in one output; null for missing values. */
+interface IntelCard {
+  readonly index: number | null;
+  readonly pciId: string | null;
+  readonly model: string | null;
+  readonly driver: string | null;
+  readonly memoryMiB: number | null;
+  readonly memoryFreeMiB: number | null;
+  readonly ecc: boolean | null;
+  /** Health of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
+  readonly health: readonly { readonly part: string; readonly status: string; readonly description: string | null }[];
+}
+
+type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
+
+/**
+ * `xpu-smi discovery`, `health` or `ps` with `-j`: nearly the same names, and the same numbers of cards. null when the text is not
+ * from this tool. `processes`, with the numbers of their cards: null when it does not list them.
+ */
+function readXpuSmi(text: string) {
+  const { values, torn } = jsonIn(text);
+  const found = values.flatMap(objectsIn).filter(isCard);
+  const list = values.some((value) => isFields(value) && Array.isArray(value.device_list));
+  const processes = processObjects(values);
+  const isTorn = torn && /"device_list"|"pci_bdf_address"|"device_util_by_proc_list"/.test(text);
+  if (found.length === 0 && processes === null && !isTorn) return null;
+  return { cards: found.map(cardOf), processes, list, torn };
+}
+
+/** Cards in a JSON value: a list, or a single card. */
+function objectsIn(value: unknown): readonly Fields[] {
+  if (!isFields(value)) return [];
+  return Array.isArray(value.device_list) ? value.device_list.filter(isFields) : [value];
+}
+
+/** Other tools also number their devices. */
+function isCard(fields: Fields): boolean {
+  return 'device_id' in fields && ('pci_bdf_address' in fields || 'device_name' in fields || Object.values(fields).some(hasStatus));
+}
+
+function hasStatus(value: unknown): value is Fields {
+  return isFields(value) && typeof value.status === 'string';
+}
+
+function cardOf(fields: Fields): IntelCard {
+  const ecc = textOf(fields.memory_ecc_state) ?? textOf(fields.ecc_state);
+  return {
+    index: countOf(fields.device_id),
+    pciId: normalPci(textOf(fields.pci_bdf_address) ?? ''),
+    model: textOf(fields.device_name),
+    driver: textOf(fields.driver_version),
+    memoryMiB: mebibytes(fields.memory_physical_size_byte, 'B'),
+    memoryFreeMiB: mebibytes(fields.memory_free_size_byte, 'B'),
+    ecc: ecc === null ? null : /^enabled$/i.test(ecc),
+    health: Object.entries(fields).flatMap(([part, value]) =>
+      hasStatus(value)
+        ? [{ part: part.replaceAll('_', ' '), status: String(value.status), description: textOf(value.description) }]
+        : [],
+    ),
+  };
+}
+
+function processObjects(values: readonly unknown[]) {
+  const list = values.map((value) => at(value, 'device_util_by_proc_list')).find(Array.isArray);
+  return list?.filter(isFields).flatMap(processOf) ?? null;
+}
+
+/** Sizes are in units of 1000 bytes (intel/xpumanager, cli/src/lib_core_stub.cpp). */
+function processOf(fields: Fields): { index: number; process: GpuProcess }[] {
+  const [pid, index, kilobytes] = [countOf(fields.process_id), countOf(fields.device_id), countOf(fields.mem_size)];
+  const name = textOf(fields.process_name);
+  // The tool lists itself on every card.
+  if (pid === null || pid === 0 || index === null || name === 'xpu-smi') return [];
+  const memoryMiB = kilobytes === null ? null : Math.floor((kilobytes * 1000) / 2 ** 20);
+  return [{ index, process: computing(pid, name, memoryMiB) }];
 }

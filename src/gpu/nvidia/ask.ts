@@ -1,8 +1,8 @@
 /** Queries a host for its NVIDIA cards, with few calls: each may have to wake every card (1 to 3 s each without persistence). */
 import { readdir } from 'node:fs/promises';
 import { join } from 'node:path';
-import { type Asking, elsewhere } from '../asking.ts';
-import { asWarning, finding, withFindings } from '../finding.ts';
+import { type Asking, elsewhere, failureOf } from '../asking.ts';
+import { asWarning, withFindings } from '../finding.ts';
 import { type Inventory, noGpus } from '../inventory.ts';
 import { readText } from '../pci.ts';
 import type { ToolReply } from '../run.ts';
@@ -36,11 +36,9 @@ export async function askNvidia(asking: Asking): Promise<Inventory> {
   // Packages may remain after the last card was removed.
   if (pciIds?.length === 0 && found.devices.length === 0 && !xml.hung)
     return { ...noGpus, findings: found.findings.map(asWarning) };
-  if (replies.some((reply) => reply.cut)) {
-    const message = `${tool} printed more than 16 MiB, so onejob ended it.`;
-    others.push(finding('error', 'output-too-large', 'host', message, `Type "${tool} -q -x" and check what it prints.`));
-  }
-  return withFindings(found, others);
+  const tooLarge = replies.find((reply) => reply.cut);
+  const failure = tooLarge === undefined ? null : failureOf(tooLarge);
+  return withFindings(found, failure === null ? others : [...others, failure]);
 }
 
 /** One card off the bus makes the whole list fail; a query for each of the others still succeeds. */

@@ -9,17 +9,12 @@ import fields from './fields.json' with { type: 'json' };
 import type { Facts, GpuField, GpuReading, MigReading, ProcessReading } from './reading.ts';
 import { isUnread, isUsualUuid, mebibytes, said, wholeNumber } from './values.ts';
 
-interface Made {
-  readonly device: Device;
-  readonly findings: readonly GpuFinding[];
-}
-
 /** The kernel numbers processes up to 2^22, other systems further. */
 const mostPid = 2 ** 31 - 1;
 const idOf = (text: string) => wholeNumber(text, 65_535);
 
 /** `uuid` is certain; anything else may be missing. */
-export function gpuDevice(reading: GpuReading, uuid: string): Made {
+export function gpuDevice(reading: GpuReading, uuid: string) {
   const { facts } = reading;
   const findings: GpuFinding[] = [];
   const warn = (code: string, message: string, hint: string | null = null) =>
@@ -85,7 +80,7 @@ function settingsOf({ graphicsClock, memoryClock, powerLimit }: GpuReading['fact
 }
 
 /** One instance of `gpu`. It shares the GPU's health: when the GPU fails, all of its instances fail. */
-export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean): Made {
+export function migDevice(reading: MigReading, uuid: string, gpu: Device, isSeen: boolean) {
   const findings: GpuFinding[] = [];
   const odd = oddIn(uuid, findings);
   const read = readerOf(reading, odd);

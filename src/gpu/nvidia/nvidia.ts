@@ -5,6 +5,7 @@
 import { builtInTables } from '../../images/tables.ts';
 import { clip, distinct, finding } from '../finding.ts';
 import { type Device, type GpuFinding, type Inventory, inOrder } from '../inventory.ts';
+import { isInMigMode } from '../mig.ts';
 import { normalPci } from '../pci.ts';
 import { gpuDevice, migDevice } from './device.ts';
 import { reboot } from './failures.ts';
@@ -42,16 +43,8 @@ export function nvidiaInventory(parts: NvidiaParts): Inventory {
 /** Findings that do not matter on a host that has no GPU. */
 const needless: ReadonlySet<string> = new Set(['tool-missing', 'no-devices', 'driver-not-loaded']);
 
-interface SetJudgement {
-  readonly complete: boolean;
-  /** Whether there is certainly no GPU. */
-  readonly isEmpty: boolean;
-  /** PCI addresses of GPUs that exist but that nvidia-smi no longer lists. */
-  readonly lost: ReadonlySet<string>;
-  readonly findings: readonly GpuFinding[];
-}
-
-function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpus: readonly Joined[]): SetJudgement {
+/** `isEmpty`: there is certainly no GPU. `lost`: PCI addresses of GPUs that exist but that nvidia-smi no longer lists. */
+function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpus: readonly Joined[]) {
   const complaints = sources.flatMap((source) => source.findings);
   const onBus = pciIds?.map(normalPci).filter((pciId) => pciId !== null) ?? null;
   const count = onBus?.length ?? null;
@@ -60,7 +53,7 @@ function judgeSet(pciIds: NvidiaParts['pciIds'], sources: readonly Source[], gpu
   if (listed.length === 0) {
     const isEmpty = count === 0 && !hung && gpus.length === 0;
     const unseen = onBus === null || count === 0 ? [] : [unseenFinding(onBus)];
-    return { complete: isEmpty, isEmpty, lost: new Set(), findings: unseen };
+    return { complete: isEmpty, isEmpty, lost: new Set<string>(), findings: unseen };
   }
   const best = sources.find((each) => each.gpus.length > 0);
   // A better source was asked and listed nothing: it failed.
@@ -104,14 +97,8 @@ function namelessFinding({ pciId, reading }: Joined): GpuFinding {
   return finding('error', 'no-uuid', pciId ?? 'host', message, 'Record "nvidia-smi -q -x" and "nvidia-smi -L" as well.');
 }
 
-interface Devices {
-  readonly devices: readonly Device[];
-  readonly findings: readonly GpuFinding[];
-  /** Findings that leave the set of devices uncertain. */
-  readonly uncertain: readonly GpuFinding[];
-}
-
-function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: ReadonlySet<string>): Devices {
+/** A GPU with its instances. `uncertain`: findings that leave the set of devices uncertain. */
+function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: ReadonlySet<string>) {
   if (uuid === null) return { devices: [], findings: [], uncertain: [] };
   const gpu = gpuDevice(reading, uuid);
   const isLost = !isListed && pciId !== null && lost.has(pciId);
@@ -129,7 +116,7 @@ function devicesOf({ uuid, pciId, reading, instances, isListed }: Joined, lost: 
     const message = `${which} of ${uuid} ${nameless === 1 ? 'has' : 'have'} no UUID in this output and cannot be used.`;
     doubt('mig-uuids-unknown', message, 'Record "nvidia-smi -L" as well.');
   }
-  const isEmpty = instances.length === 0 && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
+  const isEmpty = instances.length === 0 && isInMigMode(device);
   const seen = instances.filter((each) => each.isSeen).length;
   if (reading.depth === 'state' && seen < instances.length) {
     const message = `Two outputs of nvidia-smi do not list the same MIG instances of ${uuid}: the layout changed in between.`;

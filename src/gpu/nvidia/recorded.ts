@@ -78,13 +78,7 @@ function isPart({ attached, gpus }: Reading): boolean {
   return attached !== null && gpus.length < attached;
 }
 
-interface Trace {
-  readonly name: string;
-  readonly drivers: ReadonlySet<string>;
-  /** PCI address and model by UUID, null where missing. */
-  readonly gpus: ReadonlyMap<string, { readonly pciId: string | null; readonly model: string | null }>;
-  readonly isPart: boolean;
-}
+type Trace = ReturnType<typeof traceOf>;
 
 /** A finding when the files cannot be from one host at one time. */
 function severalHosts(files: readonly FilePieces[]): GpuFinding | null {
@@ -113,7 +107,8 @@ function canBeOne(one: Trace, other: Trace): boolean {
   });
 }
 
-function traceOf({ name, pieces }: FilePieces): Trace {
+/** `gpus`: PCI address and model by UUID, null where missing. */
+function traceOf({ name, pieces }: FilePieces) {
   const readings = pieces.map((piece) => piece.reading);
   const gpus = new Map<string, { pciId: string | null; model: string | null }>();
   for (const { facts } of readings.flatMap((reading) => reading.gpus)) {

@@ -3,7 +3,7 @@ import { finding, ownWords } from '../finding.ts';
 import type { GpuFinding } from '../inventory.ts';
 import { normalPci } from '../pci.ts';
 import type { Reply } from '../run.ts';
-import { failuresIn, failuresOf, reboot } from './failures.ts';
+import { failuresIn, failuresOf, kernelLog, reboot } from './failures.ts';
 import { readList } from './list.ts';
 import type { GpuReading, Reading } from './reading.ts';
 import { said } from './values.ts';
@@ -87,7 +87,7 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   const complained = answers.some((answer) => answer.complained);
   if (gap !== null && !complained) {
     const message = `nvidia-smi lists GPUs with higher numbers, but GPU ${gap} is missing.`;
-    findings.push(finding('error', 'index-gap', 'host', message, 'Search the kernel log (dmesg) for "NVRM" and "Xid".'));
+    findings.push(finding('error', 'index-gap', 'host', message, kernelLog));
   }
   const whole = !short && gap === null && all.length === gpus.length && allWhole && !complained;
   return {

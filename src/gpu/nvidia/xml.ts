@@ -58,19 +58,11 @@ function escapeText(text: string): string {
   return escaped.replaceAll('<', '&lt;').replaceAll('>', '&gt;');
 }
 
-interface Walk {
-  readonly header: ReadonlyMap<string, string>;
-  /** Blocks that were closed. */
-  readonly gpus: readonly GpuReading[];
-  /** False also for a block without its end, or with parts of two GPUs. */
-  readonly wellFormed: boolean;
-}
-
 /** No output is nested deeper than 7; each level costs the length of its path. */
 const deepest = 32;
 
-/** Everything up to the first error. */
-function walk(document: string): Walk {
+/** Everything up to the first error: closed blocks. `wellFormed`: no block lacks its end, or has parts of two GPUs. */
+function walk(document: string) {
   const header = new Map<string, string>();
   const gpus: GpuReading[] = [];
   const paths: string[] = [];
@@ -139,7 +131,7 @@ function walk(document: string): Walk {
 const mostBlocks = 1024;
 
 /** What an incomplete document still contains: its head, and each complete block. */
-function salvage(document: string): Omit<Walk, 'wellFormed'> {
+function salvage(document: string) {
   const starts = [...document.matchAll(/<gpu[\s>]/g)].map((match) => match.index);
   const first = starts[0] ?? document.length;
   const { header } = walk(document.slice(0, first));

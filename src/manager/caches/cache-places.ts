@@ -5,7 +5,7 @@ import { join, relative, sep } from 'node:path';
 import type { PoolConfig } from '../../config/config.ts';
 import { isNamed, untrustedFolder } from '../../config/volumes.ts';
 import type { Slot } from '../../core/slot.ts';
-import { codeOf, OnejobError } from '../../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
@@ -77,7 +77,7 @@ async function ensureFolder(path: string, cache: string): Promise<void> {
 }
 
 function blocked(path: string, cache: string, cause: unknown): OnejobError {
-  const why = cause instanceof Error ? cause.message : String(cause);
+  const why = messageOf(cause);
   return new OnejobError('E_STATE_DIR', `Cannot keep the cache ${cache}: ${path} is not a folder that onejob can use (${why}).`, {
     hint: 'Move away what is there, and check that the disk has free space. To keep caches on another disk, mount it there.',
     retry: true,

@@ -7,9 +7,10 @@ import { lstatSync, mkdirSync, renameSync } from 'node:fs';
 import { rmdir, statfs } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { turn } from '../../clock.ts';
+import { formatBytes } from '../../config/units.ts';
 import { cachePath, isNamed } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import { codeOf, toFailure } from '../../errors.ts';
+import { codeOf, messageOf, toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
@@ -336,7 +337,7 @@ function moveAside(from: string, entries: readonly CacheEntry[], trash: string, 
       moved.add(entry.name);
     } catch (error) {
       if (codeOf(error) === 'ENOENT') moved.add(entry.name);
-      else failure = error instanceof Error ? error.message.replace(/, (rename|mkdir) '.*$/s, '') : String(error);
+      else failure = messageOf(error).replace(/, (rename|mkdir) '.*$/s, '');
     }
   }
   return { bytes, moved, failure, isInterrupted: false };
@@ -349,10 +350,7 @@ function moveTo(trash: string, path: string | Buffer): void {
 }
 
 function human(bytes: number): string {
-  if (!Number.isFinite(bytes)) return 'more than can be counted';
-  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, bytes)) / 10));
-  const [unit, size] = [['B', 'KiB', 'MiB', 'GiB', 'TiB'][power], bytes / 2 ** (10 * power)];
-  return `${size >= 100 || unit === 'B' ? Math.round(size) : size.toFixed(1)} ${unit}`;
+  return Number.isFinite(bytes) ? formatBytes(bytes) : 'more than can be counted';
 }
 
 function ago(ms: number): string {

@@ -36,7 +36,7 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
     },
   ]);
   Object.assign(disk, { size: 2 ** 20, free: 50_000 });
-  expect(room.problem()).toContain('until 51 KiB are free');
+  expect(room.problem()).toContain('until 51.2 KiB are free');
 });
 
 test.skipIf(lacks('mount', 'root'))('a chatty job leaves room on a small disk, and is kept again once there is some', async () => {

@@ -2,6 +2,8 @@
 import { statfsSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
+import { formatBytes } from '../../config/units.ts';
+import { attempt } from '../../errors.ts';
 import type { Finding } from '../../finding.ts';
 
 export interface StateRoomParts {
@@ -32,7 +34,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
   const problem = (): string | null => {
     const found = short();
     if (found === null) return null;
-    return `The disk that holds ${dir} has ${inWords(found.free)} left; onejob keeps no job output until ${inWords(found.reserve)} are free.`;
+    return `The disk that holds ${dir} has ${formatBytes(found.free)} left; onejob keeps no job output until ${formatBytes(found.reserve)} are free.`;
   };
   return {
     /** Why no output may be kept now, as a line for a log; null while there is room. */
@@ -41,7 +43,7 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       if (seen === null || at - seen.at >= lookEvery) {
         const found = short();
         const line =
-          found === null ? null : `no output is kept from here on: the disk that holds ${dir} has ${inWords(found.free)} left`;
+          found === null ? null : `no output is kept from here on: the disk that holds ${dir} has ${formatBytes(found.free)} left`;
         seen = { at, line };
       }
       return seen.line;
@@ -55,15 +57,15 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       const sizes: { name: string; size: number }[] = [];
       for (const entry of entries) sizes.push({ name: entry.name, size: await sizeOf(join(dir, entry.name), entry.isDirectory()) });
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
-      const list = largest.map(({ name, size }) => `${name} ${inWords(size)}`).join(', ');
+      const list = largest.map(({ name, size }) => `${name} ${formatBytes(size)}`).join(', ');
       const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
       return [{ level: 'error', subject: 'state disk', message: `${message} The largest items in it: ${list}.`, hint }];
     },
   };
 }
 
-/** Bytes on the disk; 0 for what vanishes meanwhile. */
-async function sizeOf(path: string, isFolder: boolean): Promise<number> {
+/** Bytes on the disk; 0 for what does not exist, or vanishes meanwhile. */
+export async function sizeOf(path: string, isFolder = false): Promise<number> {
   if (!isFolder) return ((await stat(path).catch(() => null))?.blocks ?? 0) * 512;
   const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
   let size = 0;
@@ -72,15 +74,6 @@ async function sizeOf(path: string, isFolder: boolean): Promise<number> {
 }
 
 function diskOf(dir: string): { readonly size: number; readonly free: number } | null {
-  try {
-    const { bsize, blocks, bavail } = statfsSync(dir);
-    return { size: blocks * bsize, free: bavail * bsize };
-  } catch {
-    return null;
-  }
-}
-
-function inWords(bytes: number): string {
-  if (bytes < 2 ** 20) return `${Math.round(bytes / 2 ** 10)} KiB`;
-  return bytes < 2 ** 30 ? `${Math.round(bytes / 2 ** 20)} MiB` : `${(bytes / 2 ** 30).toFixed(1)} GiB`;
+  const disk = attempt(() => statfsSync(dir));
+  return disk && { size: disk.blocks * disk.bsize, free: disk.bavail * disk.bsize };
 }

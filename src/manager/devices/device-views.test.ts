@@ -22,7 +22,7 @@ const view = (uuid: string): DeviceView | undefined => ask.devices().find((one) 
 const states = () =>
   Object.fromEntries(ask.devices().map(({ uuid, state, slot }) => [uuid, slot === null ? state : `${state} ${slot}`]));
 const reserve = (name: string, by: string | null = 'alice', time: number | null = null) =>
-  ask.change(name, { act: 'reserve', for: time, by });
+  ask.changeDevice(name, { act: 'reserve', for: time, by });
 
 describe('devices as they are', () => {
   test('those that are there, whose they are, and who is on them', () => {
@@ -114,7 +114,7 @@ describe('devices as they are', () => {
   test('instances of a card that is out of use say why', () => {
     const card = gpu(0, { mig: { mode: 'enabled', pending: null } });
     host.sees([card, instance(1, card), instance(2, card)]);
-    ask.change('0', { act: 'quarantine', reason: 'fan' });
+    ask.changeDevice('0', { act: 'quarantine', reason: 'fan' });
     expect(view('MIG-0001')).toMatchObject({
       state: 'quarantined',
       why: 'GPU-0000 is in quarantine: fan',
@@ -175,7 +175,7 @@ describe('what a person wants', () => {
     expect(() => reserve('MIG-0001', 'bob')).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
     expect(reserve('0').device).toMatchObject({ until: null });
     host.verdict = () => new Error('the tool hangs');
-    ask.change('0', { act: 'return' });
+    ask.changeDevice('0', { act: 'return' });
     expect(reserve('0', 'bob').device).toMatchObject({ why: 'GPU-0000 is reserved by bob' });
   });
 
@@ -186,34 +186,34 @@ describe('what a person wants', () => {
 
   test('given back: at once for those that ask, and free after a look', async () => {
     reserve('0');
-    expect(ask.change('0', { act: 'return' })).toMatchObject({ changed: true, device: { state: 'reserved' } });
+    expect(ask.changeDevice('0', { act: 'return' })).toMatchObject({ changed: true, device: { state: 'reserved' } });
     await host.advance(0);
     expect(view('GPU-0000')).toMatchObject({ state: 'free', until: null });
-    expect(ask.change('0', { act: 'return' }).changed).toBe(false);
+    expect(ask.changeDevice('0', { act: 'return' }).changed).toBe(false);
   });
 
   test('quarantine by hand stays until it is cleared by hand', async () => {
-    const { device } = ask.change('1', { act: 'quarantine', reason: 'fan is loud' });
+    const { device } = ask.changeDevice('1', { act: 'quarantine', reason: 'fan is loud' });
     expect(device).toMatchObject({ state: 'quarantined', why: 'GPU-0001 is in quarantine: fan is loud', retryAt: null });
     await host.advance(1_000 * hour);
     expect(host.looks).toEqual([]);
-    expect(ask.change('1', { act: 'clear' })).toMatchObject({ changed: true, device: { state: 'free', hint: null } });
-    expect(ask.change('1', { act: 'clear' }).changed).toBe(false);
+    expect(ask.changeDevice('1', { act: 'clear' })).toMatchObject({ changed: true, device: { state: 'free', hint: null } });
+    expect(ask.changeDevice('1', { act: 'clear' }).changed).toBe(false);
   });
 
   test('forgotten: one that is gone is missed no more, and one that is there is not forgotten', () => {
     host.sees([gpu(1), gpu(2)]);
-    expect(ask.change('GPU-0000', { act: 'forget' })).toEqual({ uuid: 'GPU-0000', changed: true, device: null });
+    expect(ask.changeDevice('GPU-0000', { act: 'forget' })).toEqual({ uuid: 'GPU-0000', changed: true, device: null });
     expect(missingDevices(host.registry)).toEqual([]);
     expect(states()).toEqual({ 'GPU-0001': 'leased lab/2', 'GPU-0002': 'leased lab/1' });
-    ask.change('2', { act: 'quarantine', reason: 'fan' });
-    expect(() => ask.change('2', { act: 'forget' })).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
+    ask.changeDevice('2', { act: 'quarantine', reason: 'fan' });
+    expect(() => ask.changeDevice('2', { act: 'forget' })).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
     expect(states()).toMatchObject({ 'GPU-0002': expect.stringContaining('quarantined') });
   });
 
   test('one that a job is on is not forgotten', () => {
     host.runs('lab/1', 'a7');
-    expect(() => ask.change('0', { act: 'forget' })).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
+    expect(() => ask.changeDevice('0', { act: 'forget' })).toThrow(expect.objectContaining({ code: 'E_DEVICE_IN_USE' }));
   });
 
   test('proofs, the newest first, of all devices or of one by any of its names', () => {
@@ -230,7 +230,7 @@ test('where no pool has devices every request says so', () => {
   const none = createDeviceRequests(null, host.clock, () => []);
   for (const act of [
     () => none.devices(),
-    () => none.change('0', { act: 'return' }),
+    () => none.changeDevice('0', { act: 'return' }),
     () => none.proofs({ device: null, limit: 1 }),
   ]) {
     expect(act).toThrow(

@@ -16,6 +16,7 @@ import type { Allocatable } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
+import { isInMigMode, profileOf } from '../../gpu/mig.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import type { DeviceManager } from './device-manager.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
@@ -36,7 +37,6 @@ export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: read
   const parent = registry.parentOf(uuid);
   const { of, ...judged } = judge(uuid, parent, registry);
   const record = registry.known.get(of);
-  const mig = device?.mig ?? null;
   const isOn = (slot: Slot): boolean =>
     slot.agent.kind !== 'free' && slot.devices.some((one) => one === uuid || registry.parentOf(one) === uuid);
   return {
@@ -46,7 +46,7 @@ export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: read
     pciId: device?.pciId ?? known?.pciId ?? null,
     index: device?.index ?? null,
     memoryMiB: device?.memoryMiB ?? null,
-    profile: mig !== null && 'profile' in mig ? mig.profile : (known?.profile ?? null),
+    profile: (device === null ? null : profileOf(device)) ?? known?.profile ?? null,
     parent,
     slot: registry.slotOf(uuid),
     agents: slots.filter(isOn).flatMap(({ agent }) => (agent.kind === 'free' ? [] : [agent.agent])),
@@ -65,7 +65,8 @@ function judge(uuid: DeviceId, parent: DeviceId | null, registry: DeviceRegistry
   }
   if (state === 'missing') return { state, why: registry.known.missingText(uuid), of: uuid };
   if (state === 'unknown') return { state, why: unknownText(uuid), of: uuid };
-  if (state === 'free' && isSplit(registry.device(uuid))) {
+  const device = registry.device(uuid);
+  if (state === 'free' && device !== null && isInMigMode(device)) {
     const parts = registry.inventory?.devices.filter((one) => one.parent === uuid && registry.slotOf(one.uuid) !== null) ?? [];
     const split: DeviceState = parts.length > 0 ? 'leased' : 'free';
     return { state: split, why: 'it is in MIG mode, so jobs get its instances', of: uuid };
@@ -115,7 +116,7 @@ function poolFor(uuid: DeviceId, last: string | null, registry: DeviceRegistry):
   const holds = registry.partition.slots.find((slot) => slot.devices.some((one) => one.uuid === uuid || one.parent === uuid));
   if (holds !== undefined) return holds.pool;
   const parts = (registry.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
-  const asks = registry.pools.find(({ devices }) => parts.some((one) => !isSplit(one) && fits(one, devices)));
+  const asks = registry.pools.find(({ devices }) => parts.some((one) => !isInMigMode(one) && fits(one, devices)));
   if (asks !== undefined) return asks.name;
   return registry.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
 }
@@ -132,7 +133,7 @@ export function poolDevices(registry: DeviceRegistry, pool: PoolConfig): PoolVie
 
 /** How many more slots a pool with one for each device would have without quarantine. */
 function slotsWithout(registry: DeviceRegistry, { name, devices }: PoolConfig, slots: number): number {
-  const isFit = (one: Device) => !isSplit(one) && fits(one, devices) && isQuarantined(one, registry);
+  const isFit = (one: Device) => !isInMigMode(one) && fits(one, devices) && isQuarantined(one, registry);
   const here = (registry.inventory?.devices ?? []).filter((one) => registry.slotOf(one.uuid) === null && isFit(one));
   const isGone = (uuid: DeviceId) => registry.device(uuid) === null && registry.slotOf(uuid) === null;
   const gone = quarantinedDevices(registry).filter(({ uuid, pool }) => pool === name && isGone(uuid));
@@ -143,10 +144,6 @@ function slotsWithout(registry: DeviceRegistry, { name, devices }: PoolConfig, s
 
 function isQuarantined({ uuid, parent }: Allocatable, registry: DeviceRegistry): boolean {
   return [uuid, parent].some((one) => one !== null && (registry.known.get(one)?.quarantine ?? null) !== null);
-}
-
-function isSplit(device: Device | null): boolean {
-  return device?.kind === 'gpu' && device.mig !== null && 'mode' in device.mig && device.mig.mode === 'enabled';
 }
 
 /** The parts of the device manager that people can reach. */
@@ -164,7 +161,7 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
   };
   return {
     devices: (): DeviceView[] => deviceViews(known().registry, slots()),
-    change(name: string, change: DeviceChange): DeviceAnswer {
+    changeDevice(name: string, change: DeviceChange): DeviceAnswer {
       const { registry } = known();
       const before = registry.find(name);
       if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());

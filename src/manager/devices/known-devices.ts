@@ -4,6 +4,7 @@ import type { Lease } from '../../core/lease.ts';
 import type { DeviceId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
+import { profileOf } from '../../gpu/mig.ts';
 import { normalPci } from '../../gpu/pci.ts';
 import { formatTime } from '../../gpu/processes.ts';
 import type { KnownDevice } from '../../store/devices.ts';
@@ -140,8 +141,4 @@ export class KnownDevices {
     const since = known === undefined || known.lastSeen < booted ? 'boot' : formatTime(known.lastSeen, clock.wall());
     return `${uuid} absent since ${since}${layout}`;
   }
-}
-
-function profileOf({ mig }: Device): string | null {
-  return mig !== null && 'profile' in mig ? mig.profile : null;
 }

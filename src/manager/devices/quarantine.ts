@@ -43,8 +43,7 @@ export function createQuarantine({ registry, clock, bootId, log, again, repair }
     const known = registry.known.get(uuid);
     if (known === undefined) return;
     const failures = (known.quarantine?.failures ?? 0) + 1;
-    const saw = known.baseline === null ? null : { ...(known.baseline.saw as object), mark };
-    const baseline = known.baseline === null ? null : { ...known.baseline, saw: saw as never };
+    const baseline = known.baseline && { ...known.baseline, saw: { ...(known.baseline.saw as object), mark } as never };
     keep({ ...known, baseline }, { reason: message, remedy, hint, evidence: evidence as never, failures });
     log.error('device in quarantine', { device: uuid, reason: message, hint });
     if (failures === 1) repair(uuid, message);

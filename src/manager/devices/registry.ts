@@ -47,10 +47,13 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   const others = new Map<DeviceId, string>();
   const demandsOf = createDemands(clock, waiting);
 
+  /** The slot of this key unless it is empty. */
+  const inUseNow = (key: string): Slot | undefined => slots().find((slot) => slot.key === key && !isEmpty(slot));
+
   const slotDevices: SlotDevices = {
     of: (key) => {
       // Before the first look, slots keep their devices, and empty slots get nothing.
-      if (inventoryNow === null) return held(slots().find((slot) => slot.key === key && !isEmpty(slot))?.devices);
+      if (inventoryNow === null) return held(inUseNow(key)?.devices);
       const slot = dealtTo.get(key)?.slot;
       const isGone = (slot?.missing.length ?? 0) > 0 && (inventoryNow.complete || !standsBy(key));
       if (slot === undefined || slot.outdated || isGone || slot.barred.length > 0 || isOver(key)) return null;
@@ -204,15 +207,12 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
 
   /** Whether a lease for one job has had its job. The slot must become empty, so that jobs that waited longer come first. */
   function isOver(key: string): boolean {
-    if (!isPassing(key)) return false;
-    const slot = slots().find((one) => one.key === key);
-    return slot !== undefined && !isEmpty(slot) && slot.standby.kind === 'none';
+    return isPassing(key) && inUseNow(key)?.standby.kind === 'none';
   }
 
   /** Whether a standby is in it, which stays while its devices are unknown. */
   function standsBy(key: string): boolean {
-    const slot = slots().find((one) => one.key === key);
-    return slot !== undefined && slot.standby.kind !== 'none';
+    return (inUseNow(key)?.standby.kind ?? 'none') !== 'none';
   }
 
   /** The GPU that a MIG instance is part of, even if the instance is missing. */

@@ -65,7 +65,7 @@ export function createRepair({ command, log, clock, again, path }: RepairParts) 
     log.info('repair', { device: uuid, command: command[0] });
     const began = clock.now();
     const env = { ONEJOB_DEVICE: uuid, ONEJOB_PCI: pciId ?? '', ONEJOB_REASON: reason.replaceAll('\0', ' ') };
-    const end = await ended(command, { env: { PATH: path, LC_ALL: 'C', ...env }, timeout, clock, signal });
+    const end = await ended(command, timeout, { PATH: path, LC_ALL: 'C', ...env });
     if (signal.aborted) return;
     const about = { device: uuid, seconds: Math.round((clock.now() - began) / 1000), output: end.output.trim() || null };
     if (end.why === null) {
@@ -74,38 +74,32 @@ export function createRepair({ command, log, clock, again, path }: RepairParts) 
     } else log.warn('repair failed', { ...about, reason: end.why });
   }
 
+  /** `why` it failed; null when it ended with 0. Never rejects. */
+  async function ended([program, ...args]: RepairCommand['command'], timeout: number, env: Record<string, string>) {
+    const { signal } = abort;
+    const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
+    const child = startGroup(program, args, env);
+    if (child instanceof Error) return notStarted(child);
+    let output = Buffer.alloc(0);
+    const take = (data: Buffer): boolean => {
+      output = Buffer.concat([output, data]).subarray(-mostOutput);
+      return true;
+    };
+    const end = await listen(child, { clock, limit: timeout, drain, signal, take });
+    if (end instanceof Error) return notStarted(end);
+    // What it left in the background may hold the pipes open for ever.
+    if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
+    const isOver = child.exitCode !== null || child.signalCode !== null;
+    let why: string | null = null;
+    if (signal.aborted) why = 'onejob is stopping';
+    else if (end === 'hung' && !isOver) {
+      why = `it took longer than ${formatDuration(timeout)} and was killed`;
+      using limit = deadline(clock, patience, signal);
+      await once(child, 'exit', { signal: limit.signal }).catch(() => {});
+    } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
+    else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
+    return { why, output: output.toString() };
+  }
+
   return { put, close };
-}
-
-interface RunOptions {
-  readonly env: Record<string, string>;
-  readonly timeout: number;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-}
-
-/** `why` it failed; null when it ended with 0. Never rejects. */
-async function ended([program, ...args]: RepairCommand['command'], { env, timeout, clock, signal }: RunOptions) {
-  const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
-  const child = startGroup(program, args, env);
-  if (child instanceof Error) return notStarted(child);
-  let output = Buffer.alloc(0);
-  const take = (data: Buffer): boolean => {
-    output = Buffer.concat([output, data]).subarray(-mostOutput);
-    return true;
-  };
-  const end = await listen(child, { clock, limit: timeout, drain, signal, take });
-  if (end instanceof Error) return notStarted(end);
-  // What it left in the background may hold the pipes open for ever.
-  if (end !== 'closed' && child.pid !== undefined) killGroup(child.pid);
-  const isOver = child.exitCode !== null || child.signalCode !== null;
-  let why: string | null = null;
-  if (signal.aborted) why = 'onejob is stopping';
-  else if (end === 'hung' && !isOver) {
-    why = `it took longer than ${formatDuration(timeout)} and was killed`;
-    using limit = deadline(clock, patience, signal);
-    await once(child, 'exit', { signal: limit.signal }).catch(() => {});
-  } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
-  else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
-  return { why, output: output.toString() };
 }

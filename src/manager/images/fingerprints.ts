@@ -154,8 +154,8 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
   function recipeNow({ config, runtime, service }: Pool, name: string): Recipe | null {
     const recipe = poolRecipe({ config, service }, name);
     if (!images.has(config.name) || !runtime.capabilities.images) return recipe;
-    const chosen = images.of(config.name);
-    return chosen !== null && 'image' in chosen ? { ...recipe, image: chosen.image } : null;
+    const image = madeFrom(config.name);
+    return image === null ? null : { ...recipe, image };
   }
 
   return { start, findings, close, stamp, imageOf, shownImage, madeFrom, looked, refresh };

@@ -179,17 +179,13 @@ describe('a newer image', () => {
     const { images, need, world, changed, never, lines } = bench(pool('ci', { service: 'azure' }));
     world.next = async () => made('1', '5.1.0');
     await need('ci');
-    expect(await images.refresh(['ci'], () => {}, never)).toMatchObject([
-      { before: { id: '1' }, after: { id: '1' }, problem: null },
-    ]);
-    expect(changed).toEqual(['ci none']);
+    expect(await images.refresh(['ci'], () => {}, never)).toEqual([{ pool: 'ci', problem: null }]);
+    expect([changed, images.built('ci')?.id]).toEqual([['ci none'], '1']);
     world.next = async () => {
       expect(images.of('ci')).toEqual({ image: 'onejob/x:1' });
       return made('2', '5.2.0');
     };
-    expect(await images.refresh(['ci'], () => {}, never)).toMatchObject([
-      { before: { id: '1' }, after: { id: '2' }, problem: null },
-    ]);
+    expect(await images.refresh(['ci'], () => {}, never)).toEqual([{ pool: 'ci', problem: null }]);
     expect([changed, images.of('ci'), lines]).toEqual([
       ['ci none', 'ci 1'],
       { image: 'onejob/x:2' },
@@ -209,9 +205,10 @@ describe('a newer image', () => {
     };
     const outcome = await images.refresh(['ci', 'b'], () => {}, never);
     expect(outcome).toMatchObject([
-      { after: { id: '1' }, problem: { code: 'E_CI_UNREACHABLE' } },
-      { after: { id: 'b' }, problem: null },
+      { pool: 'ci', problem: { code: 'E_CI_UNREACHABLE' } },
+      { pool: 'b', problem: null },
     ]);
+    expect([images.built('ci')?.id, images.built('b')?.id]).toEqual(['1', 'b']);
     expect([images.of('ci'), changed]).toEqual([{ image: 'onejob/x:1' }, ['ci none', 'b none']]);
     expect(images.findings('ci').map(({ level }) => level)).toEqual(['ok', 'warning']);
     world.next = async () => made('1');

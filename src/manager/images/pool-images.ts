@@ -42,14 +42,6 @@ interface PoolImagesParts {
   readonly agentPackage: (service: string, platform: string, signal: AbortSignal) => Promise<AgentPackage | null>;
 }
 
-interface Refreshed {
-  readonly pool: string;
-  readonly before: Built | null;
-  /** As before when it failed. */
-  readonly after: Built | null;
-  readonly problem: OnejobError | null;
-}
-
 export class PoolImages {
   readonly #parts: PoolImagesParts;
   readonly #pools: ReadonlyMap<string, ImagePool>;
@@ -154,22 +146,20 @@ export class PoolImages {
     names: readonly string[],
     progress: (pool: string, line: string) => void,
     signal: AbortSignal,
-  ): Promise<Refreshed[]> {
-    const done: Refreshed[] = [];
+  ): Promise<{ pool: string; problem: OnejobError | null }[]> {
+    const done: { pool: string; problem: OnejobError | null }[] = [];
     for (const name of names) {
       const pool = this.#pools.get(name);
       if (pool?.isBuilt !== true) continue;
-      const before = pool.built;
+      let problem: OnejobError | null = null;
       try {
-        const after = await this.#get(pool, await this.open(), (line) => progress(name, line), signal);
-        pool.problem = null;
-        done.push({ pool: name, before, after, problem: null });
+        await this.#get(pool, await this.open(), (line) => progress(name, line), signal);
       } catch (error) {
         signal.throwIfAborted();
-        const problem = error instanceof OnejobError ? error : new OnejobError('E_BUG', toFailure(error).message, { cause: error });
-        pool.problem = problem.message;
-        done.push({ pool: name, before, after: before, problem });
+        problem = error instanceof OnejobError ? error : new OnejobError('E_BUG', toFailure(error).message, { cause: error });
       }
+      pool.problem = problem?.message ?? null;
+      done.push({ pool: name, problem });
     }
     return done;
   }
@@ -345,7 +335,7 @@ export function createImageDesk(images: PoolImages, pools: readonly Pick<PoolCon
           if (what === 'build') await images.need(pool, (line) => progress(pool, line), signal);
           else {
             const [refreshed] = await images.refresh([pool], progress, signal);
-            if (refreshed !== undefined && refreshed.problem !== null) throw refreshed.problem;
+            if (refreshed?.problem != null) throw refreshed.problem;
           }
         } catch (error) {
           signal.throwIfAborted();

@@ -5,7 +5,7 @@
 import { type Clock, every } from '../../core/clock.ts';
 import { endedAtGate } from '../../core/gate-failure.ts';
 import type { AgentId, Exit, Failure, JobId, Slot } from '../../core/slot.ts';
-import { toFailure } from '../../errors.ts';
+import { attempt, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
@@ -264,14 +264,10 @@ function noShell({ reserved }: Extract<Slot['standby'], { kind: 'preparing' }>, 
   return { ...failure, message: failure.message.replace('The image', `The image "${image}"`) };
 }
 
+/** null if it is unknown: its service no longer knows the job. */
 function imageOf(pool: Pool, job: JobId | null): string | null {
   const base = pool.config.recipe;
-  try {
-    return ((job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base).image;
-  } catch {
-    // Its service no longer knows the job, so its image is unknown.
-    return null;
-  }
+  return attempt(() => ((job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base).image);
 }
 
 /** Agents whose sandbox must exist: it was made, and nobody asked for its removal. */

@@ -15,24 +15,21 @@ export function pausedText(details: readonly string[]): string {
 
 /** A pause with reasons: it holds while there is any, and each holder releases only its own. */
 export class Pause {
-  readonly #held = new Map<string, string>();
-  readonly #closing = new Set<string>();
+  readonly #held = new Map<string, { readonly detail: string; readonly closes: boolean }>();
 
   /**
    * Holds `reason`; `detail` is for people. `closes`: agents that wait for a job at their CI service may take none either. True
    * if that changed anything.
    */
   hold(reason: string, detail: string = reason, { closes = false }: { readonly closes?: boolean } = {}): boolean {
-    if (this.#held.get(reason) === detail && this.#closing.has(reason) === closes) return false;
-    if (closes) this.#closing.add(reason);
-    else this.#closing.delete(reason);
-    this.#held.set(reason, detail);
+    const before = this.#held.get(reason);
+    if (before?.detail === detail && before.closes === closes) return false;
+    this.#held.set(reason, { detail, closes });
     return true;
   }
 
   /** True if `reason` was held. */
   release(reason: string): boolean {
-    this.#closing.delete(reason);
     return this.#held.delete(reason);
   }
 
@@ -41,17 +38,17 @@ export class Pause {
   }
 
   get closes(): boolean {
-    return this.#closing.size > 0;
+    return [...this.#held.values()].some(({ closes }) => closes);
   }
 
   /** The held reasons, with details for people. */
   get held(): (readonly [reason: string, detail: string])[] {
-    return [...this.#held];
+    return [...this.#held].map(([reason, { detail }]) => [reason, detail]);
   }
 
   /** Details for people, one line per reason. */
   get details(): string[] {
-    return [...this.#held.values()];
+    return Array.from(this.#held.values(), ({ detail }) => detail);
   }
 }
 

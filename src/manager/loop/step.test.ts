@@ -5,7 +5,7 @@ import type { Reserved } from '../../core/slot.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
 import { noDevices, Pool } from './pool.ts';
-import { intentOf, step, viewOf } from './step.ts';
+import { intentOf, step, viewOf } from './reconciler.ts';
 
 const host = { stopping: false, paused: false, now: 100 };
 const taking = { ...host, newAgent: () => 'new' };
