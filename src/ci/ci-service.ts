@@ -215,8 +215,6 @@ export interface JobSource {
   devicesFor?(job: JobId): number | null;
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
-  /** Whether the slot's agent is starting its job. Its next sandbox waits for a `waiting` event: both would be slower. */
-  isStarting?(slot: string): boolean;
   /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */
   offer?(slot: string, offer: SlotOffer): void;
 }
