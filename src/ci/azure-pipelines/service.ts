@@ -2,7 +2,7 @@
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
-import type { Readable } from 'node:stream';
+import { addAbortSignal, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { noProxies } from '../../config/proxies.ts';
@@ -147,12 +147,10 @@ export async function keepDiagnostics(
     if (found === null) return;
     await mkdir(dirname(path), { recursive: true, mode: 0o700 });
     // A sparse file may be terabytes of zeros, so reading stops.
-    const stop = () => found.destroy(either.reason);
-    either.addEventListener('abort', stop, { once: true });
+    addAbortSignal(either, found);
     try {
       await pipeline(upTo(diagLimit, found), createWriteStream(part, { mode: 0o600 }), { signal: either });
     } finally {
-      either.removeEventListener('abort', stop);
       found.destroy();
     }
     await rename(part, path);
