@@ -16,7 +16,7 @@ const sweepEvery = 60 * 60_000;
 const batch = 100;
 
 /** `inUse`: workspaces of unfinished jobs. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
-export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<string>) {
+export function createPrune(store: Store, spool: Spool, inUse: () => ReadonlySet<string | null>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
@@ -39,7 +39,7 @@ export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<strin
       await sweepLogs(logs, before, agentsIn(store));
     }
     store.transaction({ durable: false }, () => store.registrations.prune(before));
-    await spool.sweepWorkspaces(now - workspaceWait, inUse);
+    await spool.sweepWorkspaces(now - workspaceWait, inUse());
   };
 
   async function inBatches(
