@@ -201,13 +201,15 @@ export function createStackEntry(
     get isKnown() {
       return isKnown;
     },
+    /** The service may no longer know it. */
+    doubt(): void {
+      isKnown = false;
+    },
     /**
-     * Registers it once for all who ask; with one queue it may list any of its cluster. `again`: the service no longer knew it.
-     * @throws OnejobError E_CI_*, or the reason of `signal`
+     * Registers it once for all who ask; with one queue it may list any of its cluster. @throws OnejobError E_CI_*, or the reason of
+     * `signal`
      */
-    async register(queue: string, again: boolean, signal: AbortSignal): Promise<void> {
-      if (again && registering === null) isKnown = false;
-      if (isKnown) return;
+    async register(queue: string, signal: AbortSignal): Promise<void> {
       registering ??= make(queue, signal).finally(() => {
         registering = null;
       });
