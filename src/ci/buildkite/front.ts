@@ -53,36 +53,30 @@ export function createFront(
     }
   }
 
-  /** undefined: it failed, and pools are held. */
-  async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
-    try {
-      const found = await look();
-      reasons.delete(what);
-      return found;
-    } catch (error) {
-      if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
-      return undefined;
+  /** Looks again and again; pools are held while that fails. */
+  async function follow(what: 'program' | 'token', look: () => Promise<unknown>): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        await look();
+        reasons.delete(what);
+      } catch (error) {
+        if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
+      }
+      // After a hold ends, the new token is in use.
+      if (!signal.aborted) tell();
+      if (what === 'program' && !reasons.has(what)) return;
+      await sleep(clock, readAgain, signal);
     }
   }
 
-  async function followToken(): Promise<void> {
-    while (!signal.aborted) {
-      const found = (await find('token', async () => (await parts.token()).trim())) ?? null;
+  async function readToken(): Promise<void> {
+    let found: string | null = null;
+    try {
+      found = (await parts.token()).trim();
+    } finally {
       const isOther = found !== token;
       token = found;
       if (isOther) changed();
-      // After a hold ends, the new token is in use.
-      if (!signal.aborted) tell();
-      await sleep(clock, readAgain, signal);
-    }
-  }
-
-  async function findProgram(): Promise<void> {
-    while (!signal.aborted) {
-      await find('program', () => parts.program.ready(signal));
-      if (!signal.aborted) tell();
-      if (!reasons.has('program')) return;
-      await sleep(clock, readAgain, signal);
     }
   }
 
@@ -103,8 +97,8 @@ export function createFront(
       outer.addEventListener('abort', stop, { once: true });
       reasons.set('program', { why: 'looking for the agent', beginning: true });
       tell();
-      void followToken();
-      void findProgram();
+      void follow('token', readToken);
+      void follow('program', () => parts.program.ready(signal));
       void parts.counts.follow(signal);
       begin();
     },
