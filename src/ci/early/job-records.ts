@@ -1,6 +1,6 @@
 /** The service's jobs on this host, for people. Only `last` decides something: whether an agent had a job. */
 import type { AgentId, JobId } from '../../core/slot.ts';
-import type { ServiceJob } from '../ci-service.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import { createRowWriter, type RowWriterParts } from '../kit/row-writer.ts';
 import type { Registry, Remote, RemoteJob, Shown } from './port.ts';
 

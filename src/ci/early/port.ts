@@ -5,8 +5,9 @@
 import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent, Registration, ServiceJob } from '../ci-service.ts';
+import type { AgentContext, CiEvent, Registration } from '../ci-service.ts';
 import type { SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */

@@ -3,8 +3,8 @@ import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
-import type { ServiceJob } from '../ci-service.ts';
 
 export interface RowWriterParts {
   readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;

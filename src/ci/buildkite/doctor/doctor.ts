@@ -54,28 +54,19 @@ export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxe
   ];
 }
 
-/** The sandboxes of a pool's agents, or those of its untrusted jobs where they differ. */
-interface SandboxClass {
-  readonly pool: PoolConfig;
-  readonly whose: string;
-  /** null: it has no image yet. */
-  readonly sandbox: DiagnosticSandbox | null;
-  /** Its agents use the filter. */
-  readonly isUntrusted: boolean;
-  /** Its programs are those of the pool's own sandboxes. */
-  readonly isSameInside: boolean;
-  /** Its programs and network are those of the pool's own, so the same problem affects both. */
-  readonly isSame: boolean;
-}
+type SandboxClass = ReturnType<typeof classesOf>[number];
 
-function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
+/** The sandboxes of pools' agents, and those of their untrusted jobs, whose agents use the filter. */
+function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string) {
   return pools.flatMap((pool) => {
+    /** null: it has no image yet. */
     const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
     const other = isOpenToUntrusted(pool)
       ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir))
       : null;
     if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
+    // Whether its programs are those of the pool's own, and also its network, so that the same problem affects both.
     const isSameInside = sandbox?.recipe.image === other?.recipe.image;
     const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
     return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];

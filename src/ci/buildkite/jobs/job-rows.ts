@@ -1,6 +1,6 @@
 /** The service's jobs that this host has or had, for people. */
 import type { AgentId, JobId } from '../../../core/slot.ts';
-import type { ServiceJob } from '../../ci-service.ts';
+import type { ServiceJob } from '../../../store/service-jobs.ts';
 import { shownRepository } from '../../kit/repository.ts';
 import { createRowWriter, type RowWriterParts } from '../../kit/row-writer.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
