@@ -163,13 +163,7 @@ const newest = '7.1';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */
 const most = 8 * 1024 * 1024;
 
-interface Called {
-  readonly verdict: Exclude<Verdict, { kind: 'rejected' | 'throttled' | 'version' }>;
-  readonly answer: Answer;
-  readonly what: Call;
-  readonly base: string;
-  error(): OnejobError;
-}
+type Called = Awaited<ReturnType<ReturnType<typeof createCaller>>>;
 
 /** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
@@ -210,7 +204,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
   };
 
   /** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
-  return async (what: Call, signal: AbortSignal): Promise<Called> => {
+  return async (what: Call, signal: AbortSignal) => {
     const errorFor = (verdict: Verdict) => errorOf(verdict, what, base);
     const deadline = clock.now() + timeout;
     let tries = 0;
