@@ -54,4 +54,7 @@ export interface SlotFacts {
 export interface OpenParts extends CiParts {
   /** Names of the services that are opened. */
   readonly opened: ReadonlySet<string>;
+  /** Those of the service. */
+  readonly pools: Config['pools'];
+  readonly fetch: typeof fetch;
 }

@@ -5,11 +5,9 @@
  * filter.
  */
 import type { PoolConfig } from '../../config/config.ts';
-import { noProxies } from '../../config/proxies.ts';
 import { deadline } from '../../core/clock.ts';
 import type { Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { createOutbound } from '../../http/outbound.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
@@ -39,11 +37,10 @@ import type { Turns } from './stacks/turns.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
-  const { store, clock, log, variables, slots, onejob, env } = parts;
+  const { store, clock, log, variables, slots, onejob, env, pools, fetch } = parts;
   const { name, endpoint, registration } = config;
   const { secretsKey, host } = parts.config;
   const { version, self } = onejob;
-  const pools = parts.config.pools.filter((pool) => pool.service === name);
   const token = () => readSecret(config.token, variables);
   const metricsToken = () => readSecret(config.metricsToken ?? config.token, variables);
   const isInAgent = registration === 'in-agent';
@@ -52,9 +49,6 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     secretsKey === null || isInAgent
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
-  const proxies = env?.proxies ?? noProxies;
-  const outbound = createOutbound(proxies);
-  const fetch = parts.fetch ?? outbound.fetch;
   const api = createServiceApi({ endpoint, version, clock, fetch });
   const program = createAgentProgram({
     ...{ project: buildkiteAgent(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
@@ -66,30 +60,21 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
-  const doctor = { config, pools, stateDir: store.dir, proxies, api, tokens: { service: token, metrics: metricsToken } };
+  const doctor = { config, pools, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
   const front: FrontParts = {
     ...{ config, pools, token, program, clock, log },
     rows: createJobRows(name, parts),
     counts: createCounts({ api, token: metricsToken, config, clock, log }),
     check: (signal, sandboxes) => findings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
   };
-  const byAcquisition = (): CiService => {
-    const stacks = createStacks({ endpoint, version, clock, token, fetch });
-    const pins = createPinStore(store, clock);
-    return createBuildkite({
-      ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
-      entry: createStackEntry(name, stacks, { host, version, store, clock }),
-      admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
-    });
-  };
-  const service = isInAgent ? createInAgent({ ...front, slots }) : byAcquisition();
-  return {
-    ...service,
-    async close(leaving) {
-      await service.close?.(leaving);
-      outbound.close();
-    },
-  };
+  if (isInAgent) return createInAgent({ ...front, slots });
+  const stacks = createStacks({ endpoint, version, clock, token, fetch });
+  const pins = createPinStore(store, clock);
+  return createBuildkite({
+    ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+    entry: createStackEntry(name, stacks, { host, version, store, clock }),
+    admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
+  });
 }
 
 export interface BuildkiteParts extends FrontParts {

@@ -1,6 +1,5 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 import type { PoolConfig } from '../../../config/config.ts';
-import type { Proxies } from '../../../config/proxies.ts';
 import { type Clock, deadline } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
@@ -10,7 +9,7 @@ import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../ci-service.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
-import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
+import { clockFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
 import { untrustedRecipe } from '../jobs/admission.ts';
@@ -22,7 +21,6 @@ export interface DoctorParts {
   readonly config: BuildkiteServiceConfig;
   readonly pools: readonly PoolConfig[];
   readonly stateDir: string;
-  readonly proxies: Proxies;
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** Each reads a token. @throws OnejobError E_SECRET */
   readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
@@ -45,13 +43,7 @@ export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxe
     poolFindings(parts),
     lookWithin(parts, classesOf(pools, sandboxes, parts.stateDir), signal),
   ]);
-  return [
-    ...proxyFindings(config.name, config.endpoint, parts.proxies),
-    ...token,
-    ...programFindings(config.name, parts.program.state, config.agentPackage.from),
-    ...within,
-    ...ofPools,
-  ];
+  return [...token, ...programFindings(config.name, parts.program.state, config.agentPackage.from), ...within, ...ofPools];
 }
 
 type SandboxClass = ReturnType<typeof classesOf>[number];
