@@ -12,7 +12,7 @@ import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { createAgentProgram } from '../kit/agent-program.ts';
@@ -89,20 +89,21 @@ export interface BuildkiteParts extends FrontParts {
   readonly random: () => number;
 }
 
-/** What reservations, runs and queues share. */
-export interface Shared extends BuildkiteParts {
-  readonly stack: string;
-  /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
-  readonly expiry: number;
-  readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Whether the slot has the job, in any lane. */
-  readonly isTaken: (job: JobId, slot: string) => boolean;
-  /** Whether there is a token. */
-  readonly isReady: () => boolean;
-  /** Something may be due now. */
-  readonly wake: () => void;
-  readonly emit: (event: CiEvent) => void;
-  readonly signal: AbortSignal;
+export type Shared = Readonly<ReturnType<typeof share>>;
+
+/** What reservations, runs and queues share. `wake`: something may be due now. */
+function share(parts: BuildkiteParts, front: ReturnType<typeof createFront>, wake: () => void) {
+  const { pools, emit, signal } = front;
+  return {
+    ...{ ...parts, emit, signal, wake, stack: parts.entry.key },
+    /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
+    expiry: Math.min(Math.ceil(parts.config.bootTimeout / 1000) + 60, 3600),
+    poolOf: (slot: string) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
+    /** Whether the slot has the job, in any lane. */
+    isTaken: (job: JobId, slot: string) => parts.slots.jobsOf(slot).includes(job),
+    /** Whether there is a token. */
+    isReady: () => front.token !== null,
+  };
 }
 
 /** ms for a stack to leave at the end, and for the end of a job to wait until its reason is shown. */
@@ -129,14 +130,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       for (const queue of new Set(parts.pools.map((pool) => pool.queue))) follow(queue);
     },
   });
-  const { emit, signal } = front;
-  const poolOf = (slot: string): PoolConfig | undefined => front.pools.get(slot.slice(0, slot.lastIndexOf('/')));
-  const isTaken = (job: JobId, slot: string): boolean => parts.slots.jobsOf(slot).includes(job);
-  const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
-  const shared: Shared = {
-    ...{ ...parts, stack: entry.key, expiry, poolOf, isTaken, wake, emit, signal },
-    isReady: () => front.token !== null,
-  };
+  const shared = share(parts, front, wake);
+  const { emit, signal, expiry, poolOf, isTaken } = shared;
   const reservations = createJobReservations(shared);
   const runs = createRuns(shared, reservations);
 

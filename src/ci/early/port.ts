@@ -2,13 +2,11 @@
  * What a service that binds early must do for the engine: an agent must be online there to get a job, so each standby is registered
  * while it waits. An adapter turns these calls into the service's own, and keeps no state of agents.
  */
-import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
 import type { AgentContext, CiEvent, Registration } from '../ci-service.ts';
-import type { SlotFacts } from '../parts.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */
 export interface Remote {
@@ -80,7 +78,7 @@ export interface Registry {
 }
 
 /** What the engine needs besides its adapter. */
-export interface EarlyParts {
+export interface EarlyParts extends Pick<OpenParts, 'clock' | 'log' | 'opened'> {
   readonly service: string;
   /** Where agents have to reach it. */
   readonly url: string;
@@ -88,11 +86,7 @@ export interface EarlyParts {
   /** ms between two looks, and until a released agent must be online. */
   readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
-  readonly clock: Clock;
-  readonly log: Log;
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
-  /** Names of the services that this manager has opened, including this one. */
-  readonly opened: ReadonlySet<string>;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }

@@ -1,6 +1,6 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 import type { PoolConfig } from '../../../config/config.ts';
-import { type Clock, deadline } from '../../../core/clock.ts';
+import { deadline } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
@@ -13,14 +13,11 @@ import { clockFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
 import { untrustedRecipe } from '../jobs/admission.ts';
-import type { BuildkiteServiceConfig } from '../type.ts';
+import type { BuildkiteParts } from '../service.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
 
-export interface DoctorParts {
-  readonly config: BuildkiteServiceConfig;
-  readonly pools: readonly PoolConfig[];
-  readonly stateDir: string;
+export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | 'stateDir' | 'clock'> {
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** Each reads a token. @throws OnejobError E_SECRET */
   readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
@@ -29,7 +26,6 @@ export interface DoctorParts {
   /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'listenFor'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
-  readonly clock: Clock;
 }
 
 /** ms for one sandbox, and for all of them. */
