@@ -86,6 +86,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         ]);
         latest.set(pool.id, requests);
         const place = String(pool.id);
+        placeholders.saw(place, new Set(agents.map(({ name }) => name)));
         return {
           ...{ place, title: pool.name },
           entries: agents.map((agent) => entryOf(place, agent)),
@@ -157,7 +158,6 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
       return begun === undefined ? null : remoteJob(begun);
     },
-    saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
     /** Updates each kind's placeholder once with what an online agent says. */
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);

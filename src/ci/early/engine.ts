@@ -58,7 +58,6 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
     const { place } = shown;
     const seen = { place, ours: oursOf(shown), steadySince };
-    registry.saw?.(shown);
     for (const [agent, { id, status, job }] of seen.ours) {
       registrations.seen(agent, id);
       if (status === 'online') emit({ kind: 'online', agent });

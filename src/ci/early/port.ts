@@ -70,9 +70,6 @@ export interface Registry {
   disable?(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'>;
   /** The newest job that this agent began. Absent: only looks show an agent's jobs. */
   lastJob?(remote: Remote, signal: AbortSignal): Promise<RemoteJob | null>;
-
-  /** A look has succeeded. Called before anything follows from it. */
-  saw?(shown: Shown): void;
   /** More work after a look, before anything is removed. It does not delay the next look. */
   follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }
