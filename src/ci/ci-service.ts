@@ -9,6 +9,7 @@ import { OnejobError } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
 import type { Recipe } from '../runtimes/runtime.ts';
+import type { ServiceJob } from '../store/service-jobs.ts';
 
 export interface AgentContext {
   readonly agent: AgentId;
@@ -58,31 +59,6 @@ export type CiEvent =
 export interface Deregistered {
   /** The job it had; null: it had none; undefined: the service did not say. */
   readonly ran: JobId | null | undefined;
-}
-
-/** A job of a service that keeps its own jobs. Times are wall clock, ms since the epoch. */
-export interface ServiceJob {
-  readonly id: JobId;
-  readonly service: string;
-  readonly pool: string;
-  readonly agent: AgentId | null;
-  readonly title: string;
-  readonly definition: string | null;
-  readonly build: string | null;
-  readonly repository: string | null;
-  readonly branch: string | null;
-  /** In the service's word. */
-  readonly reason: string | null;
-  readonly link: string | null;
-  readonly demands: readonly string[];
-  readonly state: 'waiting' | 'assigned' | 'running' | 'done';
-  /** In the service's word; null while it has none. */
-  readonly result: string | null;
-  /** A sentence from onejob: why it was refused or given up, or what it did not get. */
-  readonly note: string | null;
-  readonly queuedAt: number | null;
-  readonly startedAt: number | null;
-  readonly endedAt: number | null;
 }
 
 /** The package of an agent that images must have. */
@@ -213,8 +189,6 @@ export interface JobSource {
   devicesFor?(job: JobId): number | null;
   /** The recipe of a job that brings its own; null: the pool's. */
   recipeFor?(job: JobId, pool: Recipe): Recipe | null;
-  /** Whether the slot's agent is starting its job. Its next sandbox waits for a `waiting` event: both would be slower. */
-  isStarting?(slot: string): boolean;
   /** What a slot could do with a job, first and on every change. Only with `standsForSlots`. */
   offer?(slot: string, offer: SlotOffer): void;
 }

@@ -1,18 +1,20 @@
 /** Makes the CI services that config names. The types that it can name are in `types.ts`. */
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
+import { noProxies } from '../config/proxies.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
+import { createOutbound } from '../http/outbound.ts';
 import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/service.ts';
-import { buildkite } from './buildkite/type.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
+import { proxyFindings } from './service-findings.ts';
 import { tellingOrigin } from './types.ts';
 
 /** ms between two looks at jobs of services that config no longer has. */
@@ -34,7 +36,7 @@ export function createCiServices(parts: CiParts) {
     ...inSlots.map(({ slot }) => slot.service),
   ]);
   const others = config.services.filter((one) => used.has(one.name));
-  const whole: OpenParts = { ...parts, opened: new Set(others.map(({ name }) => name)) };
+  const whole = { ...parts, opened: new Set(others.map(({ name }) => name)) };
   return {
     own,
     /** By the name that pools use; `own` is always there. */
@@ -56,13 +58,22 @@ export function createCiServices(parts: CiParts) {
   };
 }
 
-function make(service: ServiceConfig, own: OwnQueue, parts: OpenParts): CiService {
-  switch (service.type) {
-    case ownQueue.type:
-      return own;
-    case azurePipelines.type:
-      return openAzurePipelines(service, parts);
-    case buildkite.type:
-      return openBuildkite(service, parts);
-  }
+function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenParts, 'opened'>): CiService {
+  if (service.type === ownQueue.type) return own;
+  const proxies = parts.env?.proxies ?? noProxies;
+  const outbound = createOutbound(proxies);
+  const pools = parts.config.pools.filter((pool) => pool.service === service.name);
+  const whole = { ...parts, pools, fetch: parts.fetch ?? outbound.fetch };
+  const [made, address] =
+    service.type === azurePipelines.type
+      ? [openAzurePipelines(service, whole), service.url]
+      : [openBuildkite(service, whole), service.endpoint];
+  return {
+    ...made,
+    check: async (...given) => [...proxyFindings(service.name, address, proxies), ...(await made.check(...given))],
+    async close(leaving) {
+      await made.close?.(leaving);
+      outbound.close();
+    },
+  };
 }

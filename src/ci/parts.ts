@@ -52,6 +52,9 @@ export interface SlotFacts {
 }
 
 export interface OpenParts extends CiParts {
-  /** Names of the services that are opened. */
+  /** Names of the services that this manager has opened, including this one. */
   readonly opened: ReadonlySet<string>;
+  /** Those of the service. */
+  readonly pools: Config['pools'];
+  readonly fetch: typeof fetch;
 }

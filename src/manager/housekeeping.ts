@@ -1,19 +1,18 @@
 /** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
-import { rm, stat } from 'node:fs/promises';
+import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
-import { agentsIn, overBefore } from '../ci/own-queue/prune.ts';
+import { overBefore } from '../ci/own-queue/prune.ts';
 import type { Config } from '../config/config.ts';
 import { secretFindings } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
 import type { Log } from '../log.ts';
-import { agentLogsFolder, agentLogsPath } from '../logs/agent-logs.ts';
+import { agentLogsPath } from '../logs/agent-logs.ts';
 import type { LogFolder } from '../logs/log-file.ts';
 import type { Store } from '../store/store.ts';
-import { namesIn } from '../system/files.ts';
 import type { Caches } from './caches/caches.ts';
 import { sizeOf } from './caches/state-room.ts';
 
@@ -31,7 +30,6 @@ export interface HousekeepingParts {
 const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
 export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
-  const pruneServices = createPruneServices(store);
   const findings = (): Promise<Finding[]> => secretFindings(config, clock.wall());
   let problems: readonly string[] = [];
   const look = async (): Promise<void> => {
@@ -46,7 +44,6 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
     if (clock.now() < pruneAt) return;
     pruneAt = clock.now() + pruneEvery;
     await queue.prune(clock.wall(), config.keepJobs);
-    await pruneServices(clock.wall(), config.keepJobs);
     store.proofs.prune(clock.wall() - config.keepJobs);
   };
   const stop = every(
@@ -73,33 +70,10 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
   };
 }
 
-/** ms between scans of the folder, which may hold many files. */
-const sweepEvery = 60 * 60_000;
-
-/** Deletes old jobs of CI services and the logs of their agents. `now`: wall clock, ms since the epoch. */
-export function createPruneServices(store: Pick<Store, 'dir' | 'slots' | 'serviceJobs' | 'transaction'>) {
-  let swept: number | null = null;
-  return async (now: number, keepMs: number): Promise<void> => {
-    const before = now - keepMs;
-    store.transaction({ durable: false }, () => store.serviceJobs.prune(before));
-    // Setting the clock back must not delay it.
-    if (swept !== null && Math.abs(now - swept) < Math.min(sweepEvery, keepMs)) return;
-    swept = now;
-    const folder = join(store.dir, agentLogsFolder);
-    const alive = agentsIn(store);
-    for (const name of await namesIn(folder)) {
-      if (alive.has(name.split('.')[0] ?? '')) continue;
-      const path = join(folder, name);
-      const found = await stat(path).catch(() => null);
-      if (found !== null && found.mtimeMs < before) await rm(path, { force: true });
-    }
-  };
-}
-
 const noLimit = 2 ** 31 - 1;
 
 interface PruneJobsParts extends Pick<HousekeepingParts, 'clock' | 'queue'> {
-  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots' | 'serviceJobs' | 'transaction'>;
+  readonly store: Pick<Store, 'dir' | 'jobs' | 'history' | 'slots'>;
   readonly logs: Pick<LogFolder, 'files'>;
 }
 
@@ -116,10 +90,7 @@ export function createPruneJobs({ store, queue, clock, logs }: PruneJobsParts) {
     for (const job of jobs) bytes += await sizeOf(join(store.dir, 'artifacts', `${job}.tar`));
     for (const agent of agents)
       for (const file of [...logs.files(agent), agentLogsPath(store.dir, agent)]) bytes += await sizeOf(file);
-    if (!dryRun) {
-      await queue.prune(now, olderThan);
-      await createPruneServices(store)(now, olderThan);
-    }
+    if (!dryRun) await queue.prune(now, olderThan);
     return { jobs: jobs.length, agents: agents.length, bytes, dryRun };
   };
 }

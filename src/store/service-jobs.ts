@@ -1,6 +1,5 @@
 /** Jobs of CI services that keep their own jobs, as far as onejob has seen them, for people. */
 import { z } from 'zod';
-import type { ServiceJob } from '../ci/ci-service.ts';
 import type { JobId } from '../core/slot.ts';
 import { query, type Reader } from './db.ts';
 
@@ -16,21 +15,24 @@ const body = z.object({
   build: text,
   repository: text,
   branch: text,
+  /** In the service's word. */
   reason: text,
   link: text,
   demands: z.array(z.string()),
   state: z.enum(['waiting', 'assigned', 'running', 'done']),
+  /** In the service's word; null while it has none. */
   result: text,
-  // Older rows have none.
+  /** A sentence from onejob: why it was refused or given up, or what it did not get. Older rows have none. */
   note: text.default(null),
+  /** Times are wall clock, ms since the epoch. */
   queuedAt: time,
   startedAt: time,
   endedAt: time,
-}) satisfies z.ZodType<ServiceJob>;
+});
+export type ServiceJob = Readonly<z.output<typeof body>>;
 
 const row = z.object({ body: z.string().transform((json) => body.parse(JSON.parse(json))) }).transform((found) => found.body);
 
-/** Times are wall clock, ms since the epoch. */
 export type ServiceJobTable = ReturnType<typeof serviceJobTable>;
 
 export function serviceJobTable(db: Reader) {

@@ -78,8 +78,6 @@ export class World {
   /** True while nothing can be committed. */
   diskFull = false;
   commits = 0;
-  /** What the service says of every slot. */
-  starting = false;
   /** What the service was told that slots could do with a job, newest last. */
   readonly offers: string[] = [];
   /** ms that pass whenever somebody looks at the clock; ms by which timers fire too early, as real ones do. */
@@ -469,7 +467,6 @@ export class World {
       retire: unused,
       jobs: {
         offer: (slot, offer) => void this.offers.push(`${slot} ${offer}`),
-        isStarting: () => this.starting,
         next: () => (this.#options.binds === 'late' ? waiting() : null),
         record: (change) => this.#uncommitted.push(change),
         committed: () => {

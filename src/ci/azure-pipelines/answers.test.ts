@@ -106,13 +106,8 @@ describe('other refusals', () => {
 });
 
 describe('as errors', () => {
-  const about = {
-    doing: 'register agent x in pool 3',
-    base: 'https://dev.azure.com/acme',
-    scope: 'Agent Pools (Read & manage)',
-    isInPool: true,
-    isNew: true,
-  };
+  const call = { method: 'POST', path: '/_apis/distributedtask/pools/3/agents', doing: 'register agent x in pool 3' } as const;
+  const base = 'https://dev.azure.com/acme';
 
   it.each([
     ['E_CI_DENIED', false, verdict(403, 'json', refusalOf('AccessDeniedException', 'needs Manage permissions'))],
@@ -123,10 +118,10 @@ describe('as errors', () => {
     ['E_CI_POOL', false, verdict(404, 'json', {})],
     ['E_CI_ANSWER', true, verdict(404, 'html', '')],
     ['E_CI_ANSWER', true, verdict(400, 'json', {})],
-  ])('%s', (code, retry, found) => expect(errorOf(found, about)).toMatchObject({ code, retry, hint: expect.any(String) }));
+  ])('%s', (code, retry, found) => expect(errorOf(found, call, base)).toMatchObject({ code, retry, hint: expect.any(String) }));
 
   it('a denied call names the scope and the role', () => {
-    const error = errorOf(verdict(403, 'json', refusalOf('AccessDeniedException', 'needs Manage permissions.')), about);
+    const error = errorOf(verdict(403, 'json', refusalOf('AccessDeniedException', 'needs Manage permissions.')), call, base);
     expect(error.message).toBe(
       'Cannot register agent x in pool 3: https://dev.azure.com/acme does not allow it (403: needs Manage permissions.).',
     );
@@ -134,6 +129,6 @@ describe('as errors', () => {
   });
 
   it('a conflict is about a name only where something would be made', () => {
-    expect(errorOf(verdict(409, 'json', {}), { ...about, isNew: false }).code).toBe('E_CI_ANSWER');
+    expect(errorOf(verdict(409, 'json', {}), { ...call, method: 'PATCH' }, base).code).toBe('E_CI_ANSWER');
   });
 });

@@ -102,19 +102,25 @@ function mediaType(headers: Headers): string {
   return type === 'text/html' ? 'a page' : type === '' ? 'nothing' : type;
 }
 
-/** What was tried, and where, for messages. */
-export interface About {
+/** A call of the REST API. */
+export interface Call {
+  readonly method: Outgoing['method'];
+  /** Its name, by which the caller remembers previews: `agents`. */
+  readonly route: string;
+  /** Below the base, encoded, beginning with a slash. */
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string>>;
+  readonly body?: unknown;
+  /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
-  readonly base: string;
-  /** The scope of a token that may do this. */
-  readonly scope: string;
-  /** Whether it concerns a pool: then a 404 means that the pool does not exist. */
-  readonly isInPool: boolean;
-  readonly isNew: boolean;
+  /** Number of its preview; absent: released. */
+  readonly preview?: number;
+  /** The scope of a token that may do this; absent: the usual one. */
+  readonly scope?: string;
 }
 
-/** A verdict as an error. The caller handles rejected and throttled itself. */
-export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew }: About): OnejobError {
+/** The verdict on a call as an error. The caller handles rejected and throttled itself. `base`: where it went. */
+export function errorOf(verdict: Verdict, { doing, method, path, scope }: Omit<Call, 'route'>, base: string): OnejobError {
   const error = (code: ErrorCode, why: string, hint: string, retry = true): OnejobError => {
     const message = `Cannot ${doing}: ${base} ${why}`;
     return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
@@ -134,7 +140,7 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
     }
     case 'refused':
       if (verdict.typeKey === 'TaskAgentPoolNotFoundException') return noPool(verdict.why);
-      if (isNew && (verdict.typeKey === 'TaskAgentExistsException' || verdict.status === 409)) {
+      if (method === 'POST' && (verdict.typeKey === 'TaskAgentExistsException' || verdict.status === 409)) {
         const hint = 'Remove the agent there, or give the pool another "name".';
         return error('E_CI_NAME_TAKEN', `already has an agent with that name (${verdict.why})`, hint);
       }
@@ -143,7 +149,8 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
       return strange(`does not support this API version (${verdict.why})`, 'onejob needs Azure DevOps Server 2020 or newer.');
     }
     case 'absent':
-      return isInPool ? noPool('404') : strange('answered that it does not exist', look);
+      // Within a pool a 404 means that the pool does not exist.
+      return path.includes('/pools/') ? noPool('404') : strange('answered that it does not exist', look);
     case 'value':
     case 'nothing':
       return strange('sent an unexpected response', look);
@@ -154,7 +161,7 @@ export function errorOf(verdict: Verdict, { doing, base, scope, isInPool, isNew 
   }
 }
 
-function rights(scope: string): string {
+function rights(scope = 'Agent Pools (Read & manage)'): string {
   const token = `Give the token the scope "${scope}"`;
   if (!scope.startsWith('Agent Pools')) return `${token}, too.`;
   return `${token}, and its owner the role Administrator on the pool: Organization settings, Agent pools, the pool, Security.`;

@@ -7,7 +7,7 @@ import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { compareVersions } from '../../images/version.ts';
-import { type About, type Asked, createThrottle, errorOf, exchange, judge, type Verdict } from './answers.ts';
+import { type Call, createThrottle, errorOf, exchange, judge, type Verdict } from './answers.ts';
 import { type Credential, without } from './credential.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
@@ -29,6 +29,7 @@ export interface ClientOptions {
 /** The user of requests without a valid credential, in an organisation that has public projects. */
 const nobody = 'aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa';
 const task = '/_apis/distributedtask';
+const poolRoute = { route: 'pools', path: `${task}/pools` } as const;
 /** Made once, because zod compiles each new schema. */
 const [poolList, agentList, jobRequestList, packageList] = [listOf(pool), listOf(agent), listOf(jobRequest), listOf(agentPackage)];
 
@@ -60,7 +61,6 @@ export function createAzureClient(options: ClientOptions) {
 
   const agentsOf = (poolId: number) => `${task}/pools/${poolId}/agents`;
   const agentRoute = { route: 'agents' } as const;
-  const poolRoute = { route: 'pools', path: `${task}/pools` } as const;
 
   return {
     /** Who signed in, and the service's clock minus ours, ms, to about 500 ms; null for what it does not say. */
@@ -154,39 +154,16 @@ function bodyAs<T extends z.ZodType>(schema: T, called: Called): z.output<T> {
   if (found.success) return found.data;
   const issue = found.error.issues[0];
   const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
-  const { doing, base } = called.about;
-  const message = `Cannot ${doing}: ${base} sent an unexpected response: ${where} is invalid.`;
+  const message = `Cannot ${called.what.doing}: ${called.base} sent an unexpected response: ${where} is invalid.`;
   throw new OnejobError('E_CI_ANSWER', message, { hint: 'Check "url", and what answers there.', retry: true });
-}
-
-interface Call {
-  readonly method: Asked['method'];
-  /** Its name, by which the caller remembers previews: `agents`. */
-  readonly route: string;
-  /** Below the base, encoded, beginning with a slash. */
-  readonly path: string;
-  readonly query?: Readonly<Record<string, string>>;
-  readonly body?: unknown;
-  /** In words, for messages: `Cannot <doing>: …`. */
-  readonly doing: string;
-  /** Number of its preview; absent: released. */
-  readonly preview?: number;
-  /** The scope that it needs; absent: the usual one. */
-  readonly scope?: string;
 }
 
 /** The newest version that is not a preview (2025). An older Server is asked for its own. */
 const newest = '7.1';
-const readAndManage = 'Agent Pools (Read & manage)';
 /** Bytes of an answer. A pool of thousands of agents with their capabilities stays below it. */
 const most = 8 * 1024 * 1024;
 
-interface Called {
-  readonly verdict: Exclude<Verdict, { kind: 'rejected' | 'throttled' | 'version' }>;
-  readonly answer: Answer;
-  readonly about: About;
-  error(): OnejobError;
-}
+type Called = Awaited<ReturnType<ReturnType<typeof createCaller>>>;
 
 /** Waits as the service asks, signs in, and repeats only what was not carried out. `base`: without a slash at its end. */
 function createCaller(base: string, { credential, clock, version: ours, fetch: send = fetch, timeout = 30_000 }: ClientOptions) {
@@ -219,20 +196,16 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
 
   /** What the same credential gets where every credential of onejob is accepted. */
   const probed = async (header: string, signal: AbortSignal): Promise<Verdict> => {
-    const answer = await ask({ ...probe, doing: 'check whether the token is accepted' }, header, signal);
+    const query = { poolName: 'onejob', poolType: 'automation' };
+    const what = { method: 'GET', ...poolRoute, query, doing: 'check whether the token is accepted' } as const;
+    const answer = await ask(what, header, signal);
     throttle.heard(answer);
     return judge(answer, redact);
   };
 
   /** @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET */
-  return async (what: Call, signal: AbortSignal): Promise<Called> => {
-    const about = {
-      doing: what.doing,
-      base,
-      scope: what.scope ?? readAndManage,
-      isInPool: what.path.includes('/pools/'),
-      isNew: what.method === 'POST',
-    };
+  return async (what: Call, signal: AbortSignal) => {
+    const errorFor = (verdict: Verdict) => errorOf(verdict, what, base);
     const deadline = clock.now() + timeout;
     let tries = 0;
     let isRenewed = false;
@@ -247,22 +220,22 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
         case 'throttled':
           // After a 503, a call that changes something may have been carried out.
           if (answer.status === 429 || what.method !== 'POST') continue;
-          throw errorOf({ kind: 'down', why: `answered 503: ${verdict.why}` }, about);
+          throw errorFor({ kind: 'down', why: `answered 503: ${verdict.why}` });
         case 'version': {
           tries += 1;
           if (verdict.supports === null) previews.add(what.route);
           else supported = verdict.supports;
           // Another call may have learned it meanwhile.
-          if (tries > 2 || accept(what) === accepted) throw errorOf(verdict, about);
+          if (tries > 2 || accept(what) === accepted) throw errorFor(verdict);
           continue;
         }
         case 'rejected': {
           // A token without the right scope looks like a wrong one; a call that every token may make tells them apart.
           const isOther = what.method !== 'GET' || what.scope !== undefined;
           const other = isOther ? await probed(header, signal) : verdict;
-          if (other.kind === 'value') throw errorOf({ kind: 'denied', why: verdict.why }, about);
+          if (other.kind === 'value') throw errorFor({ kind: 'denied', why: verdict.why });
           if (other.kind === 'throttled') continue;
-          if (other.kind !== 'rejected') throw errorOf(other, about);
+          if (other.kind !== 'rejected') throw errorFor(other);
           const error = credential.rejected(verdict.why, header);
           if (!error.retry || isRenewed) throw error;
           isRenewed = true;
@@ -270,7 +243,7 @@ function createCaller(base: string, { credential, clock, version: ours, fetch: s
         }
         default:
           if (verdict.kind !== 'down' && verdict.kind !== 'strange') credential.accepted(header);
-          return { verdict, answer, about, error: () => errorOf(verdict, about) };
+          return { verdict, answer, what, base, error: () => errorFor(verdict) };
       }
     }
   };
@@ -281,10 +254,3 @@ function queryOf(query: Readonly<Record<string, string>> = {}): string {
   const written = new URLSearchParams(query).toString().replaceAll('+', '%20').replaceAll('%24', '$');
   return written === '' ? '' : `?${written}`;
 }
-
-const probe = {
-  method: 'GET',
-  route: 'pools',
-  path: '/_apis/distributedtask/pools',
-  query: { poolName: 'onejob', poolType: 'automation' },
-} as const;

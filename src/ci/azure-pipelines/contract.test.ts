@@ -39,6 +39,7 @@ async function open(): Promise<EarlySubject> {
   const pools = [{ name: 'ci', service: 'azure', queue: 'gpu', tags: [] }] as unknown as PoolConfig[];
   const service = openAzurePipelines(config, {
     config: { pools } as unknown as CiParts['config'],
+    ...{ pools, fetch },
     store,
     opened: new Set(['azure']),
     clock: systemClock,

@@ -7,6 +7,7 @@ import { exitCodes } from '../../cli/exit.ts';
 import { type CliContext, configSource, type Session } from '../../cli/session.ts';
 import { type CardShare, lookAtCards, shareCards } from '../../cli/share-cards.ts';
 import { up } from '../../cli/up.ts';
+import type { Environment } from '../../config/environment.ts';
 import { interpret } from '../../config/interpret.ts';
 import { checkConfig, configError, type Instead } from '../../config/load.ts';
 import { formatDuration } from '../../config/units.ts';
@@ -55,16 +56,16 @@ export async function azure(session: Session, typed: AzureArguments, cards = loo
   const poll = typed.pollTime === null ? null : pollTime(typed.pollTime);
   const given: DropIn = { url, pool: typed.pool, agents: typed.agents, name, image: typed.image, poll, volumes, cards: shared };
 
-  const instead = dropInConfig(given, token.reference);
+  const instead = dropInConfig(given, token);
   const { errors } = await checkConfig({ ...configSource(session), instead, secrets: 'skip' });
   if (errors.length > 0) throw configError(errors);
 
-  if (token.warning !== null) output.say(`warning: ${token.warning}`);
+  if (token.kind === 'memory') output.say(`warning: ${onCommandLine}`);
   if (remark !== null) output.say(remark);
   for (const line of ignored(typed, poll)) output.say(line);
   output.say(shared.line);
   if (!typed.printConfig) return up(session, { temporary: false, instead });
-  await output.print(dropInFile(given, token.written, token.remark));
+  await output.print(dropInFile(given, ...writtenOf(token, context.environment)));
   return exitCodes.ok;
 }
 
@@ -93,19 +94,14 @@ function ignored({ timeout, pollTime: asked }: AzureArguments, poll: number | nu
   return lines;
 }
 
-/** The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. */
-interface GivenToken {
-  readonly reference: SecretReference;
-  /** How a config file refers to it; a token from the command line gets the path of a file to make. */
-  readonly written: WrittenToken;
-  /** How to make that file; null when it exists. */
-  readonly remark: string | null;
-  /** A problem with it, or null. */
-  readonly warning: string | null;
-}
+const onCommandLine =
+  'the token was on the command line: every user of this host could read it for a moment; they can read it in the arguments of a wrapper such as npx for as long as that runs, and the shell may have stored it in its history; @FILE or - keep it off the command line';
 
-/** No message contains the argument, unless it is the path of a file. @throws OnejobError E_USAGE, E_SECRET */
-export async function givenToken(argument: string, context: CliContext): Promise<GivenToken> {
+/**
+ * The drop-in's first argument: a personal access token, `@FILE` with one, or `-` for the environment. No message contains the
+ * argument, unless it is the path of a file. @throws OnejobError E_USAGE, E_SECRET
+ */
+async function givenToken(argument: string, context: CliContext): Promise<SecretReference> {
   if (argument === '-') return fromEnvironment(context);
   if (argument.startsWith('@')) return inFile(resolve(context.cwd, argument.slice(1)), `onejob azure ${argument}`);
   const token = argument.trim();
@@ -121,40 +117,37 @@ export async function givenToken(argument: string, context: CliContext): Promise
   // biome-ignore lint/suspicious/noControlCharactersInRegex: a token that was read from a file in a wrong way has them
   if (/[\s\u0000-\u001f\u007f]/.test(token))
     fail('The personal access token is malformed: it contains whitespace or line breaks.', inside);
-  const { uid, configHome } = context.environment;
-  const path = uid === 0 ? '/etc/onejob/azure.pat' : join(configHome, 'onejob', 'azure.pat');
-  return {
-    reference: { kind: 'memory', name: 'the command line', expires: null, read: () => token },
-    written: { file: path },
-    remark: `Put the token there first: install -D -m 600 /dev/stdin ${path}`,
-    warning:
-      'the token was on the command line: every user of this host could read it for a moment; they can read it in the arguments of a wrapper such as npx for as long as that runs, and the shell may have stored it in its history; @FILE or - keep it off the command line',
-  };
+  return { kind: 'memory', name: 'the command line', expires: null, read: () => token };
 }
 
-async function fromEnvironment(context: CliContext): Promise<GivenToken> {
+async function fromEnvironment(context: CliContext): Promise<SecretReference> {
   const { AZP_TOKEN_FILE: file, AZP_TOKEN: token } = context.variables;
   if (file) return inFile(resolve(context.cwd, file), 'AZP_TOKEN_FILE');
-  if (token) {
-    const reference: SecretReference = { kind: 'env', variable: 'AZP_TOKEN', expires: null };
-    return { reference, written: { env: 'AZP_TOKEN' }, remark: null, warning: null };
-  }
+  if (token) return { kind: 'env', variable: 'AZP_TOKEN', expires: null };
   const hint = 'Set AZP_TOKEN_FILE to the file that contains the personal access token, or type @FILE.';
   throw new OnejobError('E_USAGE', 'The first argument is -, but neither AZP_TOKEN_FILE nor AZP_TOKEN is set.', { hint });
 }
 
-async function inFile(path: string, from: string): Promise<GivenToken> {
+async function inFile(path: string, from: string): Promise<SecretReference> {
   const reference: SecretReference = { kind: 'file', path, expires: null };
   const { problem } = await checkSecret(reference, 0);
   if (problem !== null) {
     const hint = `Put it into ${path}, readable only for the user that onejob runs as (mode 600), or name another file.`;
     throw new OnejobError('E_SECRET', `Cannot read the personal access token (${from}): ${problem}.`, { hint });
   }
-  return { reference, written: { file: path }, remark: null, warning: null };
+  return reference;
 }
 
 /** How a config file refers to a token. */
 export type WrittenToken = { readonly file: string } | { readonly env: string };
+
+/** A token of the command line gets a file that is still to be made, and a remark on how. */
+function writtenOf(token: SecretReference, { uid, configHome }: Environment): readonly [WrittenToken, string | null] {
+  if (token.kind === 'file') return [{ file: token.path }, null];
+  if (token.kind === 'env') return [{ env: token.variable }, null];
+  const file = uid === 0 ? '/etc/onejob/azure.pat' : join(configHome, 'onejob', 'azure.pat');
+  return [{ file }, `Put the token there first: install -D -m 600 /dev/stdin ${file}`];
+}
 
 /** ms. Shortest time between two looks at the service. */
 const leastPoll = 2000;

@@ -13,9 +13,6 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
   const { url: givenUrl = null, pool: givenPool = null } = flags.own;
   using frame = open([...(givenUrl === null ? ['--url URL'] : []), ...(givenPool === null ? ['--pool NAME'] : [])]);
   const { settling, signal } = frame;
-  const say = (lines: readonly string[]) => {
-    for (const line of lines) output.say(line);
-  };
 
   const url = await settle(settling, givenUrl, '--url', {
     text: 'Address of the organisation, such as https://dev.azure.com/acme',
@@ -30,7 +27,9 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     async see(typed, from) {
       if (!flags.check) return null;
       const client = lookWith(url, typed, from, version);
-      say(await checkSignIn(client, url, signal));
+      const { user, skew } = await client.connection(signal);
+      output.say(`${url} accepts the token${user === null ? '' : ` of ${user}`}.`);
+      for (const { message, hint } of ofClock('', skew)) output.say(`${message} ${hint}`);
       return client;
     },
   });
@@ -41,7 +40,7 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
     read: async (name) => {
       if (look === null) return { value: name };
       try {
-        say(await checkPool(look, name, signal));
+        for (const line of await checkPool(look, name, signal)) output.say(line);
         return { value: name };
       } catch (error) {
         if (settling.person === null || givenPool !== null || !(error instanceof OnejobError) || error.code !== 'E_CI_POOL')
@@ -79,12 +78,6 @@ function lookWith(url: string, token: string, from: string, version: string): Lo
   const reference = { kind: 'memory', name: from, expires: null, read: () => token } as const;
   const credential = createCredential({ kind: 'pat', token: reference }, { clock: systemClock, url });
   return createAzureClient({ url, credential, clock: systemClock, version });
-}
-
-async function checkSignIn(look: Look, url: string, signal: AbortSignal): Promise<string[]> {
-  const { user, skew } = await look.connection(signal);
-  const ofSkew = ofClock('', skew).map(({ message, hint }) => `${message} ${hint}`);
-  return [`${url} accepts the token${user === null ? '' : ` of ${user}`}.`, ...ofSkew];
 }
 
 /** @throws OnejobError E_CI_POOL with the pools that there are, E_CI_* */

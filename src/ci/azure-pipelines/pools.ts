@@ -1,4 +1,5 @@
 /** The service's agent pools. onejob asks for each id once, and again after a pool was not found. */
+import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
@@ -6,11 +7,7 @@ import type { Queue } from '../early/port.ts';
 import type { AzureClient } from './client.ts';
 import type { Pool } from './wire.ts';
 
-export interface AzurePool {
-  readonly name: string;
-  readonly queue: string;
-  readonly tags: readonly string[];
-}
+export type AzurePool = Pick<PoolConfig, 'name' | 'queue' | 'tags'>;
 
 /** The agent pools in use, each once, with the pools of the config; the service ignores their case. */
 export function queuesOf(pools: readonly Pick<AzurePool, 'name' | 'queue'>[]): Queue[] {

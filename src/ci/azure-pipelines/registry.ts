@@ -86,6 +86,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
         ]);
         latest.set(pool.id, requests);
         const place = String(pool.id);
+        placeholders.saw(place, new Set(agents.map(({ name }) => name)));
         return {
           ...{ place, title: pool.name },
           entries: agents.map((agent) => entryOf(place, agent)),
@@ -157,7 +158,6 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
       const begun = requests.filter((one) => one.receiveTime !== null).sort((a, b) => b.requestId - a.requestId)[0];
       return begun === undefined ? null : remoteJob(begun);
     },
-    saw: ({ place, entries }) => placeholders.saw(place, new Set(entries.map(({ name }) => name))),
     /** Updates each kind's placeholder once with what an online agent says. */
     async follow({ place, title, entries }, _, signal) {
       const pool = Number(place);
@@ -269,43 +269,39 @@ export type Builds = ReturnType<typeof createBuilds>;
 
 /** The build of a job, asked for once; never again after the credential turned out to have no right to it. */
 export function createBuilds(client: Pick<AzureClient, 'build'>) {
-  const read = new Map<string, Build | null>();
-  const failures = new Map<string, number>();
+  /** What the service said, and how often it may still be asked. */
+  const read = new Map<string, { readonly build: Build | null; readonly left: number }>();
   let isDenied = false;
 
   const placeOf = ({ planType, scopeId, owner }: JobRequest): { key: string; project: string; id: number } | null => {
     if (scopeId === null || owner === null || (planType !== null && planType !== 'Build')) return null;
     return { key: `${scopeId} ${owner.id}`, project: scopeId, id: owner.id };
   };
-  const keep = <T>(map: Map<string, T>, key: string, value: T): void => {
-    map.set(key, value);
-    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
-  };
 
   return {
     /** null: the job belongs to no build, or nobody may read it. */
     async of(request: JobRequest, signal: AbortSignal): Promise<Build | null> {
       const place = placeOf(request);
-      if (isDenied || place === null) return null;
+      if (place === null) return null;
       const { key, project, id } = place;
-      const found = read.get(key);
-      const failed = failures.get(key) ?? 0;
-      if (found !== undefined || failed >= tries) return found ?? null;
+      let { build, left } = read.get(key) ?? { build: null, left: tries };
+      if (isDenied || left === 0) return build;
       try {
-        const build = await client.build(project, id, signal);
-        keep(read, key, build);
-        return build;
+        build = await client.build(project, id, signal);
+        left = 0;
       } catch (error) {
         signal.throwIfAborted();
         // The build is only for people: its job runs anyway.
         if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
-        keep(failures, key, failed + 1);
-        return null;
+        left -= 1;
       }
+      read.set(key, { build, left });
+      for (const old of [...read.keys()].slice(0, -remembered)) read.delete(old);
+      return build;
     },
     known(request: JobRequest): Build | null {
       const place = placeOf(request);
-      return place === null ? null : (read.get(place.key) ?? null);
+      return place === null ? null : (read.get(place.key)?.build ?? null);
     },
     get isDenied() {
       return isDenied;

@@ -30,12 +30,7 @@ export function readyAgent(parts: AgentScript, files: readonly { readonly name: 
   ].join('\n');
 }
 
-export interface SelfRegistration {
-  readonly url: string;
-  readonly pool: string;
-  readonly name: string;
-  readonly token: string;
-}
+export type SelfRegistration = Readonly<Record<'url' | 'pool' | 'name' | 'token', string>>;
 
 /** The agent registers itself with a token, which is gone from the sandbox before a job can come. */
 export function configuringAgent(parts: AgentScript, { url, pool, name, token }: SelfRegistration): string {

@@ -2,14 +2,12 @@
 import { createWriteStream } from 'node:fs';
 import { mkdir, rename, rm } from 'node:fs/promises';
 import { basename, dirname } from 'node:path';
-import type { Readable } from 'node:stream';
+import { addAbortSignal, type Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import type { AgentPackageConfig } from '../../config/config.ts';
-import { noProxies } from '../../config/proxies.ts';
 import { type Clock, deadline } from '../../core/clock.ts';
 import type { AgentId, Exit, Failure } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { createOutbound } from '../../http/outbound.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
 import type { Store } from '../../store/store.ts';
 import { type AgentFiles, type AgentPackage, type CiService, endedWithoutJob } from '../ci-service.ts';
@@ -17,7 +15,6 @@ import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { OpenParts } from '../parts.ts';
-import { proxyFindings } from '../service-findings.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { findings } from './doctor.ts';
@@ -27,22 +24,11 @@ import { type AgentKey, diagFolder, makeAgentKey } from './script.ts';
 import { type AzureServiceConfig, azurePipelines } from './type.ts';
 
 export function openAzurePipelines(config: AzureServiceConfig, parts: OpenParts): CiService {
-  const { env, clock, variables } = parts;
-  const { name, url } = config;
-  const proxies = env?.proxies ?? noProxies;
-  const outbound = createOutbound(proxies);
-  const { fetch = outbound.fetch } = parts;
+  const { clock, variables, fetch } = parts;
+  const { url } = config;
   const credential = createCredential(config.credential, { clock, variables, fetch, url });
-  const service = createAzurePipelines({
-    ...parts,
-    config,
-    pools: parts.config.pools.filter((pool) => pool.service === name),
-    client: createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch }),
-    makeKey: makeAgentKey,
-    random: Math.random,
-  });
-  const way = proxyFindings(name, url, proxies);
-  return { ...service, check: async (signal) => [...way, ...(await service.check(signal))], close: async () => outbound.close() };
+  const client = createAzureClient({ url, credential, clock, version: parts.onejob.version, fetch });
+  return createAzurePipelines({ ...parts, config, client, makeKey: makeAgentKey, random: Math.random });
 }
 
 export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
@@ -147,12 +133,10 @@ export async function keepDiagnostics(
     if (found === null) return;
     await mkdir(dirname(path), { recursive: true, mode: 0o700 });
     // A sparse file may be terabytes of zeros, so reading stops.
-    const stop = () => found.destroy(either.reason);
-    either.addEventListener('abort', stop, { once: true });
+    addAbortSignal(either, found);
     try {
       await pipeline(upTo(diagLimit, found), createWriteStream(part, { mode: 0o600 }), { signal: either });
     } finally {
-      either.removeEventListener('abort', stop);
       found.destroy();
     }
     await rename(part, path);

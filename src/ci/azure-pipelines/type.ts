@@ -1,29 +1,13 @@
 /** Azure Pipelines as a type of service: what config holds of one. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import type { PoolConfig } from '../../config/config.ts';
 import { clearTextHost, type Keys, mapIn, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
 import { isHostedAzure } from './url.ts';
 
-export interface AzureServiceConfig {
-  readonly name: string;
-  readonly type: 'azure-pipelines';
-  /** Of the organisation or collection, without a slash at its end. */
-  readonly url: string;
-  readonly credential: AzureCredential;
-  /**
-   * Who registers an agent: `manager`, onejob, so that no credential enters a sandbox; `in-agent`, the agent's `config.sh`;
-   * `image`, the image's start script; `auto`, `manager` for an image with an agent, else `image`.
-   */
-  readonly registration: 'manager' | 'in-agent' | 'image' | 'auto';
-  /** ms between two looks at the service. */
-  readonly pollEvery: number;
-  /** ms until a released agent must be online. */
-  readonly bootTimeout: number;
-  readonly agentPackage: AgentPackageConfig;
-}
+export type AzureServiceConfig = Readonly<NonNullable<ReturnType<typeof resolve>>>;
 
 export type AzureCredential =
   | { readonly kind: 'pat'; readonly token: SecretReference }
@@ -60,24 +44,30 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
     run: async (...given) => (await import('./init.ts')).initAzure(...given),
   },
   schema: async () => (await import('./schema.ts')).schema,
-  resolve(name, keys) {
-    const credential = resolveCredential(keys);
-    if (typeof keys.url !== 'string' || credential === null) return null;
-    return {
-      name,
-      type: 'azure-pipelines',
-      url: keys.url,
-      credential,
-      registration: registrations.find((one) => one === keys.registration) ?? azureDefaults.registration,
-      pollEvery: numberIn(keys.poll, azureDefaults.poll),
-      bootTimeout: numberIn(keys.boot_timeout, azureDefaults.boot_timeout),
-      agentPackage: packageIn(keys.agent),
-    };
-  },
+  resolve,
   secrets: ({ credential }) => [credential.kind === 'pat' ? ['token', credential.token] : ['principal.secret', credential.secret]],
   check: checkAzure,
   checkPool: checkAzurePool,
 };
+
+function resolve(name: string, keys: Keys) {
+  const credential = resolveCredential(keys);
+  if (typeof keys.url !== 'string' || credential === null) return null;
+  return {
+    ...{ name, type: 'azure-pipelines' as const, credential, agentPackage: packageIn(keys.agent) },
+    /** Of the organisation or collection, without a slash at its end. */
+    url: keys.url,
+    /**
+     * Who registers an agent: `manager`, onejob, so that no credential enters a sandbox; `in-agent`, the agent's `config.sh`;
+     * `image`, the image's start script; `auto`, `manager` for an image with an agent, else `image`.
+     */
+    registration: registrations.find((one) => one === keys.registration) ?? azureDefaults.registration,
+    /** ms between two looks at the service. */
+    pollEvery: numberIn(keys.poll, azureDefaults.poll),
+    /** ms until a released agent must be online. */
+    bootTimeout: numberIn(keys.boot_timeout, azureDefaults.boot_timeout),
+  };
+}
 
 function resolveCredential(keys: Keys): AzureCredential | null {
   const token = secretIn(keys.token);

@@ -23,15 +23,7 @@ export interface Call {
   readonly doing: string;
 }
 
-export type Called =
-  | { readonly ok: true; readonly doing: string; readonly headers: Headers; readonly body: unknown }
-  | {
-      readonly ok: false;
-      /** null when no whole answer came. */
-      readonly status: number | null;
-      /** With `retry` for 429, 5xx and no answer. */
-      readonly error: OnejobError;
-    };
+export type Called = Readonly<ReturnType<typeof judge>>;
 
 /** The service refused, and said when it wants to be asked again. */
 export class LaterError extends OnejobError {
@@ -84,19 +76,19 @@ export function createCaller({ endpoint, version, clock, timeout = 20_000, fetch
   };
 }
 
+/** `error`: with `retry` for 429, 5xx and no answer. `status`: null when no whole answer came. */
 function judge(
-  answer: Answer,
-  about: { readonly endpoint: string; readonly token: string; readonly doing: string; readonly wall: number },
-): Called {
+  { status, headers, text }: Answer,
+  about: Record<'endpoint' | 'token' | 'doing', string> & { readonly wall: number },
+) {
   const { endpoint, token, doing, wall } = about;
-  const { status, headers, text } = answer;
   const body = jsonOf(text) ?? null;
   const isGood = status >= 200 && status < 300;
   // A proxy may answer with its own page and 200: then the service has heard nothing.
   if (isGood && /^\s*</.test(text))
     return unreachable(endpoint, doing, whyOf('a proxy or another server in between answers with its own page'));
   if (status === 407) return unreachable(endpoint, doing, proxyWhy(status));
-  if (isGood) return { ok: true, doing, headers, body };
+  if (isGood) return { ok: true as const, doing, headers, body };
   // In case the service repeats the token.
   const said = brief(refusal.parse(body).message).replaceAll(token, '[token]');
   const message = `Cannot ${doing}: ${shown(endpoint)} answered ${status}${said === '' ? '' : ` (${said})`}.`;
@@ -106,7 +98,7 @@ function judge(
   const hint = status === 404 ? notThere : hints[code];
   const error = new OnejobError(code, message, { hint, retry });
   const wait = retry ? (asksFor(headers, wall) ?? (status === 429 ? resetOf(body) : null)) : null;
-  return { ok: false, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
+  return { ok: false as const, status, error: wait === null ? error : new LaterError(error, Math.min(wait, longestWait)) };
 }
 
 /** ms. Longest wait that a service may ask for. */
@@ -122,11 +114,11 @@ const hints = {
 const notThere =
   'Check whether "endpoint" of the service is an Agent API, and whether the cluster has the queue that the pool names.';
 
-function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why): Called {
+function unreachable(endpoint: string, doing: string, { why, code, hint: more }: Why) {
   const said = /accepted|failed/.test(why) && code !== '' ? `${why}: ${code}` : why;
   const message = `Cannot ${doing}: ${shown(endpoint)} cannot be reached (${said}).`;
   const error = new OnejobError('E_CI_UNREACHABLE', message, { hint: `onejob tries again. ${more}`, retry: true });
-  return { ok: false, status: null, error };
+  return { ok: false as const, status: null, error };
 }
 
 /** The body of a refusal; empty when it says nothing. */

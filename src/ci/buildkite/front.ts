@@ -1,14 +1,14 @@
 /** What both ways of getting jobs share: what holds pools, what sandboxes are given, and what people are told. */
 import type { PoolConfig } from '../../config/config.ts';
-import { type Clock, sleep } from '../../core/clock.ts';
-import { toFailure } from '../../errors.ts';
+import { type Clock, doubling, sleep } from '../../core/clock.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
 import { type Finding, problem } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent, CiService, DiagnosticSandboxes } from '../ci-service.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { equipped } from './agent/script.ts';
+import { LaterError, type QueueCounts, type ServiceApi } from './api.ts';
 import type { JobRows } from './jobs/job-rows.ts';
-import type { Counts } from './metrics.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export interface FrontParts {
@@ -53,36 +53,30 @@ export function createFront(
     }
   }
 
-  /** undefined: it failed, and pools are held. */
-  async function find<T>(what: 'program' | 'token', look: () => Promise<T>): Promise<T | undefined> {
-    try {
-      const found = await look();
-      reasons.delete(what);
-      return found;
-    } catch (error) {
-      if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
-      return undefined;
+  /** Looks again and again; pools are held while that fails. */
+  async function follow(what: 'program' | 'token', look: () => Promise<unknown>): Promise<void> {
+    while (!signal.aborted) {
+      try {
+        await look();
+        reasons.delete(what);
+      } catch (error) {
+        if (!signal.aborted) reasons.set(what, { why: toFailure(error).message, beginning: false });
+      }
+      // After a hold ends, the new token is in use.
+      if (!signal.aborted) tell();
+      if (what === 'program' && !reasons.has(what)) return;
+      await sleep(clock, readAgain, signal);
     }
   }
 
-  async function followToken(): Promise<void> {
-    while (!signal.aborted) {
-      const found = (await find('token', async () => (await parts.token()).trim())) ?? null;
+  async function readToken(): Promise<void> {
+    let found: string | null = null;
+    try {
+      found = (await parts.token()).trim();
+    } finally {
       const isOther = found !== token;
       token = found;
       if (isOther) changed();
-      // After a hold ends, the new token is in use.
-      if (!signal.aborted) tell();
-      await sleep(clock, readAgain, signal);
-    }
-  }
-
-  async function findProgram(): Promise<void> {
-    while (!signal.aborted) {
-      await find('program', () => parts.program.ready(signal));
-      if (!signal.aborted) tell();
-      if (!reasons.has('program')) return;
-      await sleep(clock, readAgain, signal);
     }
   }
 
@@ -103,8 +97,8 @@ export function createFront(
       outer.addEventListener('abort', stop, { once: true });
       reasons.set('program', { why: 'looking for the agent', beginning: true });
       tell();
-      void followToken();
-      void findProgram();
+      void follow('token', readToken);
+      void follow('program', () => parts.program.ready(signal));
       void parts.counts.follow(signal);
       begin();
     },
@@ -133,5 +127,80 @@ export function createFront(
     },
     close: () => closing.abort(),
     service,
+  };
+}
+
+/** `pollEvery` holds unless the service wants more. `random`: [0, 1), spreads the retries of many hosts. */
+export interface CountsParts extends Pick<FrontParts, 'token' | 'clock' | 'log'> {
+  readonly api: Pick<ServiceApi, 'counts'>;
+  readonly config: Pick<BuildkiteServiceConfig, 'name' | 'pollEvery'>;
+  readonly random?: () => number;
+}
+
+export type Counts = ReturnType<typeof createCounts>;
+
+/** ms. Longest wait between two questions while the service is away. */
+const longestWait = 5 * 60_000;
+/** ms until a token that was refused is tried again; another one is at once. */
+const refusedWait = 10 * 60_000;
+/** Counts are shown for so many missed answers, and at least for so many ms. */
+const [missed, youngest] = [3, 60_000];
+
+/**
+ * How many jobs wait in each queue, for people only, asked once for all pools of a service. The number is that of the whole queue:
+ * all pools and hosts that use it show the same.
+ */
+export function createCounts(parts: CountsParts) {
+  const { api, config, clock, log, random = Math.random } = parts;
+  let heard: { readonly counts: QueueCounts; readonly at: number } | null = null;
+  let failures = 0;
+  /** A refused token, and until when it is not sent again. */
+  let refused: { readonly token: string; readonly until: number } | null = null;
+  /** Code of the failure that was logged last. */
+  let said: string | null = null;
+
+  const interval = (): number => Math.max(config.pollEvery, heard?.counts.pollAfter ?? 0);
+
+  function failed(error: unknown, token: string | null): number {
+    const { code, message } = error instanceof OnejobError ? error : toFailure(error);
+    const isRefused = code === 'E_CI_CREDENTIAL' || code === 'E_CI_DENIED';
+    if (isRefused && token !== null) refused = { token, until: clock.now() + refusedWait };
+    const own = isRefused || code === 'E_SECRET' || code === 'E_CI_ANSWER';
+    // The hold of its pools reports outages.
+    if (own && said !== code) log.warn('failed to count the jobs', { service: config.name, reason: message });
+    if (own) said = code;
+    if (isRefused || code === 'E_SECRET') return interval();
+    failures += 1;
+    const backOff = doubling(interval(), longestWait, failures) * (1 + random() / 4);
+    return Math.max(interval(), error instanceof LaterError ? error.retryAfter : backOff);
+  }
+
+  async function ask(signal: AbortSignal): Promise<number> {
+    let token: string | null = null;
+    try {
+      token = (await parts.token()).trim();
+      if (refused !== null && refused.token === token && clock.now() < refused.until) return interval();
+      const { value } = await api.counts(token, signal);
+      heard = { counts: value, at: clock.now() };
+      if (said !== null) log.info('counting the jobs works again', { service: config.name });
+      [failures, refused, said] = [0, null, null];
+      return interval();
+    } catch (error) {
+      if (!signal.aborted && !(error instanceof OnejobError)) log.error('cannot count jobs', { service: config.name, error });
+      return failed(error, token);
+    }
+  }
+
+  return {
+    /** null: unknown, or too old. */
+    waiting(queue: string): number | null {
+      if (heard === null || clock.now() - heard.at > Math.max(missed * interval(), youngest)) return null;
+      const { scheduled, known } = heard.counts;
+      return scheduled.get(queue) ?? (known.has(queue) ? 0 : null);
+    },
+    /** Asks until `signal` aborts; to be called once. */
+    async follow(signal: AbortSignal): Promise<void> {
+      while (!signal.aborted) await sleep(clock, await ask(signal), signal);
+    },
   };
 }

@@ -5,7 +5,7 @@ import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
-import { createServiceApi, type QueueCounts, type ServiceApi, type TokenIdentity } from './api.ts';
+import { createServiceApi, type ServiceApi, type TokenIdentity } from './api.ts';
 import { howManyWait, ofClock, whatIs } from './doctor/doctor.ts';
 import { buildkiteDefaults } from './type.ts';
 
@@ -97,20 +97,16 @@ function readEndpoint(typed: string): Answer<string> {
   return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
 }
 
-interface Seen {
-  /** null: the service was not reached, or does not say. */
-  readonly identity: TokenIdentity | null;
-  readonly counts: QueueCounts | null;
-  readonly lines: readonly string[];
-}
+type Seen = Awaited<ReturnType<typeof seeToken>>;
 
 /** Whether a later try could help, so that the token may be good. */
 const isAway = (error: unknown): error is OnejobError =>
   error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
 
 /** An unreachable service is not an error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
-async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal): Promise<Seen> {
+async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal) {
   const lines: string[] = [];
+  /** null: the service was not reached, or does not say. */
   let identity: TokenIdentity | null = null;
   try {
     const told = await api.identity(token, signal);

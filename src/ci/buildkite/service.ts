@@ -5,16 +5,14 @@
  * filter.
  */
 import type { PoolConfig } from '../../config/config.ts';
-import { noProxies } from '../../config/proxies.ts';
 import { deadline } from '../../core/clock.ts';
 import type { Change, JobId, JobResult } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
-import { createOutbound } from '../../http/outbound.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
-import type { CiEvent, CiService } from '../ci-service.ts';
+import type { CiService } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { createAgentProgram } from '../kit/agent-program.ts';
@@ -26,12 +24,11 @@ import { scriptFor } from './agent/script.ts';
 import { createServiceApi } from './api.ts';
 import { findings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
-import { createFront, type FrontParts } from './front.ts';
+import { createCounts, createFront, type FrontParts } from './front.ts';
 import { type Admission, admit, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { createJobRows } from './jobs/job-rows.ts';
 import { whyEnding, whyLost, wordOf } from './jobs/outcome.ts';
-import { createCounts } from './metrics.ts';
 import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createRuns } from './stacks/runs.ts';
@@ -40,11 +37,10 @@ import type { Turns } from './stacks/turns.ts';
 import type { BuildkiteServiceConfig } from './type.ts';
 
 export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts): CiService {
-  const { store, clock, log, variables, slots, onejob, env } = parts;
+  const { store, clock, log, variables, slots, onejob, env, pools, fetch } = parts;
   const { name, endpoint, registration } = config;
   const { secretsKey, host } = parts.config;
   const { version, self } = onejob;
-  const pools = parts.config.pools.filter((pool) => pool.service === name);
   const token = () => readSecret(config.token, variables);
   const metricsToken = () => readSecret(config.metricsToken ?? config.token, variables);
   const isInAgent = registration === 'in-agent';
@@ -53,9 +49,6 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
     secretsKey === null || isInAgent
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
-  const proxies = env?.proxies ?? noProxies;
-  const outbound = createOutbound(proxies);
-  const fetch = parts.fetch ?? outbound.fetch;
   const api = createServiceApi({ endpoint, version, clock, fetch });
   const program = createAgentProgram({
     ...{ project: buildkiteAgent(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
@@ -67,30 +60,21 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
   const filter = isFiltered ? (parts.filter ?? createFilter(filterParts)) : null;
-  const doctor = { config, pools, stateDir: store.dir, proxies, api, tokens: { service: token, metrics: metricsToken } };
+  const doctor = { config, pools, stateDir: store.dir, api, tokens: { service: token, metrics: metricsToken } };
   const front: FrontParts = {
     ...{ config, pools, token, program, clock, log },
     rows: createJobRows(name, parts),
     counts: createCounts({ api, token: metricsToken, config, clock, log }),
     check: (signal, sandboxes) => findings({ ...doctor, keys, filter, program, clock }, sandboxes, signal),
   };
-  const byAcquisition = (): CiService => {
-    const stacks = createStacks({ endpoint, version, clock, token, fetch });
-    const pins = createPinStore(store, clock);
-    return createBuildkite({
-      ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
-      entry: createStackEntry(name, stacks, { host, version, store, clock }),
-      admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
-    });
-  };
-  const service = isInAgent ? createInAgent({ ...front, slots }) : byAcquisition();
-  return {
-    ...service,
-    async close(leaving) {
-      await service.close?.(leaving);
-      outbound.close();
-    },
-  };
+  if (isInAgent) return createInAgent({ ...front, slots });
+  const stacks = createStacks({ endpoint, version, clock, token, fetch });
+  const pins = createPinStore(store, clock);
+  return createBuildkite({
+    ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+    entry: createStackEntry(name, stacks, { host, version, store, clock }),
+    admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
+  });
 }
 
 export interface BuildkiteParts extends FrontParts {
@@ -105,20 +89,21 @@ export interface BuildkiteParts extends FrontParts {
   readonly random: () => number;
 }
 
-/** What reservations, runs and queues share. */
-export interface Shared extends BuildkiteParts {
-  readonly stack: string;
-  /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
-  readonly expiry: number;
-  readonly poolOf: (slot: string) => PoolConfig | undefined;
-  /** Whether the slot has the job, in any lane. */
-  readonly isTaken: (job: JobId, slot: string) => boolean;
-  /** Whether there is a token. */
-  readonly isReady: () => boolean;
-  /** Something may be due now. */
-  readonly wake: () => void;
-  readonly emit: (event: CiEvent) => void;
-  readonly signal: AbortSignal;
+export type Shared = Readonly<ReturnType<typeof share>>;
+
+/** What reservations, runs and queues share. `wake`: something may be due now. */
+function share(parts: BuildkiteParts, front: ReturnType<typeof createFront>, wake: () => void) {
+  const { pools, emit, signal } = front;
+  return {
+    ...{ ...parts, emit, signal, wake, stack: parts.entry.key },
+    /** s that a reservation lasts: long enough for an agent that calls at the last moment. */
+    expiry: Math.min(Math.ceil(parts.config.bootTimeout / 1000) + 60, 3600),
+    poolOf: (slot: string) => pools.get(slot.slice(0, slot.lastIndexOf('/'))),
+    /** Whether the slot has the job, in any lane. */
+    isTaken: (job: JobId, slot: string) => parts.slots.jobsOf(slot).includes(job),
+    /** Whether there is a token. */
+    isReady: () => front.token !== null,
+  };
 }
 
 /** ms for a stack to leave at the end, and for the end of a job to wait until its reason is shown. */
@@ -145,14 +130,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       for (const queue of new Set(parts.pools.map((pool) => pool.queue))) follow(queue);
     },
   });
-  const { emit, signal } = front;
-  const poolOf = (slot: string): PoolConfig | undefined => front.pools.get(slot.slice(0, slot.lastIndexOf('/')));
-  const isTaken = (job: JobId, slot: string): boolean => parts.slots.jobsOf(slot).includes(job);
-  const expiry = Math.min(Math.ceil(config.bootTimeout / 1000) + 60, 3600);
-  const shared: Shared = {
-    ...{ ...parts, stack: entry.key, expiry, poolOf, isTaken, wake, emit, signal },
-    isReady: () => front.token !== null,
-  };
+  const shared = share(parts, front, wake);
+  const { emit, signal, expiry, poolOf, isTaken } = shared;
   const reservations = createJobReservations(shared);
   const runs = createRuns(shared, reservations);
 

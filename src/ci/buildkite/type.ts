@@ -2,32 +2,10 @@
 import type { Checking } from '../../config/check.ts';
 import { acceptedOutsiders, checkTrust, isOpenProcess } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { clearTextHost, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
-import type { SecretReference } from '../../secrets/reference.ts';
+import { clearTextHost, type Keys, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
 import type { ServiceType } from '../service-type.ts';
 
-export interface BuildkiteServiceConfig {
-  readonly name: string;
-  readonly type: 'buildkite';
-  /** Of the Agent API, without a slash at its end. */
-  readonly endpoint: string;
-  /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
-  readonly token: SecretReference;
-  /**
-   * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
-   * service's token, for organisations where nothing can be reserved.
-   */
-  readonly registration: 'manager' | 'in-agent';
-  /** For counts; null: `token`. */
-  readonly metricsToken: SecretReference | null;
-  /** ms between two looks at the counts of the queues. */
-  readonly pollEvery: number;
-  /** ms that the agent in a released sandbox may take to acquire its job. */
-  readonly bootTimeout: number;
-  /** ms that a reserved job may wait for a slot. */
-  readonly holdTimeout: number;
-  readonly agentPackage: AgentPackageConfig;
-}
+export type BuildkiteServiceConfig = Readonly<NonNullable<ReturnType<typeof resolve>>>;
 
 export const buildkiteDefaults = {
   endpoint: 'https://agent.buildkite.com/v3',
@@ -59,24 +37,7 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   },
   filterRules: async () => (await import('./agent/filter-rules.ts')).buildkiteRules,
   schema: async () => (await import('./schema.ts')).schema,
-  resolve(name, keys) {
-    const token = secretIn(keys.token);
-    if (token === null) return null;
-    const agent = packageIn(keys.agent);
-    return {
-      name,
-      type: 'buildkite',
-      endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
-      token,
-      registration: keys.registration === 'in-agent' ? 'in-agent' : buildkiteDefaults.registration,
-      metricsToken: secretIn(keys.metrics_token),
-      pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
-      bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
-      holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
-      // onejob pins what it downloads; a file of the owner has its own version.
-      agentPackage: agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent,
-    };
-  },
+  resolve,
   secrets: ({ token, metricsToken }) => [
     ['token', token],
     ...(metricsToken === null ? [] : [['metrics_token', metricsToken] as const]),
@@ -84,6 +45,34 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   check: checkBuildkite,
   checkPool: checkBuildkitePool,
 };
+
+function resolve(name: string, keys: Keys) {
+  const token = secretIn(keys.token);
+  if (token === null) return null;
+  const agent = packageIn(keys.agent);
+  // onejob pins what it downloads; a file of the owner has its own version.
+  const agentPackage: AgentPackageConfig = agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent;
+  return {
+    ...{ name, type: 'buildkite' as const, agentPackage },
+    /** Of the Agent API, without a slash at its end. */
+    endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
+    /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
+    token,
+    /**
+     * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
+     * service's token, for organisations where nothing can be reserved.
+     */
+    registration: keys.registration === 'in-agent' ? ('in-agent' as const) : buildkiteDefaults.registration,
+    /** For counts; null: `token`. */
+    metricsToken: secretIn(keys.metrics_token),
+    /** ms between two looks at the counts of the queues. */
+    pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
+    /** ms that the agent in a released sandbox may take to acquire its job. */
+    bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
+    /** ms that a reserved job may wait for a slot. */
+    holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
+  };
+}
 
 function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
   const { sound, inPool } = checking;

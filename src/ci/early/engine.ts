@@ -2,7 +2,7 @@
  * What every CI service that binds early does, over the port in `port.ts`: an agent must be online to get a job, so each standby is
  * registered while it waits, watched until it has a job, and removed from the service afterwards.
  */
-import { sleep } from '../../core/clock.ts';
+import { doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
@@ -58,7 +58,6 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
     const { place } = shown;
     const seen = { place, ours: oursOf(shown), steadySince };
-    registry.saw?.(shown);
     for (const [agent, { id, status, job }] of seen.ours) {
       registrations.seen(agent, id);
       if (status === 'online') emit({ kind: 'online', agent });
@@ -113,7 +112,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
 
     while (!signal.aborted) {
       await look();
-      const wait = Math.max(pace.pollEvery, Math.min(longest, pace.pollEvery * 2 ** Math.min(failures - 1, 10)));
+      const wait = Math.max(pace.pollEvery, doubling(pace.pollEvery, longest, failures));
       if (!signal.aborted) await sleep(clock, wait * (0.9 + random() * 0.2), signal);
     }
   }

@@ -1,6 +1,6 @@
 /** The service's jobs on this host, for people. Only `last` decides something: whether an agent had a job. */
 import type { AgentId, JobId } from '../../core/slot.ts';
-import type { ServiceJob } from '../ci-service.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import { createRowWriter, type RowWriterParts } from '../kit/row-writer.ts';
 import type { Registry, Remote, RemoteJob, Shown } from './port.ts';
 
@@ -29,7 +29,6 @@ export function createJobRecords(parts: JobRecordsParts) {
 
   const save = (job: ServiceJob, place: string): void => {
     if (job.state !== 'done' && over.has(job.id)) return;
-    const before = known.get(job.id)?.job ?? null;
     if (job.state === 'done') {
       known.delete(job.id);
       over.add(job.id);
@@ -37,7 +36,7 @@ export function createJobRecords(parts: JobRecordsParts) {
     } else {
       known.set(job.id, { job, place });
     }
-    writer.save(job, before);
+    writer.save(job);
   };
 
   const rowOf = (job: RemoteJob, pool: string, agent: AgentId | null): ServiceJob => {

@@ -2,12 +2,11 @@
  * What a service that binds early must do for the engine: an agent must be online there to get a job, so each standby is registered
  * while it waits. An adapter turns these calls into the service's own, and keeps no state of agents.
  */
-import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
-import type { Log } from '../../log.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
-import type { AgentContext, CiEvent, Registration, ServiceJob } from '../ci-service.ts';
-import type { SlotFacts } from '../parts.ts';
+import type { AgentContext, CiEvent, Registration } from '../ci-service.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
 
 /** Where an entry is at the service, in the service's own words. */
 export interface Remote {
@@ -71,15 +70,12 @@ export interface Registry {
   disable?(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'>;
   /** The newest job that this agent began. Absent: only looks show an agent's jobs. */
   lastJob?(remote: Remote, signal: AbortSignal): Promise<RemoteJob | null>;
-
-  /** A look has succeeded. Called before anything follows from it. */
-  saw?(shown: Shown): void;
   /** More work after a look, before anything is removed. It does not delay the next look. */
   follow?(shown: Shown, emit: (event: CiEvent) => void, signal: AbortSignal): Promise<void>;
 }
 
 /** What the engine needs besides its adapter. */
-export interface EarlyParts {
+export interface EarlyParts extends Pick<OpenParts, 'clock' | 'log' | 'opened'> {
   readonly service: string;
   /** Where agents have to reach it. */
   readonly url: string;
@@ -87,11 +83,7 @@ export interface EarlyParts {
   /** ms between two looks, and until a released agent must be online. */
   readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
   readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
-  readonly clock: Clock;
-  readonly log: Log;
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
-  /** Names of the services that this manager has opened, including this one. */
-  readonly opened: ReadonlySet<string>;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;
 }

@@ -24,8 +24,7 @@ import { agentVersion, realAgent } from '../../../test/support/buildkite-agent.t
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import { buildkiteAgent, pinnedSums, releaseUrl } from '../buildkite/agent/agent-release.ts';
-import { type AgentProgramOptions, createAgentProgram } from './agent-program.ts';
-import { versionOf } from './program-file.ts';
+import { type AgentProgramOptions, createAgentProgram, versionOf } from './agent-program.ts';
 
 const never = new AbortController().signal;
 /** For what has to answer, however seldom it gets a turn. */

@@ -10,18 +10,24 @@
  *     <dir>/<name>-<version>-<sha>/source.json where it came from, and its own checksum
  *     <dir>/part-<pid>-…/                      what is on its way, or being checked
  */
-import { hash, randomBytes } from 'node:crypto';
-import { createReadStream } from 'node:fs';
-import { lstat, lutimes, mkdir, readdir, readFile, readlink, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { spawn } from 'node:child_process';
+import { createHash, hash, randomBytes } from 'node:crypto';
+import { createReadStream, createWriteStream } from 'node:fs';
+import { lstat, lutimes, mkdir, open, readdir, readFile, readlink, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
+import { pipeline } from 'node:stream/promises';
+import { createGunzip } from 'node:zlib';
+import { extract } from 'tar-stream';
 import { z } from 'zod';
+import { systemClock } from '../../clock.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import type { Failure } from '../../core/slot.ts';
 import { codeOf, OnejobError, toFailure } from '../../errors.ts';
+import { killGroup, listen } from '../../gpu/run.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { jsonOf } from '../../system/json.ts';
-import { programProblem, unpackProgram, versionOf, writeProgram } from './program-file.ts';
+import { limited } from './limited.ts';
 
 /** A project that releases an agent as a program. */
 export interface AgentProject {
@@ -176,7 +182,9 @@ export function createAgentProgram(options: AgentProgramOptions) {
     const there = from.startsWith('/') ? null : await findProgram(from, signal);
     if (there !== null) return there;
     await mkdir(dir, { recursive: true, mode: 0o700 });
-    await removeParts(dir);
+    // Only the manager that leads is here: other processes were killed while they worked in theirs.
+    const left = (await readdir(dir)).filter((one) => one.startsWith('part-') && !one.startsWith(`part-${process.pid}-`));
+    for (const one of left) await rm(join(dir, one), { recursive: true, force: true });
     const part = join(dir, `part-${process.pid}-${randomBytes(6).toString('hex')}`);
     try {
       await mkdir(part, { mode: 0o755 });
@@ -242,25 +250,102 @@ export function createAgentProgram(options: AgentProgramOptions) {
   };
 }
 
-/** A killed process leaves the folder that it worked in. */
-async function removeParts(dir: string): Promise<void> {
-  for (const name of await readdir(dir)) {
-    const pid = Number(/^part-(\d+)-/.exec(name)?.[1]);
-    if (pid > 0 && pid !== process.pid && !isAlive(pid)) await rm(join(dir, name), { recursive: true, force: true });
-  }
-}
-
 /** null: missing or damaged. */
 async function sourceOf(folder: string): Promise<Source | null> {
   const text = await readFile(join(folder, 'source.json'), 'utf8').catch(() => '');
   return source.safeParse(jsonOf(text)).data ?? null;
 }
 
-function isAlive(pid: number): boolean {
+/** Bytes of a program; Buildkite's 3.137 has 71 MB. */
+const largestProgram = 512 * 2 ** 20;
+/** Bytes of an unpacked package. */
+const largestPackage = 2 ** 30;
+
+/** Writes the program to `to`, a new file that nobody may change. Returns its SHA-256. @throws Error the reason */
+async function writeProgram(from: AsyncIterable<unknown>, to: string, signal: AbortSignal): Promise<string> {
+  const hash = createHash('sha256');
+  const tooLarge = () => new Error(`the program has more than ${largestProgram} bytes`);
+  const seen = limited(largestProgram, tooLarge, (piece) => hash.update(piece));
+  // Flushed, so that after a crash a folder with its name is complete.
+  await pipeline(from, seen, createWriteStream(to, { flags: 'wx', mode: 0o555, flush: true }), { signal });
+  return hash.digest('hex');
+}
+
+/**
+ * Writes the program from a `.tar.gz`: the first file with that name, in any folder. @throws Error if the archive is invalid or
+ * incomplete, or has no such file
+ */
+async function unpackProgram(packed: string, name: string, to: string, signal: AbortSignal): Promise<string> {
+  const entries = extract();
+  const bounded = limited(largestPackage, () => new Error(`it unpacks to more than ${largestPackage} bytes`));
+  const reading = pipeline(createReadStream(packed), createGunzip(), bounded, entries, { signal });
+  let found: string | null = null;
   try {
-    process.kill(pid, 0);
-    return true;
+    for await (const entry of entries) {
+      const isIt = entry.header.type === 'file' && basename(entry.header.name) === name;
+      if (isIt && found === null) found = await writeProgram(entry, to, signal);
+      else entry.resume();
+    }
+    await reading;
   } catch (error) {
-    return codeOf(error) === 'EPERM';
+    await reading.catch(() => {});
+    await rm(to, { force: true });
+    signal.throwIfAborted();
+    if (codeOf(error) === 'Z_BUF_ERROR' || /unexpected end/i.test(String(error))) throw new Error('it is incomplete');
+    if (codeOf(error).startsWith('Z_') || /invalid tar/i.test(String(error))) throw new Error('it is not a .tar.gz file');
+    throw error;
   }
+  if (found === null) throw new Error(`it contains no file "${name}"`);
+  return found;
+}
+
+/** Numbers of ELF's e_machine (elf.h), by Node's names of architectures. */
+const machines: Readonly<Record<string, number>> = { ia32: 3, ppc64: 21, s390x: 22, arm: 40, x64: 62, arm64: 183, riscv64: 243 };
+
+/** Why this is not a program for `arch`, as the end of a sentence; null: no problem. */
+async function programProblem(path: string, arch: string): Promise<string | null> {
+  await using file = await open(path);
+  const { buffer, bytesRead } = await file.read(Buffer.alloc(20), 0, 20, 0);
+  const head = buffer.subarray(0, bytesRead);
+  if (head.subarray(0, 2).toString('latin1') === '#!') return null;
+  if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF')
+    return `it is not an executable: it begins with ${JSON.stringify(head.toString('latin1'))}`;
+  const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
+  const wanted = machines[arch];
+  if (wanted === undefined || machine === wanted) return null;
+  const named = Object.entries(machines).find(([, number]) => number === machine)?.[0] ?? `machine ${machine}`;
+  return `it is built for ${named}, and this host is ${arch}`;
+}
+
+const nobody = 65_534;
+
+/**
+ * The version that the program reports, without what follows a `+`. It sees no environment. It came from elsewhere, so root runs it
+ * as nobody, through a descriptor because nobody cannot enter its folder. `patience`: ms. @throws Error the reason
+ */
+export async function versionOf(path: string, patience: number, signal: AbortSignal): Promise<string> {
+  signal.throwIfAborted();
+  await using file = await open(path);
+  signal.throwIfAborted();
+  const child = spawn('/proc/self/fd/3', ['--version'], {
+    ...{ argv0: basename(path), env: {}, cwd: '/', detached: true },
+    ...(process.getuid?.() === 0 && { uid: nobody, gid: nobody }),
+    stdio: ['ignore', 'pipe', 'pipe', file.fd],
+  });
+  let said = '';
+  const take = (data: Buffer): boolean => {
+    if (said.length < 4_096) said += data.toString('utf8');
+    return true;
+  };
+  const end = await listen(child, { clock: systemClock, limit: patience, drain: 250, signal, take });
+  // With everything it started.
+  if (child.pid !== undefined) killGroup(child.pid);
+  signal.throwIfAborted();
+  if (codeOf(end) === 'EACCES') throw new Error(`${path} cannot be executed; is its file system mounted noexec?`, { cause: end });
+  if (end instanceof Error) throw end;
+  if (end === 'hung') throw new Error(`"--version" took more than ${patience / 1000} s`);
+  const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
+  if (child.exitCode === 0 && version !== undefined) return version;
+  const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
+  throw new Error(`"--version" ended with exit code ${child.exitCode ?? child.signalCode} and printed ${JSON.stringify(line)}`);
 }

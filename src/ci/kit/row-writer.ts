@@ -3,8 +3,8 @@ import type { Clock } from '../../core/clock.ts';
 import type { JobId } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
-import type { ServiceJob } from '../ci-service.ts';
 
 export interface RowWriterParts {
   readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
@@ -13,16 +13,21 @@ export interface RowWriterParts {
 }
 
 export function createRowWriter(service: string, { store, clock, log }: RowWriterParts) {
+  /** Rows of jobs that are not over, as they were saved last. */
+  const open = new Map<JobId, ServiceJob>();
   /** Rows that the store has not taken yet. */
   const unwritten = new Map<JobId, ServiceJob>();
   let isRefused = false;
 
   return {
+    open: open as ReadonlyMap<JobId, ServiceJob>,
     unwritten: unwritten as ReadonlyMap<JobId, ServiceJob>,
-    get: (id: JobId): ServiceJob | null => unwritten.get(id) ?? store.serviceJobs.get(id),
-    /** Never throws. `before`: the row as it was last saved, or null. */
-    save(row: ServiceJob, before: ServiceJob | null): void {
-      if (JSON.stringify(row) === JSON.stringify(before) && unwritten.size === 0) return;
+    get: (id: JobId): ServiceJob | null => open.get(id) ?? unwritten.get(id) ?? store.serviceJobs.get(id),
+    /** Never throws. */
+    save(row: ServiceJob): void {
+      if (JSON.stringify(row) === JSON.stringify(open.get(row.id)) && unwritten.size === 0) return;
+      if (row.state === 'done') open.delete(row.id);
+      else open.set(row.id, row);
       unwritten.set(row.id, row);
       const wasRefused = isRefused;
       try {

@@ -78,13 +78,8 @@ export class JobIndex {
   }
 }
 
-export interface Waiting {
-  readonly id: string;
-  readonly priority: number;
-  readonly seq: number;
-  /** Whose turn it counts as; all without a user count as one. */
-  readonly user: string | null;
-}
+/** `user`: whose turn it counts as; all without a user count as one. */
+export type Waiting = Pick<Job, 'id' | 'seq'> & Pick<Job['request'], 'priority' | 'user'>;
 
 /**
  * Jobs that wait in one pool, in the order in which they are started: higher priority first, then users in turn, then in submission

@@ -47,7 +47,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
   const index = new JobIndex(isHeld);
-  const workspaces = createWorkspaces(spool);
+  const workspaces = createWorkspaces(spool, (workspace) => workspacesInUse().has(workspace));
   const settle = createSettle({
     ...{ clock, spool, artifactLimit, annotate },
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
@@ -55,12 +55,9 @@ export function createOwnQueue(options: OwnQueueOptions) {
   });
   /** Aborted to stop waiting for a job's artifacts. */
   const givingUp = new Map<string, AbortController>();
-  const prune = createPrune(store, spool, workspaces.inUse);
+  const prune = createPrune(store, spool, workspacesInUse);
 
-  for (const job of store.jobs.open()) {
-    index.put(job);
-    if (job.request.workspace !== null) workspaces.attach(job.request.workspace);
-  }
+  for (const job of store.jobs.open()) index.put(job);
   index.commit();
 
   const view = (job: Job): JobView =>
@@ -69,10 +66,14 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
 
+  function workspacesInUse(): ReadonlySet<string | null> {
+    return new Set(index.all().map(({ request }) => request.workspace));
+  }
+
   function over({ id, request }: Job): void {
     index.forget(id);
     givingUp.delete(id);
-    if (request.workspace !== null) workspaces.release(request.workspace);
+    if (request.workspace !== null) workspaces.drop(request.workspace);
   }
 
   function giveUpOf(id: string): AbortController {
@@ -122,7 +123,6 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const seq = store.jobs.insert(job);
       index.put({ ...job, seq });
     });
-    if (workspace !== null) workspaces.attach(workspace);
     return view(known(job.id));
   }
 

@@ -1,7 +1,8 @@
-import { existsSync, mkdirSync, utimesSync, writeFileSync } from 'node:fs';
+import { existsSync, mkdirSync, readdirSync, utimesSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, it } from 'vitest';
 import { type Scratch, scratch } from '../../../test/support/scratch.ts';
+import { serviceJob } from '../../../test/support/service-job.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 
@@ -73,4 +74,34 @@ it('looks through the folder of logs at the start, and then once an hour', async
   expect(existsSync(second)).toBe(true);
   await queue.prune(start + 61 * 60_000, 5_000);
   expect(existsSync(second)).toBe(false);
+});
+
+const [day, now] = [86_400_000, 1_800_000_000_000];
+const diag = () => join(store.dir, 'diag');
+function writeDiag(name: string, at: number): void {
+  mkdirSync(diag(), { recursive: true });
+  writeFileSync(join(diag(), name), 'x');
+  utimesSync(join(diag(), name), at / 1000, at / 1000);
+}
+
+it("deletes jobs of services last seen, and agents' own logs written, before the kept time", async () => {
+  store.transaction({ durable: false }, () => {
+    store.serviceJobs.save(serviceJob('azure-1'), now - 8 * day);
+    store.serviceJobs.save(serviceJob('azure-2'), now - 6 * day);
+  });
+  writeDiag('old.tar', now - 8 * day);
+  writeDiag('torn.tar.part', now - 8 * day);
+  writeDiag('new.tar', now - 6 * day);
+  await queue.prune(now, 7 * day);
+  expect(store.serviceJobs.list(10).map(({ id }) => id)).toEqual(['azure-2']);
+  expect(readdirSync(diag())).toEqual(['new.tar']);
+});
+
+it("scans the folder of agents' own logs once an hour, even if the clock is set back", async () => {
+  await queue.prune(now, day);
+  writeDiag('late.tar', now - 2 * day);
+  await queue.prune(now + 60_000, day);
+  expect(readdirSync(diag())).toEqual(['late.tar']);
+  await queue.prune(now - 2 * 60 * 60_000, day);
+  expect(readdirSync(diag())).toEqual([]);
 });

@@ -1,8 +1,10 @@
 /** Deletes what nobody will ask for, in small pieces because jobs run meanwhile. */
+import { existsSync } from 'node:fs';
 import { opendir, rm, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { turn } from '../../clock.ts';
 import { type AgentId, agentsOf } from '../../core/slot.ts';
+import { agentLogsFolder, agentLogsPath } from '../../logs/agent-logs.ts';
 import { createLogFolder } from '../../logs/log-file.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
@@ -10,13 +12,13 @@ import type { Spool } from './spool.ts';
 
 /** ms that a workspace may wait for its job. */
 const workspaceWait = 60 * 60_000;
-/** ms between two sweeps of the log folder, which may have 100,000 files. */
+/** ms between two sweeps of the folders of logs, which may have 100,000 files. */
 const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
 /** `inUse`: workspaces of unfinished jobs. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
-export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<string>) {
+export function createPrune(store: Store, spool: Spool, inUse: () => ReadonlySet<string | null>) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
@@ -30,16 +32,22 @@ export function createPrune(store: Store, spool: Spool, inUse: ReadonlySet<strin
     const output = createLogFolder(logs);
     await inBatches(
       (limit) => overBefore(store, before, limit),
-      async (agent) => output.delete(agent),
+      async (agent) => {
+        output.delete(agent);
+        await rm(agentLogsPath(store.dir, agent), { force: true });
+      },
       (agent) => store.history.remove(agent),
     );
     // Also after the clock was set back.
     if (swept === null || Math.abs(now - swept) >= sweepEvery) {
       swept = now;
-      await sweepLogs(logs, before, agentsIn(store));
+      for (const folder of [logs, join(store.dir, agentLogsFolder)]) await sweepLogs(folder, before, agentsIn(store));
     }
-    store.transaction({ durable: false }, () => store.registrations.prune(before));
-    await spool.sweepWorkspaces(now - workspaceWait, inUse);
+    store.transaction({ durable: false }, () => {
+      store.registrations.prune(before);
+      store.serviceJobs.prune(before);
+    });
+    await spool.sweepWorkspaces(now - workspaceWait, inUse());
   };
 
   async function inBatches(
@@ -73,10 +81,11 @@ export function agentsIn({ slots }: Pick<Store, 'slots'>): Set<AgentId> {
   return new Set(slots.all().flatMap(({ slot }) => agentsOf(slot)));
 }
 
-const logFile = /^([^.]+)\.log(?:\.\w+)*$/;
+const logFile = /^([^.]+)\.(?:log|tar)(?:\.\w+)*$/;
 
 /** Logs without history, as after a crash; a quiet job's old log belongs to a slot. */
 async function sweepLogs(logs: string, before: number, alive: ReadonlySet<string>): Promise<void> {
+  if (!existsSync(logs)) return;
   for await (const { name } of await opendir(logs, { bufferSize: batch })) {
     const agent = logFile.exec(name)?.[1];
     if (agent === undefined || alive.has(agent)) continue;

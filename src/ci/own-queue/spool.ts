@@ -48,7 +48,7 @@ export function openSpool(dir: string) {
     hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
     openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
     /** Deletes workspaces without a job that were last written before `time`. */
-    async sweepWorkspaces(time: number, inUse: ReadonlySet<string>): Promise<void> {
+    async sweepWorkspaces(time: number, inUse: ReadonlySet<string | null>): Promise<void> {
       for (const name of await readdir(workspaces)) {
         const id = name.slice(0, -'.tar'.length);
         if (!name.endsWith('.tar') || inUse.has(id)) continue;
@@ -80,9 +80,8 @@ function tooLarge(limit: number): OnejobError {
   });
 }
 
-/** Workspaces of unfinished jobs. Each belongs to one job, and is deleted with it. */
-export function createWorkspaces(spool: Spool) {
-  const attached = new Set<string>();
+/** Workspaces of jobs. Each belongs to one job, and is deleted with it. `isTaken`: it belongs to an unfinished job. */
+export function createWorkspaces(spool: Spool, isTaken: (workspace: string) => boolean) {
   const deleting = new Set<Promise<void>>();
 
   /** prune() sweeps what cannot be deleted now. */
@@ -93,23 +92,19 @@ export function createWorkspaces(spool: Spool) {
   }
 
   return {
-    inUse: attached as ReadonlySet<string>,
     /** @throws OnejobError E_WORKSPACE_UNKNOWN when no job may use it */
     check(workspace: string): void {
-      const taken = attached.has(workspace);
+      const taken = isTaken(workspace);
       if (!taken && spool.hasWorkspace(workspace)) return;
       const why = taken ? 'already belongs to another job' : 'was never uploaded, or was uploaded more than an hour ago';
       const hint = 'Upload the workspace again, and submit the job with the new id.';
       throw new OnejobError('E_WORKSPACE_UNKNOWN', `Cannot queue the job: its workspace ${workspace} ${why}.`, { hint });
     },
-    attach: (workspace: string) => void attached.add(workspace),
-    release(workspace: string): void {
-      attached.delete(workspace);
-      drop(workspace);
-    },
+    /** Deletes the workspace of a job that is over. */
+    drop,
     /** Deletes the workspace of a refused job. */
     refuse(workspace: string): void {
-      if (!attached.has(workspace) && spool.hasWorkspace(workspace)) drop(workspace);
+      if (!isTaken(workspace) && spool.hasWorkspace(workspace)) drop(workspace);
     },
     close: async () => void (await Promise.all(deleting)),
   };

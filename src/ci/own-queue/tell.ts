@@ -1,6 +1,6 @@
 /**
  * Announces changes of jobs: to the loop and followers once they are committed; a result only once it is on disk, so that nobody
- * hears of an end that a power cut undoes (S7). Waiters hear of an end once.
+ * hears of an end that a power cut undoes (S7).
  */
 import { abortable } from '../../abortable.ts';
 import type { JobView } from '../../api/schema.ts';
@@ -13,7 +13,6 @@ import type { JobIndex } from './job-index.ts';
 export function createTeller(index: JobIndex, view: (job: Job) => JobView, over: (job: Job) => void) {
   const loops = new Set<(event: CiEvent) => void>();
   const followers = new Set<(job: JobView) => void>();
-  const waiters = new Set<(job: JobView) => void>();
   /** Jobs whose result was not announced yet. */
   const unsynced = new Set<string>();
 
@@ -23,9 +22,7 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
     if (job === null || unsynced.has(id)) return;
     const seen = view(job);
     for (const follower of [...followers]) follower(seen);
-    if (job.progress.state !== 'done') return;
-    over(job);
-    for (const tell of [...waiters]) tell(seen);
+    if (job.progress.state === 'done') over(job);
   }
 
   function announce(before: Job | null, after: Job): void {
@@ -40,6 +37,12 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
     for (const send of [...loops]) send(event);
   }
 
+  /** Calls `follower` after every change of a job; returns a function that stops it. */
+  function follow(follower: (job: JobView) => void): () => void {
+    followers.add(follower);
+    return () => followers.delete(follower);
+  }
+
   return {
     /** Emits how `pools` are now, and events from then on, until `signal` aborts. */
     observe(pools: Iterable<string>, send: (event: CiEvent) => void, signal: AbortSignal): void {
@@ -52,22 +55,17 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
         if (event !== null) send(event);
       }
     },
-    /** Calls `follower` after every change of a job; returns a function that stops it. */
-    follow(follower: (job: JobView) => void): () => void {
-      followers.add(follower);
-      return () => followers.delete(follower);
-    },
+    follow,
     /** Resolves with the end of an unfinished job; rejects when `signal` aborts. */
     async wait(id: string, signal: AbortSignal): Promise<JobView> {
       const { promise, resolve } = Promise.withResolvers<JobView>();
-      const tell = (job: JobView): void => {
-        if (job.id === id) resolve(job);
-      };
-      waiters.add(tell);
+      const stop = follow((job) => {
+        if (job.id === id && job.state === 'done') resolve(job);
+      });
       try {
         return await abortable(promise, signal);
       } finally {
-        waiters.delete(tell);
+        stop();
       }
     },
     committed(): void {

@@ -1,12 +1,7 @@
 /** The own queue as a type of service: config may give it a name of its own. */
 import type { ServiceType } from '../service-type.ts';
 
-export interface OwnQueueConfig {
-  readonly name: string;
-  readonly type: 'own-queue';
-}
-
-export const ownQueue: ServiceType<OwnQueueConfig> = {
+export const ownQueue: ServiceType<{ readonly name: string; readonly type: 'own-queue' }> = {
   type: 'own-queue',
   title: 'the own queue',
   agent: null,

@@ -4,7 +4,7 @@
  * and starts it.
  */
 import { randomBytes } from 'node:crypto';
-import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
+import type { CiService } from '../../ci/ci-service.ts';
 import type { Config } from '../../config/config.ts';
 import type { Environment } from '../../config/environment.ts';
 import { slotNames } from '../../config/template.ts';
@@ -18,6 +18,7 @@ import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFolder } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { HistoryTable } from '../../store/history.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';

@@ -179,32 +179,6 @@ test('a service whose agents stand for slots learns what each slot could do with
   expect(it.offers).toEqual(['pool/1 gone']);
 });
 
-test('the next sandbox is made once the released job has begun, or is over', () => {
-  const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
-  const lane = () => it.loop.slot('pool/1')?.standby.kind;
-  it.goOn();
-  it.starting = true;
-  it.submit(false);
-  it.loop.replan('pool/1');
-  expect([it.loop.slot('pool/1')?.agent.kind, lane()]).toEqual(['releasing', 'none']);
-  it.starting = false;
-  it.loop.replan('pool/1');
-  expect(lane()).toBe('preparing');
-});
-
-test('a free slot makes its sandbox, whatever its service believes about the previous job', () => {
-  const it = new World({ slots: 1, binds: 'late', standby: true, standsForSlots: true });
-  it.goOn();
-  it.starting = true;
-  it.submit(false);
-  it.loop.replan('pool/1');
-  it.goOn();
-  expect(it.loop.slot('pool/1')).toMatchObject({ agent: { kind: 'busy' }, standby: { kind: 'none' } });
-  it.exit(0, 7);
-  it.deliverAll();
-  expect(it.loop.slot('pool/1')?.standby.kind).toBe('preparing');
-});
-
 test('no slot is open to jobs while commits fail, and each is again afterwards', () => {
   const it = new World({ slots: 2, binds: 'late', standby: true, standsForSlots: true });
   it.perform(0, 'works');

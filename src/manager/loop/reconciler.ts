@@ -364,10 +364,7 @@ export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readon
 /** What its pool asks of a slot. A slot of another runtime or service must only become empty. */
 export function viewOf(slot: Slot, pool: Pool, { stopping, paused }: HostView): PoolView {
   const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
-  const view = pool.view(slot.key, { stopping: stopping || isForeign, paused });
-  // A free slot waits for nothing, whatever its service believes.
-  const isStarting = slot.agent.kind !== 'free' && pool.service.jobs?.isStarting?.(slot.key) === true;
-  return isStarting ? { ...view, standby: false } : view;
+  return pool.view(slot.key, { stopping: stopping || isForeign, paused });
 }
 
 /** An empty slot takes over the pool's current runtime, service, grace and devices. */

@@ -10,7 +10,7 @@ import { intentOf, step, viewOf } from './reconciler.ts';
 const host = { stopping: false, paused: false, now: 100 };
 const taking = { ...host, newAgent: () => 'new' };
 
-function serviceOf(name: string, waiting: Reserved | null = null, isStarting = false): CiService {
+function serviceOf(name: string, waiting: Reserved | null = null): CiService {
   const capabilities = {
     binds: 'late',
     standsForSlots: false,
@@ -18,7 +18,7 @@ function serviceOf(name: string, waiting: Reserved | null = null, isStarting = f
     poolTimeout: true,
     jobOnStdout: false,
   };
-  return { name, capabilities, jobs: { next: () => waiting, isStarting: () => isStarting } } as unknown as CiService;
+  return { name, capabilities, jobs: { next: () => waiting } } as unknown as CiService;
 }
 
 function poolOf(service: CiService, others: readonly CiService[] = []): Pool {
@@ -86,10 +86,4 @@ test('a slot of another service joins its pool only once it is empty, and its ne
   const freed = step(gone, { kind: 'cleared', agent: 'old', outcome: null }, pool, taking);
   expect(freed).toMatchObject({ slot: empty, actions: [] });
   expect(step(freed.slot, null, pool, taking).actions.map(({ act }) => act)).toEqual(['prepare']);
-});
-
-test('no standby is made behind an agent that its service is still starting', () => {
-  const pool = poolOf(serviceOf('own', null, true));
-  expect(intentOf({ ...empty, agent: busy }, pool, host)).toBeNull();
-  expect(intentOf(empty, pool, host)).toEqual({ kind: 'fill', reserved: null });
 });

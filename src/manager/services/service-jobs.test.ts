@@ -2,7 +2,7 @@ import { setImmediate as turn } from 'node:timers/promises';
 import { beforeEach, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
-import type { ServiceJob } from '../../ci/ci-service.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { createServiceJobs, newestLast, notHere } from './service-jobs.ts';
 

@@ -3,11 +3,11 @@
  * onejob neither assigns nor ends these jobs, so nothing here changes them.
  */
 import type { AboutView, JobView } from '../../api/schema.ts';
-import type { CiService, ServiceJob } from '../../ci/ci-service.ts';
+import type { CiService } from '../../ci/ci-service.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
-import type { ServiceJobTable } from '../../store/service-jobs.ts';
+import type { ServiceJob, ServiceJobTable } from '../../store/service-jobs.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface ServiceJobsParts {

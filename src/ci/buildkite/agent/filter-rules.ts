@@ -3,7 +3,7 @@
  * another job, or stays for a later build. Calls and fields from the agent's `api/` and `core/` (v3.137).
  */
 import { z } from 'zod';
-import { type Asked, isListed, type Rules, type Verdict } from '../../filter/rules.ts';
+import { isListed, type Rules, type Verdict } from '../../filter/rules.ts';
 import type { Seal, Sealed } from '../../filter/seal.ts';
 
 export const rulesOf = 'buildkite';
@@ -70,37 +70,29 @@ export const buildkiteRules: Rules = {
         if (what === 'acquire') return { kind: 'whole', answer: (json, seal, host) => acquired(json, sealed, seal, host) };
         return { kind: 'whole', ...(first === 'ping' && { answer: pinged }) };
       }
-      case 'job':
-        return ofItsJob(sealed, asked, own, { first, id, what });
+      case 'job': {
+        if (!isListed(asked, ofJob, own)) {
+          if (first === 'jobs' && id !== sealed.job) return refused(403, 'This token does not belong to that job.');
+          const why = "onejob's trust rule runs this job as untrusted (trust, in the pool's configuration)";
+          const isToken = first === 'jobs' && tokens.has(what);
+          const rest = isToken
+            ? "it may not read the service's secrets and tokens"
+            : 'it may only use its own job and read its own build';
+          return refused(403, `${why}: ${rest}.`);
+        }
+        if (first === 'steps') {
+          const own = (json: unknown): string | null => {
+            const read = stepExport.safeParse(json);
+            return read.data?.build_id !== undefined && read.data.build_id === sealed.build ? JSON.stringify(read.data) : null;
+          };
+          return { kind: 'whole', body: own, why: 'That step belongs to another build.' };
+        }
+        // The agent drops a chunk for any 4xx, also for one that only asks it to wait (`core/client.go`).
+        return what === 'chunks' ? { kind: 'stream', toldAs: (status) => (status === 429 ? 503 : status) } : { kind: 'stream' };
+      }
     }
   },
 };
-
-function ofItsJob(
-  sealed: Sealed,
-  asked: Asked,
-  own: Readonly<Record<string, string | null>>,
-  { first, id, what }: { readonly first: string; readonly id: string | undefined; readonly what: string },
-): Verdict {
-  if (!isListed(asked, ofJob, own)) {
-    if (first === 'jobs' && id !== sealed.job) return refused(403, 'This token does not belong to that job.');
-    const why = "onejob's trust rule runs this job as untrusted (trust, in the pool's configuration)";
-    const isToken = first === 'jobs' && tokens.has(what);
-    const rest = isToken
-      ? "it may not read the service's secrets and tokens"
-      : 'it may only use its own job and read its own build';
-    return refused(403, `${why}: ${rest}.`);
-  }
-  if (first === 'steps') {
-    const own = (json: unknown): string | null => {
-      const read = stepExport.safeParse(json);
-      return read.data?.build_id !== undefined && read.data.build_id === sealed.build ? JSON.stringify(read.data) : null;
-    };
-    return { kind: 'whole', body: own, why: 'That step belongs to another build.' };
-  }
-  // The agent drops a chunk for any 4xx, also for one that only asks it to wait (`core/client.go`).
-  return what === 'chunks' ? { kind: 'stream', toldAs: (status) => (status === 429 ? 503 : status) } : { kind: 'stream' };
-}
 
 const stepExport = z.looseObject({ build_id: z.string() });
 

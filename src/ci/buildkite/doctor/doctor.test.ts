@@ -77,7 +77,6 @@ async function check(given: Given): Promise<Finding[]> {
   const token = async () => given.token ?? buildkite.token;
   const parts: DoctorParts = {
     ...{ config: bk, pools, stateDir: join(dir.path, 'state'), api },
-    proxies: noProxies,
     tokens: { service: token, metrics: bk.metricsToken === null ? token : async () => buildkite.metricsToken },
     keys: given.keys ?? (async () => null),
     filter: {

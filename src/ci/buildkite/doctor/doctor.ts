@@ -1,7 +1,6 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 import type { PoolConfig } from '../../../config/config.ts';
-import type { Proxies } from '../../../config/proxies.ts';
-import { type Clock, deadline } from '../../../core/clock.ts';
+import { deadline } from '../../../core/clock.ts';
 import { OnejobError } from '../../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
@@ -10,19 +9,15 @@ import { howToReplace } from '../../../secrets/reference.ts';
 import type { DiagnosticSandbox, DiagnosticSandboxes } from '../../ci-service.ts';
 import type { Filter } from '../../filter/filter.ts';
 import type { AgentProgram, AgentProgramState } from '../../kit/agent-program.ts';
-import { clockFindings, proxyFindings, saidOf } from '../../service-findings.ts';
+import { clockFindings, saidOf } from '../../service-findings.ts';
 import { buildkiteRules } from '../agent/filter-rules.ts';
 import type { QueueCounts, ServiceApi, TokenIdentity } from '../api.ts';
 import { untrustedRecipe } from '../jobs/admission.ts';
-import type { BuildkiteServiceConfig } from '../type.ts';
+import type { BuildkiteParts } from '../service.ts';
 import { lackFindings, lookScript, readLook, type Way, wayFinding } from './doctor-inside.ts';
 import { isOpenToUntrusted, poolFindings } from './doctor-pools.ts';
 
-export interface DoctorParts {
-  readonly config: BuildkiteServiceConfig;
-  readonly pools: readonly PoolConfig[];
-  readonly stateDir: string;
-  readonly proxies: Proxies;
+export interface DoctorParts extends Pick<BuildkiteParts, 'config' | 'pools' | 'stateDir' | 'clock'> {
   readonly api: Pick<ServiceApi, 'identity' | 'counts'>;
   /** Each reads a token. @throws OnejobError E_SECRET */
   readonly tokens: Readonly<Record<'service' | 'metrics', () => Promise<string>>>;
@@ -31,7 +26,6 @@ export interface DoctorParts {
   /** null: no pool accepts untrusted jobs. */
   readonly filter: Pick<Filter, 'listenFor'> | null;
   readonly program: Pick<AgentProgram, 'state'>;
-  readonly clock: Clock;
 }
 
 /** ms for one sandbox, and for all of them. */
@@ -45,37 +39,22 @@ export async function findings(parts: DoctorParts, sandboxes: DiagnosticSandboxe
     poolFindings(parts),
     lookWithin(parts, classesOf(pools, sandboxes, parts.stateDir), signal),
   ]);
-  return [
-    ...proxyFindings(config.name, config.endpoint, parts.proxies),
-    ...token,
-    ...programFindings(config.name, parts.program.state, config.agentPackage.from),
-    ...within,
-    ...ofPools,
-  ];
+  return [...token, ...programFindings(config.name, parts.program.state, config.agentPackage.from), ...within, ...ofPools];
 }
 
-/** The sandboxes of a pool's agents, or those of its untrusted jobs where they differ. */
-interface SandboxClass {
-  readonly pool: PoolConfig;
-  readonly whose: string;
-  /** null: it has no image yet. */
-  readonly sandbox: DiagnosticSandbox | null;
-  /** Its agents use the filter. */
-  readonly isUntrusted: boolean;
-  /** Its programs are those of the pool's own sandboxes. */
-  readonly isSameInside: boolean;
-  /** Its programs and network are those of the pool's own, so the same problem affects both. */
-  readonly isSame: boolean;
-}
+type SandboxClass = ReturnType<typeof classesOf>[number];
 
-function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string): SandboxClass[] {
+/** The sandboxes of pools' agents, and those of their untrusted jobs, whose agents use the filter. */
+function classesOf(pools: readonly PoolConfig[], sandboxes: DiagnosticSandboxes, stateDir: string) {
   return pools.flatMap((pool) => {
+    /** null: it has no image yet. */
     const sandbox = sandboxes.like(pool.name);
     const own = { pool, whose: `agents of pool ${pool.name}`, sandbox, isUntrusted: false, isSameInside: false, isSame: false };
     const other = isOpenToUntrusted(pool)
       ? sandboxes.like(pool.name, (recipe) => untrustedRecipe(recipe, pool, null, stateDir))
       : null;
     if (!isOpenToUntrusted(pool) || (other === null && sandbox === null)) return [own];
+    // Whether its programs are those of the pool's own, and also its network, so that the same problem affects both.
     const isSameInside = sandbox?.recipe.image === other?.recipe.image;
     const isSame = isSameInside && sandbox?.recipe.network === other?.recipe.network;
     return [own, { pool, whose: `untrusted jobs of pool ${pool.name}`, sandbox: other, isUntrusted: true, isSameInside, isSame }];

@@ -1,6 +1,6 @@
 /** The service's jobs that this host has or had, for people. */
 import type { AgentId, JobId } from '../../../core/slot.ts';
-import type { ServiceJob } from '../../ci-service.ts';
+import type { ServiceJob } from '../../../store/service-jobs.ts';
 import { shownRepository } from '../../kit/repository.ts';
 import { createRowWriter, type RowWriterParts } from '../../kit/row-writer.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
@@ -11,46 +11,37 @@ export type JobRows = ReturnType<typeof createJobRows>;
 export function createJobRows(service: string, parts: RowWriterParts) {
   const { store, clock } = parts;
   const writer = createRowWriter(service, parts);
-  const open = new Map<JobId, ServiceJob>();
-  const find = (id: JobId): ServiceJob | null => open.get(id) ?? writer.get(id);
-  const save = (row: ServiceJob, before: ServiceJob | null): void => {
-    if (row.state === 'done') open.delete(row.id);
-    else open.set(row.id, row);
-    writer.save(row, before);
-  };
+  const { get: find, save } = writer;
 
   return {
     /** An agent has it, or had it. `since`: wall clock, ms. */
     runs(id: JobId, agent: AgentId, since = clock.wall()): void {
       const before = find(id);
       if (before === null || (before.state === 'done' && before.result !== null)) return;
-      save({ ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? since, endedAt: null }, before);
+      save({ ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? since, endedAt: null });
     },
     /** Writes a sentence about a job of this host. */
     note(job: JobId, text: string): void {
       const before = find(job);
-      if (before !== null) save({ ...before, note: text.slice(0, longestNote) }, before);
+      if (before !== null) save({ ...before, note: text.slice(0, longestNote) });
     },
     /** Reserved for a pool, and no agent has it yet. */
     reserved(job: GivenJob, pool: string): void {
-      const before = find(job.id);
-      save(rowOf(service, job, pool, before, clock.wall()), before);
+      save(rowOf(service, job, pool, find(job.id), clock.wall()));
     },
     /** This host has it no more. `word`: how it ended; null: it went back to its queue. */
     left(id: JobId, word: string | null): void {
       const before = find(id);
       if (before === null || before.state === 'done') return;
-      save(
-        { ...before, agent: before.startedAt === null ? null : before.agent, state: 'done', result: word, endedAt: clock.wall() },
-        before,
-      );
+      const agent = before.startedAt === null ? null : before.agent;
+      save({ ...before, agent, state: 'done', result: word, endedAt: clock.wall() });
     },
     /** Those that are not over, also those of earlier managers. */
     unended(): readonly ServiceJob[] {
       const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !writer.unwritten.has(row.id));
       return [...written, ...writer.unwritten.values()].filter(({ state }) => state !== 'done');
     },
-    list: (): readonly ServiceJob[] => [...open.values()],
+    list: (): readonly ServiceJob[] => [...writer.open.values()],
   };
 }
 

@@ -8,9 +8,8 @@ import { stageOf } from '../stacks/stacks.ts';
 export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {
   switch (result.kind) {
     case 'timeout':
-      return tooLong(pool);
     case 'disk':
-      return tooLarge(pool);
+      return overLimit(result.kind, pool);
     case 'cancelled':
       return 'onejob ended this job: it was cancelled.';
     case 'oom':
@@ -28,21 +27,17 @@ export function whyLost(result: JobResult, pool: PoolConfig | undefined): string
 
 /** Why a running job is ended, as a sentence for its log; null: the service knows it. */
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
-  if (why === 'timeout') return tooLong(pool);
-  if (why === 'disk') return tooLarge(pool);
+  if (why === 'timeout' || why === 'disk') return overLimit(why, pool);
   return why === 'shutdown' ? 'onejob ended this job: onejob was told to stop.' : null;
 }
 
-function tooLong(pool: PoolConfig | undefined): string {
-  const limit = pool?.timeout ?? null;
-  if (pool === undefined || limit === null) return 'onejob ended this job: it took longer than its pool allowed.';
-  return `onejob ended this job: pool ${pool.name} lets a job run for ${formatDuration(limit)} at most.`;
-}
-
-function tooLarge(pool: PoolConfig | undefined): string {
-  const limit = pool?.disk ?? null;
-  if (pool === undefined || limit === null) return 'onejob ended this job: its files took more than its pool allowed.';
-  return `onejob ended this job: pool ${pool.name} lets the files of a job take ${formatSize(limit)} at most.`;
+function overLimit(key: 'timeout' | 'disk', pool: PoolConfig | undefined): string {
+  const limit = pool?.[key] ?? null;
+  const isLong = key === 'timeout';
+  if (pool === undefined || limit === null)
+    return `onejob ended this job: ${isLong ? 'it took longer' : 'its files took more'} than its pool allowed.`;
+  const what = isLong ? `a job run for ${formatDuration(limit)}` : `the files of a job take ${formatSize(limit)}`;
+  return `onejob ended this job: pool ${pool.name} lets ${what} at most.`;
 }
 
 /** Exit codes of the agent: its `core/client.go`, `clicommand/agent_start.go`. */

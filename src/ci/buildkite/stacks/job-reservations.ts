@@ -32,10 +32,7 @@ export interface Reservation {
   readonly kept: number;
 }
 
-export interface JobPick {
-  readonly job: JobId;
-  readonly slot: string;
-}
+export type JobPick = Pick<Reservation, 'job' | 'slot'>;
 
 interface Verdict {
   readonly detail: string;

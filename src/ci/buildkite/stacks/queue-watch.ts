@@ -1,12 +1,12 @@
 /** Follows one queue: asks for its waiting jobs while a slot could take one, and reserves no more of them than there are such slots. */
 import type { JobId } from '../../../core/slot.ts';
-import { OnejobError, toFailure } from '../../../errors.ts';
+import { toFailure } from '../../../errors.ts';
 import { wordOf } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import type { JobPick, Reservations } from './job-reservations.ts';
 import type { Runs } from './runs.ts';
 import { type ScheduledJob, stageOf, whyRefused } from './stacks.ts';
-import { retryWait, type Turns, takeTurns } from './turns.ts';
+import { type Turns, takeTurns } from './turns.ts';
 
 /** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
@@ -27,10 +27,7 @@ export function watchQueue(
   const pools = shared.pools.filter((pool) => pool.queue === queue);
   /** ms between two extensions of reservations. */
   const keepEvery = (expiry * 1000) / 4;
-  let isKnown = false;
-  let wasKnown = false;
   let isTakenUp = false;
-  let failures = 0;
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
   let crowd = new Map<JobId, number>();
   const told = new Set<JobId>();
@@ -61,16 +58,6 @@ export function watchQueue(
     isTakenUp = false;
     await reservations.take(queue, picks);
     isTakenUp = true;
-  }
-
-  /** Registers the stack. `again`: the service no longer knows it. @throws OnejobError E_CI_* */
-  async function begin(again: boolean): Promise<void> {
-    await entry.register(queue, again, signal).catch((error: unknown) => {
-      throw whyRefused(error);
-    });
-    isKnown = true;
-    wasKnown = true;
-    isTakenUp = false;
   }
 
   const pick = (job: ScheduledJob, free: string[]): string | null => {
@@ -118,31 +105,32 @@ export function watchQueue(
   }
 
   async function turn(): Promise<void> {
-    try {
-      if (!isKnown) await begin(wasKnown);
-      if (!isTakenUp) {
-        await adoptReservations();
-        isTakenUp = true;
-        runs.wake();
-      }
-      if (clock.now() >= kept + keepEvery) {
-        kept = clock.now();
-        await reservations.keep(queue);
-      }
-      if (clock.now() >= nextAsk()) await ask();
-      failures = 0;
-      say(null);
-    } catch (error) {
-      if (signal.aborted) return;
-      failures += 1;
-      const { message, retry, code } = toFailure(error);
-      // The stack may be gone, or another installation may have it: register it again.
-      if (code === 'E_CI_DENIED') isKnown = false;
-      notBefore = clock.now() + Math.max(retry ? 0 : longest, retryWait(error, failures, shared.random, longest));
-      if (!(error instanceof OnejobError)) log.error('cannot follow a queue', { queue, error });
-      // A single failure is not an outage.
-      if (!retry || failures > 1) say(message);
+    if (!entry.isKnown) {
+      isTakenUp = false;
+      await entry.register(queue, signal).catch((error: unknown) => {
+        throw whyRefused(error);
+      });
     }
+    if (!isTakenUp) {
+      await adoptReservations();
+      isTakenUp = true;
+      runs.wake();
+    }
+    if (clock.now() >= kept + keepEvery) {
+      kept = clock.now();
+      await reservations.keep(queue);
+    }
+    if (clock.now() >= nextAsk()) await ask();
+    say(null);
+  }
+
+  function failed(error: unknown, failures: number): number {
+    const { message, retry, code } = toFailure(error);
+    // The stack may be gone, or another installation may have it: register it again.
+    if (code === 'E_CI_DENIED') entry.doubt();
+    // A single failure is not an outage.
+    if (!retry || failures > 1) say(message);
+    return retry ? 0 : longest;
   }
 
   // The service removes a stack that asks nothing.
@@ -150,10 +138,10 @@ export function watchQueue(
   const due = (): number | null => {
     if (!shared.isReady() || !reservations.knowsSlots) return null;
     const keep = reservations.has(queue) ? kept + keepEvery : Number.POSITIVE_INFINITY;
-    return Math.max(notBefore, isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
+    return Math.max(notBefore, entry.isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
   };
 
-  return takeTurns(due, turn, clock, signal);
+  return takeTurns({ due, turn, failed, longest }, shared);
 }
 
 /**

@@ -1,10 +1,9 @@
 /** Jobs that agents of this host are to acquire, or have. Only the service's word tells how far they are. */
 import type { AgentId, JobId } from '../../../core/slot.ts';
-import { OnejobError, toFailure } from '../../../errors.ts';
 import type { Shared } from '../service.ts';
 import type { Reservations } from './job-reservations.ts';
 import { stageOf } from './stacks.ts';
-import { retryWait, takeTurns } from './turns.ts';
+import { takeTurns } from './turns.ts';
 
 export interface Run {
   readonly job: JobId;
@@ -28,16 +27,13 @@ const [soon, later] = [1_000, 5_000];
 const slack = 30_000;
 /** ms. An older answer is not used to give an agent up. */
 const fresh = 2_000;
-/** ms, the longest between two tries to ask. */
-const longestWait = 30_000;
 
 export type Runs = ReturnType<typeof createRuns>;
 
 export function createRuns(shared: Shared, reservations: Pick<Reservations, 'forget' | 'lost'>) {
   const { config, stacks, stack, rows, poolOf, emit, clock, log, signal } = shared;
   const runs = new Map<JobId, Run>();
-  let failures = 0;
-  let [asked, notBefore] = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY];
+  let asked = Number.NEGATIVE_INFINITY;
 
   const put = (run: Run, patch: Partial<Run>): void => {
     if (runs.has(run.job)) runs.set(run.job, { ...run, ...patch });
@@ -105,26 +101,14 @@ export function createRuns(shared: Shared, reservations: Pick<Reservations, 'for
     }
   }
 
-  async function turn(): Promise<void> {
-    try {
-      await ask();
-      failures = 0;
-    } catch (error) {
-      if (signal.aborted) return;
-      failures += 1;
-      if (!(error instanceof OnejobError)) log.error('cannot judge jobs', { reason: toFailure(error).message });
-      notBefore = clock.now() + retryWait(error, failures, shared.random, longestWait);
-    }
-  }
-
   /** null: there is nothing to ask, or no token. */
   function due(): number | null {
     const open = [...runs.values()].filter(({ phase }) => phase !== 'over');
     if (open.length === 0 || !shared.isReady() || !shared.entry.isKnown) return null;
-    return Math.max(notBefore, asked + (open.some(({ phase }) => phase === 'expected') ? soon : later));
+    return asked + (open.some(({ phase }) => phase === 'expected') ? soon : later);
   }
 
-  const turns = takeTurns(due, turn, clock, signal);
+  const turns = takeTurns({ due, turn: ask, longest: 30_000 }, shared);
   return {
     ...turns,
     /** An agent is about to be released with the job, or was by an earlier manager. */

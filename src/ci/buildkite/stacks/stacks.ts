@@ -11,13 +11,6 @@ import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
 import { cut, type GivenJob } from '../jobs/job-facts.ts';
 
-export interface ScheduledJob {
-  readonly id: JobId;
-  readonly priority: number;
-  /** `key=value` each, as an agent's tags must be. */
-  readonly rules: readonly string[];
-}
-
 /** The stage of a job by its state at the service; null: unknown. Missing jobs are `gone`. */
 export function stageOf(state: string): Stage | null {
   return stageByState.get(state) ?? null;
@@ -45,7 +38,11 @@ const [longestDetail, longestNote] = [4000, 250];
 
 const id = z.string().min(1).max(256);
 const registered = z.object({ id: z.string().catch('') });
-const scheduledJob = z.object({ id, priority: z.number().catch(0), agent_query_rules: z.array(z.string()).nullish() });
+const scheduledJob = z
+  .object({ id, priority: z.number().catch(0), agent_query_rules: z.array(z.string()).nullish() })
+  .transform(({ agent_query_rules, ...rest }) => ({ ...rest, rules: agent_query_rules ?? [] }));
+/** `rules`: `key=value` each, as an agent's tags must be. */
+export type ScheduledJob = Readonly<z.output<typeof scheduledJob>>;
 const page = z.object({
   jobs: z.array(z.unknown()),
   page_info: z.object({ has_next_page: z.boolean().catch(false), end_cursor: z.string().nullish() }).nullish(),
@@ -102,11 +99,7 @@ export function createStacks(parts: ApiParts & { readonly token: () => Promise<s
       const called = await ask({ method: 'GET', path: `${at(stack, 'scheduled-jobs')}?${query}`, doing }, signal);
       const { jobs, page_info, cluster_queue } = read(called, page);
       return {
-        jobs: jobs.flatMap((each): ScheduledJob[] => {
-          const found = scheduledJob.safeParse(each);
-          if (!found.success) return [];
-          return [{ id: found.data.id, priority: found.data.priority, rules: found.data.agent_query_rules ?? [] }];
-        }),
+        jobs: jobs.flatMap((each) => scheduledJob.safeParse(each).data ?? []),
         next: page_info?.has_next_page === true ? (page_info.end_cursor ?? null) : null,
         paused: cluster_queue?.dispatch_paused === true || cluster_queue?.paused === true,
         wait: called.ok ? Math.min(asksFor(called.headers, clock.wall()) ?? 0, longestWait) : 0,
@@ -201,13 +194,15 @@ export function createStackEntry(
     get isKnown() {
       return isKnown;
     },
+    /** The service may no longer know it. */
+    doubt(): void {
+      isKnown = false;
+    },
     /**
-     * Registers it once for all who ask; with one queue it may list any of its cluster. `again`: the service no longer knew it.
-     * @throws OnejobError E_CI_*, or the reason of `signal`
+     * Registers it once for all who ask; with one queue it may list any of its cluster. @throws OnejobError E_CI_*, or the reason of
+     * `signal`
      */
-    async register(queue: string, again: boolean, signal: AbortSignal): Promise<void> {
-      if (again && registering === null) isKnown = false;
-      if (isKnown) return;
+    async register(queue: string, signal: AbortSignal): Promise<void> {
       registering ??= make(queue, signal).finally(() => {
         registering = null;
       });
