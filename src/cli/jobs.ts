@@ -7,8 +7,7 @@ import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
-import { Lasting } from './follow.ts';
-import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
+import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
 import type { Connection, Session } from './session.ts';
 import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
 

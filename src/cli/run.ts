@@ -16,9 +16,8 @@ import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
-import { Lasting } from './follow.ts';
+import { jobPrinter, Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
-import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import type { Client } from '../api/client.ts';
-import type { Environment } from '../config/environment.ts';
+import { type Environment, readEnvironment } from '../config/environment.ts';
 import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
@@ -68,6 +68,36 @@ export interface CliContext {
   readonly self: readonly string[];
   readonly process: ProcessControl;
   readonly host: HostActions;
+}
+
+/** The context of a real command line: this process. `variables`: the environment as it is. */
+export function processContext(variables: Readonly<Record<string, string | undefined>>, host: HostActions): CliContext {
+  const [script = ''] = process.argv.slice(1, 2);
+  const args = process.argv.slice(2);
+  // Every user of the host can read the arguments of a process, and one of these may be a token.
+  if (args[0] === 'azure' || args[0] === 'manager') process.title = 'onejob azure';
+  return {
+    args,
+    variables,
+    environment: readEnvironment(variables),
+    cwd: process.cwd(),
+    stdin: () => process.stdin,
+    stdout: process.stdout,
+    stderr: process.stderr,
+    self: [process.execPath, ...process.execArgv, script],
+    process: {
+      onSignal(handler) {
+        process.on('SIGINT', handler).on('SIGTERM', handler);
+        return () => void process.off('SIGINT', handler).off('SIGTERM', handler);
+      },
+      onHangup(handler) {
+        process.on('SIGHUP', handler);
+        return () => void process.off('SIGHUP', handler);
+      },
+      exit: (code) => process.exit(code),
+    },
+    host,
+  };
 }
 
 /** Flags that every command takes. */
