@@ -4,7 +4,7 @@ import { titlesOf } from '../ci/types.ts';
 import { show } from './explain.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import type { Described } from './key.ts';
-import { aboutOf } from './values.ts';
+import { aboutOf } from './kinds.ts';
 
 const head = `# Configuration
 

@@ -1,22 +1,28 @@
 /** All kinds of values that keys of the config can have: those of `values.ts`, and those of a single key. */
 import { z } from 'zod';
 import { globProblem } from '../glob.ts';
-import type { Keys } from './key.ts';
+import type { Described, Keys } from './key.ts';
 import * as kinds from './kinds.ts';
 import { templateProblem } from './template.ts';
 import { parseSize } from './units.ts';
-import { describeKind, either, isMap, key, no, oneLine, oneOf, orNone, text, value, yes } from './values.ts';
+import { describeKind, either, isMap, kindOf, no, oneLine, oneOf, orNone, text, value, yes } from './values.ts';
 
 export * from './values.ts';
 export { z };
 
 /** The schema of a map. */
 export function strict<S extends Keys>(keys: S) {
-  const shape = Object.entries(keys).map(([name, { type, default: usual, told }]) => {
-    const made = key(type(kinds), ...told);
-    return [name, Object.assign(made, { about: { ...made.about, default: usual } })];
+  const shape = Object.entries(keys).map(([name, { type: make, default: usual, told }]) => {
+    const type = make(kinds);
+    const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
+    return [name, Object.assign(type.optional(), { about: { ...about, kind, default: usual } satisfies Described })];
   });
   return z.strictObject(Object.fromEntries(shape) as { [K in keyof S]: z.ZodOptional<ReturnType<S[K]['type']>> });
+}
+
+/** What was said about a key of a schema. */
+export function aboutOf(type: unknown): Described {
+  return (type as { readonly about: Described }).about;
 }
 
 export const imageName = /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u;

@@ -2,7 +2,6 @@
 import { z } from 'zod';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
-import type { Described, Told } from './key.ts';
 import { listed } from './problem.ts';
 import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
@@ -22,18 +21,8 @@ export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
   return type.meta({ title });
 }
 
-/** A key that may be left out, as a part of a schema. */
-export function key<T extends z.ZodType>(type: T, ...told: Told): z.ZodOptional<T> & { readonly about: Described } {
-  const [kind, about] = told.length === 1 ? [kindOf(type), told[0]] : told;
-  return Object.assign(type.optional(), { about: { ...about, kind } });
-}
-
-/** What was said about a key of a schema. */
-export function aboutOf(type: unknown): Described {
-  return (type as ReturnType<typeof key>).about;
-}
-
-function kindOf(type: z.ZodType): string {
+/** The kind of the values of a type, as the docs page says it. */
+export function kindOf(type: z.ZodType): string {
   return type.meta()?.title ?? (type instanceof z.ZodArray ? 'list' : 'map');
 }
 
@@ -205,18 +194,10 @@ export function volume(as: 'volume' | 'cache') {
   });
 }
 
-export const token = (description: string) =>
-  key(secretReference, 'secret', { description, example: '{ file: /etc/onejob/token, expires: 2027-05-01 }' });
-
-export const sha256 = (description: string, shown: string) =>
-  key(
-    value((found) => {
-      if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
-      return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
-    }),
-    'checksum',
-    { description, example: '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e', shown },
-  );
+export const checksum = value((found) => {
+  if (typeof found === 'string' && /^[0-9a-f]{64}$/i.test(found)) return yes(found.toLowerCase());
+  return no('expected a SHA-256 checksum: 64 digits 0 to 9 and a to f');
+});
 
 /** The kind of a value, in words of YAML. */
 export function describeKind(found: unknown): string {

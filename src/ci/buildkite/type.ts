@@ -2,9 +2,11 @@
 import type { Checking } from '../../config/check.ts';
 import { acceptedOutsiders, checkTrust, isOpenProcess } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { clearTextHost, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
+import { complete } from '../../config/key.ts';
+import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
+import { buildkiteKeys, packageKeys, pinnedAgent } from './schema.ts';
 
 export interface BuildkiteServiceConfig {
   readonly name: string;
@@ -29,22 +31,17 @@ export interface BuildkiteServiceConfig {
   readonly agentPackage: AgentPackageConfig;
 }
 
-export const buildkiteDefaults = {
-  endpoint: 'https://agent.buildkite.com/v3',
-  registration: 'manager',
-  poll: 10_000,
-  boot_timeout: 60_000,
-  hold_timeout: 600_000,
-} as const;
-/** Version of the agent that this onejob was tried with. */
-export const pinnedAgent = '3.137.0';
+const onlyWay = 'was removed: onejob now reserves jobs through the Stacks API, with the token of a cluster; remove the line';
 
 export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   type: 'buildkite',
   title: 'Buildkite',
   agent: 'mounted',
   poolKeys: ['trust', 'hooks', 'plugins'],
-  defaults: buildkiteDefaults,
+  keys: buildkiteKeys,
+  maps: { agent: packageKeys },
+  needs: ['token'],
+  removed: { mode: onlyWay, binding: onlyWay },
   init: {
     asks: 'token and queue',
     options: [
@@ -58,21 +55,16 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
     run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
   },
   filterRules: async () => (await import('./agent/filter-rules.ts')).buildkiteRules,
-  schema: async () => (await import('./schema.ts')).schema,
-  resolve(name, keys) {
-    const token = secretIn(keys.token);
-    if (token === null) return null;
-    const agent = packageIn(keys.agent);
+  resolve(name, written) {
+    const { token, endpoint, registration, ...keys } = complete(buildkiteKeys, written);
+    if (token === undefined) return null;
+    const agent = packageOf(keys.agent);
     return {
-      name,
-      type: 'buildkite',
-      endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
-      token,
-      registration: keys.registration === 'in-agent' ? 'in-agent' : buildkiteDefaults.registration,
-      metricsToken: secretIn(keys.metrics_token),
-      pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
-      bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
-      holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
+      ...{ name, type: 'buildkite', endpoint, token, registration },
+      metricsToken: keys.metrics_token ?? null,
+      pollEvery: keys.poll,
+      bootTimeout: keys.boot_timeout,
+      holdTimeout: keys.hold_timeout,
       // onejob pins what it downloads; a file of the owner has its own version.
       agentPackage: agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent,
     };
