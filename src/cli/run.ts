@@ -11,7 +11,6 @@ import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
 import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
-import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
@@ -22,7 +21,7 @@ import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
 export interface RunOptions {
-  readonly request: Omit<JobRequest, 'id' | 'workspace'>;
+  readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
@@ -170,7 +169,7 @@ async function attend(
       }
     });
     stopWatching();
-    const { code, line } = verdict(done, request.timeout);
+    const { code, line } = verdict(done, request.timeout ?? null);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
