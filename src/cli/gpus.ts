@@ -157,17 +157,16 @@ export async function listProofs(session: Session, device: string | null, limit:
 
 /** The newest last. In a pipe each line says all; at a terminal the findings are below their line. `now`: wall clock, ms. */
 export function proofTable(proofs: readonly ProofView[], colors: Colors, width: number | null, now: number): string[] {
-  const rows = proofs.map((proof) => [
-    `${formatAge(now - proof.at)} ago`,
-    printable(proof.device),
-    paint(proof.verdict, colors)(printable(proof.verdict)),
-    duration(proof.took),
-    printable(proof.slot),
-    printable(proof.agent),
-    ...(width === null ? [found(proof)] : []),
-  ]);
-  const titles = ['WHEN', 'DEVICE', 'VERDICT', 'TOOK', 'SLOT', 'AFTER', ...(width === null ? ['FOUND'] : [])];
-  const [head = '', ...lines] = titledTable(titles, rows, { colors, width });
+  const rows = proofs.map((proof) => ({
+    WHEN: `${formatAge(now - proof.at)} ago`,
+    DEVICE: printable(proof.device),
+    VERDICT: paint(proof.verdict, colors)(printable(proof.verdict)),
+    TOOK: duration(proof.took),
+    SLOT: printable(proof.slot),
+    AFTER: printable(proof.agent),
+    ...(width === null && { FOUND: found(proof) }),
+  }));
+  const [head = '', ...lines] = titledTable(rows, { colors, width });
   const below = (proof: ProofView | undefined) =>
     width === null || proof === undefined || proof.verdict === 'clean' ? [] : hang('    ', found(proof), width);
   return [head, ...lines.flatMap((line, at) => [line, ...below(proofs[at])])];

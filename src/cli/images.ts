@@ -4,7 +4,7 @@
  */
 import { resolve } from 'node:path';
 import type { ImageService } from '../api/manager.ts';
-import type { ImageOutcome, ImageView } from '../api/schema.ts';
+import type { ImageOutcome } from '../api/schema.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
 import { hasCode, OnejobError } from '../errors.ts';
@@ -55,18 +55,17 @@ async function show({ output }: Session, { pool, image, agent, what, problem }: 
 export async function listImages(session: Session, now = Date.now()): Promise<number> {
   const { output } = session;
   const images = await withImageService(session, (service, signal) => service.list(signal));
-  const rows = images.map((image) => row(image, now));
-  await output.list(images, 'The Engine has no image that onejob built.', () => titledTable(headings, rows, output));
+  const rows = images.map(({ reference, agent, size, createdAt, containers, pools, base }) => ({
+    IMAGE: printable(reference),
+    AGENT: printable(agent ?? '-'),
+    SIZE: sizeOf(size),
+    AGE: ageOf(now - createdAt),
+    CONTAINERS: `${containers}`,
+    POOLS: printable(pools.join(',')) || '-',
+    'BUILT ON': printable(base ?? 'a Dockerfile'),
+  }));
+  await output.list(images, 'The Engine has no image that onejob built.', () => titledTable(rows, output));
   return exitCodes.ok;
-}
-
-const headings = ['IMAGE', 'AGENT', 'SIZE', 'AGE', 'CONTAINERS', 'POOLS', 'BUILT ON'];
-
-function row({ reference, agent, size, createdAt, containers, pools, base }: ImageView, now: number): string[] {
-  const used = pools.length === 0 ? '-' : pools.join(',');
-  return [reference, agent ?? '-', sizeOf(size), ageOf(now - createdAt), `${containers}`, used, base ?? 'a Dockerfile'].map(
-    printable,
-  );
 }
 
 export async function pruneImages(session: Session): Promise<number> {

@@ -20,9 +20,9 @@ export async function showPlan(session: Session): Promise<number> {
   const [lines, { configChanged }] = await withDaemon(session, (client) => Promise.all([client.plan(), client.status()]));
   await output.result(lines, () => {
     const changed = configChanged === null ? [] : hang('! ', printable(configChanged), output.width).map(output.colors.yellow);
-    const rows = lines.map(({ slot, intent, because }) => [slot, intent, printable(because)]);
+    const rows = lines.map(({ slot, intent, because }) => ({ SLOT: slot, NEXT: intent, BECAUSE: printable(because) }));
     const nothing = `Nothing to do: what exists matches the ${configChanged === null ? 'config' : 'loaded config'}.`;
-    return [...changed, ...(rows.length === 0 ? [nothing] : titledTable(['SLOT', 'NEXT', 'BECAUSE'], rows, output))];
+    return [...changed, ...(rows.length === 0 ? [nothing] : titledTable(rows, output))];
   });
   return exitCodes.ok;
 }
@@ -41,12 +41,12 @@ export async function planInventory(session: Session, recording: string): Promis
     return code;
   }
   const rows = agents.flatMap(({ slot, agent, queue, devices, lacks }) => {
-    const [first, ...more] = devices.map(({ uuid, model }) => `${uuid}  ${model}`);
+    const [first, ...more] = devices.map(({ uuid, model }) => printable(`${uuid}  ${model}`));
     const shown = first ?? (lacks ? 'none: see below' : '-');
-    return [[slot, agent, queue, shown], ...more.map((device) => ['', '', '', device])];
+    const below = more.map((device) => ({ SLOT: '', AGENT: '', QUEUE: '', DEVICES: device }));
+    return [{ SLOT: slot, AGENT: agent, QUEUE: printable(queue), DEVICES: shown }, ...below];
   });
-  const shown = rows.map((row) => row.map(printable));
-  await output.print(...titledTable(['SLOT', 'AGENT', 'QUEUE', 'DEVICES'], shown, output));
+  await output.print(...(rows.length === 0 ? ['No agents.'] : titledTable(rows, output)));
   if (!inventory.complete)
     output.say('the recording may not contain all devices of its host, so devices that are missing here may exist there');
   for (const { level, subject, message, hint } of [...inventory.findings, ...findings]) {

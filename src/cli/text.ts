@@ -37,13 +37,12 @@ export function table(rows: readonly (readonly string[])[], width: number | null
   });
 }
 
-/** A table below its titles. */
+/** Rows of a table, one or more, as cells by the titles of their columns; all have the same. */
 export function titledTable(
-  titles: readonly string[],
-  rows: readonly (readonly string[])[],
+  rows: readonly Readonly<Record<string, string>>[],
   { colors, width }: { readonly colors: Colors; readonly width: number | null },
 ): string[] {
-  const [head = '', ...lines] = table([titles, ...rows], width);
+  const [head = '', ...lines] = table([Object.keys(rows[0] ?? {}), ...rows.map((row) => Object.values(row))], width);
   return [colors.dim(head), ...lines];
 }
 
