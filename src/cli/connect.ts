@@ -14,7 +14,7 @@ import { probeSocket, type SocketState } from '../api/sockets.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
-import type { Connection, Place, Session } from './session.ts';
+import type { Place, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
 /** ms in which a temporary daemon must be reachable. */
@@ -121,10 +121,14 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
   return abortable(after(ms), signal);
 }
 
-async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
+/** A connection to a daemon, which keeps a temporary daemon alive. */
+export type Connection = Readonly<Awaited<ReturnType<typeof hold>>>;
+
+async function hold(client: Client, signal: AbortSignal) {
   const held = await client.hold(signal);
   return {
     client,
+    /** Settles when the daemon has gone. */
     gone: held.ended,
     close() {
       held.release();

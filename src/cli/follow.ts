@@ -8,9 +8,9 @@ import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { none, plus, sizeOf } from '../logs/gap.ts';
 import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
-import { isGone, isStopping, reconnect } from './connect.ts';
+import { type Connection, isGone, isStopping, reconnect } from './connect.ts';
 import type { Output } from './output.ts';
-import type { Connection, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { formatAge, harmless } from './text.ts';
 
 export interface LastingOptions {

@@ -5,10 +5,10 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
-import { connect, withDaemon } from './connect.ts';
+import { type Connection, connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
-import type { Connection, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
 
 export interface ListFlags {
