@@ -126,28 +126,17 @@ const bodyLimit = 8 << 20;
 /** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
 function createRouter(routes: Routes) {
   const table = Object.entries(routes).map(([route, handle]) => {
-    const [method, path = ''] = route.split(' ');
-    return { method, template: path.split('/'), handle };
+    return { handle, pattern: new RegExp(`^${route.replaceAll(/:([a-z]+)/g, '(?<$1>[^/]*)')}$`) };
   });
-  return (asked: string, path: string) => {
-    const parts = path.split('/').map(decoded);
-    for (const { method, template, handle } of table) {
-      const params = method === asked ? match(template, parts) : null;
-      if (params !== null) return { params, handle };
+  return (method: string, path: string) => {
+    for (const { handle, pattern } of table) {
+      const found = pattern.exec(`${method} ${path}`);
+      if (found === null) continue;
+      const parts = Object.entries(found.groups ?? {}).map(([name, part]) => [name, decoded(part)]);
+      return { handle, params: Object.fromEntries(parts) as unknown };
     }
     return null;
   };
-}
-
-function match(template: readonly string[], parts: readonly string[]): Record<string, string> | null {
-  if (template.length !== parts.length) return null;
-  const params: Record<string, string> = {};
-  for (const [at, part] of parts.entries()) {
-    const wanted = template[at] ?? '';
-    if (wanted.startsWith(':')) params[wanted.slice(1)] = part;
-    else if (part !== wanted) return null;
-  }
-  return params;
 }
 
 function decoded(part: string): string {

@@ -161,7 +161,7 @@ async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<
   // If the store belongs to another user or is of another version, the command itself reports that.
   const waiting = attempt(() => {
     using store = openToRead(stateDir);
-    return store === null ? [] : waitingWords(store.jobs.open());
+    return waitingWords(store.jobs.open());
   });
   return absent(`No daemon is running: nothing listens on ${socket}${(waiting ?? []).map((each) => `; ${each}`).join('')}.`, cause);
 }
