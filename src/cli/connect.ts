@@ -202,7 +202,7 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
       }
       await pause(startPoll, signal);
     }
-    const error = child.error();
+    const error = await child.error();
     // Another daemon leads: it is either starting, so that its socket will appear, or ending, so that its place will be free.
     const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
     do {
@@ -262,22 +262,15 @@ function launch({ context, flags }: Session, place: Place) {
   return { log, hasEnded: () => how !== null, error: () => lastError(log, from, how ?? 'ended') };
 }
 
-function lastError(log: string, from: number, how: string): ErrorView {
+async function lastError(log: string, from: number, how: string): Promise<ErrorView> {
+  const { errorView } = await import('../api/schema.ts');
   const said = readFileSync(log).subarray(from).toString().trim().split('\n');
-  for (const line of said.toReversed()) {
-    const view = asError(line);
-    if (view !== null) return view;
-  }
+  const view = said.flatMap((line) => errorView.safeParse(jsonOf(line)).data ?? []).at(-1);
+  if (view !== undefined) return view;
   // The stack of an uncaught exception stays in the log.
   const last = said.findLast((line) => /^\w*Error\b/.test(line)) ?? said.slice(-5).join('\n').trim();
   const message = `The daemon that was started ${how}${last === '' ? '.' : `:\n${last}`}`;
   return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
-}
-
-function asError(line: string): ErrorView | null {
-  const { code, message, hint, retry }: Partial<Record<string, unknown>> = Object(jsonOf(line));
-  if (typeof code !== 'string' || typeof message !== 'string') return null;
-  return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
 }
 
 function prepare({ stateDir, socket }: Place): void {
