@@ -115,6 +115,26 @@ export interface JobPrinter {
   end?(): Promise<void>;
 }
 
+/** As `printer`, but pieces of streams that have a filter pass through it, if `isMeant`. */
+function filtered(
+  printer: JobPrinter,
+  filters: ReadonlyMap<LogPiece['stream'], Plain>,
+  isMeant = (_: LogPiece): boolean => true,
+): JobPrinter {
+  return {
+    async show(piece) {
+      const filter = isMeant(piece) ? filters.get(piece.stream) : undefined;
+      await printer.show(filter === undefined ? piece : { stream: piece.stream, bytes: filter.take(piece.bytes) });
+    },
+    async end() {
+      for (const [stream, filter] of filters) await printer.show({ stream, bytes: filter.rest() });
+      await printer.end?.();
+    },
+  };
+}
+
+const streams = ['stdout', 'stderr'] as const;
+
 /**
  * As `jobPrinter`, for a job that may belong to another user: on a terminal only its text and colours, elsewhere every byte. `run`
  * shows the user's own job unchanged, as a shell would.
@@ -122,33 +142,15 @@ export interface JobPrinter {
 export function foreignPrinter(output: Output): JobPrinter {
   const printer = jobPrinter(output);
   if (output.json) return printer;
-  const streams = (['stdout', 'stderr'] as const).filter((stream) => output.isTerminal(stream));
-  const filters = new Map<LogPiece['stream'], Plain>(streams.map((stream) => [stream, createColorsOnly()]));
-  return {
-    async show(piece) {
-      const filter = filters.get(piece.stream);
-      await printer.show(filter === undefined ? piece : { stream: piece.stream, bytes: filter.take(piece.bytes) });
-    },
-    async end() {
-      for (const [stream, filter] of filters) await printer.show({ stream, bytes: filter.rest() });
-    },
-  };
+  const shown = streams.filter((stream) => output.isTerminal(stream));
+  return filtered(printer, new Map(shown.map((stream) => [stream, createColorsOnly()])));
 }
 
 /** As `printer`, but if the output must be plain, it removes escape sequences from what was written for a terminal. */
 export function plainPrinter(output: Output, printer: JobPrinter): JobPrinter {
   if (!output.plain) return printer;
-  const filters = { stdout: createPlain(), stderr: createPlain() };
-  return {
-    show({ forTerminal, ...piece }) {
-      if (!forTerminal || piece.stream === 'note') return printer.show(piece);
-      return printer.show({ ...piece, bytes: filters[piece.stream].take(piece.bytes) });
-    },
-    async end() {
-      for (const stream of ['stdout', 'stderr'] as const) await printer.show({ stream, bytes: filters[stream].rest() });
-      await printer.end?.();
-    },
-  };
+  const filters = new Map(streams.map((stream) => [stream, createPlain()]));
+  return filtered(printer, filters, ({ forTerminal }) => forTerminal === true);
 }
 
 export function jobPrinter(output: Output): JobPrinter {
@@ -168,15 +170,10 @@ export function jobPrinter(output: Output): JobPrinter {
 
 /** As `jobPrinter`, for text that was not written for a terminal: without control characters. */
 export function agentLogPrinter(output: Output): JobPrinter {
-  if (output.json) return jobPrinter(output);
   const printer = jobPrinter(output);
+  if (output.json) return printer;
   // A letter may be split between two pieces.
   const decoder = new TextDecoder();
-  return {
-    async show(piece) {
-      if (piece.stream === 'note') return printer.show(piece);
-      const text = decoder.decode(piece.bytes, { stream: true });
-      await printer.show({ stream: piece.stream, bytes: Buffer.from(harmless(text)) });
-    },
-  };
+  const take = (bytes: Uint8Array) => Buffer.from(harmless(decoder.decode(bytes, { stream: true })));
+  return filtered(printer, new Map(streams.map((stream) => [stream, { take, rest: () => Buffer.alloc(0) }])));
 }
