@@ -12,14 +12,8 @@ import { formatPath, formatProblem, type Path } from './problem.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { formatVolume } from './volumes.ts';
 
-interface ShownValue {
-  /** `pools.lab.memory` */
-  readonly key: string;
-  /** As people write it. */
-  readonly value: string;
-  /** `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
-  readonly origin: string;
-}
+/** `value`: as people write it. `origin`: `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
+type ShownValue = Readonly<Record<'key' | 'value' | 'origin', string>>;
 
 const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
 
