@@ -6,10 +6,9 @@ import type { ServiceConfig, Written, WrittenService } from './config.ts';
 import type { Keys } from './key.ts';
 import type { TopFile, WrittenPool } from './keys.ts';
 import { deviceKeys, diskKeys, imageKeys, poolKeys, secretsKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
-import { strict } from './kinds.ts';
+import { describeKind, isMap, strict, word } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
 import { type Combined, mergeMaps } from './source.ts';
-import { describeKind, isMap, word } from './values.ts';
 
 export const poolFile = strict(poolKeys);
 export const topFile = strict(topKeys);

@@ -1,8 +1,8 @@
 /** Types of the import: Compose services, devices, remarks. And helpers to read values of Compose files. */
 import { masked } from '../ci/kit/masked.ts';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
 import { formatSize } from '../config/units.ts';
-import { isMap } from '../config/values.ts';
 
 /** Something that a person should know, with its place. */
 export interface Remark {

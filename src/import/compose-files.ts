@@ -5,8 +5,8 @@
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
-import { isMap } from '../config/values.ts';
 import { attempt, messageOf } from '../errors.ts';
 import { byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { type Agent, readService } from './service.ts';

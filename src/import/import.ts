@@ -4,10 +4,10 @@
  */
 import type { Environment } from '../config/environment.ts';
 import { interpret } from '../config/interpret.ts';
+import { isMap } from '../config/kinds.ts';
 import { checkConfig } from '../config/load.ts';
 import { place } from '../config/problem.ts';
 import { parseSource } from '../config/source.ts';
-import { isMap } from '../config/values.ts';
 import { byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';

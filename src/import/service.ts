@@ -1,7 +1,7 @@
 /** One service of a Compose file as one agent, with remarks. */
 import { posix } from 'node:path';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
-import { isMap } from '../config/values.ts';
 import {
   filled,
   inside,
