@@ -6,7 +6,7 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { configurationPage } from '../src/config/docs.ts';
+import { configurationPage } from './docs-configuration.ts';
 import { withSlotTables } from './docs-slots.ts';
 
 const root = join(import.meta.dirname, '..');

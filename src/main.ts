@@ -1,5 +1,5 @@
 /** The entry point: the command line, and behind `up` the daemon. The only file that knows both. */
-import { processContext } from './cli/process.ts';
+import { processContext } from './cli/session.ts';
 import { runCli } from './cli.ts';
 
 const context = processContext(process.env, {

@@ -124,11 +124,7 @@ export function createClient(options: ClientOptions) {
     submit: (request: z.input<typeof jobRequest>) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
     /** Throws what `submit` would, except for the workspace, which need not be sent yet. */
     check: (request: z.input<typeof jobRequest>) => tell(post('/v1/jobs/check', request)),
-    jobs({ all, pool, limit }: Parameters<Manager['jobs']>[0]) {
-      const query = new URLSearchParams({ all: String(all), ...(pool === null ? {} : { pool }) });
-      if (limit !== undefined) query.set('limit', String(limit));
-      return ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${query}`));
-    },
+    jobs: (filter: Parameters<Manager['jobs']>[0]) => ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf(filter)}`)),
     job: (id: string) => ask((schemas) => schemas.jobView, get(jobPath(id))),
     /** Waits for the end of the job, however long it takes. */
     settled: (id: string, signal?: AbortSignal) =>
@@ -140,10 +136,8 @@ export function createClient(options: ClientOptions) {
       const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
       return ask((schemas) => schemas.deviceAnswer, call);
     },
-    proofs({ device, limit }: Parameters<Manager['proofs']>[0]) {
-      const query = new URLSearchParams({ limit: String(limit), ...(device === null ? {} : { device }) });
-      return ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${query}`));
-    },
+    proofs: (filter: Parameters<Manager['proofs']>[0]) =>
+      ask((schemas) => schemas.proofView.array(), get(`/v1/proofs?${queryOf(filter)}`)),
     pause: (pool: string | null, reason: string) => tell(post(`${poolPath(pool)}/pause`, { reason })),
     resume: (pool: string | null, reason: string) =>
       ask((schemas) => schemas.resumeView, post(`${poolPath(pool)}/resume`, { reason })),
@@ -199,10 +193,7 @@ export function createClient(options: ClientOptions) {
       source: LogSource,
       { follow, from = none, tail = null, own = false, signal }: LogsRequest,
     ): AsyncGenerator<LogPiece> {
-      const query = new URLSearchParams({ follow: String(follow), stdout: String(from.stdout), stderr: String(from.stderr) });
-      if (tail !== null) query.set('tail', String(tail));
-      if (own) query.set('own', 'true');
-      for (const [key, value] of Object.entries(source)) query.set(key, String(value));
+      const query = queryOf({ follow, ...from, tail, own, ...source });
       const response = await succeeded(await open({ ...get(`/v1/logs?${query}`), signal }));
       try {
         for await (const piece of readFrames(response)) {
@@ -266,6 +257,12 @@ export function createClient(options: ClientOptions) {
       forget: (fingerprint, pipeline) => ask((schemas) => schemas.forgetAnswer, post(pinPath(fingerprint, 'forget'), { pipeline })),
     } satisfies SecretPins,
   };
+}
+
+/** Without what is null or undefined. */
+function queryOf(values: object): URLSearchParams {
+  const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined);
+  return new URLSearchParams(Object.fromEntries(given.map(([name, value]) => [name, String(value)])));
 }
 
 function imagesCut(cause?: unknown): OnejobError {

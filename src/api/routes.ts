@@ -1,4 +1,5 @@
 /** All routes; see `docs/json.md` for the bodies. */
+import type { IncomingMessage, ServerResponse } from 'node:http';
 import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
@@ -8,13 +9,62 @@ import { lastLines, skip } from '../logs/select.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
-import { type ApiRequest, checked, type Routes } from './requests.ts';
 import * as schemas from './schema.ts';
+
+export interface ApiRequest {
+  /** Parts of the path for each `:name` of the route. */
+  readonly params: unknown;
+  readonly query: unknown;
+  /** JSON of a POST; undefined if it is empty. */
+  readonly body: unknown;
+  /** Aborts when the client has gone or the server closes. */
+  readonly signal: AbortSignal;
+  /** For bodies that are not JSON. */
+  readonly request: IncomingMessage;
+  readonly response: ServerResponse;
+}
+
+/**
+ * By method and path, such as `GET /v1/jobs/:id`. The result of a route is sent as JSON, a stream as its bytes, and undefined as no
+ * content. A route may set headers and a status.
+ */
+export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
+
+export interface Served {
+  readonly manager: Manager;
+  /** Omitted if no images are built. */
+  readonly images?: ImageService;
+  /** Omitted if no job has encrypted values. */
+  readonly secrets?: SecretPins;
+}
+
+export function allRoutes({ manager, images, secrets }: Served): Routes {
+  return {
+    ...controlRoutes(manager),
+    ...jobRoutes(manager),
+    ...workspaceRoutes(manager),
+    ...logRoutes(manager),
+    ...deviceRoutes(manager),
+    ...(images === undefined ? {} : imageRoutes(images)),
+    ...(secrets === undefined ? {} : secretRoutes(secrets)),
+  };
+}
+
+/** @throws OnejobError E_API_REQUEST naming every problem with its path. */
+export function checked<T extends z.ZodType>(schema: T, input: unknown, what: string): z.output<T> {
+  const result = schema.safeParse(input ?? {});
+  if (result.success) return result.data;
+  const problems = result.error.issues.map((issue) => {
+    const path = issue.path.map(String).join('.');
+    return path === '' ? issue.message : `${path}: ${issue.message}`;
+  });
+  throw new OnejobError('E_API_REQUEST', `Cannot read the ${what}: ${problems.join('; ')}.`);
+}
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 
 /** The daemon: status, plan, doctor, pauses, its end, and keeping a temporary one alive. */
-export function controlRoutes(manager: Manager): Routes {
+function controlRoutes(manager: Manager): Routes {
   const poolOf = ({ params }: ApiRequest) => checked(byPool, params, 'path').pool;
   const reasonOf = ({ body }: ApiRequest) => checked(schemas.pauseRequest, body, 'request').reason;
   const pause = (request: ApiRequest) => manager.pause(poolOf(request), reasonOf(request));
@@ -66,7 +116,7 @@ const listsAtOnce = 16;
 const listPatience = 60_000;
 
 /** Jobs of every CI service; those of the own queue can be submitted and cancelled, and have artifacts. */
-export function jobRoutes(manager: Manager): Routes {
+function jobRoutes(manager: Manager): Routes {
   const knownJob = (params: unknown): schemas.JobView => {
     const { id } = checked(byId, params, 'path');
     const job = manager.job(id);
@@ -120,7 +170,7 @@ function busy(): OnejobError {
 }
 
 /** Workspaces: a tar stream of limited size. */
-export function workspaceRoutes(manager: Manager): Routes {
+function workspaceRoutes(manager: Manager): Routes {
   return {
     async 'PUT /v1/workspaces'({ request, signal }) {
       const files = pipeline(request, limited(schemas.workspaceLimit), () => {});
@@ -173,7 +223,7 @@ const logQuery = z
   );
 
 /** Output of a job, an agent, or the agent in a slot, or the agent's own logs, as frames (see `frames.ts`). */
-export function logRoutes(manager: Manager): Routes {
+function logRoutes(manager: Manager): Routes {
   return {
     'GET /v1/logs'({ query, signal, response }) {
       const asked = checked(logQuery, query, 'query');
@@ -212,21 +262,15 @@ const proofQuery = z.strictObject({
 });
 
 /** Devices of this host, changes by people, and proofs. */
-export function deviceRoutes(manager: Manager): Routes {
+function deviceRoutes(manager: Manager): Routes {
   const nameOf = (params: unknown) => checked(byName, params, 'path').device;
-  const change =
-    (act: 'return' | 'clear' | 'forget') =>
-    ({ params }: ApiRequest) =>
-      manager.changeDevice(nameOf(params), { act });
+  const changes = (['reserve', 'quarantine', 'return', 'clear', 'forget'] as const).map((act): [string, Routes[string]] => [
+    `POST /v1/devices/:device/${act}`,
+    ({ params, body }) => manager.changeDevice(nameOf(params), checked(schemas.deviceChange, { ...Object(body), act }, 'request')),
+  ]);
   return {
     'GET /v1/devices': () => manager.devices(),
-    'POST /v1/devices/:device/reserve': ({ params, body }) =>
-      manager.changeDevice(nameOf(params), { act: 'reserve', ...checked(schemas.reserveRequest, body, 'request') }),
-    'POST /v1/devices/:device/quarantine': ({ params, body }) =>
-      manager.changeDevice(nameOf(params), { act: 'quarantine', ...checked(schemas.quarantineRequest, body, 'request') }),
-    'POST /v1/devices/:device/return': change('return'),
-    'POST /v1/devices/:device/clear': change('clear'),
-    'POST /v1/devices/:device/forget': change('forget'),
+    ...Object.fromEntries(changes),
     'GET /v1/proofs': ({ query }) => manager.proofs(checked(proofQuery, query, 'query')),
   };
 }
@@ -234,7 +278,7 @@ export function deviceRoutes(manager: Manager): Routes {
 const byFingerprint = z.object({ fingerprint: schemas.fingerprintText });
 
 /** Which pipelines may use encrypted values that do not contain their pipeline. */
-export function secretRoutes(secrets: SecretPins): Routes {
+function secretRoutes(secrets: SecretPins): Routes {
   const named = (params: unknown) => checked(byFingerprint, params, 'path').fingerprint;
   return {
     'GET /v1/secret-pins': () => secrets.pins(),
@@ -246,7 +290,7 @@ export function secretRoutes(secrets: SecretPins): Routes {
 }
 
 /** Images that onejob builds. */
-export function imageRoutes(images: ImageService): Routes {
+function imageRoutes(images: ImageService): Routes {
   const make =
     (what: 'build' | 'refresh') =>
     ({ body, signal, response }: ApiRequest): PassThrough => {

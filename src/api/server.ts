@@ -7,19 +7,13 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { parse } from 'node:querystring';
-import { OnejobError } from '../errors.ts';
+import { finished, Readable } from 'node:stream';
+import { attempt, OnejobError } from '../errors.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import type { ImageService, Manager, SecretPins } from './manager.ts';
-import { createRouter, readBody, send } from './requests.ts';
-import { controlRoutes, deviceRoutes, imageRoutes, jobRoutes, logRoutes, secretRoutes, workspaceRoutes } from './routes.ts';
+import { allRoutes, type Routes, type Served } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 
-export interface ApiOptions {
-  readonly manager: Manager;
-  /** Omitted if no images are built. */
-  readonly images?: ImageService;
-  /** Omitted if no job has encrypted values. */
-  readonly secrets?: SecretPins;
+export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
   readonly version: string;
   /** Called for each bug. */
@@ -39,16 +33,8 @@ const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
  */
 export async function startApi(options: ApiOptions) {
-  const { manager, images, secrets, version } = options;
-  const findRoute = createRouter({
-    ...controlRoutes(manager),
-    ...jobRoutes(manager),
-    ...workspaceRoutes(manager),
-    ...logRoutes(manager),
-    ...deviceRoutes(manager),
-    ...(images === undefined ? {} : imageRoutes(images)),
-    ...(secrets === undefined ? {} : secretRoutes(secrets)),
-  });
+  const { version } = options;
+  const findRoute = createRouter(allRoutes(options));
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
@@ -132,4 +118,76 @@ function isAbort({ name, code }: Error & { readonly code?: unknown }): boolean {
 
 function stopping(): OnejobError {
   return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
+}
+
+/** Bytes. */
+const bodyLimit = 8 << 20;
+
+/** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
+function createRouter(routes: Routes) {
+  const table = Object.entries(routes).map(([route, handle]) => {
+    return { handle, pattern: new RegExp(`^${route.replaceAll(/:([a-z]+)/g, '(?<$1>[^/]*)')}$`) };
+  });
+  return (method: string, path: string) => {
+    for (const { handle, pattern } of table) {
+      const found = pattern.exec(`${method} ${path}`);
+      if (found === null) continue;
+      const parts = Object.entries(found.groups ?? {}).map(([name, part]) => [name, decoded(part)]);
+      return { handle, params: Object.fromEntries(parts) as unknown };
+    }
+    return null;
+  };
+}
+
+function decoded(part: string): string {
+  const text = attempt(() => decodeURIComponent(part));
+  if (text === null) throw unreadable(`'${part}' is not a valid url component`);
+  return text;
+}
+
+/** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
+async function readBody(request: IncomingMessage): Promise<unknown> {
+  const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
+  const chunks: Uint8Array[] = [];
+  let length = 0;
+  for await (const chunk of request.iterator({ destroyOnReturn: false })) {
+    chunks.push(chunk);
+    length += chunk.length;
+    if (length > bodyLimit) throw unreadable('Request body is too large');
+  }
+  if (type === undefined && length === 0) return undefined;
+  if (type !== 'application/json') throw unreadable('Unsupported Media Type');
+  if (length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
+  try {
+    return JSON.parse(Buffer.concat(chunks).toString(), refusePrototype);
+  } catch {
+    throw unreadable("Body is not valid JSON but content-type is set to 'application/json'");
+  }
+}
+
+/** An assignment of this key would set a prototype. */
+function refusePrototype(key: string, value: unknown): unknown {
+  if (key === '__proto__') throw new SyntaxError('Object contains forbidden prototype property');
+  return value;
+}
+
+function unreadable(why: string): OnejobError {
+  return new OnejobError('E_API_REQUEST', `Cannot read the request: ${why}`);
+}
+
+/** `failed` is called when a stream breaks. */
+function send(response: ServerResponse, answer: unknown, failed: (error: unknown) => void): void {
+  if (answer instanceof Readable) {
+    response.once('close', () => answer.destroy());
+    finished(answer, (error) => {
+      if (error) failed(error);
+    });
+    answer.pipe(response);
+  } else if (answer === undefined) {
+    if (response.statusCode === 200) response.statusCode = 204;
+    response.end();
+  } else {
+    response.setHeader('content-type', 'application/json; charset=utf-8');
+    response.end(JSON.stringify(answer));
+  }
 }

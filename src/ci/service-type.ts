@@ -1,10 +1,10 @@
 /** What onejob knows of a type of CI service without opening one: it is loaded by every command, so it brings no library. */
-import type { z } from 'zod';
 import type { InitFlags, OpenFrame } from '../cli/init-steps.ts';
 import type { Session } from '../cli/session.ts';
 import type { Checking } from '../config/check.ts';
 import type { PoolConfig, ServiceConfig } from '../config/config.ts';
-import type { Keys } from '../config/service-keys.ts';
+import type { Keys } from '../config/key.ts';
+import type { Keys as WrittenKeys } from '../config/service-keys.ts';
 import type { SecretReference } from '../secrets/reference.ts';
 import type { Rules } from './filter/rules.ts';
 
@@ -18,16 +18,21 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly agent: 'in-image' | 'mounted' | null;
   /** With `trust`, the service says where jobs come from, and they may have encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];
-  /** Defaults of its keys, for `config show`; numbers are ms. */
-  readonly defaults: Readonly<Record<string, string | number>>;
+  readonly keys: Keys;
+  /** Keys of the maps in them. */
+  readonly maps: Readonly<Record<string, Keys>>;
+  /** Required keys; of a list, one. */
+  readonly needs: readonly (string | readonly string[])[];
+  /** Required keys of the maps. */
+  readonly mapNeeds?: Readonly<Record<string, readonly string[]>>;
+  /** Removed keys, with what to do instead. */
+  readonly removed?: Readonly<Record<string, string>>;
   /** What the filter lets its untrusted jobs ask. */
   filterRules?(): Promise<Rules>;
   /** null: there is no `init` for it. */
   readonly init: InitSteps | null;
-  /** Loads zod, which is not needed without a config file. */
-  schema(): Promise<ServiceSchema>;
   /** null: keys are missing. */
-  resolve(name: string, keys: Keys): C | null;
+  resolve(name: string, keys: WrittenKeys): C | null;
   /** Its secrets, each with its key. */
   secrets(service: C): readonly (readonly [key: string, secret: SecretReference])[];
   check(service: C, checking: Checking): void;
@@ -47,16 +52,4 @@ export interface InitSteps {
   readonly example: string;
   readonly hint: string;
   run(session: Session, flags: InitFlags, open: OpenFrame): Promise<number>;
-}
-
-/** How a service of a type is written. */
-export interface ServiceSchema {
-  readonly keys: z.ZodObject;
-  readonly maps: Readonly<Record<string, z.ZodObject>>;
-  /** Required keys; of a list, one. */
-  readonly needs: readonly (string | readonly string[])[];
-  /** Required keys of the maps. */
-  readonly mapNeeds?: Readonly<Record<string, readonly string[]>>;
-  /** Removed keys, with what to do instead. */
-  readonly removed?: Readonly<Record<string, string>>;
 }

@@ -11,27 +11,19 @@ import { createLogFolder } from '../logs/log-file.ts';
 import { lastLines } from '../logs/select.ts';
 import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
-import { openToRead, type ReadStore } from '../store/open-to-read.ts';
+import { openToRead } from '../store/open-to-read.ts';
 import { waitingWords } from './connect.ts';
 
 /** What a daemon and an archive can both answer. */
 export type JobReader = Pick<Client, 'jobs' | 'job' | 'logs'> & { status(): Promise<Pick<StatusView, 'pools'>> };
 
-export interface Archive extends Disposable {
-  readonly reader: JobReader;
-  /** What waits for a daemon, in clauses. */
-  readonly waiting: readonly string[];
-}
+export type Archive = ReturnType<typeof openArchive>;
 
 const whyWaiting = 'No daemon is running.';
 
-/** @throws OnejobError E_STATE_OLDER and the like */
-export function openArchive(stateDir: string): Archive {
+/** `waiting`: what waits for a daemon, in clauses. @throws OnejobError E_STATE_OLDER and the like */
+export function openArchive(stateDir: string) {
   const store = openToRead(stateDir);
-  return store === null ? emptyArchive : archiveOf(store, stateDir);
-}
-
-function archiveOf(store: ReadStore, stateDir: string): Archive {
   const slots = store.slots().map(({ slot }) => slot);
   const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));
   const placeOf = (agent: string) => places.get(agent);
@@ -53,49 +45,22 @@ function archiveOf(store: ReadStore, stateDir: string): Archive {
     services: [],
     stateDir,
   });
-  return {
-    waiting: waitingWords(store.jobs.open()),
-    [Symbol.dispose]: () => store[Symbol.dispose](),
-    reader: {
-      status: async () => ({ pools: [] }),
-      async jobs({ all, limit = all ? jobsListed : undefined }) {
-        const own = all ? store.jobs.list({ pool: null, limit: limit ?? jobsListed }).reverse() : store.jobs.open();
-        const jobs = newestLast([
-          ...own.map((job) => viewOf(job, reasonFor)),
-          ...elsewhere.jobs(all ? (limit ?? jobsListed) : null),
-        ]);
-        return limit === undefined ? jobs : jobs.slice(-limit);
-      },
-      async job(id) {
-        const job = ownJob(id) ?? elsewhere.job(id);
-        if (job === null) throw unknownJob(id);
-        return job;
-      },
-      logs: (source, { own = false, tail = null, signal = new AbortController().signal }) => {
-        const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false }, signal));
-        return tail === null ? read() : lastLines(read, tail, false);
-      },
+  const reader: JobReader = {
+    status: async () => ({ pools: [] }),
+    async jobs({ all, limit = all ? jobsListed : undefined }) {
+      const own = all ? store.jobs.list({ pool: null, limit: limit ?? jobsListed }).reverse() : store.jobs.open();
+      const jobs = newestLast([...own.map((job) => viewOf(job, reasonFor)), ...elsewhere.jobs(all ? (limit ?? jobsListed) : null)]);
+      return limit === undefined ? jobs : jobs.slice(-limit);
+    },
+    async job(id) {
+      const job = ownJob(id) ?? elsewhere.job(id);
+      if (job !== null) return job;
+      throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
+    },
+    logs: (source, { own = false, tail = null, signal = new AbortController().signal }) => {
+      const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false }, signal));
+      return tail === null ? read() : lastLines(read, tail, false);
     },
   };
-}
-
-/** For a state directory that does not exist yet. */
-const emptyArchive: Archive = {
-  waiting: [],
-  [Symbol.dispose]() {},
-  reader: {
-    status: async () => ({ pools: [] }),
-    jobs: async () => [],
-    async job(id) {
-      throw unknownJob(id);
-    },
-    // biome-ignore lint/correctness/useYield: there is nothing to read
-    async *logs() {
-      throw new OnejobError('E_AGENT_UNKNOWN', 'There are no agents: nothing has ever run here.');
-    },
-  },
-};
-
-function unknownJob(id: string): OnejobError {
-  return new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
+  return { reader, waiting: waitingWords(store.jobs.open()), [Symbol.dispose]: () => store[Symbol.dispose]() };
 }

@@ -14,7 +14,7 @@ import { probeSocket, type SocketState } from '../api/sockets.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
-import type { Connection, Place, Session } from './session.ts';
+import type { Place, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
 /** ms in which a temporary daemon must be reachable. */
@@ -121,10 +121,14 @@ function pause(ms: number, signal: AbortSignal): Promise<void> {
   return abortable(after(ms), signal);
 }
 
-async function hold(client: Client, signal: AbortSignal): Promise<Connection> {
+/** A connection to a daemon, which keeps a temporary daemon alive. */
+export type Connection = Readonly<Awaited<ReturnType<typeof hold>>>;
+
+async function hold(client: Client, signal: AbortSignal) {
   const held = await client.hold(signal);
   return {
     client,
+    /** Settles when the daemon has gone. */
     gone: held.ended,
     close() {
       held.release();
@@ -157,7 +161,7 @@ async function nobodyHere({ stateDir, socket }: Place, cause: unknown): Promise<
   // If the store belongs to another user or is of another version, the command itself reports that.
   const waiting = attempt(() => {
     using store = openToRead(stateDir);
-    return store === null ? [] : waitingWords(store.jobs.open());
+    return waitingWords(store.jobs.open());
   });
   return absent(`No daemon is running: nothing listens on ${socket}${(waiting ?? []).map((each) => `; ${each}`).join('')}.`, cause);
 }
@@ -198,7 +202,7 @@ async function startTemporary(session: Session, place: Place, signal: AbortSigna
       }
       await pause(startPoll, signal);
     }
-    const error = child.error();
+    const error = await child.error();
     // Another daemon leads: it is either starting, so that its socket will appear, or ending, so that its place will be free.
     const taken = error.code === 'E_STATE_LED' || error.code === 'E_SOCKET_TAKEN';
     do {
@@ -258,22 +262,15 @@ function launch({ context, flags }: Session, place: Place) {
   return { log, hasEnded: () => how !== null, error: () => lastError(log, from, how ?? 'ended') };
 }
 
-function lastError(log: string, from: number, how: string): ErrorView {
+async function lastError(log: string, from: number, how: string): Promise<ErrorView> {
+  const { errorView } = await import('../api/schema.ts');
   const said = readFileSync(log).subarray(from).toString().trim().split('\n');
-  for (const line of said.toReversed()) {
-    const view = asError(line);
-    if (view !== null) return view;
-  }
+  const view = said.flatMap((line) => errorView.safeParse(jsonOf(line)).data ?? []).at(-1);
+  if (view !== undefined) return view;
   // The stack of an uncaught exception stays in the log.
   const last = said.findLast((line) => /^\w*Error\b/.test(line)) ?? said.slice(-5).join('\n').trim();
   const message = `The daemon that was started ${how}${last === '' ? '.' : `:\n${last}`}`;
   return { code: 'E_DAEMON_START', message, hint: `Its log is ${log}.`, retry: false };
-}
-
-function asError(line: string): ErrorView | null {
-  const { code, message, hint, retry }: Partial<Record<string, unknown>> = Object(jsonOf(line));
-  if (typeof code !== 'string' || typeof message !== 'string') return null;
-  return { code, message, hint: typeof hint === 'string' ? hint : null, retry: retry === true };
 }
 
 function prepare({ stateDir, socket }: Place): void {

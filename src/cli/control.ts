@@ -4,9 +4,9 @@ import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
 import { hasCode } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
-import { connect, withDaemon } from './connect.ts';
+import { type Connection, connect, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
-import type { Connection, Session } from './session.ts';
+import type { Session } from './session.ts';
 import { printable } from './text.ts';
 
 export async function pausePools(session: Session, what: 'pause' | 'drain', pool: string | null, reason: string): Promise<number> {

@@ -8,7 +8,7 @@ import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import type { DeviceChange, DeviceView, ProofView } from '../api/schema.ts';
 import { type ApiServer, startApi } from '../api/server.ts';
 import { runCli } from '../cli.ts';
-import { changeLines, personOf, proofTable } from './devices.ts';
+import { changeLines, personOf, proofTable } from './gpus.ts';
 import { readVersion } from './session.ts';
 import { createColors, widthOf } from './text.ts';
 

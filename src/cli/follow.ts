@@ -1,11 +1,17 @@
-/** The output of a job up to its end, across restarts of the daemon: no byte is lost or shown twice. */
+/**
+ * The output of a job up to its end, across restarts of the daemon: no byte is lost or shown twice. And its printers: a job's bytes
+ * unchanged and notes as lines of onejob, or everything as JSON.
+ */
+import { isUtf8 } from 'node:buffer';
 import { abortable } from '../abortable.ts';
 import type { LogPiece, LogSource } from '../api/manager.ts';
 import type { JobView } from '../api/schema.ts';
 import { none, plus, sizeOf } from '../logs/gap.ts';
-import { isGone, isStopping, reconnect } from './connect.ts';
-import type { Connection, Session } from './session.ts';
-import { formatAge } from './text.ts';
+import { createColorsOnly, createPlain, type Plain } from '../logs/plain.ts';
+import { type Connection, isGone, isStopping, reconnect } from './connect.ts';
+import type { Output } from './output.ts';
+import type { Session } from './session.ts';
+import { formatAge, harmless } from './text.ts';
 
 export interface LastingOptions {
   /** Whether it is a temporary daemon, which nobody else starts again. */
@@ -100,4 +106,74 @@ export class Lasting {
     this.temporary = status?.temporary ?? this.temporary;
     output.say('connected again');
   }
+}
+
+export interface JobPrinter {
+  /** Resolves when the stream takes more. @throws OutputClosed */
+  show(piece: LogPiece): Promise<void>;
+  /** Shows what was held back for a next piece. */
+  end?(): Promise<void>;
+}
+
+/** As `printer`, but pieces of streams that have a filter pass through it, if `isMeant`. */
+function filtered(
+  printer: JobPrinter,
+  filters: ReadonlyMap<LogPiece['stream'], Plain>,
+  isMeant = (_: LogPiece): boolean => true,
+): JobPrinter {
+  return {
+    async show(piece) {
+      const filter = isMeant(piece) ? filters.get(piece.stream) : undefined;
+      await printer.show(filter === undefined ? piece : { stream: piece.stream, bytes: filter.take(piece.bytes) });
+    },
+    async end() {
+      for (const [stream, filter] of filters) await printer.show({ stream, bytes: filter.rest() });
+      await printer.end?.();
+    },
+  };
+}
+
+const streams = ['stdout', 'stderr'] as const;
+
+/**
+ * As `jobPrinter`, for a job that may belong to another user: on a terminal only its text and colours, elsewhere every byte. `run`
+ * shows the user's own job unchanged, as a shell would.
+ */
+export function foreignPrinter(output: Output): JobPrinter {
+  const printer = jobPrinter(output);
+  if (output.json) return printer;
+  const shown = streams.filter((stream) => output.isTerminal(stream));
+  return filtered(printer, new Map(shown.map((stream) => [stream, createColorsOnly()])));
+}
+
+/** As `printer`, but if the output must be plain, it removes escape sequences from what was written for a terminal. */
+export function plainPrinter(output: Output, printer: JobPrinter): JobPrinter {
+  if (!output.plain) return printer;
+  const filters = new Map(streams.map((stream) => [stream, createPlain()]));
+  return filtered(printer, filters, ({ forTerminal }) => forTerminal === true);
+}
+
+export function jobPrinter(output: Output): JobPrinter {
+  return {
+    async show({ stream, bytes }) {
+      if (bytes.length === 0) return;
+      const text = () => Buffer.from(bytes).toString();
+      if (output.json) {
+        const data = isUtf8(bytes) ? { text: text() } : { base64: Buffer.from(bytes).toString('base64') };
+        return output.value({ event: 'output', stream, ...data });
+      }
+      if (stream === 'note') return output.say(text().trimEnd());
+      await output.write(stream, bytes);
+    },
+  };
+}
+
+/** As `jobPrinter`, for text that was not written for a terminal: without control characters. */
+export function agentLogPrinter(output: Output): JobPrinter {
+  const printer = jobPrinter(output);
+  if (output.json) return printer;
+  // A letter may be split between two pieces.
+  const decoder = new TextDecoder();
+  const take = (bytes: Uint8Array) => Buffer.from(harmless(decoder.decode(bytes, { stream: true })));
+  return filtered(printer, new Map(streams.map((stream) => [stream, { take, rest: () => Buffer.alloc(0) }])));
 }

@@ -50,46 +50,37 @@ function headLines({ driver, cuda, cudaFrom }: Inventory): string[] {
 function deviceLines(devices: readonly Device[], page: Page): string[] {
   const { colors, width } = page;
   const rows = devices.map((device) => rowOf(device, page));
-  type Column = readonly [title: string, cell: (row: (typeof rows)[number]) => string];
-  const columns: readonly Column[] = [
-    ['UUID', ({ uuid }) => uuid],
-    ['#', ({ index }) => index],
-    ['PCI', ({ pci }) => pci],
-    ['MODEL', ({ model }) => model],
-    ['MEMORY', ({ memory }) => memory],
-    ['CC', ({ compute }) => compute],
-    ['MIG', ({ mig }) => mig],
-    ['STATE', ({ state }) => state],
-    ['FOR JOBS', ({ lease }) => lease],
-    ['HELD BY', ({ held }) => held],
-  ];
-  const shown = columns.filter(([, cell]) => rows.some((row) => cell(row) !== ''));
-  const drawn = (which: readonly Column[]) =>
-    table([which.map(([title]) => title), ...rows.map((row) => which.map(([, cell]) => cell(row)))], null);
+  const titles = Object.keys(rows[0]?.cells ?? {}) as Title[];
+  const drawn = (which: readonly Title[], cellOf = ({ cells }: Row, title: Title) => cells[title]) =>
+    table([which, ...rows.map((row) => which.map((title) => cellOf(row, title)))], null);
   const fits = (lines: readonly string[]) => width === null || lines.every((line) => widthOf(line) <= width);
   const below = (lines: readonly string[], more: (at: number) => readonly string[]) => {
     const [titles = '', ...rest] = lines;
     return [colors.dim(titles), ...rest.flatMap((line, at) => [line, ...more(at).flatMap((text) => hang('    ', text, width))])];
   };
-  const holders = (at: number) => (rows[at]?.holding === true ? [colors.dim(`held by ${rows[at].held}`)] : []);
+  const holders = (at: number) => (rows[at]?.holding === true ? [colors.dim(`held by ${rows[at].cells['HELD BY']}`)] : []);
 
+  const shown = titles.filter((title) => rows.some(({ cells }) => cells[title] !== ''));
   const whole = drawn(shown);
   if (fits(whole)) return below(whole, () => []);
-  const shorter = drawn(shown.filter(([title]) => title !== 'HELD BY'));
+  const shorter = drawn(shown.filter((title) => title !== 'HELD BY'));
   if (fits(shorter)) return below(shorter, holders);
-  const narrow = drawn([
-    ...columns.filter(([title]) => title === 'UUID' || title === '#' || title === 'STATE'),
-    ['MEMORY', ({ memory, instance, mig }) => (instance ? `${mig} ${memory}`.trim() : memory)],
-  ]);
+  const narrow = drawn(['UUID', '#', 'STATE', 'MEMORY'], ({ cells, instance }, title) =>
+    title === 'MEMORY' && instance ? `${cells.MIG} ${cells.MEMORY}`.trim() : cells[title],
+  );
   return below(narrow, (at) => {
     const row = rows[at];
     if (row === undefined) return [];
-    const lease = row.lease === '' ? [] : [`for jobs: ${row.lease}`];
+    const { MODEL, PCI, CC, MIG, 'FOR JOBS': used } = row.cells;
+    const lease = used === '' ? [] : [`for jobs: ${used}`];
     if (row.instance) return [...lease, ...holders(at)];
-    const facts = [row.model, row.pci, row.compute === '' ? '' : `compute ${row.compute}`, row.mig === '' ? '' : `MIG ${row.mig}`];
+    const facts = [MODEL, PCI, CC === '' ? '' : `compute ${CC}`, MIG === '' ? '' : `MIG ${MIG}`];
     return [facts.filter((fact) => fact !== '').join(', '), ...lease, ...holders(at)];
   });
 }
+
+type Row = ReturnType<typeof rowOf>;
+type Title = keyof Row['cells'];
 
 function rowOf(device: Device, { colors, owners, leases }: Page) {
   const { kind, uuid, index, pciId, model, memoryMiB, memoryUsedMiB, computeCapability, health } = device;
@@ -98,21 +89,20 @@ function rowOf(device: Device, { colors, owners, leases }: Page) {
   const own = (text: string | null) => (instance || text === null ? '' : printable(text));
   const processes = ownProcesses(device);
   const paint = { ok: colors.green, failed: colors.red, unknown: colors.yellow }[health.state];
-  return {
-    instance,
-    uuid: instance ? `  ${printable(uuid)}` : printable(uuid),
-    index: index === null ? '' : String(index),
-    pci: own(pciId),
-    model: own(model),
-    memory: memoryText(memoryUsedMiB, memoryMiB),
-    compute: own(computeCapability),
-    mig: migText(device),
-    state: paint(health.state),
+  const cells = {
+    UUID: instance ? `  ${printable(uuid)}` : printable(uuid),
+    '#': index === null ? '' : String(index),
+    PCI: own(pciId),
+    MODEL: own(model),
+    MEMORY: memoryText(memoryUsedMiB, memoryMiB),
+    CC: own(computeCapability),
+    MIG: migText(device),
+    STATE: paint(health.state),
     // Empty if no daemon says what jobs use it for.
-    lease: printable(isInMigMode(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
-    held: processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
-    holding: processes !== null && processes.length > 0,
+    'FOR JOBS': printable(isInMigMode(device) && leases.has(uuid) ? '-' : leaseText(leases.get(uuid))),
+    'HELD BY': processes === null ? '?' : processes.length === 0 ? '-' : heldBy(processes, owners),
   };
+  return { cells, instance, holding: processes !== null && processes.length > 0 };
 }
 
 /** Processes of a device; for a split card those that use none of its instances. */

@@ -6,7 +6,7 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { builtInTables } from '../images/tables.ts';
-import { explainLines } from './image.ts';
+import { explainLines } from './images.ts';
 import { createColors } from './text.ts';
 
 const recordings = join(import.meta.dirname, '..', '..', 'test', 'fixtures', 'gpu', 'nvidia-smi');

@@ -46,13 +46,8 @@ export function openReader(input: Readable, output: Writable, hidden: () => bool
 export function openPerson(input: Readable, output: Writable) {
   let isHidden = false;
   const reader = openReader(input, output, () => isHidden);
-  const lines: string[] = [];
-  let wake = (): void => {};
+  const lines = reader[Symbol.asyncIterator]();
   const left = new AbortController();
-  reader.on('line', (line) => {
-    lines.push(line);
-    wake();
-  });
   let why: Error = wrongUsage(
     'The answers ended before the last question; nothing was written.',
     'Start again, or give the answers as options: see "onejob init SERVICE --help".',
@@ -62,15 +57,11 @@ export function openPerson(input: Readable, output: Writable) {
     output.write('\n');
     reader.close();
   });
-  reader.on('close', () => {
-    left.abort(why);
-    wake();
-  });
+  reader.on('close', () => left.abort(why));
   const next = async (): Promise<string> => {
-    while (lines.length === 0 && !left.signal.aborted) await new Promise<void>((resolve) => (wake = resolve));
-    const line = lines.shift();
-    if (line === undefined) throw why;
-    return line;
+    const { done, value } = await lines.next();
+    if (done === true) throw why;
+    return value;
   };
   return {
     /** Aborted when the person leaves. */

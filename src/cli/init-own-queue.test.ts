@@ -8,7 +8,7 @@ import { testContext } from '../../test/support/cli-context.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { checkConfig } from '../config/load.ts';
-import { ownQueueFile } from './init-own-queue.ts';
+import { ownQueueFile } from './init-steps.ts';
 
 const pools = (...args: Parameters<typeof ownQueueFile>) => parse(ownQueueFile(...args).text).pools;
 

@@ -5,11 +5,10 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
-import { connect, withDaemon } from './connect.ts';
+import { type Connection, connect, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
-import { Lasting } from './follow.ts';
-import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, plainPrinter } from './pieces.ts';
-import type { Connection, Session } from './session.ts';
+import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
+import type { Session } from './session.ts';
 import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
 
 export interface ListFlags {
@@ -137,31 +136,23 @@ export function jobTable(
     const paint = bad ? colors.red : job.state === 'running' ? colors.green : (text: string) => text;
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
-    const branch = hasBranches ? [cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch)] : [];
+    const branch = cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch);
     const command = job.name == null ? job.command.join(' ') : `${job.name}: ${job.command.join(' ')}`;
-    const what = printable(job.about === null ? command : job.about.title);
-    const user = hasUsers ? [printable(job.user ?? '-')] : [];
     const took = job.startedAt === null || job.endedAt === null ? '-' : formatAge(job.endedAt - job.startedAt);
     const place = places?.get(job.agent ?? '');
-    const where = places === null ? [] : [place?.slot ?? '-', place === undefined ? '-' : place.devices.join(',') || '-'];
-    const age = since === null ? '' : formatAge(now - since);
-    return [
-      nameOf(job),
-      job.pool === '' ? '-' : job.pool,
-      ...user,
-      paint(state),
-      age,
-      ...(haveEnded ? [took] : []),
-      ...where,
-      ...branch,
-      what + reason,
-    ];
+    return {
+      JOB: nameOf(job),
+      POOL: job.pool || '-',
+      ...(hasUsers && { USER: printable(job.user ?? '-') }),
+      STATE: paint(state),
+      SINCE: since === null ? '' : formatAge(now - since),
+      ...(haveEnded && { TOOK: took }),
+      ...(places !== null && { SLOT: place?.slot ?? '-', DEVICES: place?.devices.join(',') || '-' }),
+      ...(hasBranches && { BRANCH: branch }),
+      COMMAND: printable(job.about?.title ?? command) + reason,
+    };
   });
-  const names = [
-    ...['JOB', 'POOL', ...(hasUsers ? ['USER'] : []), 'STATE', 'SINCE', ...(haveEnded ? ['TOOK'] : [])],
-    ...[...(places === null ? [] : ['SLOT', 'DEVICES']), ...(hasBranches ? ['BRANCH'] : []), 'COMMAND'],
-  ];
-  const lines = titledTable(names, rows, { colors, width });
+  const lines = titledTable(rows, { colors, width });
   if (width === null) return lines;
   const reasons = [...Map.groupBy(jobs, reasonOf)].flatMap(([reason, held]) => {
     if (reason === null) return [];
@@ -205,36 +196,51 @@ export interface LogsFlags {
   readonly tail?: number;
 }
 
+/** Without a daemon 1 when `--follow` was given and the job has not ended. */
 export async function showLogs(session: Session, target: string, flags: LogsFlags): Promise<number> {
-  let connection: Connection;
-  try {
-    connection = await connect(session, { start: false });
-  } catch (error) {
-    using archive = await archiveInstead(session, error);
-    return await showKept(session, target, flags, archive.reader);
-  }
+  const { follow = false, previous = false, agent: own = false, tail = null } = flags;
+  const { output } = session;
   const printer = printerFor(session, flags);
-  const { client } = connection;
-  const { signal } = new AbortController();
-  const lasting = new Lasting(session, connection, { temporary: false, mayStart: false, signal });
   let isEmpty = true;
   const show: typeof printer.show = (piece) => {
     isEmpty = false;
     return printer.show(piece);
   };
-  try {
-    const { follow = false, previous = false, agent = false, tail = null } = flags;
-    const source = await findSource(client, target, previous);
+  /** `lasting`: null without a daemon. */
+  const print = async (reader: JobReader, lasting: Lasting | null): Promise<LogSource> => {
+    const source = await findSource(reader, target, previous);
     await orUnknown(source, target, async () => {
       // After a restart another agent may work in a slot, so only a job or an agent is followed across one.
-      if (follow && !('slot' in source)) {
+      if (follow && lasting !== null && !('slot' in source)) {
         const what = `${'job' in source ? 'job' : 'agent'} ${target} goes on without it`;
         await lasting.followLogs({ what, source, tail }, show);
       } else {
-        for await (const piece of client.logs(source, { follow, own: agent, tail })) await show(piece);
+        for await (const piece of reader.logs(source, { follow: follow && lasting !== null, own, tail })) await show(piece);
       }
       await printer.end?.();
     });
+    return source;
+  };
+  let connection: Connection;
+  try {
+    connection = await connect(session, { start: false });
+  } catch (error) {
+    using archive = await archiveInstead(session, error);
+    const source = await print(archive.reader, null);
+    const job = 'job' in source ? await archive.reader.job(source.job) : null;
+    if (job?.state === 'done') {
+      await sayEnd(session, archive.reader, job.id, false);
+      return exitCodes.ok;
+    }
+    const rest =
+      job?.state === 'queued' ? 'the job is waiting for one' : 'output that has not been read yet appears once a daemon runs';
+    output.say(`no daemon is running; ${rest}; start it with "onejob up"`);
+    return follow ? exitCodes.failed : exitCodes.ok;
+  }
+  const { signal } = new AbortController();
+  const lasting = new Lasting(session, connection, { temporary: false, mayStart: false, signal });
+  try {
+    const source = await print(connection.client, lasting);
     if ('job' in source) await sayEnd(session, lasting.connection.client, source.job, isEmpty);
   } finally {
     lasting.connection.close();
@@ -245,27 +251,6 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
 function printerFor({ output }: Session, { agent, raw }: LogsFlags): JobPrinter {
   if (agent) return agentLogPrinter(output);
   return plainPrinter(output, raw ? jobPrinter(output) : foreignPrinter(output));
-}
-
-/** 1 when `--follow` was given and the job has not ended. */
-async function showKept(session: Session, target: string, flags: LogsFlags, reader: JobReader): Promise<number> {
-  const { output } = session;
-  const { follow = false, previous = false, agent: own = false, tail = null } = flags;
-  const printer = printerFor(session, flags);
-  const source = await findSource(reader, target, previous);
-  await orUnknown(source, target, async () => {
-    for await (const piece of reader.logs(source, { follow: false, own, tail })) await printer.show(piece);
-    await printer.end?.();
-  });
-  const job = 'job' in source ? await reader.job(source.job) : null;
-  if (job?.state === 'done') {
-    await sayEnd(session, reader, job.id, false);
-    return exitCodes.ok;
-  }
-  const rest =
-    job?.state === 'queued' ? 'the job is waiting for one' : 'output that has not been read yet appears once a daemon runs';
-  output.say(`no daemon is running; ${rest}; start it with "onejob up"`);
-  return follow ? exitCodes.failed : exitCodes.ok;
 }
 
 /** An unknown agent may have been meant as a job, so the error names both. */

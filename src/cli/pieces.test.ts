@@ -3,8 +3,8 @@ import { testContext } from '../../test/support/cli-context.ts';
 import type { LogPiece } from '../api/manager.ts';
 import { gapPiece, none, plus, sizeOf } from '../logs/gap.ts';
 import { skip } from '../logs/select.ts';
+import { jobPrinter, plainPrinter } from './follow.ts';
 import { createOutput } from './output.ts';
-import { jobPrinter, plainPrinter } from './pieces.ts';
 
 const missing = gapPiece({ missing: { stdout: 1_000, stderr: 3 }, after: { stdout: 12, stderr: 0 } });
 

@@ -34,24 +34,18 @@ const leastMemory = 6 * 2 ** 20;
 /** @throws OnejobError E_USAGE */
 export async function runOptions(context: CliContext, command: readonly string[], flags: RunFlags): Promise<RunOptions> {
   const workspace = flags.workspace === false ? null : typeof flags.workspace === 'string' ? flags.workspace : '.';
+  const { pool, name, image, cpus, devices, priority, retries } = flags;
   return {
     workspace,
     detach: flags.detach === true,
     request: {
-      command: [...command],
-      pool: flags.pool ?? null,
-      name: flags.name ?? null,
+      ...{ command: [...command], pool, name, image, cpus, devices, priority, retries },
       // null for a user without a name, as in many containers.
       user: attempt(() => userInfo().username.slice(0, 64)),
       memory: flags.memory === undefined ? null : size(flags.memory),
-      cpus: flags.cpus ?? null,
       env: Object.fromEntries((flags.env ?? []).map((each) => variable(each, context.variables))),
-      image: flags.image ?? null,
       volumes: (flags.volume ?? []).map((each) => volume(each, context.cwd)),
-      devices: flags.devices ?? null,
-      priority: flags.priority ?? 0,
       timeout: flags.timeout === undefined ? null : duration(flags.timeout),
-      retries: flags.retries ?? 0,
       artifacts: artifacts(flags.artifact ?? []),
     },
   };

@@ -11,19 +11,17 @@ import type { Client } from '../api/client.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes } from '../config/units.ts';
 import { type ErrorCode, hasCode, OnejobError } from '../errors.ts';
-import type { JobRequest } from '../job.ts';
 import { leaderOf } from '../store/lead.ts';
 import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
-import { Lasting } from './follow.ts';
+import { jobPrinter, Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
-import { jobPrinter } from './pieces.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
 
 export interface RunOptions {
-  readonly request: Omit<JobRequest, 'id' | 'workspace'>;
+  readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
@@ -171,7 +169,7 @@ async function attend(
       }
     });
     stopWatching();
-    const { code, line } = verdict(done, request.timeout);
+    const { code, line } = verdict(done, request.timeout ?? null);
     if (done.artifacts.length > 0) await fetchArtifacts(session, lasting, done);
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);

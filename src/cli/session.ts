@@ -2,8 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
-import type { Client } from '../api/client.ts';
-import type { Environment } from '../config/environment.ts';
+import { type Environment, readEnvironment } from '../config/environment.ts';
 import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
@@ -22,17 +21,6 @@ export interface DaemonOptions extends Flags {
   readonly log: Log;
   /** A config instead of the file. */
   readonly instead?: Instead | undefined;
-}
-
-/** Where a daemon is, or would be. */
-export interface Place {
-  readonly stateDir: string;
-  /** Own socket of `stateDir`. */
-  readonly socket: string;
-  /** Whether the command line or the environment names `socket`: then no other socket is tried. */
-  readonly isSocketNamed: boolean;
-  /** Socket of the system's daemon, tried after `socket`; null for root, and if a socket is named. */
-  readonly systemSocket: string | null;
 }
 
 /** What happens to the process, and its end. */
@@ -70,6 +58,36 @@ export interface CliContext {
   readonly host: HostActions;
 }
 
+/** The context of a real command line: this process. `variables`: the environment as it is. */
+export function processContext(variables: Readonly<Record<string, string | undefined>>, host: HostActions): CliContext {
+  const [script = ''] = process.argv.slice(1, 2);
+  const args = process.argv.slice(2);
+  // Every user of the host can read the arguments of a process, and one of these may be a token.
+  if (args[0] === 'azure' || args[0] === 'manager') process.title = 'onejob azure';
+  return {
+    args,
+    variables,
+    environment: readEnvironment(variables),
+    cwd: process.cwd(),
+    stdin: () => process.stdin,
+    stdout: process.stdout,
+    stderr: process.stderr,
+    self: [process.execPath, ...process.execArgv, script],
+    process: {
+      onSignal(handler) {
+        process.on('SIGINT', handler).on('SIGTERM', handler);
+        return () => void process.off('SIGINT', handler).off('SIGTERM', handler);
+      },
+      onHangup(handler) {
+        process.on('SIGHUP', handler);
+        return () => void process.off('SIGHUP', handler);
+      },
+      exit: (code) => process.exit(code),
+    },
+    host,
+  };
+}
+
 /** Flags that every command takes. */
 export interface GlobalFlags extends Flags {
   readonly json?: boolean;
@@ -89,19 +107,11 @@ export function configSource({ context, flags }: Session): { flags: Flags; env: 
   return { flags, env: context.environment, cwd: context.cwd };
 }
 
-/** A connection to a daemon, which keeps a temporary daemon alive. */
-export interface Connection {
-  readonly client: Client;
-  /** Settles when the daemon has gone. */
-  readonly gone: Promise<void>;
-  close(): void;
-}
-
 /**
  * Where the daemon is, for its clients. Loads the config only if there is a file.
  * @throws OnejobError E_CONFIG when there is a config file that cannot be read at all.
  */
-export async function findPlace(flags: Flags, env: Environment, cwd: string): Promise<Place> {
+export async function findPlace(flags: Flags, env: Environment, cwd: string) {
   const { stateDir, socket } =
     findConfig(flags, env, cwd) === null
       ? choosePaths(flags, env, cwd, { stateDir: null, socket: null })
@@ -110,11 +120,17 @@ export async function findPlace(flags: Flags, env: Environment, cwd: string): Pr
   const isShared = env.uid !== 0 && isDerived;
   return {
     stateDir: stateDir.path,
+    /** Own socket of `stateDir`. */
     socket: socket.path,
+    /** Whether the command line or the environment names `socket`: then no other socket is tried. */
     isSocketNamed: flags.socket !== undefined || env.socket !== null,
+    /** Socket of the system's daemon, tried after `socket`; null for root, and if a socket is named. */
     systemSocket: isShared ? sharedSocket(stateDir.from.source === 'default' ? null : stateDir.path) : null,
   };
 }
+
+/** Where a daemon is, or would be. */
+export type Place = Readonly<Awaited<ReturnType<typeof findPlace>>>;
 
 /** Version of this onejob, as in package.json. */
 export function readVersion(): string {

@@ -37,13 +37,12 @@ export function table(rows: readonly (readonly string[])[], width: number | null
   });
 }
 
-/** A table below its titles. */
+/** Rows of a table, one or more, as cells by the titles of their columns; all have the same. */
 export function titledTable(
-  titles: readonly string[],
-  rows: readonly (readonly string[])[],
+  rows: readonly Readonly<Record<string, string>>[],
   { colors, width }: { readonly colors: Colors; readonly width: number | null },
 ): string[] {
-  const [head = '', ...lines] = table([titles, ...rows], width);
+  const [head = '', ...lines] = table([Object.keys(rows[0] ?? {}), ...rows.map((row) => Object.values(row))], width);
   return [colors.dim(head), ...lines];
 }
 
@@ -73,47 +72,45 @@ export function redrawn(lines: readonly string[]): string {
 
 /** Breaks a text into lines of at most `width` columns at spaces, and inside a word only where it is longer than a line. */
 export function wrap(text: string, width: number): string[] {
-  const lines: string[] = [];
-  let line = '';
-  for (const word of text.split(' ')) {
-    for (const [at, piece] of chop(word, width).entries()) {
-      if (line === '') line = piece;
-      else if (at === 0 && widthOf(line) + 1 + widthOf(piece) <= width) line += ` ${piece}`;
-      else {
-        lines.push(line);
-        line = piece;
-      }
-    }
-  }
-  return [...lines, line];
+  return fill(chopped(text, width), '', '', width);
 }
 
-function chop(word: string, width: number): string[] {
-  const letters = [...word];
-  return Array.from({ length: Math.ceil(letters.length / width) }, (_, at) => letters.slice(at * width, (at + 1) * width).join(''));
+/** The words of a text; those longer than a line in pieces. */
+function chopped(text: string, width: number): string[] {
+  return text.split(' ').flatMap((word) => {
+    const letters = [...word];
+    return Array.from({ length: Math.ceil(letters.length / width) }, (_, at) =>
+      letters.slice(at * width, (at + 1) * width).join(''),
+    );
+  });
 }
 
-/** A text after `lead`; at a terminal it continues on lines that are indented as far. */
-export function hang(lead: string, text: string, width: number | null): string[] {
-  if (width === null) return [lead + text];
-  const indent = ' '.repeat(widthOf(lead));
-  return wrap(text, Math.max(1, width - indent.length)).map((line, at) => (at === 0 ? lead : indent) + line);
-}
-
-/** As `hang`, for sentences: a word longer than a line stays whole, so that a path or command can be copied. */
-export function flow(lead: string, text: string, width: number | null): string {
-  if (width === null || widthOf(lead) + widthOf(text) <= width) return lead + text;
-  const [first = '', ...words] = text.split(' ');
+/** Words in lines, the first after `lead`, the others after `indent`. */
+function fill([first = '', ...words]: readonly string[], lead: string, indent: string, width: number): string[] {
   const lines: string[] = [];
   let line = lead + first;
   for (const word of words) {
     if (widthOf(line) + 1 + widthOf(word) <= width) line += ` ${word}`;
     else {
       lines.push(line);
-      line = `  ${word}`;
+      line = indent + word;
     }
   }
-  return [...lines, line].join('\n');
+  return [...lines, line];
+}
+
+/** A text after `lead`; at a terminal it continues on lines that are indented as far. */
+export function hang(lead: string, text: string, width: number | null): string[] {
+  if (width === null) return [lead + text];
+  const indent = ' '.repeat(widthOf(lead));
+  const room = Math.max(1, width - indent.length);
+  return fill(chopped(text, room), lead, indent, indent.length + room);
+}
+
+/** As `hang`, for sentences: a word longer than a line stays whole, so that a path or command can be copied. */
+export function flow(lead: string, text: string, width: number | null): string {
+  if (width === null || widthOf(lead) + widthOf(text) <= width) return lead + text;
+  return fill(text.split(' '), lead, '  ', width).join('\n');
 }
 
 /** Rounded, unlike those of the config: `4s`, `2m 05s`, `3h 07m`, `2d 4h`. */

@@ -59,21 +59,15 @@ function withoutValues(code: string, said: string): string {
   }
 }
 
-/** Commands of other programs, and what onejob calls them. */
-const elsewhere: Readonly<Record<string, string>> = {
-  ...{ ps: 'jobs or status', ls: 'jobs or status', list: 'jobs or status', top: 'status --watch', queue: 'jobs', info: 'status' },
-  ...{ start: 'up', serve: 'up', daemon: 'up', stop: 'down', shutdown: 'down', exec: 'run', submit: 'run', sbatch: 'run' },
-  ...{ kill: 'cancel', rm: 'cancel', abort: 'cancel', squeue: 'jobs', scancel: 'cancel', sinfo: 'gpus or status' },
-  ...{
-    tail: 'logs -f',
-    log: 'logs',
-    output: 'logs',
-    check: 'doctor or config check',
-    prune: 'jobs prune',
-    validate: 'config check',
-    gpu: 'gpus',
-  },
-};
+/** Commands of onejob, and what other programs call them. */
+const elsewhere: Readonly<Record<string, string>> = Object.fromEntries(
+  Object.entries({
+    ...{ 'jobs or status': 'ps ls list', 'status --watch': 'top', jobs: 'queue squeue', status: 'info', 'gpus or status': 'sinfo' },
+    ...{ up: 'start serve daemon', down: 'stop shutdown', run: 'exec submit sbatch', cancel: 'kill rm abort scancel' },
+    ...{ 'logs -f': 'tail', logs: 'log output', 'jobs prune': 'prune', gpus: 'gpu' },
+    ...{ 'doctor or config check': 'check', 'config check': 'validate' },
+  }).flatMap(([ours, theirs]) => theirs.split(' ').map((name) => [name, ours])),
+);
 
 function named(what: 'option' | 'command', said: string): string {
   const name = unknown[what]?.exec(said)?.[1];

@@ -9,7 +9,6 @@ import { checkMounts } from './check-mounts.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
 import { formatPath, type Path, type Place, type Problem, suggest } from './problem.ts';
-import { mapIn } from './service-keys.ts';
 import { countsSlots, expandName, templateProblem } from './template.ts';
 import { formatSize } from './units.ts';
 import { isNamed, untrustedFolder } from './volumes.ts';
@@ -218,7 +217,7 @@ function checkPoolService(pool: PoolConfig, checking: Checking): void {
   const service = config.services.find((one) => one.name === pool.service);
   if (service !== undefined) serviceType(service.type).checkPool(pool, service, checking);
   // A service with problems may still have a known type.
-  const found = pool.service === 'own' ? ownQueue.type : mapIn(written.top.services?.[pool.service]).type;
+  const found = pool.service === 'own' ? ownQueue.type : Object(written.top.services?.[pool.service]).type;
   const type = serviceTypes.find((one) => one.type === found);
   if (type !== undefined) checkUnused(pool, type, checking);
 }

@@ -1,7 +1,7 @@
 import { afterAll, describe, expect, it } from 'vitest';
 import { Folder } from '../../test/kit/config.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
-import { aboutOf } from './values.ts';
+import { aboutOf } from './kinds.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());

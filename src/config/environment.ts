@@ -9,13 +9,7 @@ export type Environment = ReturnType<typeof readEnvironment>;
 /** As the Docker CLI reads it; https://docs.docker.com/reference/cli/docker/#environment-variables */
 export type DockerEnvironment = Environment['docker'];
 
-export interface HostFacts {
-  /** What `{host}` stands for. */
-  readonly name: string;
-  readonly cpus: number;
-  /** bytes */
-  readonly memory: number;
-}
+export type HostFacts = ReturnType<typeof readHost>;
 
 type Variables = Readonly<Record<string, string | undefined>>;
 
@@ -63,6 +57,7 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
   });
 }
 
-export function readHost(): HostFacts {
+/** `name`: what `{host}` stands for. `memory`: bytes. */
+export function readHost() {
   return Object.freeze({ name: shortHost(hostname()), cpus: availableParallelism(), memory: totalmem() });
 }

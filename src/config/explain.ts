@@ -5,21 +5,15 @@ import { describeSecret, type SecretReference } from '../secrets/reference.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import { defaultsOf } from './key.ts';
 import { poolKeys, topKeys, trustKeys } from './keys.ts';
+import { aboutOf } from './kinds.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
-import { aboutOf } from './values.ts';
 import { formatVolume } from './volumes.ts';
 
-interface ShownValue {
-  /** `pools.lab.memory` */
-  readonly key: string;
-  /** As people write it. */
-  readonly value: string;
-  /** `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
-  readonly origin: string;
-}
+/** `value`: as people write it. `origin`: `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
+type ShownValue = Readonly<Record<'key' | 'value' | 'origin', string>>;
 
 const shownElsewhere = new Set(['services', 'pools', 'defaults', 'include', 'state_dir', 'socket']);
 
@@ -55,7 +49,7 @@ export function configShow(checked: Checked): ShownValue[] {
     if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
-    const shownKeys = { type: service.type, ...serviceType(service.type).defaults, ...service.keys };
+    const shownKeys = { type: service.type, ...defaultsOf(serviceType(service.type).keys), ...service.keys };
     for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {

@@ -1,30 +1,35 @@
 /** Parses plain values: checks every key against the schema, and keeps all problems and all valid values. */
 import type { z } from 'zod';
-import type { ServiceSchema } from '../ci/service-type.ts';
+import type { ServiceType } from '../ci/service-type.ts';
 import { serviceTypes } from '../ci/types.ts';
 import type { ServiceConfig, Written, WrittenService } from './config.ts';
+import type { Keys } from './key.ts';
 import type { TopFile, WrittenPool } from './keys.ts';
 import { deviceKeys, diskKeys, imageKeys, poolKeys, secretsKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
-import { strict } from './kinds.ts';
+import { describeKind, isMap, strict, word } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
 import { type Combined, mergeMaps } from './source.ts';
-import { describeKind, isMap, word } from './values.ts';
 
 export const poolFile = strict(poolKeys);
 export const topFile = strict(topKeys);
 
+function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<string, z.ZodObject>> {
+  return Object.fromEntries(Object.entries(maps).map(([name, keys]) => [name, strict(keys)]));
+}
+
 /** Keys of the maps inside a pool or the top level. */
-export const nestedKeys: Readonly<Record<string, z.ZodObject>> = {
-  devices: strict(deviceKeys),
-  image: strict(imageKeys),
-  trust: strict(trustKeys),
-  unsafe: strict(unsafeKeys),
-  secrets: strict(secretsKeys),
-  disk: strict(diskKeys),
-};
+export const nestedKeys = strictMaps({
+  ...{ devices: deviceKeys, image: imageKeys, trust: trustKeys, unsafe: unsafeKeys },
+  ...{ secrets: secretsKeys, disk: diskKeys },
+});
+
+type ServiceSchema = Omit<ServiceType, 'keys' | 'maps'> & { readonly keys: z.ZodObject; readonly maps: typeof nestedKeys };
 
 export const serviceSchemas = Object.fromEntries(
-  await Promise.all(serviceTypes.map(async ({ type, schema }) => [type, await schema()] as const)),
+  serviceTypes.map((service: ServiceType) => [
+    service.type,
+    { ...service, keys: strict(service.keys), maps: strictMaps(service.maps) },
+  ]),
 ) as Readonly<Record<ServiceConfig['type'], ServiceSchema>>;
 
 /** Keys with a problem are left out of the result, and are in `broken`. */

@@ -56,6 +56,17 @@ export function key<T extends z.ZodType, const D extends z.output<T> | null | un
   return { type, default: usual, told };
 }
 
+/** A secret by reference. */
+export function token(description: string) {
+  const example = '{ file: /etc/onejob/token, expires: 2027-05-01 }';
+  return key((v) => v.secretReference, undefined, 'secret', { description, example });
+}
+
+export function sha256(description: string, shown: string) {
+  const example = '3f0c9be6b6a1c5d2e4f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e';
+  return key((v) => v.checksum, undefined, 'checksum', { description, example, shown });
+}
+
 /** Defaults of the keys that have one, in their order. */
 export function defaultsOf<S extends Keys>(keys: S, isInImages = false): Partial<Complete<S>> {
   const pairs = Object.entries(keys).map(([name, { default: usual, told }]) => {

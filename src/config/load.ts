@@ -3,9 +3,8 @@
  * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
 import { OnejobError } from '../errors.ts';
-import type { ReadFile } from './changed.ts';
-import { checkAcross, type Writing } from './check.ts';
-import { type Config, nothingWritten, resolveConfig, type Written } from './config.ts';
+import { checkAcross } from './check.ts';
+import { nothingWritten, resolveConfig, type Written } from './config.ts';
 import { type Environment, type HostFacts, readHost } from './environment.ts';
 import { checkSecrets } from './findings.ts';
 import { choosePaths, type Flags, findConfig, type Given, type Paths, socketProblem } from './paths.ts';
@@ -35,21 +34,11 @@ export interface Instead {
 }
 
 /** A config with its problems. */
-export interface Checked {
-  readonly paths: Paths;
-  /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
-  readonly config: Config;
-  readonly written: Written;
-  readonly writing: Writing;
-  readonly files: readonly ReadFile[];
-  readonly errors: readonly Problem[];
-  readonly warnings: readonly Problem[];
-}
-
+export type Checked = Readonly<Awaited<ReturnType<typeof checkConfig>>>;
 export type Loaded = Pick<Checked, 'config' | 'files' | 'warnings'>;
 
 /** Finds all problems, and throws for none. */
-export async function checkConfig(options: LoadOptions): Promise<Checked> {
+export async function checkConfig(options: LoadOptions) {
   const { flags = {}, env, cwd = process.cwd(), host = readHost(), now = Date.now(), instead } = options;
   const found = instead === undefined ? findConfig(flags, env, cwd) : { path: instead.name, from: place(instead.name) };
   const read = found === null || instead !== undefined ? unread(instead) : await readWritten(found);
@@ -67,6 +56,7 @@ export async function checkConfig(options: LoadOptions): Promise<Checked> {
   const ordered = inOrder(all.map((problem) => withoutText(problem, writing.foreign)));
   return {
     paths,
+    /** Complete even if there are errors, with defaults instead of what is wrong: for showing, not for running. */
     config,
     written,
     writing,

@@ -15,15 +15,6 @@ export interface Proxies {
   readonly none: string;
 }
 
-export interface ProxyServer {
-  /** null: the address of the proxy is invalid, and nothing is sent past it. */
-  readonly server: { readonly isSecure: boolean; readonly host: string; readonly port: number } | null;
-  /** Value of `Proxy-Authorization`; null: none. */
-  readonly authorization: string | null;
-  /** `proxy.example:3128`, for people. */
-  readonly shown: string;
-}
-
 export const noProxies: Proxies = Object.freeze({ http: null, https: null, none: '' });
 
 type Variables = Readonly<Record<string, string | undefined>>;
@@ -62,7 +53,13 @@ export function proxyFor({ protocol, hostname, port }: URL, proxies: Proxies): P
   return isExcepted(host, port === '' ? (isSecure ? 443 : 80) : Number(port), proxies.none) ? null : parsed(written);
 }
 
-function parsed(written: string): ProxyServer {
+export type ProxyServer = ReturnType<typeof parsed>;
+
+/**
+ * `server` null: the address of the proxy is invalid, and nothing is sent past it. `authorization`: value of `Proxy-Authorization`;
+ * null: none. `shown`: `proxy.example:3128`, for people.
+ */
+function parsed(written: string) {
   const url = URL.parse(written);
   const isOne = url !== null && (url.protocol === 'http:' || url.protocol === 'https:');
   if (!isOne)

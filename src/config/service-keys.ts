@@ -1,31 +1,15 @@
-/** Readers of keys of a service. */
-import type { SecretReference } from '../secrets/reference.ts';
+/** What types of services share about their keys. */
 import type { AgentPackageConfig } from './config.ts';
 
+/** Parsed, but without defaults. */
 export type Keys = Readonly<Record<string, unknown>>;
 
+type WrittenPackage = { readonly [K in keyof AgentPackageConfig]?: string | null | undefined };
+
 /** The version may also come from the name of the package. */
-export function packageIn(found: unknown): AgentPackageConfig {
-  const { version, from, sha256 } = mapIn(found);
-  const place = typeof from === 'string' ? from : null;
-  const told = place === null ? undefined : /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(place)?.[1];
-  return {
-    version: typeof version === 'string' && version !== 'latest' ? version : (told ?? null),
-    from: place,
-    sha256: typeof sha256 === 'string' ? sha256 : null,
-  };
-}
-
-export function numberIn(found: unknown, usual: number): number {
-  return typeof found === 'number' ? found : usual;
-}
-
-export function secretIn(found: unknown): SecretReference | null {
-  return typeof found === 'object' && found !== null ? (found as SecretReference) : null;
-}
-
-export function mapIn(found: unknown): Keys {
-  return typeof found === 'object' && found !== null ? (found as Keys) : {};
+export function packageOf({ version = 'latest', from = null, sha256 = null }: WrittenPackage = {}): AgentPackageConfig {
+  const told = from === null ? null : (/-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(from)?.[1] ?? null);
+  return { version: version === 'latest' ? told : version, from, sha256 };
 }
 
 /** The host that would get a credential in clear text; null if none, or only this host. */

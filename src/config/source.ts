@@ -7,8 +7,8 @@ import { dirname, resolve } from 'node:path';
 import { isAlias, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
 import { unreadable } from '../secrets/reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
+import { isMap } from './kinds.ts';
 import { formatPath, type Path, type Place, type Problem, place as placeIn } from './problem.ts';
-import { isMap } from './values.ts';
 
 /** Bytes of the largest file. */
 const largestFile = 1024 * 1024;

@@ -1,8 +1,8 @@
-/** Types of the import: agents, their Compose services, remarks. And helpers to read values of Compose files. */
+/** Types of the import: Compose services, devices, remarks. And helpers to read values of Compose files. */
 import { masked } from '../ci/kit/masked.ts';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
 import { formatSize } from '../config/units.ts';
-import { isMap } from '../config/values.ts';
 
 /** Something that a person should know, with its place. */
 export interface Remark {
@@ -66,30 +66,6 @@ export function filled(keys: Readonly<Record<string, Plain | null>>): PlainMap {
   return Object.fromEntries(
     Object.entries(keys).flatMap(([key, value]) => (value === null || isEmpty(value) ? [] : [[key, value]])),
   );
-}
-
-export interface Agent {
-  /** Its Compose file, relative to the folder that was read. */
-  readonly file: string;
-  readonly line: number;
-  readonly name: string;
-  /** null: not written. */
-  readonly hostname: string | null;
-  /** Number of copies: replicas, or `--spawn`. */
-  readonly times: number;
-  /** File with its token; null if unknown. */
-  readonly tokenFile: string | null;
-  /** Address of the Agent API; null for Buildkite's own. */
-  readonly endpoint: string | null;
-  /** Folder that its image is built from, relative to the folder that was read; null if it is not built. */
-  readonly context: string | null;
-  /** Whether its image has a private key for secrets. */
-  readonly hasSecretsKey: boolean;
-  readonly devices: DeviceClaim;
-  /** Keys of its pool, except `name`, `agents`, `devices` and `service`. */
-  readonly keys: PlainMap;
-  /** Comment above the services of its file. */
-  readonly heading: string;
 }
 
 /** Texts in the order in which people count: 2 before 10. */

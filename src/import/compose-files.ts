@@ -5,24 +5,13 @@
 import { readdirSync, readFileSync, realpathSync, statSync } from 'node:fs';
 import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
-import { isMap } from '../config/values.ts';
 import { attempt, messageOf } from '../errors.ts';
-import { type Agent, byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
-import { readService } from './service.ts';
+import { byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
+import { type Agent, readService } from './service.ts';
 
-interface ComposeFile {
-  /** Relative to the folder that was read. */
-  readonly file: string;
-  readonly services: Readonly<Record<string, unknown>>;
-  /** The whole file. */
-  readonly value: Readonly<Record<string, unknown>>;
-  /** Comment at the top, without its marks. */
-  readonly heading: string;
-  /** Line of a path, or of the last part of it that exists, from 1. */
-  line(path: Path): number;
-}
-
+type ComposeFile = Readonly<NonNullable<ReturnType<typeof readCompose>>>;
 type Written = Service['written'];
 type Warn = (file: string, line: number | null, message: string) => void;
 type Open = (file: string) => ComposeFile | null;
@@ -144,7 +133,7 @@ function textIn(path: string): string | null {
 }
 
 /** A Compose file as values with their lines; null, with a remark, if it is not one. Resolves anchors and merge keys. */
-function readCompose(file: string, text: string | null, warn: Warn): ComposeFile | null {
+function readCompose(file: string, text: string | null, warn: Warn) {
   const no = (line: number | null, why: string): null => {
     warn(file, line, `${why}: nothing from it was carried over`);
     return null;
@@ -166,10 +155,12 @@ function readCompose(file: string, text: string | null, warn: Warn): ComposeFile
     if (services === undefined) return no(1, 'is not a known Compose format: it has no "services"');
     if (!isMap(services)) return no(1, '"services" is not a map');
     const first = isYamlMap(contents) ? contents.items[0]?.key : null;
+    /** Comment at the top, without its marks. */
     const heading = (commentBefore ?? (isScalar(first) ? first.commentBefore : null) ?? '')
       .replaceAll(/^[^\S\n]+|[^\S\n]+$/gm, '')
       .trim();
     const follow = (node: unknown) => (isAlias(node) ? node.resolve(document) : node);
+    /** Line of a path, or of the last part of it that exists, from 1. */
     const line = (path: Path): number => {
       let [at, node]: Place = [contents?.range?.[0] ?? 0, contents];
       for (const step of path) [at, node] = stepInto(node, String(step), follow) ?? [at, null];

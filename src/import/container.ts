@@ -1,7 +1,7 @@
 /** Image, volumes, limits and rights of a Compose service, as keys of a pool. */
 import { posix } from 'node:path';
+import { isMap } from '../config/kinds.ts';
 import { parseDuration } from '../config/units.ts';
-import { isMap } from '../config/values.ts';
 import { parseVolume } from '../config/volumes.ts';
 import {
   inside,

@@ -3,7 +3,7 @@
  * https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html,
  * https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html, https://docs.docker.com/compose/how-tos/gpu-support/
  */
-import { isMap } from '../config/values.ts';
+import { isMap } from '../config/kinds.ts';
 import { type DeviceClaim, inside, listOf, noDevices, numberOf, type Service, textOf, textsOf, type Vendor } from './agent.ts';
 
 /** Variables that choose devices of a vendor; the first that is set counts. */

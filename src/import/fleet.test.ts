@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
 import { loadText, type Tried, tryImport } from '../../test/kit/import.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { plannedAgents } from '../cli/plan-inventory.ts';
+import { plannedAgents } from '../cli/plan.ts';
 import { readRecording } from '../gpu/recording.ts';
 
 const fixture = join(import.meta.dirname, '../../test/fixtures/compose-fleet');

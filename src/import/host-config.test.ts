@@ -2,8 +2,9 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
-import type { Agent, Plain, PlainMap } from './agent.ts';
+import type { Plain, PlainMap } from './agent.ts';
 import { configText, scalar } from './host-config.ts';
+import type { Agent } from './service.ts';
 
 const text = fc.oneof(
   fc.string(),

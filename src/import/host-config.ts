@@ -3,9 +3,10 @@ import { posix } from 'node:path';
 import { isDeepStrictEqual } from 'node:util';
 import { parse } from 'yaml';
 import { buildkite } from '../ci/buildkite/type.ts';
-import { type Agent, type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
+import { type DeviceClaim, isPlainMap, nameFrom, type Plain, type PlainMap, type Remark, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
 import type { Host } from './hosts.ts';
+import type { Agent } from './service.ts';
 
 export interface Pool {
   readonly name: string;

@@ -1,8 +1,9 @@
 /** Groups agents by host. Pure. It is a guess from names and devices, which people see and can override with `--host NAME=GLOB`. */
 import { posix } from 'node:path';
 import { glob } from '../glob.ts';
-import { type Agent, byNumber, unusedName } from './agent.ts';
+import { byNumber, unusedName } from './agent.ts';
 import { claimsOf } from './devices.ts';
+import type { Agent } from './service.ts';
 
 export type HostRule = { readonly name: string; readonly glob: string };
 

@@ -4,15 +4,16 @@
  */
 import type { Environment } from '../config/environment.ts';
 import { interpret } from '../config/interpret.ts';
+import { isMap } from '../config/kinds.ts';
 import { checkConfig } from '../config/load.ts';
 import { place } from '../config/problem.ts';
 import { parseSource } from '../config/source.ts';
-import { isMap } from '../config/values.ts';
-import { type Agent, byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
+import { byNumber, isPlainMap, type PlainMap, type Remark } from './agent.ts';
 import { readComposeFiles } from './compose-files.ts';
 import { claimsOf } from './devices.ts';
 import { configText, type HostConfig, hostConfig, type Pool, shared } from './host-config.ts';
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
+import type { Agent } from './service.ts';
 
 export type Imported = Awaited<ReturnType<typeof importCompose>>;
 

@@ -1,14 +1,25 @@
 /** One service of a Compose file as one agent, with remarks. */
 import { posix } from 'node:path';
+import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
-import { isMap } from '../config/values.ts';
-import type { Agent, Service } from './agent.ts';
-import { filled, inside, listOf, looksSecret, nameFrom, numberOf, pairsOf, soundsSecret, textOf, wordsOf } from './agent.ts';
+import {
+  filled,
+  inside,
+  listOf,
+  looksSecret,
+  nameFrom,
+  numberOf,
+  pairsOf,
+  type Service,
+  soundsSecret,
+  textOf,
+  wordsOf,
+} from './agent.ts';
 import { readImage, readLimits, readMounts } from './container.ts';
 import { deviceVariables, readDevices } from './devices.ts';
 
 /** null for a service that is not an agent. Never throws. `heading`: comment above the services of its file. */
-export function readService(service: Service, heading: string): Agent | null {
+export function readService(service: Service, heading: string) {
   const { file, key, isOnly, written, root, line, warn, note } = service;
   const folder = posix.dirname(file);
   const { env, all, flags: said, cpu } = readEnvironment(service);
@@ -73,20 +84,30 @@ export function readService(service: Service, heading: string): Agent | null {
     ...folders,
   });
   return {
+    /** Relative to the folder that was read. */
     file,
     line: line([]),
     name: flags.name,
+    /** null: not written. */
     hostname,
+    /** Number of copies: replicas, or `--spawn`. */
     times: devices.by === 'all' ? 1 : asked,
+    /** File with its token; null if unknown. */
     tokenFile,
+    /** Address of the Agent API; null for Buildkite's own. */
     endpoint: flags.endpoint,
+    /** Folder that its image is built from, relative to the folder that was read; null if it is not built. */
     context,
+    /** Whether its image has a private key for secrets. */
     hasSecretsKey,
     devices,
+    /** Keys of its pool, except `name`, `agents`, `devices` and `service`. */
     keys,
     heading,
   };
 }
+
+export type Agent = Readonly<NonNullable<ReturnType<typeof readService>>>;
 
 /** The file that is most likely to contain the token. */
 function tokenFileOf(files: readonly string[], folder: string): string | null {

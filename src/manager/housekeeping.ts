@@ -1,5 +1,4 @@
 /** Housekeeping: deletes what nobody will ask for any more, and checks the dates of secrets. */
-import { stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';

@@ -6,11 +6,7 @@ import { fingerprintOf, formatOf, openSecret, type SecretFormat, type SecretOfJo
 import { covers, listPipelines, type PipelinePattern, parsePipeline } from './pipelines.ts';
 import type { Decrypted } from './seed-format.ts';
 
-export interface JobSecrets {
-  readonly opened: readonly { readonly name: string; readonly value: string }[];
-  /** `why`: a whole sentence for the job's log, without any of a value. */
-  readonly refused: readonly { readonly name: string; readonly why: string }[];
-}
+export type JobSecrets = Awaited<ReturnType<typeof openJobSecrets>>;
 
 /** How many variables of one job are decrypted: each old one takes about 50 ms of a core. */
 export const mostSecrets = 100;
@@ -25,7 +21,8 @@ interface Job extends Omit<SecretOfJob, 'name' | 'text'> {
   readonly pins: PinStore;
 }
 
-export async function openJobSecrets(job: Job): Promise<JobSecrets> {
+/** `why`: a whole sentence for the job's log, without any of a value. */
+export async function openJobSecrets(job: Job) {
   const secrets = secretsIn(job.env);
   const found = secrets.map((): Decrypted => tooMany);
   const isCrowded = secrets.filter(({ text }) => formatOf(text) === 'plain-rsa').length > mostPlain;

@@ -11,21 +11,15 @@ export type SecretFormat = 'seed' | 'plain-rsa' | 'sealed';
 /** `why`: the end of a sentence that begins with the variable, without any of its value. */
 export type Opened = Outcome<{ readonly value: string; readonly format: SecretFormat }>;
 
-interface EncryptedVariable {
-  /** The variable without `SECRET_`, as the job gets it. */
-  readonly name: string;
-  readonly variable: string;
-  readonly text: string;
-}
-
 /** Longest encrypted text, in characters: no process could be given a longer one. */
 const longestText = 128 * 1024;
 
 /**
  * Variables that begin with `SECRET_` followed by a name, sorted. The shell scripts that old values come from take those that
- * contain `SECRET_` anywhere and cut off 7 characters, so `MY_SECRET_KEY` became `T_KEY`; onejob ignores those.
+ * contain `SECRET_` anywhere and cut off 7 characters, so `MY_SECRET_KEY` became `T_KEY`; onejob ignores those. `name`: without
+ * `SECRET_`, as the job gets it.
  */
-export function secretsIn(env: Readonly<Record<string, string>>): EncryptedVariable[] {
+export function secretsIn(env: Readonly<Record<string, string>>) {
   return Object.entries(env)
     .filter(([variable]) => variable.startsWith('SECRET_') && variableName.test(variable.slice(7)))
     .map(([variable, text]) => ({ name: variable.slice(7), variable, text: text.trim() }))

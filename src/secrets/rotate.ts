@@ -5,17 +5,6 @@ import type { PipelinePattern } from './pipelines.ts';
 import { looksSealed, parseEnvelope, seal } from './sealed-format.ts';
 import { encryptSeed } from './seed-format.ts';
 
-interface FoundSecret {
-  /** Name of the variable without `SECRET_`. */
-  readonly name: string;
-  /** The encrypted value, possibly damaged. */
-  readonly text: string;
-  /** Its offset in the text. */
-  readonly at: number;
-  /** From 1. */
-  readonly line: number;
-}
-
 /** `SECRET_NAME: "…"`, `SECRET_NAME=…`, `"SECRET_NAME": "…"`, also with an anchor, or with the value on the next line (`>-`). */
 const assigned =
   /(?<![A-Za-z0-9_])SECRET_([A-Za-z_][A-Za-z0-9_]*)["']?[ \t]*[:=][ \t]*(?:&[^\s]+[ \t]+)?(?:[>|][-+0-9]*[ \t]*\r?\n[ \t]*)?["']?([A-Za-z0-9+/=_:;-]+)/g;
@@ -23,8 +12,11 @@ const assigned =
 /** Any damaged value that can be told from a word is longer. */
 const shortest = 64;
 
-/** In the order of the text, without words that are too short for a value. */
-export function secretsInText(text: string): FoundSecret[] {
+/**
+ * In the order of the text, without words that are too short for a value. `name`: of the variable, without `SECRET_`. `text`: the
+ * encrypted value, possibly damaged. `at`: its offset. `line`: from 1.
+ */
+export function secretsInText(text: string) {
   return [...text.matchAll(assigned)].flatMap((match) => {
     const [all, name = '', value = ''] = match;
     if (formatOf(value) === null && !looksSealed(value) && value.length < shortest) return [];
@@ -32,6 +24,8 @@ export function secretsInText(text: string): FoundSecret[] {
     return [{ name, text: value, at, line: text.slice(0, at).split('\n').length }];
   });
 }
+
+type FoundSecret = ReturnType<typeof secretsInText>[number];
 
 /** The new text of one value, or why it stays. */
 export type Replacement = { readonly text: string } | { readonly stays: string };

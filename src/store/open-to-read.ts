@@ -12,17 +12,16 @@ import { migrations } from './migrations.ts';
 import { serviceJobTable } from './service-jobs.ts';
 import { slotTable } from './slots.ts';
 
-export type ReadStore = NonNullable<ReturnType<typeof openToRead>>;
-
 /**
- * null without state. @throws OnejobError E_STATE_CORRUPT, E_STATE_DIR, E_STATE_NEWER, and E_STATE_OLDER until a manager has
+ * Without state an empty one. @throws OnejobError E_STATE_CORRUPT, E_STATE_DIR, E_STATE_NEWER, and E_STATE_OLDER until a manager has
  * migrated it
  */
 export function openToRead(stateDir: string) {
-  return reading(stateDir, (path) => {
-    const db = new DatabaseSync(asItIs(path), { readOnly: true, timeout: 2_000 });
+  return reading(stateDir, (path, isThere) => {
+    const db = new DatabaseSync(isThere ? asItIs(path) : ':memory:', { readOnly: isThere, timeout: 2_000 });
     try {
-      const version = Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0);
+      if (!isThere) for (const statement of migrations.flat()) db.exec(statement);
+      const version = isThere ? Number(db.prepare('PRAGMA user_version').get()?.user_version ?? 0) : migrations.length;
       if (version !== migrations.length) throw wrongVersion('read', path, version);
       const reader = { path, prepare: (sql: string) => db.prepare(sql) };
       return {
@@ -39,12 +38,12 @@ export function openToRead(stateDir: string) {
   });
 }
 
-/** What `read` returns for the database of a state directory; null without one. */
-function reading<T>(stateDir: string, read: (path: string) => T): T | null {
+/** What `read` returns for the database of a state directory. */
+function reading<T>(stateDir: string, read: (path: string, isThere: boolean) => T): T {
   const path = join(stateDir, databaseName);
   try {
     // A forbidden file is an error; only a missing one means no state.
-    return statSync(path, { throwIfNoEntry: false }) === undefined ? null : read(path);
+    return read(path, statSync(path, { throwIfNoEntry: false }) !== undefined);
   } catch (error) {
     throw storeFault('read', path, error);
   }
@@ -66,7 +65,8 @@ type LeftRegistration = z.infer<typeof row>;
  * @throws OnejobError E_STATE_CORRUPT and the like
  */
 export function registrationsLeft(stateDir: string): LeftRegistration[] {
-  const found = reading(stateDir, (path) => {
+  return reading(stateDir, (path, isThere) => {
+    if (!isThere) return [];
     using db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });
     // A version without names never wrote a registration.
     const columns = db.prepare('SELECT name FROM pragma_table_info(?)').all('registrations');
@@ -74,5 +74,4 @@ export function registrationsLeft(stateDir: string): LeftRegistration[] {
     const left = db.prepare("SELECT service, name FROM registrations WHERE state <> 'removed' ORDER BY service, intent_at");
     return left.all().map((found) => row.parse(found));
   });
-  return found ?? [];
 }

@@ -1,9 +1,8 @@
 /** The whole command line over a fake manager, for tests that need real processes: what `main.ts` is without the loop. */
 import { once } from 'node:events';
 import { readFileSync } from 'node:fs';
-import { processContext } from '../../src/cli/process.ts';
 import type { CliContext, DaemonOptions } from '../../src/cli/session.ts';
-import { findPlace } from '../../src/cli/session.ts';
+import { findPlace, processContext } from '../../src/cli/session.ts';
 import { runCli } from '../../src/cli.ts';
 
 async function startDaemon(context: CliContext, options: DaemonOptions): Promise<number> {

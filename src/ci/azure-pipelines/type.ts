@@ -1,13 +1,31 @@
 /** Azure Pipelines as a type of service: what config holds of one. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import type { PoolConfig } from '../../config/config.ts';
-import { clearTextHost, type Keys, mapIn, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
+import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { complete, type Written } from '../../config/key.ts';
+import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
+import { azureKeys, packageKeys, principalKeys } from './schema.ts';
 import { isHostedAzure } from './url.ts';
 
-export type AzureServiceConfig = Readonly<NonNullable<ReturnType<typeof resolve>>>;
+export interface AzureServiceConfig {
+  readonly name: string;
+  readonly type: 'azure-pipelines';
+  /** Of the organisation or collection, without a slash at its end. */
+  readonly url: string;
+  readonly credential: AzureCredential;
+  /**
+   * Who registers an agent: `manager`, onejob, so that no credential enters a sandbox; `in-agent`, the agent's `config.sh`;
+   * `image`, the image's start script; `auto`, `manager` for an image with an agent, else `image`: only the drop-in says that.
+   */
+  readonly registration: 'manager' | 'in-agent' | 'image' | 'auto';
+  /** ms between two looks at the service. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
 
 export type AzureCredential =
   | { readonly kind: 'pat'; readonly token: SecretReference }
@@ -20,18 +38,15 @@ export type AzureCredential =
       readonly authority: string;
     };
 
-export const azureDefaults = { registration: 'manager', poll: 10_000, boot_timeout: 180_000 } as const;
-export const usualAuthority = 'https://login.microsoftonline.com';
-
-/** A file cannot say `auto`: only the drop-in does. */
-const registrations = ['manager', 'in-agent', 'image', 'auto'] as const;
-
 export const azurePipelines: ServiceType<AzureServiceConfig> = {
   type: 'azure-pipelines',
   title: 'Azure Pipelines',
   agent: 'in-image',
   poolKeys: [],
-  defaults: azureDefaults,
+  keys: azureKeys,
+  maps: { principal: principalKeys, agent: packageKeys },
+  needs: ['url', ['token', 'principal']],
+  mapNeeds: { principal: ['tenant', 'client', 'secret'] },
   init: {
     asks: 'organisation, token and pool',
     options: [
@@ -43,38 +58,21 @@ export const azurePipelines: ServiceType<AzureServiceConfig> = {
     hint: 'The token needs the scope "Agent Pools (Read & manage)", and its owner needs the role Administrator in the pool.',
     run: async (...given) => (await import('./init.ts')).initAzure(...given),
   },
-  schema: async () => (await import('./schema.ts')).schema,
-  resolve,
+  resolve(name, written) {
+    const { url, registration, poll: pollEvery, boot_timeout: bootTimeout, agent } = complete(azureKeys, written);
+    const credential = resolveCredential(written);
+    if (url === undefined || credential === null) return null;
+    return { name, type: 'azure-pipelines', url, credential, registration, pollEvery, bootTimeout, agentPackage: packageOf(agent) };
+  },
   secrets: ({ credential }) => [credential.kind === 'pat' ? ['token', credential.token] : ['principal.secret', credential.secret]],
   check: checkAzure,
   checkPool: checkAzurePool,
 };
 
-function resolve(name: string, keys: Keys) {
-  const credential = resolveCredential(keys);
-  if (typeof keys.url !== 'string' || credential === null) return null;
-  return {
-    ...{ name, type: 'azure-pipelines' as const, credential, agentPackage: packageIn(keys.agent) },
-    /** Of the organisation or collection, without a slash at its end. */
-    url: keys.url,
-    /**
-     * Who registers an agent: `manager`, onejob, so that no credential enters a sandbox; `in-agent`, the agent's `config.sh`;
-     * `image`, the image's start script; `auto`, `manager` for an image with an agent, else `image`.
-     */
-    registration: registrations.find((one) => one === keys.registration) ?? azureDefaults.registration,
-    /** ms between two looks at the service. */
-    pollEvery: numberIn(keys.poll, azureDefaults.poll),
-    /** ms until a released agent must be online. */
-    bootTimeout: numberIn(keys.boot_timeout, azureDefaults.boot_timeout),
-  };
-}
-
-function resolveCredential(keys: Keys): AzureCredential | null {
-  const token = secretIn(keys.token);
-  if (token !== null) return { kind: 'pat', token };
-  const { tenant, client, secret: written, authority = usualAuthority } = mapIn(keys.principal);
-  const secret = secretIn(written);
-  if (typeof tenant !== 'string' || typeof client !== 'string' || typeof authority !== 'string' || secret === null) return null;
+function resolveCredential({ token, principal }: Written<typeof azureKeys>): AzureCredential | null {
+  if (token !== undefined) return { kind: 'pat', token };
+  const { tenant, client, secret, authority } = complete(principalKeys, principal);
+  if (tenant === undefined || client === undefined || secret === undefined) return null;
   return { kind: 'principal', tenant, client, secret, authority };
 }
 

@@ -7,12 +7,12 @@ import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createServiceApi, type ServiceApi, type TokenIdentity } from './api.ts';
 import { howManyWait, ofClock, whatIs } from './doctor/doctor.ts';
-import { buildkiteDefaults } from './type.ts';
+import { usualEndpoint } from './schema.ts';
 
 const unseen: Seen = { identity: null, counts: null, lines: [] };
 
 export async function initBuildkite({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
-  const { endpoint: givenEndpoint = buildkiteDefaults.endpoint, queue: givenQueue = null } = flags.own;
+  const { endpoint: givenEndpoint = usualEndpoint, queue: givenQueue = null } = flags.own;
   // Checks options before it asks for a token.
   const endpoint = taken('buildkite', '--endpoint', readEndpoint(givenEndpoint));
   if (givenQueue !== null) taken('buildkite', '--queue', readQueue(givenQueue.trim()));
@@ -60,7 +60,7 @@ export async function initBuildkite({ output, version, context }: Session, flags
     return await frame.finish({
       token,
       ...{ name: 'buildkite', queue },
-      keys: (reference) => ({ token: reference, ...(endpoint !== buildkiteDefaults.endpoint && { endpoint }) }),
+      keys: (reference) => ({ token: reference, ...(endpoint !== usualEndpoint && { endpoint }) }),
       // For repositories with SSH addresses; onejob adds what every checkout needs.
       poolKeys: { image: { base: 'auto', packages: ['openssh-client'] } },
       inPipeline: ['agents:', `  queue: ${inYaml(queue)}`],
@@ -94,7 +94,7 @@ function readQueue(typed: string): Answer<string> {
 
 function readEndpoint(typed: string): Answer<string> {
   const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
-  return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${buildkiteDefaults.endpoint}.` };
+  return good ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${usualEndpoint}.` };
 }
 
 type Seen = Awaited<ReturnType<typeof seeToken>>;

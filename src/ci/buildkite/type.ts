@@ -2,27 +2,46 @@
 import type { Checking } from '../../config/check.ts';
 import { acceptedOutsiders, checkTrust, isOpenProcess } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { clearTextHost, type Keys, numberIn, packageIn, secretIn } from '../../config/service-keys.ts';
+import { complete } from '../../config/key.ts';
+import { clearTextHost, packageOf } from '../../config/service-keys.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
+import { buildkiteKeys, packageKeys, pinnedAgent } from './schema.ts';
 
-export type BuildkiteServiceConfig = Readonly<NonNullable<ReturnType<typeof resolve>>>;
+export interface BuildkiteServiceConfig {
+  readonly name: string;
+  readonly type: 'buildkite';
+  /** Of the Agent API, without a slash at its end. */
+  readonly endpoint: string;
+  /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
+  readonly token: SecretReference;
+  /**
+   * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
+   * service's token, for organisations where nothing can be reserved.
+   */
+  readonly registration: 'manager' | 'in-agent';
+  /** For counts; null: `token`. */
+  readonly metricsToken: SecretReference | null;
+  /** ms between two looks at the counts of the queues. */
+  readonly pollEvery: number;
+  /** ms that the agent in a released sandbox may take to acquire its job. */
+  readonly bootTimeout: number;
+  /** ms that a reserved job may wait for a slot. */
+  readonly holdTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
 
-export const buildkiteDefaults = {
-  endpoint: 'https://agent.buildkite.com/v3',
-  registration: 'manager',
-  poll: 10_000,
-  boot_timeout: 60_000,
-  hold_timeout: 600_000,
-} as const;
-/** Version of the agent that this onejob was tried with. */
-export const pinnedAgent = '3.137.0';
+const onlyWay = 'was removed: onejob now reserves jobs through the Stacks API, with the token of a cluster; remove the line';
 
 export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   type: 'buildkite',
   title: 'Buildkite',
   agent: 'mounted',
   poolKeys: ['trust', 'hooks', 'plugins'],
-  defaults: buildkiteDefaults,
+  keys: buildkiteKeys,
+  maps: { agent: packageKeys },
+  needs: ['token'],
+  removed: { mode: onlyWay, binding: onlyWay },
   init: {
     asks: 'token and queue',
     options: [
@@ -36,8 +55,20 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
     run: async (...given) => (await import('./init.ts')).initBuildkite(...given),
   },
   filterRules: async () => (await import('./agent/filter-rules.ts')).buildkiteRules,
-  schema: async () => (await import('./schema.ts')).schema,
-  resolve,
+  resolve(name, written) {
+    const { token, endpoint, registration, ...keys } = complete(buildkiteKeys, written);
+    if (token === undefined) return null;
+    const agent = packageOf(keys.agent);
+    return {
+      ...{ name, type: 'buildkite', endpoint, token, registration },
+      metricsToken: keys.metrics_token ?? null,
+      pollEvery: keys.poll,
+      bootTimeout: keys.boot_timeout,
+      holdTimeout: keys.hold_timeout,
+      // onejob pins what it downloads; a file of the owner has its own version.
+      agentPackage: agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent,
+    };
+  },
   secrets: ({ token, metricsToken }) => [
     ['token', token],
     ...(metricsToken === null ? [] : [['metrics_token', metricsToken] as const]),
@@ -45,34 +76,6 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
   check: checkBuildkite,
   checkPool: checkBuildkitePool,
 };
-
-function resolve(name: string, keys: Keys) {
-  const token = secretIn(keys.token);
-  if (token === null) return null;
-  const agent = packageIn(keys.agent);
-  // onejob pins what it downloads; a file of the owner has its own version.
-  const agentPackage: AgentPackageConfig = agent.from === null ? { ...agent, version: agent.version ?? pinnedAgent } : agent;
-  return {
-    ...{ name, type: 'buildkite' as const, agentPackage },
-    /** Of the Agent API, without a slash at its end. */
-    endpoint: typeof keys.endpoint === 'string' ? keys.endpoint : buildkiteDefaults.endpoint,
-    /** Of a cluster or organisation. It may take any job there, so it enters no sandbox unless `registration` says so. */
-    token,
-    /**
-     * Who registers an agent: `manager`, onejob, with a token for the one job that it has reserved; `in-agent`, the agent, with the
-     * service's token, for organisations where nothing can be reserved.
-     */
-    registration: keys.registration === 'in-agent' ? ('in-agent' as const) : buildkiteDefaults.registration,
-    /** For counts; null: `token`. */
-    metricsToken: secretIn(keys.metrics_token),
-    /** ms between two looks at the counts of the queues. */
-    pollEvery: numberIn(keys.poll, buildkiteDefaults.poll),
-    /** ms that the agent in a released sandbox may take to acquire its job. */
-    bootTimeout: numberIn(keys.boot_timeout, buildkiteDefaults.boot_timeout),
-    /** ms that a reserved job may wait for a slot. */
-    holdTimeout: numberIn(keys.hold_timeout, buildkiteDefaults.hold_timeout),
-  };
-}
 
 function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
   const { sound, inPool } = checking;

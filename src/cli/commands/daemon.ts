@@ -55,7 +55,7 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     .does(
       (error, _file, flags) => ('inventory' in (flags as object) ? failed() : wrongOrFailed(error)),
       async (session, file: string | undefined, { inventory }: { inventory?: string }) => {
-        if (inventory !== undefined) return (await import('../plan-inventory.ts')).planInventory(session, inventory);
+        if (inventory !== undefined) return (await import('../plan.ts')).planInventory(session, inventory);
         if (file === undefined) return (await import('../plan.ts')).showPlan(session);
         const hint = `See "onejob config check ${file}", or add --inventory to plan for a recorded host.`;
         throw wrongUsage('Cannot plan with FILE: a daemon plans with the config that it loaded.', hint);
@@ -66,7 +66,7 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
   program
     .command('doctor')
     .description('find problems of this host, and say what to do')
-    .does(failed, async (session) => (await import('../plan.ts')).showDoctor(session));
+    .does(failed, async (session) => (await import('../doctor.ts')).showDoctor(session));
 
   for (const [what, description] of [
     ['pause', 'start nothing new until "resume", also after a restart; running jobs continue'],

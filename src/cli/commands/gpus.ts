@@ -34,10 +34,10 @@ Exit codes: 0 all GPUs read and no errors; 1 a finding is an error, or not all G
   gpus.enablePositionalOptions();
   const change = <F>(command: Cli, of: (flags: F, session: Session) => Promise<DeviceChange>) =>
     command.argument(...named).does(failed, async (session, gpu: string, flags: F) => {
-      const { changeDevice } = await import('../devices.ts');
+      const { changeDevice } = await import('../gpus.ts');
       return changeDevice(session, gpu, await of(flags, session));
     });
-  const person = async ({ context }: Session) => (await import('../devices.ts')).personOf(context);
+  const person = async ({ context }: Session) => (await import('../gpus.ts')).personOf(context);
 
   const reserve = gpus
     .command('reserve')
@@ -78,7 +78,7 @@ A card in MIG mode is reserved with all its instances. Reserving it again change
     .argument('[device]', 'its UUID or the beginning of it, or the index or PCI address of a GPU; default: all')
     .option('--limit <n>', `only the newest (default: ${proofsListed})`, integer(1, proofsAtMost))
     .does(failed, async (session, device: string | undefined, { limit = proofsListed }: { limit?: number }) =>
-      (await import('../devices.ts')).listProofs(session, device ?? null, limit),
+      (await import('../gpus.ts')).listProofs(session, device ?? null, limit),
     );
 }
 

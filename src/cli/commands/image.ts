@@ -1,6 +1,6 @@
 /** `image choose`, `build`, `list`, `prune` and `refresh`: their options and help. */
 import { Option } from 'commander';
-import type { ImageFlags } from '../image.ts';
+import type { ImageFlags } from '../images.ts';
 import { type Cli, collect, failed, wrongOrFailed } from './options.ts';
 
 export function addImageCommands(program: Cli): void {
@@ -26,7 +26,7 @@ Examples:
 
 A recording is what "nvidia-smi -q -x" printed, or a folder with that and "nvidia-smi -L".
 Exit codes: 0 with only the image on standard output; 1 if no image fits, with the reason; 2 wrong usage.`)
-    .does(wrongOrFailed, async (session, flags: ImageFlags) => (await import('../image.ts')).showImage(session, flags));
+    .does(wrongOrFailed, async (session, flags: ImageFlags) => (await import('../images.ts')).showImage(session, flags));
 
   image
     .command('build')

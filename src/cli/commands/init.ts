@@ -19,7 +19,7 @@ export function addInitCommands(program: Cli): void {
     .option('--force', 'overwrite the config')
     .after(`\nExample:\n  onejob init own-queue\n\n${ending}`)
     .does(wrongOrFailed, async (session, { force = false }: { force?: boolean }) =>
-      (await import('../init-own-queue.ts')).initOwnQueue(session, { force }),
+      (await import('../init-steps.ts')).initOwnQueue(session, { force }),
     );
 
   for (const service of serviceTypes) if (service.init !== null) addSteps(init, service, service.init);

@@ -1,6 +1,5 @@
 /** `secret keygen`, `encrypt`, `decrypt`, `rotate`, `pins`, `allow` and `forget`: their options and help. */
-import type { EncryptFlags, KeygenFlags, RotateFlags } from '../secret.ts';
-import type { PinFlags } from '../secret-pins.ts';
+import type { EncryptFlags, KeygenFlags, PinFlags, RotateFlags } from '../secret.ts';
 import { type Cli, wrongOrFailed } from './options.ts';
 
 const codes = 'Exit codes: 0; 1 if it failed, with the reason; 2 wrong usage.';
@@ -80,7 +79,7 @@ Exit codes: 0; 1 when a value was left unchanged, with its line and the reason; 
     .command('pins')
     .description('list values in the old format that were used on this host, and which pipelines may use them')
     .after('\nExample:\n  onejob secret pins --json | jq -r .fingerprint')
-    .does(wrongOrFailed, async (session) => (await import('../secret-pins.ts')).listPins(session));
+    .does(wrongOrFailed, async (session) => (await import('../secret.ts')).listPins(session));
 
   secret
     .command('allow')
@@ -96,7 +95,7 @@ Examples:
 
 Takes effect at once, on this host only. ${codes}`)
     .does(wrongOrFailed, async (session, fingerprint: string | undefined, flags: PinFlags) =>
-      (await import('../secret-pins.ts')).allow(session, fingerprint ?? null, flags),
+      (await import('../secret.ts')).allow(session, fingerprint ?? null, flags),
     );
 
   secret
@@ -111,6 +110,6 @@ Example:
 
 This does not remove the only pipeline of a value: "allow" another one first.`)
     .does(wrongOrFailed, async (session, fingerprint: string | undefined, flags: PinFlags) =>
-      (await import('../secret-pins.ts')).forget(session, fingerprint ?? null, flags),
+      (await import('../secret.ts')).forget(session, fingerprint ?? null, flags),
     );
 }

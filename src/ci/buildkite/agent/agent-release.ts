@@ -5,7 +5,7 @@
 import { OnejobError } from '../../../errors.ts';
 import { reasonOf, receiveText } from '../../../images/receive.ts';
 import type { AgentProject } from '../../kit/agent-program.ts';
-import { pinnedAgent } from '../type.ts';
+import { pinnedAgent } from '../schema.ts';
 
 const releases = 'https://github.com/buildkite/agent/releases/download';
 

@@ -1,4 +1,4 @@
-/** `onejob doctor` without a daemon: what keeps a daemon from starting, and what it would run jobs in. */
+/** `onejob doctor`: what the daemon finds or, without one, what keeps it from starting, and what it would run jobs in. */
 import { mkdtemp, rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -7,16 +7,44 @@ import { systemClock } from '../clock.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { checkConfig } from '../config/load.ts';
 import { formatProblem } from '../config/problem.ts';
-import { type OnejobError, toFailure } from '../errors.ts';
+import { hasCode, type OnejobError, toFailure } from '../errors.ts';
 import { fine, problem, warning } from '../finding.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
+import { withDaemon } from './connect.ts';
+import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
+import { hang, plural, printable } from './text.ts';
+
+/** 1 when there is an error among the findings. */
+export async function showDoctor(session: Session): Promise<number> {
+  const { output } = session;
+  const findings = await withDaemon(session, (client) => client.doctor()).catch((error: unknown) => {
+    if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+    return doctorAlone(session, error);
+  });
+  const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
+  const { colors } = output;
+  const marks = { ok: colors.green('ok     '), warning: colors.yellow('warning'), error: colors.red('error  ') };
+  const order = { error: 0, warning: 1, ok: 2 };
+  const width = output.width ?? 100;
+  await output.result(findings, () => {
+    const lines = findings
+      .toSorted((one, other) => order[one.level] - order[other.level])
+      .flatMap(({ level, subject, message, hint }) => {
+        const advice = hint === null ? [] : hang(' '.repeat(9), `-> ${printable(hint)}`, width);
+        return [...hang(`${marks[level]}  `, printable(`${subject}: ${message}`), width), ...advice];
+      });
+    const count = (level: 'error' | 'warning') => plural(findings.filter((each) => each.level === level).length, level);
+    return [...lines, '', `${count('error')}, ${count('warning')}, ${findings.length} checked.`];
+  });
+  return code;
+}
 
 /** ms for all runtimes to answer. */
 const patience = 60_000;
 
 /** `absent`: the error about the missing daemon. */
-export async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
+async function doctorAlone(session: Session, absent: OnejobError): Promise<FindingView[]> {
   const source = configSource(session);
   const { config, errors, warnings } = await checkConfig(source);
   return [

@@ -1,10 +1,10 @@
 /** `docs/configuration.md`, printed from the schema so that it cannot lie. */
 import type { z } from 'zod';
-import { titlesOf } from '../ci/types.ts';
-import { show } from './explain.ts';
-import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
-import type { Described } from './key.ts';
-import { aboutOf } from './values.ts';
+import { titlesOf } from '../src/ci/types.ts';
+import { show } from '../src/config/explain.ts';
+import { nestedKeys, poolFile, serviceSchemas, topFile } from '../src/config/interpret.ts';
+import type { Described } from '../src/config/key.ts';
+import { aboutOf } from '../src/config/kinds.ts';
 
 const head = `# Configuration
 
