@@ -81,11 +81,11 @@ export const buildkiteRules: Rules = {
           return refused(403, `${why}: ${rest}.`);
         }
         if (first === 'steps') {
-          const own = (json: unknown): string | null => {
+          const ofItsBuild = (json: unknown): string | null => {
             const read = stepExport.safeParse(json);
             return read.data?.build_id !== undefined && read.data.build_id === sealed.build ? JSON.stringify(read.data) : null;
           };
-          return { kind: 'whole', body: own, why: 'That step belongs to another build.' };
+          return { kind: 'whole', body: ofItsBuild, why: 'That step belongs to another build.' };
         }
         // The agent drops a chunk for any 4xx, also for one that only asks it to wait (`core/client.go`).
         return what === 'chunks' ? { kind: 'stream', toldAs: (status) => (status === 429 ? 503 : status) } : { kind: 'stream' };
