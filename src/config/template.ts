@@ -47,12 +47,18 @@ export function shortHost(hostname: string): string {
   return label.slice(0, 24).replace(/-+$/, '') || 'host';
 }
 
-/** Agent names by slot. */
+/** Agent names by slot, made once each: every commit asks for one. */
 export function slotNames({ pools, host }: Pick<Config, 'pools' | 'host'>): (key: string) => string {
-  return (key) => {
+  const names = new Map<string, string>();
+  const nameOf = (key: string): string => {
     const at = key.lastIndexOf('/');
     const pool = pools.find((one) => one.name === key.slice(0, at));
     if (pool === undefined) return key.replace('/', '-');
     return expandName(pool.agentName, { host, pool: pool.name, n: Number(key.slice(at + 1)) });
+  };
+  return (key) => {
+    const name = names.get(key) ?? nameOf(key);
+    names.set(key, name);
+    return name;
   };
 }

@@ -3,7 +3,7 @@
  * `AGENT.log.a` and `.b` in turn: when both are full the older one is deleted, and what must stay of it is written to
  * `AGENT.log.kept`. All but the first begin with a `position` record, so their order and the gaps between them are known.
  */
-import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { closeSync, fstatSync, openSync, readSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { codeOf } from '../errors.ts';
 import { type LogPosition, start as origin } from '../runtimes/runtime.ts';
 import { type Counts, isNone, streams } from './gap.ts';
@@ -207,6 +207,8 @@ export function eachRecord(file: number, visit: (head: RecordHead, bytes: Buffer
 
 /** Reads a file if it exists; null if not. */
 function reading<T>(path: string, read: (file: number) => T): T | null {
+  // Usually there are no further parts, and an error costs more than a look.
+  if (statSync(path, { throwIfNoEntry: false }) === undefined) return null;
   let file: number;
   try {
     file = openSync(path, 'r');

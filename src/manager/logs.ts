@@ -50,14 +50,16 @@ export function createLogs(parts: LogParts) {
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
       // It waited, and was cancelled at its service.
       if (job === null) return;
-      const agent = agentsOf(job).find((one) => !read.has(one));
-      if (agent !== undefined) {
+      const fresh = agentsOf(job).filter((one) => !read.has(one));
+      for (const agent of fresh) {
         if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
         read.add(agent);
         yield* ofAgent(agent, how, signal);
-        continue;
       }
-      if (!how.follow || job.state === 'done' || job.state === 'settling') return;
+      if (job.state === 'done' || job.state === 'settling') return;
+      // Meanwhile the job may have ended, or begun again.
+      if (fresh.length > 0) continue;
+      if (!how.follow) return;
       // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
       if (job.about !== null && read.size > 0) return;
       await change(id, signal);
