@@ -111,6 +111,8 @@ describe('changes', () => {
     ['reserve', { for: '4h' }, 'for'],
     ['reserve', { by: 'x'.repeat(65) }, 'by'],
     ['reserve', { until: 1 }, 'until'],
+    ['reserve', [], 'object'],
+    ['reserve', 5, 'object'],
     ['quarantine', {}, 'reason'],
     ['quarantine', { reason: '' }, 'reason'],
   ])('%s with %j is refused', async (act, body, field) => {

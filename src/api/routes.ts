@@ -266,7 +266,10 @@ function deviceRoutes(manager: Manager): Routes {
   const nameOf = (params: unknown) => checked(byName, params, 'path').device;
   const changes = (['reserve', 'quarantine', 'return', 'clear', 'forget'] as const).map((act): [string, Routes[string]] => [
     `POST /v1/devices/:device/${act}`,
-    ({ params, body }) => manager.changeDevice(nameOf(params), checked(schemas.deviceChange, { ...Object(body), act }, 'request')),
+    ({ params, body }) => {
+      const given = checked(z.looseObject({}), body, 'request');
+      return manager.changeDevice(nameOf(params), checked(schemas.deviceChange, { ...given, act }, 'request'));
+    },
   ]);
   return {
     'GET /v1/devices': () => manager.devices(),

@@ -115,7 +115,7 @@ export async function changeDevice(session: Session, name: string, change: Devic
   return exitCodes.ok;
 }
 
-/** Login name of the person at the prompt, also behind `sudo`; null if there is none. */
+/** Login name of the person at the prompt, also under `sudo`; null if it is unknown. */
 export function personOf({ variables }: CliContext): string | null {
   const user = attempt(() => userInfo());
   return user && ((user.uid === 0 ? variables.SUDO_USER : undefined) || user.username || null);

@@ -20,6 +20,8 @@ export interface FakeStacks extends Stacks {
   paused: boolean;
   /** Thrown instead of an answer; null: it answers. */
   failing: OnejobError | null;
+  /** It answers a question for waiting jobs with 403. */
+  refusesLists: boolean;
   /** The next reservation is made, and its answer lost. */
   losesAnswer: boolean;
 }
@@ -37,6 +39,7 @@ export function fakeStacks(): FakeStacks {
     calls: [],
     paused: false,
     failing: null,
+    refusesLists: false,
     losesAnswer: false,
     add(id, env, more = {}) {
       const job = { id, env, priority: 0, rules: ['queue=default'], state: 'scheduled', detail: null, notes: [], ...more };
@@ -55,6 +58,7 @@ export function fakeStacks(): FakeStacks {
     async scheduled(stack, _queue, { limit, after }) {
       said('list');
       if (!known.has(stack)) throw new OnejobError('E_CI_DENIED', 'Cannot list: answered 404.');
+      if (stacks.refusesLists) throw new OnejobError('E_CI_DENIED', 'Cannot list: answered 403.');
       const waiting = [...jobs.values()].filter(({ state }) => state === 'scheduled');
       const from = after === null ? 0 : Number(after);
       const next = from + limit < waiting.length ? String(from + limit) : null;

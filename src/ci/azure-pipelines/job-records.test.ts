@@ -116,6 +116,23 @@ it('adds what its build says to what a job has become meanwhile', async () => {
   expect(one.store.serviceJobs.get('azure-7')).toMatchObject({ state: 'done', result: 'succeeded', repository: 'acme/app' });
 });
 
+it('keeps what one look has found of a build when another look at it fails later', async () => {
+  const found = build.parse({ id: 3, repository: { id: 'r', name: 'acme/app' } });
+  const late = Promise.withResolvers<Build | null>();
+  const answers = [late.promise, Promise.resolve(found)];
+  const builds = createBuilds({ build: () => answers.shift() ?? Promise.resolve(null) });
+  const request = jobRequest.parse({
+    requestId: 7,
+    receiveTime: '2030-01-01T00:00:00Z',
+    scopeId: 'p',
+    owner: { id: 3, name: '1' },
+  });
+  const first = builds.of(request, patient);
+  expect(await builds.of(request, patient)).toBe(found);
+  late.reject(new Error('cut off'));
+  expect([await first, builds.known(request)]).toEqual([found, found]);
+});
+
 it('takes a job for over that the service no longer lists when its agent is gone', async () => {
   const world = await open();
   const one = world.manager();

@@ -293,6 +293,9 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
         signal.throwIfAborted();
         // The build is only for people: its job runs anyway.
         if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
+        const now = read.get(key);
+        // Another look at the same build has found it meanwhile.
+        if (now?.left === 0) return now.build;
         left -= 1;
       }
       read.set(key, { build, left });

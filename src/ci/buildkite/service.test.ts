@@ -390,6 +390,22 @@ describe('a manager', () => {
     expect(one.stacks.known.size).toBe(1);
   });
 
+  it('asks about running jobs all the same when the service refuses one of its other calls', async () => {
+    await using one = await ready();
+    one.stacks.add('job-1', trustedEnv);
+    await one.pass(1_500);
+    take(one, 'job-1');
+    await one.service.register(one.context('a1', 'job-1'), patient);
+    one.stacks.refusesLists = true;
+    await one.pass(12_000);
+    one.stacks.refusesLists = false;
+    const lists = one.stacks.calls.filter((call) => call === 'list').length;
+    const states = one.stacks.calls.filter((call) => call === 'states job-1').length;
+    await one.pass(20_000);
+    expect(one.stacks.calls.filter((call) => call === 'list')).toHaveLength(lists);
+    expect(one.stacks.calls.filter((call) => call === 'states job-1').length).toBeGreaterThan(states);
+  });
+
   it('waits longer each time that the list cannot be had, and says so the second time', async () => {
     await using one = await ready();
     await one.pass(1_500);

@@ -21,6 +21,12 @@ export class JobIndex {
     return [...this.#jobs.values()];
   }
 
+  /** Whether a workspace belongs to one of them. */
+  hasWorkspace(workspace: string): boolean {
+    for (const { request } of this.#jobs.values()) if (request.workspace === workspace) return true;
+    return false;
+  }
+
   head(pool: string): Job | null {
     const first = this.#waiting.get(pool)?.head() ?? null;
     return first === null ? null : this.get(first.id);

@@ -47,7 +47,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const pools = new Map(options.pools.map((pool) => [pool.name, pool]));
   const spool = openSpool(store.dir);
   const index = new JobIndex(isHeld);
-  const workspaces = createWorkspaces(spool, (workspace) => workspacesInUse().has(workspace));
+  const workspaces = createWorkspaces(spool, (workspace) => index.hasWorkspace(workspace));
   const settle = createSettle({
     ...{ clock, spool, artifactLimit, annotate },
     triesOf: (id) => index.get(id)?.progress.settling ?? { failed: 0, killed: 0 },
@@ -55,7 +55,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
   });
   /** Aborted to stop waiting for a job's artifacts. */
   const givingUp = new Map<string, AbortController>();
-  const prune = createPrune(store, spool, workspacesInUse);
+  const prune = createPrune(store, spool, (workspace) => index.hasWorkspace(workspace));
 
   for (const job of store.jobs.open()) index.put(job);
   index.commit();
@@ -65,10 +65,6 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const teller = createTeller(index, view, over);
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
-
-  function workspacesInUse(): ReadonlySet<string | null> {
-    return new Set(index.all().map(({ request }) => request.workspace));
-  }
 
   function over({ id, request }: Job): void {
     index.forget(id);

@@ -64,6 +64,20 @@ it('lets other work run between small pieces of what it deletes', async () => {
   expect(new Set(turns.slice(0, 9)).size).toBe(9);
 });
 
+it('deletes the rest when an agent’s own log cannot be deleted', async () => {
+  store.transaction({ durable: false }, () => {
+    for (const agent of ['a1', 'a2']) {
+      store.history.made({ agent, pool: 'p', slot: 'p/1', name: 'x', madeAt: 1 });
+      store.history.ended(agent, null, 2);
+    }
+    store.serviceJobs.save(serviceJob('gone'), 1);
+  });
+  // A folder is not deleted as a file.
+  mkdirSync(join(store.dir, 'diag', 'a1.tar'), { recursive: true });
+  await queue.prune(1_000_000, 1).catch(() => {});
+  expect([store.history.get('a1'), store.history.get('a2'), store.serviceJobs.get('gone')]).toEqual([null, null, null]);
+});
+
 it('looks through the folder of logs at the start, and then once an hour', async () => {
   const start = Date.now();
   const first = oldLog('lost-1', start - 10_000);

@@ -17,8 +17,8 @@ const sweepEvery = 60 * 60_000;
 /** Rows per commit, so that commits of the loop do not wait long. */
 const batch = 100;
 
-/** `inUse`: workspaces of unfinished jobs. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
-export function createPrune(store: Store, spool: Spool, inUse: () => ReadonlySet<string | null>) {
+/** `isTaken`: the workspace belongs to an unfinished job. What it returns takes the wall clock, ms since the epoch, and how long to keep, ms. */
+export function createPrune(store: Store, spool: Spool, isTaken: (workspace: string) => boolean) {
   let swept: number | null = null;
   return async (now: number, keepMs: number): Promise<void> => {
     const before = now - keepMs;
@@ -34,20 +34,20 @@ export function createPrune(store: Store, spool: Spool, inUse: () => ReadonlySet
       (limit) => overBefore(store, before, limit),
       async (agent) => {
         output.delete(agent);
-        await rm(agentLogsPath(store.dir, agent), { force: true });
+        // The sweep tries it again; one that cannot be deleted must not keep the rest.
+        await rm(agentLogsPath(store.dir, agent), { force: true }).catch(() => {});
       },
       (agent) => store.history.remove(agent),
     );
-    // Also after the clock was set back.
-    if (swept === null || Math.abs(now - swept) >= sweepEvery) {
-      swept = now;
-      for (const folder of [logs, join(store.dir, agentLogsFolder)]) await sweepLogs(folder, before, agentsIn(store));
-    }
     store.transaction({ durable: false }, () => {
       store.registrations.prune(before);
       store.serviceJobs.prune(before);
     });
-    await spool.sweepWorkspaces(now - workspaceWait, inUse());
+    await spool.sweepWorkspaces(now - workspaceWait, isTaken);
+    // Also after the clock was set back.
+    if (swept !== null && Math.abs(now - swept) < sweepEvery) return;
+    swept = now;
+    for (const folder of [logs, join(store.dir, agentLogsFolder)]) await sweepLogs(folder, before, agentsIn(store));
   };
 
   async function inBatches(

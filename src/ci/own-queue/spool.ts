@@ -47,13 +47,13 @@ export function openSpool(dir: string) {
     },
     hasWorkspace: (id: string) => isId(id) && existsSync(workspacePath(id)),
     openWorkspace: (id: string): Readable => createReadStream(workspacePath(id), { highWaterMark: 256 * 1024 }),
-    /** Deletes workspaces without a job that were last written before `time`. */
-    async sweepWorkspaces(time: number, inUse: ReadonlySet<string | null>): Promise<void> {
+    /** Deletes workspaces without a job that were last written before `time`. `isTaken` is asked right before each. */
+    async sweepWorkspaces(time: number, isTaken: (workspace: string) => boolean): Promise<void> {
       for (const name of await readdir(workspaces)) {
         const id = name.slice(0, -'.tar'.length);
-        if (!name.endsWith('.tar') || inUse.has(id)) continue;
+        if (!name.endsWith('.tar')) continue;
         const path = join(workspaces, name);
-        if ((await stat(path)).mtimeMs < time) await rm(path, { force: true });
+        if ((await stat(path)).mtimeMs < time && !isTaken(id)) await rm(path, { force: true });
       }
     },
     deleteWorkspace: (id: string) => rm(workspacePath(id), { force: true }),

@@ -51,7 +51,7 @@ function trouble(code: string, message: string, hint: string): AmdReading {
 }
 
 /** Keys of a card that only amd-smi prints. */
-const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'process_list', 'hip_uuid', 'vbios'];
+const parts = ['bdf', 'asic', 'bus', 'vram', 'board', 'mem_usage', 'ecc', 'hip_uuid', 'vbios'];
 
 /**
  * The cards of a JSON value that `amd-smi list`, `static` or `metric` printed; null when it is something else. Each has a part;

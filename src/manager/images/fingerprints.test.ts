@@ -29,11 +29,13 @@ interface Options {
   readonly recipe?: { readonly base: string; readonly packages: readonly string[] };
   /** Whether sandboxes are made from images; default true. */
   readonly images?: boolean;
+  /** Whether its service mounts a program into every sandbox; default false. */
+  readonly equips?: boolean;
   /** An adopted standby, made from this. */
   readonly standby?: string;
 }
 
-function loop({ count = 1, auto = false, recipe, standby, images: hasImages = true }: Options) {
+function loop({ count = 1, auto = false, recipe, standby, images: hasImages = true, equips = false }: Options) {
   const devices = { ...oneDevice, count };
   const config = {
     ...{ name: 'gpu', service: 'own', devices, standby: true, standbyMaxAge: 1e9, stopGrace: 0 },
@@ -53,6 +55,7 @@ function loop({ count = 1, auto = false, recipe, standby, images: hasImages = tr
   const service = {
     capabilities: { binds: 'late' },
     jobs: { next: () => null, committed() {}, record() {} },
+    ...(equips && { equip: (one: Recipe) => one }),
   } as unknown as CiService;
   const clock: Clock = { now: () => 0, wall: () => 0, after: () => () => {} };
   const log = { info() {}, warn() {}, error() {} };
@@ -176,6 +179,12 @@ test('a runtime without images is asked again only when the driver has changed',
   await it.settle();
   await it.refresh();
   expect(it.asked).toHaveLength(2);
+});
+
+test('a runtime without images is asked each time where the service mounts a program, which may not be there at first', async () => {
+  const it = loop({ images: false, equips: true, count: 0 });
+  for (let times = 0; times < 3; times++) await it.refresh();
+  expect(it.asked).toHaveLength(3);
 });
 
 describe('an image that could not be had', () => {

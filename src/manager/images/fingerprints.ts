@@ -128,8 +128,8 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     for (const { key } of reconciler.slots) {
       // One slot is enough where all recipes are the same.
       if (!(pool.isPerSlot || key.endsWith('/1')) || reconciler.poolOf(key) !== pool) continue;
-      // Without images, what a sandbox is made from changes only with the driver, and then it is forgotten first.
-      if (!pool.runtime.capabilities.images && pool.knows(key)) continue;
+      // Without images and an agent to mount, it changes only with the driver, and is forgotten then.
+      if (!pool.runtime.capabilities.images && pool.service.equip === undefined && pool.knows(key)) continue;
       const recipe = recipeNow(pool, nameOf(key));
       const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
       signal.throwIfAborted();

@@ -27,6 +27,8 @@ export function watchQueue(
   const pools = shared.pools.filter((pool) => pool.queue === queue);
   /** ms between two extensions of reservations. */
   const keepEvery = (expiry * 1000) / 4;
+  /** The service refused a call, so it may not know the stack any more. Others go on until this is found out at the next turn. */
+  let isDoubted = false;
   let isTakenUp = false;
   let [asked, kept, notBefore] = [Number.NEGATIVE_INFINITY, clock.now(), Number.NEGATIVE_INFINITY];
   let crowd = new Map<JobId, number>();
@@ -105,6 +107,10 @@ export function watchQueue(
   }
 
   async function turn(): Promise<void> {
+    if (isDoubted) {
+      isDoubted = isTakenUp = false;
+      entry.doubt();
+    }
     if (!entry.isKnown) {
       isTakenUp = false;
       await entry.register(queue, signal).catch((error: unknown) => {
@@ -127,7 +133,7 @@ export function watchQueue(
   function failed(error: unknown, failures: number): number {
     const { message, retry, code } = toFailure(error);
     // The stack may be gone, or another installation may have it: register it again.
-    if (code === 'E_CI_DENIED') entry.doubt();
+    if (code === 'E_CI_DENIED') isDoubted = true;
     // A single failure is not an outage.
     if (!retry || failures > 1) say(message);
     return retry ? 0 : longest;
@@ -138,7 +144,7 @@ export function watchQueue(
   const due = (): number | null => {
     if (!shared.isReady() || !reservations.knowsSlots) return null;
     const keep = reservations.has(queue) ? kept + keepEvery : Number.POSITIVE_INFINITY;
-    return Math.max(notBefore, entry.isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
+    return Math.max(notBefore, !isDoubted && entry.isKnown && isTakenUp ? Math.min(nextAsk(), keep) : notBefore);
   };
 
   return takeTurns({ due, turn, failed, longest }, shared);

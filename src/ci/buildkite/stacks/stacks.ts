@@ -194,9 +194,9 @@ export function createStackEntry(
     get isKnown() {
       return isKnown;
     },
-    /** The service may no longer know it. */
+    /** The service may no longer know it. Who is registering it finds out. */
     doubt(): void {
-      isKnown = false;
+      if (registering === null) isKnown = false;
     },
     /**
      * Registers it once for all who ask; with one queue it may list any of its cluster. @throws OnejobError E_CI_*, or the reason of
