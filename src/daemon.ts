@@ -16,6 +16,7 @@ import { tellStop } from './manager/loop/shutdown.ts';
 import { createSecretPins } from './manager/services/secret-pins.ts';
 import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
+import { notifyReady } from './system/notify.ts';
 
 /** Runs a manager until it has stopped. Returns the exit code. */
 export async function runDaemon(options: DaemonOptions, env: Environment, { onSignal, onHangup }: ProcessControl): Promise<number> {
@@ -74,6 +75,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, { onSi
   log.info('onejob is up', { version, pid: process.pid, socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
   await host.start();
+  await using _ready = notifyReady(env, clock, log);
   const how = await host.finish();
   log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return 0;

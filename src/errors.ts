@@ -45,6 +45,7 @@ export const errorCodes = {
   E_LOG_UNKNOWN: 'user',
   E_USAGE: 'user',
   E_INIT_FILE: 'user',
+  E_SERVICE: 'user',
   E_IMPORT: 'user',
   E_WORKSPACE_TOO_LARGE: 'user',
   E_STATE_FULL: 'external',

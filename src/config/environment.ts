@@ -54,7 +54,13 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     /** A folder with a `sys`, `proc`, `kmsg` and `locks` of its own: for onejob's own tests, see CONTRIBUTING. */
     hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
+    /** systemd's, when it started this process and waits for its messages; `watchdog` in ms, null when there is none. */
+    serviceManager: readServiceManager(get('NOTIFY_SOCKET'), get('WATCHDOG_USEC')),
   });
+}
+
+function readServiceManager(socket: string | null, watchdog: string | null) {
+  return socket === null ? null : { socket, watchdog: Number(watchdog) > 0 ? Number(watchdog) / 1000 : null };
 }
 
 /** `name`: what `{host}` stands for. `memory`: bytes. */

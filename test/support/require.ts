@@ -31,6 +31,8 @@ export interface Machine {
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
+  /** A machine of its own with systemd: systemd-nspawn and debootstrap. */
+  readonly nspawn: string | null;
   /** The real buildkite-agent, built before the tests. The only thing that CI may lack, and only where there is no Go. */
   readonly buildkiteAgent: string | null;
 }
@@ -64,6 +66,7 @@ export async function lookAtMachine(): Promise<Machine> {
     openssl: found('openssl'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+    nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
     buildkiteAgent: lacksAgent(),
   };
 }

@@ -1,0 +1,102 @@
+/**
+ * Makes the archives of a release: onejob with production dependencies and its own Node, for each processor, with a bill of materials
+ * (CycloneDX) and checksums. From the commit that is checked out, so the same commit gives the same files.
+ *
+ *     npm run release [-- --out DIR] [--arch x64 --arch arm64]
+ */
+import { execFileSync } from 'node:child_process';
+import { createHash } from 'node:crypto';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { basename, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+
+const sums = createRequire(import.meta.url)('./node-sums.cjs') as Readonly<Record<string, string>>;
+const root = join(import.meta.dirname, '..');
+const usage = 'npm run release [-- --out DIR] [--arch x64] [--arch arm64]';
+
+const { values } = parseArgs({
+  options: {
+    out: { type: 'string', default: 'release' },
+    arch: { type: 'string', multiple: true, default: Object.keys(sums) },
+    help: { type: 'boolean', default: false },
+  },
+});
+if (values.help) {
+  console.log(usage);
+  process.exit(0);
+}
+const strange = values.arch.find((one) => sums[one] === undefined);
+if (strange !== undefined) {
+  console.error(
+    `Cannot make a release for "${strange}": the checksum of its Node is unknown. Known: ${Object.keys(sums).join(', ')}.`,
+  );
+  process.exit(2);
+}
+
+function run(command: string, args: readonly string[], cwd: string): string {
+  return execFileSync(command, args, { cwd, encoding: 'utf8', maxBuffer: 2 ** 28, stdio: ['ignore', 'pipe', 'inherit'] });
+}
+
+function sha256(file: string): string {
+  return createHash('sha256').update(readFileSync(file)).digest('hex');
+}
+
+const out = resolve(values.out);
+const work = mkdtempSync(join(tmpdir(), 'onejob-release-'));
+try {
+  mkdirSync(out, { recursive: true });
+  console.log('Packing');
+  run('npm', ['pack', '--silent', '--pack-destination', work], root);
+  const tarball = readdirSync(work).find((name) => name.endsWith('.tgz')) ?? '';
+  run('tar', ['-xzf', tarball], work);
+  const app = join(work, 'package');
+  cpSync(join(root, 'install.sh'), join(app, 'install.sh'));
+  cpSync(join(root, 'package-lock.json'), join(app, 'package-lock.json'));
+  // Without scripts: what npm packs here is written in JavaScript only.
+  run('npm', ['ci', '--omit=dev', '--ignore-scripts', '--no-audit', '--no-fund', '--silent'], app);
+  const about = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+    version: string;
+    devDependencies: Record<string, string>;
+  };
+  const node = about.devDependencies.node ?? '';
+  const materials = JSON.parse(run('npm', ['sbom', '--omit=dev', '--sbom-format=cyclonedx', '--package-lock-only'], app));
+  rmSync(join(app, 'package-lock.json'));
+  const committed = run('git', ['log', '-1', '--format=%ct'], root).trim();
+  const made: string[] = [];
+  for (const arch of values.arch) {
+    const name = `onejob-${about.version}-linux-${arch}`;
+    console.log(`Making ${name}`);
+    const folder = join(work, name);
+    cpSync(app, folder, { recursive: true });
+    run('npm', ['pack', '--silent', '--pack-destination', work, `node-linux-${arch}@${node}`], work);
+    mkdirSync(join(work, `node-${arch}`));
+    run('tar', ['-xzf', `node-linux-${arch}-${node}.tgz`, '-C', `node-${arch}`], work);
+    const binary = join(work, `node-${arch}`, 'package', 'bin', 'node');
+    if (sha256(binary) !== sums[arch]) throw new Error(`Node ${node} for ${arch} is not the one that scripts/node-sums.cjs names`);
+    mkdirSync(join(folder, 'node_modules', 'node', 'bin'), { recursive: true });
+    cpSync(binary, join(folder, 'node_modules', 'node', 'bin', 'node'));
+    const license = join(work, `node-${arch}`, 'package', 'LICENSE');
+    if (existsSync(license)) cpSync(license, join(folder, 'node_modules', 'node', 'LICENSE'));
+    writeFileSync(join(folder, 'platform'), `linux-${arch}\n`);
+    const runtime = {
+      ...{ type: 'application', name: 'node', version: node, purl: `pkg:npm/node-linux-${arch}@${node}` },
+      hashes: [{ alg: 'SHA-256', content: sums[arch] }],
+    };
+    const sbom = { ...materials, components: [...materials.components, runtime] };
+    // npm writes a random number and the time; the same release is to have the same list.
+    delete sbom.serialNumber;
+    sbom.metadata.timestamp = new Date(Number(committed) * 1000).toISOString();
+    writeFileSync(join(folder, 'sbom.cdx.json'), `${JSON.stringify(sbom, null, 2)}\n`);
+    cpSync(join(folder, 'sbom.cdx.json'), join(out, `${name}.cdx.json`));
+    const archive = join(out, `${name}.tar.gz`);
+    const plain = ['--sort=name', `--mtime=@${committed}`, '--owner=0', '--group=0', '--numeric-owner', '--mode=u+rwX,go+rX,go-w'];
+    run('tar', [...plain, '-I', 'gzip -n', '-cf', archive, name], work);
+    made.push(archive, join(out, `${name}.cdx.json`));
+  }
+  writeFileSync(join(out, 'SHA256SUMS'), made.map((file) => `${sha256(file)}  ${basename(file)}\n`).join(''));
+  console.log(`Made ${[...made.map((file) => basename(file)), 'SHA256SUMS'].join(', ')} in ${out}`);
+} finally {
+  rmSync(work, { recursive: true, force: true });
+}

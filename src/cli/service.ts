@@ -1,0 +1,262 @@
+/**
+ * `onejob service`: the unit of systemd that runs the daemon, and the versions that are installed. `install.sh` of a release puts
+ * each version into a folder of its own; the link `current` names the one that runs, `previous` the one before it.
+ */
+import { createHash } from 'node:crypto';
+import { existsSync, readFileSync, readlinkSync } from 'node:fs';
+import { mkdir, mkdtemp, readdir, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { basename, dirname, join, resolve } from 'node:path';
+import { attempt, OnejobError } from '../errors.ts';
+import { quoted } from '../quoted.ts';
+import { run } from '../system/run.ts';
+import { exitCodes } from './exit.ts';
+import type { Session } from './session.ts';
+
+interface Flags {
+  readonly user?: boolean;
+}
+
+/** ms that systemctl may take; a start waits until the daemon is ready, a stop for what `down --leave` waits for. */
+const patience = 180_000;
+
+const problem = (message: string, hint?: string) => new OnejobError('E_SERVICE', message, { hint });
+
+/** Where this onejob is, and what its unit is called. */
+function installation({ context }: Session, { user = false }: Flags) {
+  const { environment } = context;
+  const root = join(import.meta.dirname, '..', '..');
+  const versions = dirname(root);
+  const linked = (name: string) => attempt(() => readlinkSync(join(versions, name)));
+  const isRelease = linked('current') !== null;
+  const folder = user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system';
+  return {
+    ...{ root, user, isRelease, versions, linked },
+    /** The same path for every version, so that the unit outlives an upgrade. */
+    program: join(isRelease ? join(versions, 'current') : root, 'bin', 'onejob'),
+    unit: join(folder, 'onejob.service'),
+    systemctl: async (...args: string[]) => {
+      const words = [...(user ? ['--user'] : []), ...args];
+      const ended = await run('systemctl', words, { timeout: patience });
+      const said = ended.code === 'ENOENT' ? 'systemctl is not installed' : ended.stderr.trim() || `it ended with ${ended.code}`;
+      return { stdout: ended.stdout.toString(), failure: ended.error === null ? null : `systemctl ${words.join(' ')}: ${said}` };
+    },
+  };
+}
+
+type Installation = ReturnType<typeof installation>;
+
+/** The unit. Devices, kernel modules and namespaces stay open, because jobs need them and inherit what a unit closes. */
+function unitText({ program, user }: Installation): string {
+  const path = `${dirname(process.execPath)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
+  const hardening = `
+StateDirectory=onejob
+StateDirectoryMode=0700
+RuntimeDirectory=onejob
+RuntimeDirectoryMode=0755
+RuntimeDirectoryPreserve=yes
+ProtectSystem=full
+ProtectHostname=yes
+RestrictRealtime=yes
+LockPersonality=yes
+CapabilityBoundingSet=~CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_MODULE CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_WAKE_ALARM CAP_LINUX_IMMUTABLE CAP_SYS_PACCT CAP_BLOCK_SUSPEND`;
+  return `# Written by "onejob service install". Put changes into a drop-in: systemctl ${user ? '--user ' : ''}edit onejob
+[Unit]
+Description=onejob, fresh single-use CI agents
+${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.service podman.socket\n'}StartLimitIntervalSec=0
+
+[Service]
+Type=notify
+NotifyAccess=all
+Environment=PATH=${path}
+ExecStart=${program} up
+# Jobs continue, and the next daemon adopts their agents.
+ExecStop=${program} down --leave
+KillMode=process
+Restart=on-failure
+RestartSec=5s
+TimeoutStartSec=2min
+TimeoutStopSec=1min
+WatchdogSec=3min
+OOMPolicy=continue
+TasksMax=infinity
+LimitCORE=0
+UMask=0077
+NoNewPrivileges=yes${user ? '' : hardening}
+
+[Install]
+WantedBy=${user ? 'default.target' : 'multi-user.target'}
+`;
+}
+
+export async function installService(session: Session, flags: Flags & { readonly print?: boolean }): Promise<number> {
+  const here = installation(session, flags);
+  const { output, context } = session;
+  const text = unitText(here);
+  if (flags.print === true) {
+    await output.result({ path: here.unit, unit: text }, () => [text.trimEnd()]);
+    return exitCodes.ok;
+  }
+  if (existsSync(join(here.root, 'src', 'main.ts'))) {
+    const hint = 'Make a release with "npm run release" and install that, or start the daemon with "onejob up".';
+    throw problem(`Cannot install a service from ${here.root}: it is a clone, which changes under a running daemon.`, hint);
+  }
+  needRoot(session, here, 'install');
+  await mkdir(dirname(here.unit), { recursive: true });
+  await writeFile(here.unit, text);
+  // Without it, systemd ends a user's services when the last session of the user closes.
+  const lingering = here.user ? await run('loginctl', ['enable-linger']) : null;
+  if (lingering !== null && lingering.error !== null) {
+    const user = context.environment.uid;
+    output.say(
+      `the service will stop when you log out: "loginctl enable-linger" failed (${lingering.stderr.trim()}); as root, type "loginctl enable-linger ${user}"`,
+    );
+  }
+  await must(here.systemctl('daemon-reload'));
+  await must(here.systemctl('enable', 'onejob'));
+  await start(session, here);
+  await output.result({ installed: here.unit }, () => [`Installed ${here.unit}, and started the daemon.`]);
+  return exitCodes.ok;
+}
+
+export async function uninstallService(session: Session, flags: Flags): Promise<number> {
+  const here = installation(session, flags);
+  if (!existsSync(here.unit)) throw problem(`There is no service to remove: ${here.unit} does not exist.`);
+  needRoot(session, here, 'uninstall');
+  await must(here.systemctl('disable', '--now', 'onejob'));
+  await rm(here.unit);
+  await must(here.systemctl('daemon-reload'));
+  await session.output.result({ uninstalled: here.unit }, () => [
+    `Stopped the daemon and removed ${here.unit}. Running jobs continue until they end; "onejob up" adopts them.`,
+  ]);
+  return exitCodes.ok;
+}
+
+export async function serviceStatus(session: Session, flags: Flags): Promise<number> {
+  const here = installation(session, flags);
+  const keys = 'ActiveState,SubState,UnitFileState,MainPID,NRestarts,ActiveEnterTimestamp,StatusText';
+  const { stdout, failure } = await here.systemctl('show', 'onejob', `--property=${keys}`);
+  if (failure !== null) throw problem(`Cannot ask systemd for the service: ${failure}.`);
+  const found = new Map(stdout.split('\n').map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]));
+  const get = (key: string) => found.get(key) || null;
+  const [active, previous] = [get('ActiveState') === 'active', here.linked('previous')];
+  const unit = existsSync(here.unit) ? here.unit : null;
+  const state = { unit, active, state: `${get('ActiveState')} (${get('SubState')})`, enabled: get('UnitFileState') === 'enabled' };
+  const more = { pid: Number(get('MainPID')) || null, restarts: Number(get('NRestarts')), since: get('ActiveEnterTimestamp') };
+  const version = here.linked('current') ?? session.version;
+  await session.output.result({ ...state, ...more, version, previous }, () => [
+    unit === null ? 'not installed: type "onejob service install"' : `${state.state}${active ? ` since ${more.since}` : ''}`,
+    ...(unit === null ? [] : [`unit      ${unit}${state.enabled ? '' : ' (not enabled at boot)'}`]),
+    ...(active ? [`process   ${more.pid}, restarted ${more.restarts} times`] : []),
+    `version   ${version}${previous === null ? '' : `, previous ${previous}`}`,
+  ]);
+  return active ? exitCodes.ok : exitCodes.failed;
+}
+
+export async function upgradeService(session: Session, archive: string | null, flags: Flags): Promise<number> {
+  const here = installation(session, flags);
+  needRoot(session, here, 'upgrade');
+  const before = here.linked('current');
+  if (archive !== null) await installRelease(session, here, resolve(session.context.cwd, archive));
+  const after = here.linked('current') ?? session.version;
+  await restartOr(session, here, before === after ? null : before);
+  await session.output.result({ upgraded: after, previous: before }, () => [`The daemon runs version ${after} now.`]);
+  return exitCodes.ok;
+}
+
+export async function rollBackService(session: Session, flags: Flags): Promise<number> {
+  const here = installation(session, flags);
+  const [now, back] = [here.linked('current'), here.linked('previous')];
+  if (now === null || back === null || !existsSync(join(here.versions, back)))
+    throw problem(`Cannot roll back: no previous version is installed in ${here.versions}.`);
+  needRoot(session, here, 'rollback');
+  await makeCurrent(here, back, now);
+  await restartOr(session, here, now);
+  await session.output.result({ upgraded: back, previous: now }, () => [`The daemon runs version ${back} again.`]);
+  return exitCodes.ok;
+}
+
+/** Unpacks a release next to the installed ones, so that nothing that runs changes, and runs its installer. */
+async function installRelease({ output }: Session, { isRelease, versions, user }: Installation, archive: string): Promise<void> {
+  if (!isRelease) {
+    const hint = 'Upgrade with what installed it (such as "npm install --global"), then type "onejob service upgrade".';
+    throw problem('Cannot install an archive: this onejob was not installed by install.sh of a release.', hint);
+  }
+  const sums = attempt(() => readFileSync(join(dirname(archive), 'SHA256SUMS'), 'utf8'));
+  const line = sums?.split('\n').find((one) => one.endsWith(`  ${basename(archive)}`));
+  const bytes = attempt(() => readFileSync(archive));
+  if (bytes === null) throw problem(`Cannot read ${archive}.`);
+  const sum = createHash('sha256').update(bytes).digest('hex');
+  if (line !== undefined && !line.startsWith(sum))
+    throw problem(`${archive} is not the archive that SHA256SUMS next to it names: its sha256 is ${sum}.`);
+  if (line === undefined) output.say(`${archive} was not checked: there is no SHA256SUMS next to it that names it`);
+  const work = await mkdtemp(join(versions, '.unpacked-'));
+  try {
+    output.progress(`unpacking ${basename(archive)}`);
+    const unpacked = await run('tar', ['-xzf', archive, '-C', work, '--no-same-owner']);
+    const [folder] = await readdir(work);
+    if (unpacked.error !== null || folder === undefined || !existsSync(join(work, folder, 'install.sh')))
+      throw problem(`${archive} is not a release of onejob. ${unpacked.stderr.trim()}`.trim());
+    const installed = await run('sh', [join(work, folder, 'install.sh'), ...(user ? ['--user'] : []), '--versions', versions]);
+    if (installed.error !== null) throw problem(`Failed to install ${archive}: ${installed.stderr.trim()}.`);
+  } finally {
+    output.progress(null);
+    await rm(work, { recursive: true, force: true });
+  }
+}
+
+/** Restarts the daemon. If that fails, `back` is started again, unless it is null. */
+async function restartOr(session: Session, here: Installation, back: string | null): Promise<void> {
+  try {
+    await start(session, here);
+  } catch (error) {
+    const failed = here.linked('current');
+    if (back === null || failed === null) throw error;
+    await makeCurrent(here, back, failed);
+    await start(session, here);
+    const reason = error instanceof Error ? error.message : String(error);
+    throw problem(`Version ${failed} did not start, so the daemon runs ${back} again. ${reason}`);
+  }
+}
+
+/** Each link is replaced in one step. */
+async function makeCurrent({ versions }: Installation, current: string, previous: string): Promise<void> {
+  for (const [name, target] of Object.entries({ previous, current })) {
+    const made = join(versions, `.${name}.new`);
+    await rm(made, { force: true });
+    await symlink(target, made);
+    await rename(made, join(versions, name));
+  }
+}
+
+/** Starts or restarts the daemon, and waits until it is ready. @throws OnejobError E_SERVICE with its last words */
+async function start({ output }: Session, here: Installation): Promise<void> {
+  output.progress('waiting until the daemon is ready');
+  const { failure } = await here.systemctl('restart', 'onejob');
+  output.progress(null);
+  if (failure === null) return;
+  // Otherwise systemd would try again every few seconds.
+  await here.systemctl('stop', 'onejob');
+  const { stdout } = await run('journalctl', [
+    ...(here.user ? ['--user'] : []),
+    '-u',
+    'onejob',
+    '-n',
+    '5',
+    '-o',
+    'cat',
+    '--no-pager',
+  ]);
+  throw problem(`The daemon did not start. Its last messages:\n${stdout.toString().trim()}`, 'See "journalctl -u onejob".');
+}
+
+async function must(asked: ReturnType<Installation['systemctl']>): Promise<void> {
+  const { failure } = await asked;
+  if (failure !== null)
+    throw problem(`${failure}.`, 'The service needs a running systemd; without one, start "onejob up" by hand.');
+}
+
+function needRoot({ context }: Session, { user, unit }: Installation, what: string): void {
+  if (user || context.environment.uid === 0) return;
+  const hint = `Type "sudo onejob service ${what}", or add --user for a service of your own.`;
+  throw problem(`Only root may change ${quoted(unit)}.`, hint);
+}

@@ -1,0 +1,39 @@
+/**
+ * Tells the service manager what the daemon is doing. Node has no datagram sockets of the unix family, so systemd's own
+ * `systemd-notify` sends the message; a unit needs `NotifyAccess=all` for that.
+ * https://www.freedesktop.org/software/systemd/man/latest/sd_notify.html
+ */
+import type { Environment } from '../config/environment.ts';
+import { type Clock, every } from '../core/clock.ts';
+import type { Log } from '../log.ts';
+import { run } from './run.ts';
+
+/** ms that one message may take. */
+const patience = 10_000;
+
+/** Says that the daemon is ready, and feeds the watchdog until it is disposed; then says that it is stopping. Never fails. */
+export function notifyReady({ serviceManager, path }: Environment, clock: Clock, log: Log): AsyncDisposable {
+  if (serviceManager === null) return { async [Symbol.asyncDispose]() {} };
+  const { socket, watchdog } = serviceManager;
+  const tell = async (...words: string[]): Promise<void> => {
+    const { error } = await run('systemd-notify', words, { env: { PATH: path, NOTIFY_SOCKET: socket }, timeout: patience });
+    if (error !== null) log.warn('failed to notify the service manager', { message: words.join(' '), error });
+  };
+  void tell('--ready', `MAINPID=${process.pid}`);
+  // Half of the time, as sd_watchdog_enabled(3) recommends.
+  const stop =
+    watchdog === null
+      ? null
+      : every(
+          clock,
+          watchdog / 2,
+          () => tell('WATCHDOG=1'),
+          () => {},
+        );
+  return {
+    async [Symbol.asyncDispose]() {
+      stop?.();
+      await tell('STOPPING=1');
+    },
+  };
+}

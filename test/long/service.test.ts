@@ -1,0 +1,192 @@
+/** A release on a machine with systemd and without Node: from `install.sh` to `service uninstall`, with jobs that go on. */
+import { execFileSync } from 'node:child_process';
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Child } from '../support/child.ts';
+import { type Guest, guest } from '../support/guest.ts';
+import { lacks } from '../support/require.ts';
+
+const root = join(import.meta.dirname, '..', '..');
+const config = 'pools: { build: { agents: 2, runtime: process } }\n';
+const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
+const arch = process.arch;
+const nameOf = (of: string): string => `onejob-${of}-linux-${arch}`;
+
+let work: string;
+
+/** A release as another version, changed by `change`, with its checksum. */
+function variant(of: string, change: (folder: string) => void = () => {}): void {
+  const folder = join(work, nameOf(of));
+  cpSync(join(work, nameOf(version)), folder, { recursive: true });
+  const about = join(folder, 'package.json');
+  writeFileSync(about, readFileSync(about, 'utf8').replace(`"version": "${version}"`, `"version": "${of}"`));
+  change(folder);
+  execFileSync('tar', ['-C', work, '-czf', join(work, 'release', `${nameOf(of)}.tar.gz`), nameOf(of)]);
+}
+
+beforeAll(() => {
+  if (lacks('nspawn')) return;
+  work = mkdtempSync(join(tmpdir(), 'onejob-service-'));
+  const out = join(work, 'release');
+  execFileSync(process.execPath, [join(root, 'scripts/release.ts'), '--out', out, '--arch', arch], { cwd: root, stdio: 'ignore' });
+  execFileSync('sha256sum', ['--check', '--quiet', 'SHA256SUMS'], { cwd: out });
+  execFileSync('tar', ['-C', work, '-xzf', join(out, `${nameOf(version)}.tar.gz`)]);
+  variant('9.0.0');
+  variant('9.0.1', (folder) => writeFileSync(join(folder, 'dist/main.js'), "throw new Error('made to fail')\n"));
+  execFileSync('sh', ['-c', 'sha256sum *.tar.gz *.json >SHA256SUMS'], { cwd: out });
+}, 300_000);
+
+afterAll(() => rmSync(work, { recursive: true, force: true }));
+
+/** A machine with the archives in /root, and version `version` installed, for root. */
+async function machine(): Promise<Guest> {
+  const there = await guest();
+  cpSync(join(work, 'release'), join(there.root, 'root'), { recursive: true });
+  await there.sh(`tar -xzf ${nameOf(version)}.tar.gz && ${nameOf(version)}/install.sh`);
+  mkdirSync(join(there.root, 'etc/onejob'), { recursive: true });
+  writeFileSync(join(there.root, 'etc/onejob/config.yml'), config);
+  return there;
+}
+
+/** A job that ends with 7 once `go` exists in the guest's /tmp. */
+async function hold({ start }: Guest, go: string): Promise<Child> {
+  const job = start(
+    `onejob run --no-workspace -- sh -c 'echo begun; until [ -e /tmp/${go} ]; do sleep 0.1; done; echo over; exit 7'`,
+  );
+  await job.says(/begun/);
+  return job;
+}
+
+async function letGo({ sh }: Guest, job: Child, go: string): Promise<void> {
+  await sh(`touch /tmp/${go}`);
+  expect(await job.ended).toMatchObject({ code: 7, stdout: 'begun\nover\n' });
+}
+
+const status = async ({ sh }: Guest, flags = ''): Promise<Record<string, unknown>> =>
+  JSON.parse(await sh(`onejob service status --json ${flags}`));
+
+describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and without Node', () => {
+  test('is installed: the command, its man page and completions, the group, the unit, a daemon that is ready', async () => {
+    await using there = await machine();
+    const { sh } = there;
+    await sh('node --version', { code: 127 });
+    expect(await sh('onejob --version')).toBe(`${version}\n`);
+    expect(await sh('stat -c "%a %U %G" /etc/onejob')).toBe('750 root onejob\n');
+    expect(await sh('man onejob | cat')).toMatch(/service install/);
+    expect(await sh('. /usr/local/share/bash-completion/completions/onejob; complete -p onejob', { code: 127 })).toContain(
+      'complete',
+    );
+    expect(await sh('onejob service status', { code: 1 })).toContain('not installed');
+    expect(await sh('onejob service install')).toContain('started the daemon');
+    await sh('systemd-analyze verify /etc/systemd/system/onejob.service');
+    // 10 is a unit without any limit. Devices, namespaces and users are what jobs need.
+    await sh('systemd-analyze security --threshold=90 onejob >/dev/null');
+    expect(await status(there)).toMatchObject({ active: true, enabled: true, restarts: 0, version, previous: null });
+    expect(await sh('onejob run --no-workspace -- echo hello')).toBe('hello\n');
+    expect(await sh('onejob doctor --json', { code: 0 })).not.toContain('"level":"error"');
+    // Again, over what is there.
+    await sh(`${nameOf(version)}/install.sh && onejob service install`);
+    expect(await status(there)).toMatchObject({ active: true, version, previous: null });
+  }, 120_000);
+
+  test('a daemon that is killed, hangs, or is restarted disturbs no job', async () => {
+    await using there = await machine();
+    const { sh } = there;
+    mkdirSync(join(there.root, 'etc/systemd/system/onejob.service.d'), { recursive: true });
+    writeFileSync(join(there.root, 'etc/systemd/system/onejob.service.d/fast.conf'), '[Service]\nRestartSec=0\nWatchdogSec=4s\n');
+    await sh('onejob service install');
+    const job = await hold(there, 'go');
+    const first = (await status(there)).pid;
+    await sh('systemctl kill --kill-whom=main --signal=KILL onejob');
+    await expect
+      .poll(async () => JSON.parse(await sh('onejob service status --json || true')).restarts, { timeout: 30_000 })
+      .toBe(1);
+    await expect.poll(async () => (await sh('onejob service status >/dev/null; echo $?')).trim(), { timeout: 30_000 }).toBe('0');
+    const second = (await status(there)).pid;
+    expect(second).not.toBe(first);
+    await sh('systemctl kill --kill-whom=main --signal=STOP onejob');
+    await expect
+      .poll(async () => JSON.parse(await sh('onejob service status --json || true')).restarts, { timeout: 60_000 })
+      .toBe(2);
+    await expect.poll(async () => (await sh('onejob service status >/dev/null; echo $?')).trim(), { timeout: 30_000 }).toBe('0');
+    await sh('systemctl restart onejob');
+    await letGo(there, job, 'go');
+    // A daemon that was told to end stays down.
+    await sh('onejob down');
+    expect(JSON.parse(await sh('onejob service status --json', { code: 1 }))).toMatchObject({ active: false });
+  }, 180_000);
+
+  test('is upgraded and rolled back under a job; a release that does not start, or is not the right one, changes nothing', async () => {
+    await using there = await machine();
+    const { sh } = there;
+    await sh('onejob service install');
+    expect(await sh('onejob service rollback', { code: 1 })).toContain('no previous version');
+    const job = await hold(there, 'go');
+    expect(await sh(`onejob service upgrade ${nameOf('9.0.0')}.tar.gz`)).toBe('The daemon runs version 9.0.0 now.\n');
+    expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });
+    expect(await sh(`onejob service upgrade ${nameOf('9.0.1')}.tar.gz`, { code: 1 })).toMatch(
+      /Version 9\.0\.1 did not start, so the daemon runs 9\.0\.0 again.*made to fail/s,
+    );
+    expect(await status(there)).toMatchObject({ active: true, version: '9.0.0' });
+    await sh(`echo more >>${nameOf('9.0.1')}.tar.gz`);
+    expect(await sh(`onejob service upgrade ${nameOf('9.0.1')}.tar.gz`, { code: 1 })).toContain('SHA256SUMS');
+    await sh('mkdir apart; echo nothing >apart/x.tar.gz');
+    expect(await sh('onejob service upgrade apart/x.tar.gz', { code: 1 })).toContain('is not a release of onejob');
+    expect(await sh('onejob service upgrade missing.tar.gz', { code: 1 })).toContain('Cannot read');
+    expect(await sh('ls -A /opt/onejob | grep "^[.]" || true')).toBe('');
+    await sh(`onejob service upgrade ${nameOf(version)}.tar.gz`);
+    await sh('onejob service rollback');
+    expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });
+    await letGo(there, job, 'go');
+  }, 180_000);
+
+  test('says in one sentence that the state is of a newer version, and rolls back to the version that can read it', async () => {
+    await using there = await machine();
+    const { sh } = there;
+    await sh('onejob service install');
+    await sh(`onejob service upgrade ${nameOf('9.0.0')}.tar.gz`);
+    const store = "new (require('node:sqlite').DatabaseSync)(process.argv[1])";
+    const node = `/opt/onejob/current/node_modules/node/bin/node -e "${store}.exec('PRAGMA user_version = 1000000')" /var/lib/onejob/onejob.db`;
+    await sh(`onejob down && ${node}`);
+    const said = await sh('onejob service rollback', { code: 1 });
+    expect(said).toMatch(/newer/);
+  }, 120_000);
+
+  test('is uninstalled: the unit is gone, and a running job continues', async () => {
+    await using there = await machine();
+    const { sh } = there;
+    await sh('onejob service install');
+    const job = await hold(there, 'go');
+    expect(await sh('onejob service uninstall')).toContain('Running jobs continue');
+    await sh('systemctl cat onejob', { code: 1 });
+    expect(await sh('onejob service uninstall', { code: 1 })).toContain('There is no service to remove');
+    expect(job.running).toBe(true);
+    const again = there.start('onejob up');
+    await again.says(/onejob is up/);
+    await letGo(there, job, 'go');
+    await sh('onejob down');
+    await again.ended;
+  }, 120_000);
+
+  test('is installed by a user for themselves, and stays when they log out', async () => {
+    await using there = await guest();
+    const { sh } = there;
+    await sh('useradd --create-home --shell /bin/sh ci && loginctl enable-linger ci');
+    cpSync(join(work, 'release'), join(there.root, 'home/ci'), { recursive: true });
+    const mine = { user: 'ci' };
+    await sh(`tar -xzf ${nameOf(version)}.tar.gz && ${nameOf(version)}/install.sh --user`, mine);
+    await sh('mkdir -p .config/onejob', mine);
+    writeFileSync(join(there.root, 'home/ci/.config/onejob/config.yml'), config);
+    const onejob = '.local/bin/onejob';
+    expect(await sh(`${onejob} service install`, { ...mine, code: 1 })).toContain('sudo onejob service install');
+    await sh(`${onejob} service install --user`, mine);
+    await sh('systemd-analyze --user verify .config/systemd/user/onejob.service', mine);
+    expect(JSON.parse(await sh(`${onejob} service status --user --json`, mine))).toMatchObject({ active: true, enabled: true });
+    expect(await sh(`${onejob} run --no-workspace -- echo hello`, mine)).toBe('hello\n');
+    await sh(`${onejob} service upgrade --user ${nameOf('9.0.0')}.tar.gz`, mine);
+    expect(JSON.parse(await sh(`${onejob} service status --user --json`, mine))).toMatchObject({ version: '9.0.0' });
+    await sh(`${onejob} service uninstall --user`, mine);
+  }, 120_000);
+});

@@ -1,0 +1,105 @@
+/**
+ * A machine with a real systemd and without Node, in systemd-nspawn: for what `onejob service` and `install.sh` do. It has processes,
+ * files and a network of its own, and boots in about a second. Its root is made once, and kept for the next run.
+ *
+ *     node test/support/guest.ts    makes that root now
+ */
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
+import { once } from 'node:events';
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+import { type Child, startChild } from './child.ts';
+
+/** The number is of what is in it: another one makes it anew. */
+const kept = join(tmpdir(), 'onejob-ci-cache', 'systemd-1.tar');
+const packages = 'systemd,systemd-sysv,dbus,dbus-user-session,libpam-systemd,bubblewrap,man-db';
+
+export interface Guest extends AsyncDisposable {
+  /** Where its files are on this machine. */
+  readonly root: string;
+  /** Starts `script` with `sh`, as root or as another user. */
+  start(script: string, user?: string): Child;
+  /** Runs it to its end, and returns its standard output. @throws Error with all output when it exits with another code than `code` */
+  sh(script: string, options?: { readonly user?: string; readonly code?: number }): Promise<string>;
+}
+
+function makeRoot(): void {
+  if (existsSync(kept)) return;
+  mkdirSync(join(kept, '..'), { recursive: true, mode: 0o700 });
+  const work = mkdtempSync(join(tmpdir(), 'onejob-guest-'));
+  try {
+    const suite = /VERSION_CODENAME=(\S+)/.exec(readFileSync('/etc/os-release', 'utf8'))?.[1] ?? 'stable';
+    const wanted = ['--format', '$(REPO_URI)', 'Created-By: Packages', 'Component: main', `Codename: ${suite}`];
+    const [mirror = ''] = execFileSync('apt-get', ['indextargets', ...wanted], { encoding: 'utf8' }).split('\n');
+    const made = spawnSync('debootstrap', ['--variant=minbase', `--include=${packages}`, suite, join(work, 'root'), mirror], {
+      encoding: 'utf8',
+    });
+    if (made.status !== 0) throw new Error(`debootstrap ended with ${made.status}: ${made.stdout.slice(-2_000)}${made.stderr}`);
+    rmSync(join(work, 'root/var/cache/apt/archives'), { recursive: true });
+    execFileSync('tar', ['-C', join(work, 'root'), '-cf', `${kept}.${process.pid}`, '.']);
+    renameSync(`${kept}.${process.pid}`, kept);
+  } finally {
+    rmSync(work, { recursive: true, force: true });
+  }
+}
+
+export async function guest(): Promise<Guest> {
+  makeRoot();
+  const root = mkdtempSync(join(tmpdir(), 'oj-guest-'));
+  execFileSync('tar', ['-C', root, '-xf', kept]);
+  const how = ['--register=no', '--keep-unit', '--private-network', '--boot', '--console=pipe', '--quiet'];
+  const machine = spawn('systemd-nspawn', ['-D', root, ...how], { stdio: ['ignore', 'pipe', 'pipe'] });
+  let said = '';
+  for (const stream of [machine.stdout, machine.stderr])
+    stream.on('data', (text) => {
+      said = (said + text).slice(-4_000);
+    });
+  const over = once(machine, 'exit');
+
+  const leader = (): number | null => {
+    const found = spawnSync('pgrep', ['-P', String(machine.pid)], { encoding: 'utf8' }).stdout.trim();
+    return found === '' ? null : Number(found.split('\n')[0]);
+  };
+  const variables = (home: string, uid: number) => [
+    ...['PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin', `HOME=${home}`, 'LANG=C.UTF-8', 'NO_COLOR=1'],
+    `XDG_RUNTIME_DIR=/run/user/${uid}`,
+  ];
+  const start: Guest['start'] = (script, user) => {
+    const inside = ['-t', String(leader()), '-m', '-p', '-u', '-i', '-n', '-r', '-w', '--'];
+    const entry =
+      user === undefined ? null : new RegExp(`^${user}:x:(\\d+):(\\d+):`, 'm').exec(readFileSync(join(root, 'etc/passwd'), 'utf8'));
+    const [, uid = '0', gid = '0'] = entry ?? [];
+    const home = user === undefined ? '/root' : `/home/${user}`;
+    const as = user === undefined ? [] : ['setpriv', `--reuid=${uid}`, `--regid=${gid}`, '--init-groups'];
+    const words = [...inside, ...as, 'env', '-i', ...variables(home, Number(uid)), 'sh', '-c', `cd; ${script}`];
+    return startChild('nsenter', words, { cwd: '/', env: { PATH: process.env.PATH } });
+  };
+  const sh: Guest['sh'] = async (script, { user, code = 0 } = {}) => {
+    const ended = await start(script, user).ended;
+    if (ended.code === code) return ended.stdout + (code === 0 ? '' : ended.stderr);
+    throw new Error(`"${script}" ended with ${ended.code}:\n${ended.stdout}${ended.stderr}`);
+  };
+  try {
+    for (let state = ''; !/^(running|degraded)/.test(state); await sleep(50)) {
+      if (machine.exitCode !== null) throw new Error(`systemd-nspawn ended with ${machine.exitCode}:\n${said}`);
+      state = leader() === null ? '' : (await start('systemctl is-system-running 2>&1').ended).stdout;
+    }
+  } catch (error) {
+    await end();
+    throw error;
+  }
+
+  async function end(): Promise<void> {
+    // systemd-nspawn then switches the machine off, as by its button.
+    machine.kill('SIGTERM');
+    const hurry = setTimeout(() => machine.kill('SIGKILL'), 20_000);
+    if (machine.exitCode === null && machine.signalCode === null) await over;
+    clearTimeout(hurry);
+    rmSync(root, { recursive: true, force: true });
+  }
+  return { root, start, sh, [Symbol.asyncDispose]: end };
+}
+
+if (import.meta.main) makeRoot();
