@@ -61,9 +61,10 @@ export async function runDaemon(options: DaemonOptions, env: Environment, { onSi
   parts.defer(() => store.listens(null));
 
   let signals = 0;
+  const { onStop = config.onStop } = options;
   const stop = (): void => {
-    tellStop(host.loop.reconciler.slots, config.onStop, signals++ === 0, log);
-    host.shutdown.signal(config.onStop);
+    tellStop(host.loop.reconciler.slots, onStop, signals++ === 0, log);
+    host.shutdown.signal(onStop);
   };
   parts.defer(onSignal(stop));
   parts.defer(

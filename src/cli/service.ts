@@ -16,7 +16,7 @@ interface Flags {
   readonly user?: boolean;
 }
 
-/** ms that systemctl may take; a start waits until the daemon is ready, a stop for what `down --leave` waits for. */
+/** ms that systemctl may take; a start waits until the daemon is ready, a stop until it has left its agents. */
 const patience = 180_000;
 
 const problem = (message: string, hint?: string) => new OnejobError('E_SERVICE', message, { hint });
@@ -68,9 +68,8 @@ ${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.s
 Type=notify
 NotifyAccess=all
 Environment=PATH=${path}
-ExecStart=${program} up
-# Jobs continue, and the next daemon adopts their agents.
-ExecStop=${program} down --leave
+# A stop leaves running jobs to the next daemon, which adopts their agents.
+ExecStart=${program} up --on-stop leave
 KillMode=process
 Restart=on-failure
 RestartSec=5s
@@ -236,16 +235,8 @@ async function start({ output }: Session, here: Installation): Promise<void> {
   if (failure === null) return;
   // Otherwise systemd would try again every few seconds.
   await here.systemctl('stop', 'onejob');
-  const { stdout } = await run('journalctl', [
-    ...(here.user ? ['--user'] : []),
-    '-u',
-    'onejob',
-    '-n',
-    '5',
-    '-o',
-    'cat',
-    '--no-pager',
-  ]);
+  const words = ['-t', 'onejob', '-n', '12', '-o', 'cat', '--no-pager'];
+  const { stdout } = await run('journalctl', here.user ? ['--user', ...words] : words);
   throw problem(`The daemon did not start. Its last messages:\n${stdout.toString().trim()}`, 'See "journalctl -u onejob".');
 }
 

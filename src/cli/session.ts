@@ -2,6 +2,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
+import type { DownRequest } from '../api/schema.ts';
 import { type Environment, readEnvironment } from '../config/environment.ts';
 import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
@@ -15,6 +16,8 @@ export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?:
 export interface DaemonOptions extends Flags {
   /** No standbys; ends by itself when its last job and client are gone. */
   readonly temporary: boolean;
+  /** Overrides `on_stop` of the config. */
+  readonly onStop?: DownRequest['how'];
   readonly version: string;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];

@@ -1,13 +1,12 @@
 /** `onejob up`: the daemon, in the foreground. Logs text to a terminal, otherwise JSON lines. */
-import type { Instead } from '../config/load.ts';
 import { createLog } from '../log.ts';
 import { colorWanted } from './output.ts';
-import type { Session } from './session.ts';
+import type { DaemonOptions, Session } from './session.ts';
 import { flow } from './text.ts';
 
 export function up(
   { context, flags, version, output }: Session,
-  options: { readonly temporary: boolean; readonly instead?: Instead },
+  options: Pick<DaemonOptions, 'temporary' | 'onStop' | 'instead'>,
 ): Promise<number> {
   const { stdout } = context;
   const isTerminal = stdout.isTTY === true;

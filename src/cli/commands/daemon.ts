@@ -1,6 +1,7 @@
 /** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
 import { Option } from 'commander';
 import { wrongUsage } from '../exit.ts';
+import type { DaemonOptions } from '../session.ts';
 import type { StatusFlags } from '../status.ts';
 import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 
@@ -8,9 +9,11 @@ export function addDaemonCommands(program: Cli): void {
   program
     .command('up')
     .description('run the daemon of this host in the foreground')
+    .addOption(new Option('--on-stop <how>', 'what a signal does with running jobs').choices(['end', 'drain', 'leave']))
     .addOption(new Option('--temporary').hideHelp())
-    .does(failed, async (session, { temporary = false }: { temporary?: boolean }) =>
-      (await import('../up.ts')).up(session, { temporary }),
+    .after('\nWithout --on-stop, "on_stop" in the config decides.')
+    .does(failed, async (session, { temporary = false, ...more }: Pick<DaemonOptions, 'onStop'> & { temporary?: boolean }) =>
+      (await import('../up.ts')).up(session, { temporary, ...more }),
     );
 
   program
