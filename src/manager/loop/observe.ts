@@ -180,6 +180,7 @@ export function createObserver(parts: ObserveParts) {
         if (isOrphan(sandbox)) await removeOrphan(runtime, sandbox);
         else if (sandbox.state.kind === 'exited') void exited(sandbox.agent, sandbox.state.exit);
       }
+      reconciler.catchUp(runtime.name);
       await fingerprints.refresh(runtime, signal);
       await checkDisk(runtime, signal);
     } catch (error) {

@@ -115,6 +115,26 @@ test('a deadline that passes while commits fail waits, once, and does not spin',
   expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', signal: 'TERM', why: 'timeout' });
 });
 
+test.each(['ended in time', 'still runs'])(
+  'a time limit that passes while the runtime is away decides nothing: a job that %s',
+  (was) => {
+    const it = world();
+    it.goOn();
+    it.submit(false);
+    it.goOn();
+    it.loop.away('sim', 'The Engine is away.');
+    it.advance(60_000);
+    expect(it.loop.slot('pool/1')?.agent.kind).toBe('busy');
+    it.loop.back('sim');
+    if (was === 'ended in time') it.exit(0, 7);
+    it.deliverAll();
+    it.loop.catchUp('sim');
+    it.advance(1);
+    if (was === 'ended in time') expect(it.jobs.get('j1')?.results).toEqual([{ kind: 'code', code: 7 }]);
+    else expect(it.loop.slot('pool/1')?.agent).toMatchObject({ kind: 'ending', why: 'timeout' });
+  },
+);
+
 test('an empty slot takes over its pool’s current runtime', () => {
   const it = world();
   it.loop.close();

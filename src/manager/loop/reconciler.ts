@@ -177,6 +177,11 @@ export class Reconciler {
     }
   }
 
+  /** Time limits that passed while a runtime was away apply to what still runs. */
+  catchUp(runtime: string): void {
+    for (const slot of this.#slots.values()) if (slot.runtime === runtime) this.#armDeadline(slot);
+  }
+
   /** The next intent for a slot, for people. */
   intentOf(key: string): Intent | null {
     const slot = this.#slots.get(key);
@@ -281,6 +286,8 @@ export class Reconciler {
 
   #armDeadline(slot: Slot): void {
     this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
+      // It may have ended in time, and nobody can end it now: `catchUp` decides once its runtime has said.
+      if (this.poolOf(slot.key).away !== null && this.#slots.get(slot.key)?.agent.kind === 'busy') return;
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
       // A timer may fire a moment too early, and is limited to 24 days, so a remaining deadline is armed again. While commits
