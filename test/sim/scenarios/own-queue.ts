@@ -109,6 +109,18 @@ export const ownQueue: readonly Scenario[] = [
     seeds: 12,
   },
   {
+    name: 'backlog',
+    about: 'Many jobs wait for one agent, and some that wait are cancelled; nothing restarts, so nothing is repaired that way.',
+    config: one,
+    hours: 0.3,
+    happens: [
+      { ...job, count: 60, within: [0, 0.05] },
+      { what: 'cancel', count: 20, pick: [0, 1_000], within: [0.05, 0.1] },
+    ],
+    atLeast: { jobs: 60, cancelled: 8 },
+    seeds: 3,
+  },
+  {
     name: 'outages',
     about: 'The Engine is away for an hour, or for moments, at every phase of jobs.',
     config: three,
