@@ -1,14 +1,17 @@
 import { join } from 'node:path';
 import { createClient } from './api/client.ts';
+import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
-import { configChange, howToApply } from './config/changed.ts';
+import { configChange, howToApply, howToFix } from './config/changed.ts';
+import { differences } from './config/difference.ts';
 import type { Environment } from './config/environment.ts';
-import { loadConfig } from './config/load.ts';
+import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
+import { OnejobError, toFailure } from './errors.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
 import { storedSlots } from './manager/loop/restore-slots.ts';
@@ -18,12 +21,61 @@ import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 import { notifyReady } from './system/notify.ts';
 
-/** Runs a manager until it has stopped. Returns the exit code. */
-export async function runDaemon(options: DaemonOptions, env: Environment, { onSignal, onHangup }: ProcessControl): Promise<number> {
+/** Runs a manager until it has stopped, and another one whenever the config is applied again. Returns the exit code. */
+export async function runDaemon(options: DaemonOptions, env: Environment, control: ProcessControl): Promise<number> {
+  const { log } = options;
+  const load = () => loadConfig({ flags: options, env, instead: options.instead });
+  await using ending = new AsyncDisposableStack();
+  // A hangup ends a process that does not handle it, and may come while no manager is there.
+  let hangups = 0;
+  let hangup = (): void => void hangups++;
+  ending.defer(control.onHangup(() => hangup()));
+  let isUp = false;
+  let current = await load();
+  let proven: Loaded | null = null;
+  for (;;) {
+    try {
+      const next = await runManager(current, options, env, control, {
+        load,
+        up(onHangup) {
+          proven = null;
+          hangup = onHangup;
+          if (hangups > 0) hangup();
+          hangups = 0;
+          if (!isUp) ending.use(notifyReady(env, clock, log));
+          isUp = true;
+        },
+      });
+      if (next === null) return 0;
+      [proven, current] = [current, next];
+      hangup = () => void hangups++;
+    } catch (error) {
+      if (proven === null) throw error;
+      const hint = 'onejob runs with the config that it had before';
+      log.error('failed to run with the changed config', { reason: toFailure(error).message, hint });
+      [current, proven] = [proven, null];
+    }
+  }
+}
+
+interface Running {
+  readonly load: () => Promise<Loaded>;
+  /** Called once the manager runs. */
+  up(onHangup: () => void): void;
+}
+
+/** Returns the config to go on with; null if the daemon is to end. */
+async function runManager(
+  loading: Loaded,
+  options: DaemonOptions,
+  env: Environment,
+  { onSignal }: ProcessControl,
+  { load, up }: Running,
+): Promise<Loaded | null> {
   const { log, version, self, temporary } = options;
-  const { config, files, warnings } = await loadConfig({ flags: options, env, instead: options.instead });
+  const { config, files, warnings } = loading;
   for (const warning of warnings) log.warn('config', { problem: formatProblem(warning) });
-  const loaded = { path: config.path, files, at: clock.wall() };
+  let loaded = { path: config.path, files, at: clock.wall() };
   await using parts = new AsyncDisposableStack();
 
   const store = await openWhenFree(config.stateDir, {
@@ -42,13 +94,36 @@ export async function runDaemon(options: DaemonOptions, env: Environment, { onSi
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
   const host = await openHost({
     ...{ config, env, store, runtimes, clock, log, program: { version, self } },
-    configChanged: async () =>
-      options.instead === undefined ? configChange(loaded, findConfig(options, env, process.cwd()), clock.wall()) : null,
+    async configChanged() {
+      if (options.instead !== undefined) return null;
+      const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
+      return change === null ? null : `${change} ${await load().then(() => howToApply, howToFix)}`;
+    },
     findings: () => (system ? [socketFinding(socket)] : []),
   });
   parts.use(host);
 
+  let next: Loaded | null = null;
+  const applyConfig: ConfigService['applyConfig'] = async ({ dryRun }) => {
+    if (options.instead !== undefined || temporary) throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
+    const read = await load();
+    const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);
+    if (moved.length > 0) {
+      const hint = 'Type "onejob down --leave", and start the daemon again.';
+      throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
+    }
+    const changes = differences(config, read.config);
+    if (dryRun) return { applied: false, changes };
+    log.info('applying the config', { changes });
+    if (changes.length === 0) loaded = { path: read.config.path, files: read.files, at: clock.wall() };
+    else {
+      next = read;
+      host.shutdown.begin({ how: 'leave', grace: null, forget: false });
+    }
+    return { applied: changes.length > 0, changes };
+  };
   const api = await startApi({
+    config: { applyConfig },
     manager: host.manager,
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
@@ -67,17 +142,20 @@ export async function runDaemon(options: DaemonOptions, env: Environment, { onSi
     host.shutdown.signal(onStop);
   };
   parts.defer(onSignal(stop));
-  parts.defer(
-    onHangup(() => {
-      log.warn('hangup', { reason: 'onejob does not reload the config while it runs, so SIGHUP stops it', hint: howToApply });
-      stop();
-    }),
-  );
   log.info('onejob is up', { version, pid: process.pid, socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
   await host.start();
-  await using _ready = notifyReady(env, clock, log);
+  up(() => {
+    // Of a terminal that was closed, or of somebody who changed the config.
+    if (options.reloads !== true) return stop();
+    applyConfig({ dryRun: false }).catch((error: unknown) => {
+      log.error('failed to apply the config', {
+        reason: toFailure(error).message,
+        hint: 'the daemon keeps the config that it has',
+      });
+    });
+  });
   const how = await host.finish();
-  log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
-  return 0;
+  if (next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
+  return next;
 }

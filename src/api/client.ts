@@ -120,6 +120,7 @@ export function createClient(options: ClientOptions) {
     socket,
     status: () => ask((schemas) => schemas.statusView, get('/v1/status')),
     plan: () => ask((schemas) => schemas.planLine.array(), get('/v1/plan')),
+    applyConfig: (request: Schemas.ApplyRequest) => ask((schemas) => schemas.applyAnswer, post('/v1/config/apply', request)),
     doctor: () => ask((schemas) => schemas.findingView.array(), { ...get('/v1/doctor'), patience: 180_000 }),
     submit: (request: z.input<typeof jobRequest>) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
     /** Throws what `submit` would, except for the workspace, which need not be sent yet. */

@@ -110,3 +110,12 @@ export interface SecretPins {
   /** Removes the pin of one pipeline; null: all, so that the next pipeline to use the value is the first again. @throws as above */
   forget(fingerprint: string, pipeline: string | null): Schemas.ForgetAnswer | Promise<Schemas.ForgetAnswer>;
 }
+
+/** The config file of the daemon. */
+export interface ConfigService {
+  /**
+   * Reads the config again, and goes on with it; with `dryRun` only tells what that would change.
+   * @throws OnejobError E_CONFIG with every problem; nothing has changed then
+   */
+  applyConfig(request: Schemas.ApplyRequest): Promise<Schemas.ApplyAnswer>;
+}

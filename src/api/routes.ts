@@ -8,7 +8,7 @@ import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
-import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
+import type { ConfigService, ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import * as schemas from './schema.ts';
 
 export interface ApiRequest {
@@ -36,9 +36,11 @@ export interface Served {
   readonly images?: ImageService;
   /** Omitted if no job has encrypted values. */
   readonly secrets?: SecretPins;
+  /** Omitted if there is no config to apply. */
+  readonly config?: ConfigService;
 }
 
-export function allRoutes({ manager, images, secrets }: Served): Routes {
+export function allRoutes({ manager, images, secrets, config }: Served): Routes {
   return {
     ...controlRoutes(manager),
     ...jobRoutes(manager),
@@ -47,6 +49,9 @@ export function allRoutes({ manager, images, secrets }: Served): Routes {
     ...deviceRoutes(manager),
     ...(images === undefined ? {} : imageRoutes(images)),
     ...(secrets === undefined ? {} : secretRoutes(secrets)),
+    ...(config === undefined
+      ? {}
+      : { 'POST /v1/config/apply': ({ body }) => config.applyConfig(checked(schemas.applyRequest, body, 'request')) }),
   };
 }
 

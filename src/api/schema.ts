@@ -178,6 +178,13 @@ export const downRequest = z
   .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
 export type DownRequest = z.infer<typeof downRequest>;
 
+export const applyRequest = z.strictObject({ dryRun: z.boolean().default(false) });
+export type ApplyRequest = z.infer<typeof applyRequest>;
+
+/** `changes`: a sentence for each pool and service that another config changes. */
+export const applyAnswer = z.object({ applied: z.boolean(), changes: z.array(z.string()) });
+export type ApplyAnswer = z.infer<typeof applyAnswer>;
+
 /** Removed and remaining registrations of one CI service. */
 export const forgottenView = z.object({
   service: z.string(),

@@ -1,12 +1,15 @@
-/** `onejob config check` and `config show`: needs no daemon. */
+/** `onejob config check` and `config show`, which need no daemon, and `config apply`. */
 import { tellingOrigin } from '../ci/types.ts';
 import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
 import type { Problem } from '../config/problem.ts';
+import { OnejobError } from '../errors.ts';
+import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { configSource, type Session } from './session.ts';
+import { printable } from './text.ts';
 
 export interface CheckFlags {
   /** false: secrets need not exist, as for the config of another host. */
@@ -56,6 +59,34 @@ export async function showConfig(session: Session): Promise<number> {
   // A daemon would not run what is shown, and standard output must contain only the config.
   output.say('the config is invalid, so no daemon can start with it; see "onejob config check"');
   return exitCodes.failed;
+}
+
+/** ms that the daemon may take to run with another config. */
+const applyPatience = 120_000;
+
+/** 1 when the daemon did not go on with the config. */
+export async function applyConfig(session: Session, { dryRun = false }: { readonly dryRun?: boolean }): Promise<number> {
+  const { output } = session;
+  const connection = await connect(session, { start: false });
+  try {
+    const { applied, changes } = await connection.client.applyConfig({ dryRun });
+    if (applied) {
+      output.progress('waiting until the daemon runs with it');
+      await connection.gone;
+      const { signal } = new AbortController();
+      const again = await reconnect(session, connection.client, { temporary: false, patience: applyPatience, signal });
+      const { configChanged } = await again.client.status().finally(() => again.close());
+      output.progress(null);
+      if (configChanged !== null) throw new OnejobError('E_CONFIG', `The daemon did not go on with the config. ${configChanged}`);
+    }
+    const lead = applied ? 'Applied:' : 'It would change:';
+    const lines = () =>
+      changes.length === 0 ? ['Nothing to apply.'] : [lead, ...changes.map((change) => `  ${printable(change)}`)];
+    await output.result({ applied, changes }, lines);
+    return exitCodes.ok;
+  } finally {
+    connection.close();
+  }
 }
 
 function look(session: Session, secrets: 'check' | 'skip'): Promise<Checked> {

@@ -70,6 +70,7 @@ NotifyAccess=all
 Environment=PATH=${path}
 # A stop leaves running jobs to the next daemon, which adopts their agents.
 ExecStart=${program} up --on-stop leave
+ExecReload=/bin/kill -HUP $MAINPID
 KillMode=process
 Restart=on-failure
 RestartSec=5s

@@ -18,6 +18,8 @@ export interface DaemonOptions extends Flags {
   readonly temporary: boolean;
   /** Overrides `on_stop` of the config. */
   readonly onStop?: DownRequest['how'];
+  /** A hangup applies the config again; otherwise it stops the daemon, as the end of its terminal. */
+  readonly reloads?: boolean;
   readonly version: string;
   /** Program and arguments that start this onejob again. */
   readonly self: readonly string[];

@@ -18,8 +18,8 @@ export interface LoadedConfig {
   readonly at: number;
 }
 
-export const howToApply =
-  'To apply it, type "onejob config check" and "onejob down --leave", and start the daemon again; running jobs continue meanwhile.';
+export const howToApply = 'To apply it, type "onejob config apply"; running jobs continue meanwhile.';
+export const howToFix = (): string => 'It is invalid, or a secret is missing: see "onejob config check".';
 
 /** What has changed, as a sentence; null if nothing has. `found`: where a config file is now. */
 export async function configChange(loaded: LoadedConfig, found: Given | null, now: number): Promise<string | null> {

@@ -82,7 +82,7 @@ export function createManager(parts: ManagerParts): Manager {
       return {
         ...facts,
         ...host.chosen(),
-        configChanged: changed === null ? null : `${changed} ${howToApply}`,
+        configChanged: changed,
         stopping: reconciler.stopping,
         problems: host.problems(),
         missing,

@@ -1,25 +1,87 @@
-/** The config is read once: what differs from it later is told, and a hangup stops onejob as TERM does, instead of killing it. */
+/** A config that changes under a running daemon: what is told of it, and how it is applied without touching a running job. */
+import { mkdirSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
 
-test('a config that changed is told by status, plan and doctor; a hangup ends the daemon with its reason in the log', async () => {
-  await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
+const one = 'pools: { default: { agents: 1, runtime: process } }';
+const held = ['--no-workspace', '--', 'sh', '-c', 'echo begun; until [ -e /flags/go ]; do sleep 0.05; done; echo over; exit 3'];
+
+test.skipIf(lacks('bubblewrap'))(
+  'a changed config is told by status, plan and doctor, and applied under a running job, whose pool may be gone',
+  async () => {
+    await using here = await onejob({ config: '' });
+    const flags = join(here.dir, 'flags');
+    mkdirSync(flags);
+    here.configure(`pools: { default: { agents: 1, runtime: process, volumes: ["${flags}:/flags"] } }`);
+    const daemon = await here.up();
+    const pids = async (): Promise<number> => (await here.api.status()).pid;
+    const pid = await pids();
+    const job = here.run(...held);
+    await job.says(/begun/);
+    expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Nothing to apply.\n');
+    here.configure('pools: { default: { agents: 3, runtime: process, env: { A: b } }, more: { agents: 1, runtime: process } }');
+    const changed =
+      /^! \S+config\.yml was changed after the daemon loaded it at [\d:]+; the daemon still uses what it loaded\. To apply it, type .*"onejob config apply"/m;
+    expect((await here.cli(['status']).ended).stdout).toMatch(changed);
+    const plan = (await here.cli(['plan']).ended).stdout;
+    expect(plan).toMatch(changed);
+    expect(plan).toContain('Nothing to do: what exists matches the loaded config.');
+    expect((await here.cli(['doctor']).ended).stdout).toMatch(/^warning +config: \S+config\.yml was changed after/m);
+
+    const words = [
+      'pool default: 3 slots instead of 1; env, volumes changed: standbys are renewed now, agents after their job',
+      'pool more: added, 1 slot',
+    ];
+    const dry = await here.cli(['config', 'apply', '--dry-run', '--json']).ended;
+    expect(JSON.parse(dry.stdout)).toEqual({ applied: false, changes: words });
+    expect((await here.api.status()).pools).toHaveLength(1);
+    const applied = await here.cli(['config', 'apply']).ended;
+    expect(applied, applied.stderr).toMatchObject({ code: 0, stdout: `Applied:\n  ${words.join('\n  ')}\n` });
+    expect((await here.api.status()).pools.map(({ name, slots }) => [name, slots.length])).toEqual([
+      ['default', 3],
+      ['more', 1],
+    ]);
+    expect((await here.cli(['status']).ended).stdout).not.toContain('was changed');
+    const fresh = await here.run('--no-workspace', '--', 'sh', '-c', 'echo "$A"').ended;
+    expect(fresh).toMatchObject({ code: 0, stdout: 'b\n' });
+
+    // Without the pool of the job that still runs.
+    here.configure('pools: { more: { agents: 1, runtime: process } }');
+    expect((await here.cli(['config', 'apply']).ended).stdout).toContain(
+      'pool default: removed; its running jobs continue to their end',
+    );
+    expect((await here.cli(['status']).ended).stdout).toMatch(/leaving/);
+    expect(await pids()).toBe(pid);
+    expect(job.running).toBe(true);
+    writeFileSync(join(flags, 'go'), '');
+    expect(await job.ended).toMatchObject({ code: 3, stdout: 'begun\nover\n' });
+    expect((await daemon.stop()).code).toBe(0);
+  },
+);
+
+test('a hangup applies the config, and an invalid one changes nothing; status and doctor say so', async () => {
+  await using here = await onejob({ config: one });
   const daemon = await here.up();
-  await expect.poll(async () => (await here.api.plan()).length).toBe(0);
-  expect((await here.cli(['plan']).ended).stdout).toBe('Nothing to do: what exists matches the config.\n');
-  here.configure('pools: { default: { agents: 2, runtime: process } }');
-  const changed =
-    /^! \S+config\.yml was changed after the daemon loaded it at [\d:]+; the daemon still uses what it loaded\. To apply it, type .*"onejob down --leave"/m;
-  expect((await here.cli(['status']).ended).stdout).toMatch(changed);
-  const plan = (await here.cli(['plan']).ended).stdout;
-  expect(plan).toMatch(changed);
-  expect(plan).toContain('Nothing to do: what exists matches the loaded config.');
-  expect((await here.cli(['doctor']).ended).stdout).toMatch(/^warning +config: \S+config\.yml was changed after/m);
-
+  here.configure('pools: { default: { agents: many, runtime: process } }');
+  const refused = await here.cli(['config', 'apply']).ended;
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringMatching(/config\.yml:1:\d+: .*agents/) });
   daemon.child.signal('SIGHUP');
-  const ended = await daemon.child.ended;
-  expect(ended.code).toBe(0);
-  expect(ended.stdout).toMatch(/hangup/);
-  expect(ended.stdout).toMatch(/onejob is down/);
+  await daemon.child.says(/failed to apply the config/);
+  expect((await here.cli(['status']).ended).stdout).toMatch(/It is invalid.*"onejob config check"/);
+  expect((await here.cli(['doctor']).ended).stdout).toMatch(/It is invalid/);
+  expect((await here.api.status()).pools[0]?.slots).toHaveLength(1);
+
+  here.configure('pools: { default: { agents: 2, runtime: process } }');
+  daemon.child.signal('SIGHUP');
+  await expect.poll(async () => (await here.api.status().catch(() => null))?.pools[0]?.slots.length).toBe(2);
+  // Two in a row, the second while no manager is there.
+  here.configure(one);
+  daemon.child.signal('SIGHUP');
+  daemon.child.signal('SIGHUP');
+  await expect.poll(async () => (await here.api.status().catch(() => null))?.pools[0]?.slots.length).toBe(1);
+  expect((await here.run('--no-workspace', '--', 'echo', 'hello').ended).stdout).toBe('hello\n');
+  expect((await daemon.stop()).code).toBe(0);
   expect((await here.census()).left).toEqual([]);
 });

@@ -1,4 +1,4 @@
-/** `config check`, `config show`, `completion`, the hidden `complete`, `version`, `help`: their options and help. */
+/** `config check`, `config show`, `config apply`, `completion`, the hidden `complete`, `version`, `help`: their options and help. */
 import { Argument, type Command, CommanderError } from 'commander';
 import type { Completed, Shell } from '../completion.ts';
 import type { CheckFlags } from '../config.ts';
@@ -6,7 +6,7 @@ import { exitCodes } from '../exit.ts';
 import { type Cli, configFile, failed } from './options.ts';
 
 export function addConfigCommands(program: Cli): void {
-  const config = program.command('config').description('check and show the config');
+  const config = program.command('config').description('check, show and apply the config');
   const usual = 'default: the config that a daemon would read';
   config
     .command('check')
@@ -23,6 +23,14 @@ export function addConfigCommands(program: Cli): void {
     .description('print the whole config in effect, and where each value comes from')
     .argument('[file]', usual)
     .does(failed, async (session) => (await import('../config.ts')).showConfig(session), configFile);
+  config
+    .command('apply')
+    .description('let the running daemon go on with its changed config file; running jobs continue')
+    .option('--dry-run', 'only show what would change')
+    .after(`
+The config is checked first: with a problem nothing changes. A SIGHUP does the same, as does "systemctl reload onejob".
+Exit codes: 0; 1 when there is a problem, or no daemon runs here; 2 wrong usage.`)
+    .does(failed, async (session, flags: { dryRun?: boolean }) => (await import('../config.ts')).applyConfig(session, flags));
 
   program
     .command('completion')

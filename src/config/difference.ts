@@ -1,0 +1,68 @@
+/** What another config would change for a running daemon, in words. */
+import { isDeepStrictEqual } from 'node:util';
+import type { Config, PoolConfig } from './config.ts';
+
+/** Keys of the config whose names here do not follow from those in the file. */
+const written: Readonly<Record<string, string>> = {
+  ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes' },
+  ...{ diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
+};
+
+/** A sentence for each pool and service, and one for the keys outside of them. Names keys only, since values may be secret. */
+export function differences(before: Config, after: Config): string[] {
+  const others = changedKeys(outside(before), outside(after));
+  return [
+    ...byName(before.pools, after.pools, 'pool', poolChange, ({ agents }) => `added, ${slots(agents)}`),
+    ...byName(before.services, after.services, 'service', (one, other) => changedKeys(one, other).join(', ')),
+    ...(others.length === 0 ? [] : [`${others.join(', ')}: changed`]),
+  ];
+}
+
+function outside({ pools: _pools, services: _services, path: _path, ...others }: Config): object {
+  return others;
+}
+
+function byName<T extends { readonly name: string }>(
+  before: readonly T[],
+  after: readonly T[],
+  kind: string,
+  change: (before: T, after: T) => string,
+  added: (one: T) => string = () => 'added',
+): string[] {
+  const names = new Set([...before, ...after].map(({ name }) => name));
+  return [...names].flatMap((name) => {
+    const [old, now] = [before, after].map((list) => list.find((one) => one.name === name));
+    if (now === undefined) return `${kind} ${name}: removed; its running jobs continue to their end`;
+    if (old === undefined) return `${kind} ${name}: ${added(now)}`;
+    const words = change(old, now);
+    return words === '' ? [] : `${kind} ${name}: ${words}${kind === 'pool' ? '' : ' changed'}`;
+  });
+}
+
+function poolChange(before: PoolConfig, after: PoolConfig): string {
+  const made = changedKeys(
+    { ...before.recipe, imageRecipe: before.imageRecipe },
+    { ...after.recipe, imageRecipe: after.imageRecipe },
+  );
+  const others = changedKeys(
+    { ...before, agents: 0, recipe: 0, imageRecipe: 0 },
+    { ...after, agents: 0, recipe: 0, imageRecipe: 0 },
+  );
+  const agents = before.agents === after.agents ? [] : [`${slots(after.agents)} instead of ${before.agents}`];
+  return [
+    ...agents,
+    ...(made.length === 0 ? [] : [`${made.join(', ')} changed: standbys are renewed now, agents after their job`]),
+    ...(others.length === 0 ? [] : [`${others.join(', ')} changed`]),
+  ].join('; ');
+}
+
+function slots(agents: PoolConfig['agents']): string {
+  if (agents === 'per-device') return 'a slot for each device';
+  return agents === 1 ? '1 slot' : `${agents} slots`;
+}
+
+function changedKeys(before: object, after: object): string[] {
+  const [old, now] = [new Map(Object.entries(before)), new Map(Object.entries(after))];
+  const keys = [...new Set([...old.keys(), ...now.keys()])].filter((key) => !isDeepStrictEqual(old.get(key), now.get(key)));
+  return [...new Set(keys.map((key) => written[key] ?? key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)))];
+}
