@@ -183,10 +183,7 @@ function queryOf(query: Query): string {
   return pairs.length === 0 ? '' : `?${new URLSearchParams(Object.fromEntries(pairs))}`;
 }
 
-export interface Answer {
-  readonly status: number;
-  readonly body: string;
-}
+export type Answer = Awaited<ReturnType<typeof whole>>;
 
 /** One GET on its own connection. @throws what Node throws */
 export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
@@ -197,7 +194,7 @@ export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Prom
   });
 }
 
-async function whole(answer: IncomingMessage): Promise<Answer> {
+async function whole(answer: IncomingMessage) {
   return { status: answer.statusCode ?? 0, body: await text(answer) };
 }
 

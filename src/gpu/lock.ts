@@ -148,12 +148,8 @@ export function locksIn(dir: string): readonly (Found & { readonly uuid: DeviceI
 function namesIn(dir: string): readonly string[] {
   const names: string[] = [];
   try {
-    const folder = opendirSync(dir);
-    try {
-      for (let entry = folder.readSync(); entry !== null && names.length < most; entry = folder.readSync()) names.push(entry.name);
-    } finally {
-      folder.closeSync();
-    }
+    using folder = opendirSync(dir);
+    for (let entry = folder.readSync(); entry !== null && names.length < most; entry = folder.readSync()) names.push(entry.name);
   } catch {
     // Gone meanwhile, or not readable for us: then it contains no lock of ours.
   }

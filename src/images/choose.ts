@@ -102,17 +102,10 @@ function tagWord(distribution: string): string {
   return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
 }
 
-export interface Step {
-  readonly about: string;
-  readonly known: string;
-  readonly from: string;
-  /** null when it rules nothing out. */
-  readonly rulesOut: string | null;
-  /** false when it rests on an unconfirmed entry of the tables. */
-  readonly verified: boolean;
-}
+export type Step = Readonly<ReturnType<typeof step>>;
 
-function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true): Step {
+/** `rulesOut`: null when it rules nothing out. `verified`: false when it rests on an unconfirmed entry of the tables. */
+function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true) {
   return { about, known, from, rulesOut, verified };
 }
 

@@ -45,14 +45,7 @@ export interface Layer {
   readonly args: Readonly<Record<string, string>>;
 }
 
-export interface BuildPlan {
-  readonly reference: string;
-  readonly hash: string;
-  readonly recipe: string;
-  readonly layers: readonly Layer[];
-  /** Labels of the result, in addition to those of the Dockerfiles. */
-  readonly labels: Readonly<Record<string, string>>;
-}
+export type BuildPlan = NonNullable<ReturnType<typeof buildPlan>>;
 
 /** Hash of what the config asks for, whatever is published now. */
 export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
@@ -60,7 +53,7 @@ export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
 }
 
 /** null when there is nothing to build: the base is the image. */
-export function buildPlan(wish: Wish, ground: Ground, templates: Templates): BuildPlan | null {
+export function buildPlan(wish: Wish, ground: Ground, templates: Templates) {
   const { agent, owner } = ground;
   const packages = sorted(wish.packages);
   const layer = (what: Layer['what'], dockerfile: string | null | undefined, args: Layer['args']): Layer[] =>
@@ -83,6 +76,7 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
     hash,
     recipe,
     layers,
+    /** Labels of the result, in addition to those of the Dockerfiles. */
     labels: {
       [imageLabels.owner]: owner,
       [imageLabels.hash]: hash,

@@ -19,17 +19,11 @@ import type { Readable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
 
-export interface Unpacked {
-  /** Paths relative to the folder, in the tar's order. */
-  readonly written: readonly string[];
-  /** Entries that were not written, and why. */
-  readonly refused: readonly { readonly path: string; readonly why: string }[];
-}
-
 /**
- * Unpacks a tar stream below `folder`, and replaces files of the same name. Throws if the stream is cut off or the disk is full.
+ * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths relative to the folder, in the tar's
+ * order. `refused`: entries that were not written, and why. Throws if the stream is cut off or the disk is full.
  */
-export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal): Promise<Unpacked> {
+export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal) {
   const top = resolve(folder);
   const written: string[] = [];
   const progress: Progress = { top, files: new Set(), folders: new Set() };
