@@ -11,7 +11,7 @@ import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
-import { storeFault } from '../store/fault.ts';
+import { storeFault, translated } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
 import { beyond } from './gap.ts';
 import {
@@ -186,33 +186,29 @@ export class LogFile {
     let cursor = new Cursor();
     let before: Part | null = null;
     for (let part = this.#after(before); part !== null && signal?.aborted !== true; part = this.#after(before)) {
-      const file = await openExisting(part.path);
-      try {
-        // Deleted meanwhile: what exists now comes after it.
-        if (file === null || !this.#parts.includes(part)) {
-          if (file === null && this.#parts.at(-1) === part) return;
-          before = part;
-          continue;
+      await using file = await openExisting(part.path);
+      // Deleted meanwhile: what exists now comes after it.
+      if (file === null || !this.#parts.includes(part)) {
+        if (file === null && this.#parts.at(-1) === part) return;
+        before = part;
+        continue;
+      }
+      if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
+      let offset = 0;
+      for (;;) {
+        // Read before the look below: what was written before closing, or before the next part, must still be read.
+        const last = this.#closed || !follow;
+        const isWritten = this.#parts.at(-1) === part;
+        const end = isWritten ? this.#size : (await file.stat()).size;
+        if (offset > end) {
+          offset = 0;
+          cursor = new Cursor();
         }
-        if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
-        let offset = 0;
-        for (;;) {
-          // Read before the look below: what was written before closing, or before the next part, must still be read.
-          const last = this.#closed || !follow;
-          const isWritten = this.#parts.at(-1) === part;
-          const end = isWritten ? this.#size : (await file.stat()).size;
-          if (offset > end) {
-            offset = 0;
-            cursor = new Cursor();
-          }
-          offset = yield* readRecords(file, offset, end, cursor);
-          if (isWritten && last) return;
-          if (!isWritten) break;
-          if (this.#size === end && this.#parts.at(-1) === part && !this.#closed) await this.#waiters.next(signal);
-          if (signal?.aborted) return;
-        }
-      } finally {
-        await file?.close();
+        offset = yield* readRecords(file, offset, end, cursor);
+        if (isWritten && last) return;
+        if (!isWritten) break;
+        if (this.#size === end && this.#parts.at(-1) === part && !this.#closed) await this.#waiters.next(signal);
+        if (signal?.aborted) return;
       }
       before = part;
     }
@@ -234,12 +230,9 @@ export class LogFile {
   #begin(): void {
     const [, older, newer] = this.#parts;
     if (older !== undefined && newer !== undefined) {
-      try {
-        const has = beyond(this.#position, newer.start);
-        takeOver(`${this.path}.kept`, older, newer.start, beyond({ stdout: this.#endKept, stderr: this.#endKept }, has));
-      } catch (error) {
-        throw storeFault('write the log', `${this.path}.kept`, error);
-      }
+      const kept = `${this.path}.kept`;
+      const wanted = beyond({ stdout: this.#endKept, stderr: this.#endKept }, beyond(this.#position, newer.start));
+      translated('write the log', kept, () => takeOver(kept, older, newer.start, wanted));
       this.#forget(older);
     }
     this.#open({ path: nextPart(this.path, this.#parts.slice(1)), start: this.#position });
@@ -247,7 +240,7 @@ export class LogFile {
 
   /** Writes to a new file from now on. The file begins with its position. */
   #open(part: Part): void {
-    try {
+    translated('write the log', part.path, () => {
       rmSync(part.path, { force: true });
       const fd = openSync(part.path, openFlags | constants.O_EXCL, 0o600);
       try {
@@ -258,9 +251,7 @@ export class LogFile {
       }
       closeSync(this.#fd);
       this.#fd = fd;
-    } catch (error) {
-      throw storeFault('write the log', part.path, error);
-    }
+    });
     this.#filled = 0;
     this.#parts = [...this.#parts.filter(({ path }) => path !== part.path), part];
   }
@@ -324,11 +315,9 @@ export class LogFile {
 
 /** Deletes an agent's log, if there is one. */
 export function deleteLog(path: string): void {
-  try {
+  translated('delete the log', path, () => {
     for (const file of filesOf(path)) rmSync(file, { force: true });
-  } catch (error) {
-    throw storeFault('delete the log', path, error);
-  }
+  });
 }
 
 export type LogFolder = ReturnType<typeof createLogFolder>;
