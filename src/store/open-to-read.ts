@@ -53,14 +53,13 @@ function asItIs(path: string): URL {
 }
 
 const row = z.object({ service: z.string(), name: z.string() });
-type LeftRegistration = z.infer<typeof row>;
 
 /**
  * What the last manager left at CI services: registrations that are not removed, oldest first; empty without state. Unlike
  * `openToRead` it reads a database of any version.
  * @throws OnejobError E_STATE_CORRUPT and the like
  */
-export function registrationsLeft(stateDir: string): LeftRegistration[] {
+export function registrationsLeft(stateDir: string) {
   return reading(stateDir, (path, isThere) => {
     if (!isThere) return [];
     using db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });
