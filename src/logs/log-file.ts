@@ -10,6 +10,7 @@ import { join } from 'node:path';
 import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
+import { attempt } from '../errors.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
 import { storeFault, translated } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
@@ -170,11 +171,8 @@ export class LogFile {
   /** Ends every reader once it has read everything. Closing twice is allowed; appending afterwards is not. */
   close(): void {
     if (this.#closed) return;
-    try {
-      this.finish();
-    } catch {
-      // Without that record a new manager may read the left-out output again.
-    }
+    // Without that record a new manager may read the left-out output again.
+    attempt(() => this.finish());
     this.#closed = true;
     closeSync(this.#fd);
     this.#waiters.wake();
@@ -272,11 +270,8 @@ export class LogFile {
   #leaveOut(why: string): void {
     if (this.#isLeavingOut) return;
     this.#isLeavingOut = true;
-    try {
-      this.note(why);
-    } catch {
-      // Not even a line fits. The gap is recorded once there is room.
-    }
+    // If not even a line fits, the gap is recorded once there is room.
+    attempt(() => this.note(why));
   }
 
   #write(parts: readonly Uint8Array[], at: number): number {
@@ -289,16 +284,9 @@ export class LogFile {
       }
       return length;
     } catch (error) {
-      if (!this.#closed) this.#cutBack();
+      // Otherwise the next append overwrites the half-written record after #size, and opening cuts it off.
+      if (!this.#closed) attempt(() => ftruncateSync(this.#fd, this.#size));
       throw storeFault('write the log', this.#parts.at(-1)?.path ?? this.path, error);
-    }
-  }
-
-  #cutBack(): void {
-    try {
-      ftruncateSync(this.#fd, this.#size);
-    } catch {
-      // The next append overwrites the half-written record after #size, and opening cuts it off.
     }
   }
 

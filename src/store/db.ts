@@ -6,7 +6,7 @@ import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import type { z } from 'zod';
-import { messageOf, OnejobError } from '../errors.ts';
+import { attempt, messageOf, OnejobError } from '../errors.ts';
 import { storeFault, translated, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';
 
@@ -37,12 +37,8 @@ export function openDatabase(path: string): Database {
 
 /** SQLite would take a short file of anything for an empty database and overwrite it. */
 function refuseForeignFile(path: string): void {
-  let fd: number;
-  try {
-    fd = openSync(path, 'r');
-  } catch {
-    return;
-  }
+  const fd = attempt(() => openSync(path, 'r'));
+  if (fd === null) return;
   try {
     const head = Buffer.alloc(16);
     const length = readSync(fd, head, 0, 16, 0);
