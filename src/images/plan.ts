@@ -1,5 +1,5 @@
 /** What is built for a recipe: one Dockerfile on top of the other. The same recipe, base and agent give the same plan and name. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -117,7 +117,7 @@ function sorted(packages: readonly string[]): string[] {
 }
 
 function digest(value: object): string {
-  return createHash('sha256').update(JSON.stringify(value)).digest('hex');
+  return hash('sha256', JSON.stringify(value));
 }
 
 /** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */

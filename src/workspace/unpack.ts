@@ -16,6 +16,7 @@ import {
 } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
 
@@ -115,7 +116,7 @@ async function make(
   switch (type) {
     case 'file':
     case 'contiguous-file':
-      if (size <= small) writeFileSync(fresh, await whole(content), { flag: 'wx', mode: permissions(mode) });
+      if (size <= small) writeFileSync(fresh, await buffer(content), { flag: 'wx', mode: permissions(mode) });
       else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
       return null;
     case 'symlink':
@@ -132,12 +133,6 @@ async function make(
     default:
       return `it is a ${type}`;
   }
-}
-
-async function whole(content: AsyncIterable<unknown>): Promise<Buffer> {
-  const parts: Buffer[] = [];
-  for await (const part of content) if (Buffer.isBuffer(part)) parts.push(part);
-  return Buffer.concat(parts);
 }
 
 /** Creates folders from the top down, and refuses to pass through anything else; null, or why not. */
