@@ -7,6 +7,7 @@ import { isNamed, untrustedFolder } from '../../config/volumes.ts';
 import type { Slot } from '../../core/slot.ts';
 import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
+import { poolOf } from '../loop/pool.ts';
 
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
 export interface CachePlace {
@@ -128,8 +129,4 @@ export function hasEnded(before: Slot, after: Slot): boolean {
 /** Whether no agent was let through its gate, and none is about to be. */
 function hasNoAgent({ agent }: Slot): boolean {
   return agent.kind === 'free' || agent.kind === 'proving';
-}
-
-function poolOf(slot: string): string {
-  return slot.slice(0, slot.lastIndexOf('/'));
 }
