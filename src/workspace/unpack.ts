@@ -37,11 +37,7 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
       const { header } = entry;
       const parts = safeParts(header.name);
       const why =
-        parts === null
-          ? 'its name points outside the folder'
-          : parts.length === 0
-            ? null
-            : await write(progress, parts, header, entry);
+        parts === null ? 'its name points outside the folder' : parts.length === 0 ? null : await write(progress, parts, entry);
       entry.resume();
       if (why !== null) refused.push({ path: header.name, why });
       else if (parts !== null && parts.length > 0 && header.type !== 'directory') written.push(parts.join('/'));
@@ -74,14 +70,12 @@ interface Progress {
 const small = 256 * 1024;
 const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 
+type Entry = AsyncIterable<unknown> & { readonly header: Header };
+
 /** Writes one entry; null, or why it was refused. */
-async function write(
-  progress: Progress,
-  parts: readonly string[],
-  header: Header,
-  content: AsyncIterable<unknown>,
-): Promise<string | null> {
+async function write(progress: Progress, parts: readonly string[], entry: Entry): Promise<string | null> {
   const { top, files } = progress;
+  const { header } = entry;
   // A git folder from a job could contain hooks that run here.
   if (parts.some((part) => part.toLowerCase() === '.git')) return 'it is inside a .git folder';
   const blocked = makeFolders(progress, header.type === 'directory' ? parts : parts.slice(0, -1));
@@ -93,7 +87,7 @@ async function write(
   // The new file is renamed over the old one: an existing file is replaced as a whole, and a link is replaced, not followed.
   const fresh = join(top, ...parts.slice(0, -1), `.onejob-${randomBytes(6).toString('hex')}`);
   try {
-    const why = await make(fresh, parts, header, content, progress);
+    const why = await make(fresh, parts, entry, progress);
     if (why !== null) return why;
     renameSync(fresh, path);
   } catch (error) {
@@ -105,19 +99,13 @@ async function write(
   return null;
 }
 
-async function make(
-  fresh: string,
-  parts: readonly string[],
-  header: Header,
-  content: AsyncIterable<unknown>,
-  progress: Progress,
-): Promise<string | null> {
-  const { type, linkname, mode, size } = header;
+async function make(fresh: string, parts: readonly string[], entry: Entry, progress: Progress): Promise<string | null> {
+  const { type, linkname, mode, size } = entry.header;
   switch (type) {
     case 'file':
     case 'contiguous-file':
-      if (size <= small) writeFileSync(fresh, await buffer(content), { flag: 'wx', mode: permissions(mode) });
-      else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
+      if (size <= small) writeFileSync(fresh, await buffer(entry), { flag: 'wx', mode: permissions(mode) });
+      else await pipeline(entry, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
       return null;
     case 'symlink':
       if (!staysInside(parts, linkname)) return `it links to ${linkname}, which is outside`;
