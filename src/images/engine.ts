@@ -1,6 +1,5 @@
 /** The Engine's API for building images, in addition to what the docker runtime uses. */
-import { createInterface } from 'node:readline';
-import { Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
@@ -45,7 +44,7 @@ export interface BuildCall {
 const silentStep = 30 * 60_000;
 
 export function connectImageEngine(endpoint: Endpoint) {
-  const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
+  const { raw, ask, lines, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const look = (doing: string, path: string, query: Query, signal: AbortSignal) =>
     ask({ method: 'GET', path, query, doing, limit: 'soon', signal });
   const list = async (filters: object, signal: AbortSignal) =>
@@ -95,11 +94,8 @@ export function connectImageEngine(endpoint: Endpoint) {
       const doing = `build ${what}`;
       const output = readBuild(progress);
       try {
-        const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
-        const answer = await raw({ ...call, file: context, doing, signal });
-        if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a build without a stream');
-        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY }))
-          if (line.trim() !== '') output.line(line);
+        const call = { method: 'POST', path: '/build', query, file: context, doing, limit: 'idle', signal } as const;
+        for await (const line of lines(call)) output.line(line);
       } catch (error) {
         signal.throwIfAborted();
         // What the Engine answers at once is about the Dockerfile, such as an unknown instruction.
