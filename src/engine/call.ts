@@ -5,6 +5,7 @@
 import { type ClientRequest, Agent as HttpAgent, request as http, type IncomingMessage } from 'node:http';
 import { Agent as HttpsAgent, request as https, type RequestOptions } from 'node:https';
 import type { Socket } from 'node:net';
+import { createInterface } from 'node:readline';
 import { PassThrough, pipeline, Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { type Clock, deadline } from '../core/clock.ts';
@@ -150,7 +151,13 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
     const answer = await ask({ ...call, stream: true });
     return answer instanceof Readable ? answer : null;
   };
-  return { raw, ask, flow, close: () => agent.destroy() };
+  /** The lines of an answer as they come, without empty ones. @throws what `raw` throws */
+  async function* lines(call: Omit<Call, 'stream'>): AsyncGenerator<string, void> {
+    const input = await raw({ ...call, stream: true });
+    if (!(input instanceof Readable)) throw new TypeError('the Engine answered without a stream');
+    for await (const line of createInterface({ input, crlfDelay: Number.POSITIVE_INFINITY })) if (line.trim() !== '') yield line;
+  }
+  return { raw, ask, flow, lines, close: () => agent.destroy() };
 }
 
 /** The same stream; `seen` is called for each piece that is taken from it. Ending one ends the other. */
@@ -183,10 +190,7 @@ function queryOf(query: Query): string {
   return pairs.length === 0 ? '' : `?${new URLSearchParams(Object.fromEntries(pairs))}`;
 }
 
-export interface Answer {
-  readonly status: number;
-  readonly body: string;
-}
+export type Answer = Awaited<ReturnType<typeof whole>>;
 
 /** One GET on its own connection. @throws what Node throws */
 export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Answer> {
@@ -197,7 +201,7 @@ export function get(endpoint: Endpoint, path: string, signal: AbortSignal): Prom
   });
 }
 
-async function whole(answer: IncomingMessage): Promise<Answer> {
+async function whole(answer: IncomingMessage) {
   return { status: answer.statusCode ?? 0, body: await text(answer) };
 }
 

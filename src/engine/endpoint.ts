@@ -1,5 +1,5 @@
 /** Which Engine to use, found as the `docker` command does: DOCKER_HOST, DOCKER_CONTEXT, config.json, then the usual sockets. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { access, readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
@@ -45,7 +45,7 @@ async function currentContext(folder: string): Promise<string | null> {
 
 /** Contexts are stored under the SHA-256 of their name (docker/cli, cli/context/store). */
 async function fromContext(folder: string, name: string): Promise<Endpoint> {
-  const id = createHash('sha256').update(name).digest('hex');
+  const id = hash('sha256', name);
   const path = join(folder, 'contexts/meta', id, 'meta.json');
   let meta: z.infer<typeof contextMeta>;
   try {

@@ -3,7 +3,7 @@
  * OnejobError, or null for something that does not exist.
  */
 import { IncomingMessage } from 'node:http';
-import { Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { finished } from 'node:stream/promises';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
@@ -64,7 +64,7 @@ export type Engine = ReturnType<typeof connectEngine>;
 
 /** A client with its own connections, which `close` ends. */
 export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, clock: Clock = systemClock) {
-  const { raw, ask, flow, close } = connect(endpoint, limits, clock);
+  const { raw, ask, flow, lines, close } = connect(endpoint, limits, clock);
 
   type Look = { readonly query?: Query; readonly signal?: AbortSignal | undefined };
   const look = async <T extends z.ZodType>(answer: T, path: string, doing: string, more: Look): Promise<z.infer<T>> =>
@@ -134,11 +134,9 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
     },
     /** The pull's progress as JSON lines. @throws foreign errors, too */
-    pull: async (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal): Promise<Readable> => {
-      const call = { method: 'POST', path: '/images/create', query, auth, limit: 'idle', signal, stream: true } as const;
-      const answer = await raw({ ...call, doing: `pull ${query.fromImage}:${query.tag}` });
-      if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a pull without a stream');
-      return answer;
+    pull: (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal) => {
+      const doing = `pull ${query.fromImage}:${query.tag}`;
+      return lines({ method: 'POST', path: '/images/create', query, auth, doing, limit: 'idle', signal });
     },
     /** Asks the registry for the description of an image. @throws foreign errors, too */
     distribution: async (reference: string, auth: object | null, signal: AbortSignal): Promise<void> => {

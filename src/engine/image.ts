@@ -4,7 +4,6 @@
  */
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { createInterface } from 'node:readline';
 import { z } from 'zod';
 import { createShared, type Progress } from '../abortable.ts';
 import { type Clock, deadline } from '../core/clock.ts';
@@ -58,9 +57,7 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
     try {
       const auth = await registryAuth(configDir, registry, signal, engine.clock);
       progress(`pulling ${reference}`);
-      const answer = await engine.pull({ fromImage: name, tag }, auth, signal);
-      for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY })) {
-        if (line.trim() === '') continue;
+      for await (const line of engine.pull({ fromImage: name, tag }, auth, signal)) {
         const said = progressLine.parse(JSON.parse(line));
         if (said.error !== undefined) throw new Error(said.error);
         shown(said);

@@ -7,20 +7,6 @@ import { get } from './call.ts';
 import type { Endpoint } from './endpoint.ts';
 import { mute, unreachable } from './failures.ts';
 
-export type DockerProbe =
-  /** `why`: message and hint of `error`. */
-  | { readonly reachable: false; readonly why: string; readonly error: OnejobError }
-  | {
-      readonly reachable: true;
-      /** A clause that names the Engine. */
-      readonly why: string;
-      readonly podman: boolean;
-      /** Whether it is on this host, according to its address. */
-      readonly local: boolean;
-      readonly version: VersionAnswer;
-      readonly info: InfoAnswer;
-    };
-
 export const versionAnswer = z.object({
   Version: z.string().default('unknown'),
   ApiVersion: z.string().default('unknown'),
@@ -59,8 +45,11 @@ export function isPodman(version: VersionAnswer): boolean {
 /** ms of silence after which an Engine counts as absent. */
 const patience = 5_000;
 
-/** Probes once. Throws only when `signal` aborts. */
-export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock: Clock = systemClock): Promise<DockerProbe> {
+/**
+ * Probes once. `why` is a clause that names the Engine, or message and hint of the error; `local`: whether it is on this host,
+ * according to its address. Throws only when `signal` aborts.
+ */
+export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock: Clock = systemClock) {
   using timeout = deadline(clock, patience, signal);
   try {
     const either = timeout.signal;
@@ -75,13 +64,13 @@ export async function probeDocker(endpoint: Endpoint, signal: AbortSignal, clock
     const podman = isPodman(version);
     const local = endpoint.kind === 'unix';
     const why = `${podman ? 'Podman' : 'Docker Engine'} ${version.Version} answers at ${local ? endpoint.path : endpoint.host}`;
-    return { reachable: true, why, podman, local, version, info };
+    return { reachable: true as const, why, podman, local, version, info };
   } catch (error) {
     signal.throwIfAborted();
     return absent(timeout.passed ? mute('speak', endpoint, patience) : unreachable(error, 'speak', endpoint));
   }
 }
 
-function absent(error: OnejobError): DockerProbe {
-  return { reachable: false, why: toFailure(error).message, error };
+function absent(error: OnejobError) {
+  return { reachable: false as const, why: toFailure(error).message, error };
 }

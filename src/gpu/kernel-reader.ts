@@ -9,17 +9,12 @@ import { finding } from './finding.ts';
 import type { GpuFinding } from './inventory.ts';
 import { createKernelParser, type KernelEvent, type KernelMark } from './kernel-log.ts';
 
-/** What the kernel log contains now. */
-export interface KernelLook {
-  readonly readable: boolean;
-  readonly events: readonly KernelEvent[];
-  /** Whether records were overwritten before they could be read, so that an error may have been missed. */
-  readonly lost: boolean;
-  /** Its end. Stored with an agent's baseline, it tells what came later. */
-  readonly mark: KernelMark;
-}
-
 export type KernelLog = ReturnType<typeof createKernelLog>;
+/**
+ * What the kernel log contains now. `lost`: records were overwritten before they could be read, so that an error may have been missed.
+ * `mark`: its end. Stored with an agent's baseline, it tells what came later.
+ */
+export type KernelLook = Readonly<Awaited<ReturnType<KernelLog['look']>>>;
 
 interface KernelLogOptions {
   /** Default `/dev/kmsg`. */
@@ -46,7 +41,7 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
   let lastSeq: number | null = null;
   let isLost = false;
   let said = false;
-  let running: Promise<KernelLook> | null = null;
+  let running: ReturnType<typeof look> | null = null;
 
   const keep = (event: KernelEvent): void => {
     const key = [event.kind, event.pciId, event.xid, event.gpuInstance].join(' ');
@@ -93,18 +88,18 @@ export function createKernelLog({ path = '/dev/kmsg', uptime, say }: KernelLogOp
     if (fd !== undefined) attempt(() => closeSync(fd));
   };
 
-  const look = async (): Promise<KernelLook> => {
+  const look = async () => {
     const why = await readAll();
     const readable = why === null;
     if (!readable && !said) say?.(unreadable(`The kernel log ${path} cannot be read: ${why}.`));
     said = !readable;
-    const mark = { seq: readable ? lastSeq : null, at: uptime() };
+    const mark: KernelMark = { seq: readable ? lastSeq : null, at: uptime() };
     return { readable, events: [...events.values()], lost: isLost, mark };
   };
 
   return {
     /** Reads what is new. Never rejects; concurrent looks share one. */
-    look(): Promise<KernelLook> {
+    look(): ReturnType<typeof look> {
       running ??= look().finally(() => {
         running = null;
       });

@@ -27,7 +27,7 @@ import {
 import { dirname, join } from 'node:path';
 import { z } from 'zod';
 import type { DeviceId } from '../core/slot.ts';
-import { codeOf, messageOf } from '../errors.ts';
+import { attempt, codeOf, messageOf } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 
 const content = z.object({ owner: z.string(), stateDir: z.string(), boot: z.string(), pid: z.int() });
@@ -135,25 +135,17 @@ export function locksIn(dir: string): readonly (Found & { readonly uuid: DeviceI
   return namesIn(dir).flatMap((name) => {
     const device = /^([^@]+)(?:@[^@]+)?\.lock$/.exec(name)?.[1];
     if (device === undefined) return [];
-    try {
-      const uuid = decodeURIComponent(device);
-      const found = read(join(dir, name));
-      return found === null ? [] : [{ ...found, uuid }];
-    } catch {
-      return [];
-    }
+    const uuid = attempt(() => decodeURIComponent(device));
+    const found = attempt(() => read(join(dir, name)));
+    return found === null || uuid === null ? [] : [{ ...found, uuid }];
   });
 }
 
 function namesIn(dir: string): readonly string[] {
   const names: string[] = [];
   try {
-    const folder = opendirSync(dir);
-    try {
-      for (let entry = folder.readSync(); entry !== null && names.length < most; entry = folder.readSync()) names.push(entry.name);
-    } finally {
-      folder.closeSync();
-    }
+    using folder = opendirSync(dir);
+    for (let entry = folder.readSync(); entry !== null && names.length < most; entry = folder.readSync()) names.push(entry.name);
   } catch {
     // Gone meanwhile, or not readable for us: then it contains no lock of ours.
   }
@@ -214,12 +206,11 @@ function createFor(owner: string, path: string, text: string): boolean {
 
 /** Whether it is gone. In a folder like /tmp another user's file stays. */
 function remove(path: string): boolean {
-  try {
+  const gone = attempt(() => {
     rmSync(path, { force: true });
     return true;
-  } catch {
-    return false;
-  }
+  });
+  return gone ?? false;
 }
 
 /** @throws Error where the folder is not as it must be */

@@ -113,51 +113,30 @@ export function whose(process: ProcessOwner | undefined, ours: Ours): Whose {
 }
 
 /** One process on a device, for messages and as evidence. */
-export interface Holder {
-  readonly pid: number;
-  readonly user: string | null;
-  readonly command: string | null;
-  readonly memoryMiB: number | null;
-  /** Wall clock, ms since the epoch. */
-  readonly since: number | null;
-  readonly container: string | null;
-  readonly state: string | null;
-}
+export type Holder = Readonly<ReturnType<typeof holder>>;
 
 /** The tool reports the program's path, newer ones with its arguments; /proc the name it gave itself (`pt_main_thread`). */
-type Shown = Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>;
-export function holder(process: Shown, owner: ProcessOwner | undefined): Holder {
+export function holder(process: Pick<GpuProcess, 'pid' | 'name' | 'memoryMiB'>, owner: ProcessOwner | undefined) {
   const program = process.name?.trim().split(/\s/)[0]?.split('/').at(-1) ?? '';
   return {
     pid: process.pid,
     user: owner === undefined || owner.uid === null ? null : (owner.user ?? `uid ${owner.uid}`),
     command: program === '' ? (owner?.command ?? null) : printable(program),
     memoryMiB: process.memoryMiB,
+    /** Wall clock, ms since the epoch. */
     since: owner?.startedAt ?? null,
     container: owner?.containers[0] ?? null,
     state: owner?.state ?? null,
   };
 }
 
-/** The processes on a device, by whom they belong to. */
-export interface Holders {
-  /** Those of an ended agent of ours, of any type. */
-  readonly leftovers: readonly Holder[];
-  /** Listed by the driver but not in /proc: they are ending, or hidden from us. */
-  readonly unseen: readonly Holder[];
-  /** Those of people, and of running agents that do not lease the device. */
-  readonly others: readonly Holder[];
-  /** Those of running agents that share the device. */
-  readonly sharers: readonly Holder[];
-  /** Displays. `memoryKnown`: whether the memory of all of them is known. */
-  readonly residents: { readonly count: number; readonly memoryKnown: boolean };
-}
+export type Holders = NonNullable<ReturnType<typeof sortHolders>>;
 
-/** null where the tool does not list processes. */
+/** The processes on a device, by whom they belong to; null where the tool does not list processes. */
 export function sortHolders(
   device: Device,
   context: { readonly owners: ReadonlyMap<number, ProcessOwner>; readonly ours: Ours; readonly shared: boolean },
-): Holders | null {
+) {
   const all = processesOn(device)?.map((process) => {
     const owner = context.owners.get(process.pid);
     return { process, group: groupOf(process, whose(owner, context.ours), context.shared), held: holder(process, owner) };
@@ -166,10 +145,15 @@ export function sortHolders(
   const of = (group: Group): Holder[] => all.filter((one) => one.group === group).map(({ held }) => held);
   const residents = all.filter((one) => one.group === 'resident');
   return {
+    /** Those of an ended agent of ours, of any type. */
     leftovers: of('leftover'),
+    /** Listed by the driver but not in /proc: they are ending, or hidden from us. */
     unseen: of('unseen'),
+    /** Those of people, and of running agents that do not lease the device. */
     others: of('other'),
+    /** Those of running agents that share the device. */
     sharers: of('sharer'),
+    /** Displays. `memoryKnown`: whether the memory of all of them is known. */
     residents: { count: residents.length, memoryKnown: residents.every(({ process }) => process.memoryMiB !== null) },
   };
 }

@@ -2,6 +2,7 @@
 import { createReadStream } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join, relative } from 'node:path';
+import { buffer } from 'node:stream/consumers';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { clip, finding, ownWords, withFindings } from './finding.ts';
@@ -101,9 +102,7 @@ async function isFile(path: string): Promise<boolean> {
 
 /** The first 16 MiB; also of a pipe, so that `--from <(ssh host nvidia-smi -q -x)` works. Windows' tools write UTF-16. */
 async function readText(path: string): Promise<string> {
-  const chunks: Buffer[] = [];
-  for await (const chunk of createReadStream(path, { end: mostBytes - 1 })) chunks.push(chunk as Buffer);
-  const bytes = Buffer.concat(chunks);
+  const bytes = await buffer(createReadStream(path, { end: mostBytes - 1 }));
   const isWide = bytes[0] === 0xff && bytes[1] === 0xfe;
   const text = bytes.toString(isWide ? 'utf16le' : 'utf8');
   return text.replace(/^\ufeff/, '').replaceAll('\r\n', '\n');

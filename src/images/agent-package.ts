@@ -2,7 +2,7 @@
  * The package of a CI service's agent, as a file of this host: downloaded once, checked, and kept until no image is built from it.
  * A file with another checksum than expected never gets the name of the package.
  */
-import { createHash } from 'node:crypto';
+import { createHash, hash } from 'node:crypto';
 import { createReadStream, createWriteStream, existsSync, mkdirSync } from 'node:fs';
 import { readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -57,7 +57,7 @@ export async function prunePackages(dir: string, wanted: readonly AgentPackage[]
 }
 
 function fileName({ type, version, from, sha256 }: AgentPackage): string {
-  const mark = (sha256 ?? createHash('sha256').update(from).digest('hex')).slice(0, 12);
+  const mark = (sha256 ?? hash('sha256', from)).slice(0, 12);
   return `${type}-${version.replaceAll(/[^A-Za-z0-9.-]/g, '_')}-${mark}.tar.gz`;
 }
 
@@ -68,13 +68,13 @@ async function download(agent: AgentPackage, path: string, parts: PackageParts, 
   try {
     progress(`fetching the agent ${agent.version}`);
     const sha256 = await receive(url, { limit: largest, ...parts, signal }, async (body, total, either) => {
-      const hash = createHash('sha256');
+      const digest = createHash('sha256');
       const seen = async function* (chunks: AsyncIterable<Uint8Array>) {
         let bytes = 0;
         let shown = 0;
         for await (const chunk of chunks) {
           bytes += chunk.length;
-          hash.update(chunk);
+          digest.update(chunk);
           const percent = total > 0 ? Math.floor((bytes / total) * 100) : 0;
           if (percent >= shown + 5) {
             shown = percent;
@@ -84,7 +84,7 @@ async function download(agent: AgentPackage, path: string, parts: PackageParts, 
         }
       };
       await pipeline(body, seen, createWriteStream(partial, { mode: 0o600 }), { signal: either });
-      return hash.digest('hex');
+      return digest.digest('hex');
     });
     asExpected(agent, sha256);
     await rename(partial, path);
@@ -95,9 +95,9 @@ async function download(agent: AgentPackage, path: string, parts: PackageParts, 
 }
 
 export async function hashOf(path: string, signal: AbortSignal): Promise<string> {
-  const hash = createHash('sha256');
-  await pipeline(createReadStream(path), hash, { signal });
-  return hash.digest('hex');
+  const digest = createHash('sha256');
+  await pipeline(createReadStream(path), digest, { signal });
+  return digest.digest('hex');
 }
 
 async function addressOf(agent: AgentPackage): Promise<URL> {

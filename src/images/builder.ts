@@ -1,9 +1,10 @@
 /** Builds the image of a recipe, or finds an earlier build by its name, which depends on all inputs of a complete build. */
 import { createReadStream } from 'node:fs';
 import { posix } from 'node:path';
-import { pipeline, Readable } from 'node:stream';
+import { Readable } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
 import { createGunzip } from 'node:zlib';
-import { extract, pack } from 'tar-stream';
+import { extract, type Pack, pack } from 'tar-stream';
 import { createShared, type Progress } from '../abortable.ts';
 import type { AgentPackage } from '../ci/ci-service.ts';
 import { systemClock } from '../clock.ts';
@@ -220,44 +221,39 @@ const agentUser = 1000;
  * invalid package makes the stream fail with E_AGENT_PACKAGE.
  */
 export function buildContext(dockerfile: string, agent: string | null): Readable {
+  return Readable.from(contextOf(dockerfile, agent), { objectMode: false });
+}
+
+async function* contextOf(dockerfile: string, agent: string | null): AsyncGenerator<Buffer> {
   const writer = pack();
   writer.entry({ name: 'Dockerfile', mode: 0o644 }, dockerfile);
   if (agent === null) writer.finalize();
-  else unpackInto(writer, agent);
-  return Readable.from(writer, { objectMode: false });
+  // A failure destroys the packer, so reading from it fails with the same error.
+  else unpackInto(writer, agent).catch((error) => writer.destroy(error));
+  try {
+    yield* writer as AsyncIterable<Buffer>;
+  } catch (error) {
+    throw agent === null ? error : unusable(agent, error);
+  }
 }
 
-function unpackInto(writer: ReturnType<typeof pack>, path: string): void {
+async function unpackInto(writer: Pack, path: string): Promise<void> {
   const reader = extract();
-  const refuse = (why: Error): void => {
-    writer.destroy(unusable(path, why));
-    // Without the reason: if nobody listens for it any more, an error would end the process.
-    reader.destroy();
-  };
+  // Whatever fails ends the loop.
+  pipeline(createReadStream(path), createGunzip(), reader).catch(() => {});
   let isThere = false;
-  reader.on('entry', (header, body, next) => {
-    const { pax: _, uname: _uname, gname: _gname, linkname, type, ...rest } = header;
-    const name = within(header.name);
+  for await (const entry of reader) {
+    const { pax: _, uname: _uname, gname: _gname, linkname, type, ...rest } = entry.header;
+    const name = within(entry.header.name);
     // A hard link names its target like an entry; for a symbolic link the target is only text here.
     const target = type === 'link' ? within(linkname ?? '') : '';
-    if (name === null || target === null) {
-      refuse(new Error(`it contains "${header.name}", which is outside its folder`));
-      return;
-    }
+    if (name === null || target === null) throw new Error(`it contains "${entry.header.name}", which is outside its folder`);
     if (name === 'bin/Agent.Listener') isThere = true;
     const link = linkname == null ? {} : { linkname: type === 'link' ? `agent/${target}` : linkname };
-    const as = { ...rest, ...link, type, name: `agent/${name}`, uid: agentUser, gid: agentUser };
-    const entry = writer.entry(as, (error) => next(error ?? undefined)) ?? null;
-    if (entry === null) body.resume();
-    else body.pipe(entry);
-  });
-  reader.on('finish', () => {
-    if (isThere) writer.finalize();
-    else refuse(new Error('it contains no bin/Agent.Listener'));
-  });
-  pipeline(createReadStream(path), createGunzip(), reader, (error) => {
-    if (error && !writer.destroyed) refuse(error);
-  });
+    await pipeline(entry, writer.entry({ ...rest, ...link, type, name: `agent/${name}`, uid: agentUser, gid: agentUser }));
+  }
+  if (!isThere) throw new Error('it contains no bin/Agent.Listener');
+  writer.finalize();
 }
 
 /** An entry's path below the folder that it is unpacked to; null for one outside. */

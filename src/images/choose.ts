@@ -17,16 +17,11 @@ import {
 import { builtInTables, type PublishedImage, type Tables } from './tables.ts';
 import { compareVersions, leadingVersion, major, newest, oldest } from './version.ts';
 
-export interface ImageChoice {
-  /** null when none fits. */
-  readonly image: string | null;
-  readonly steps: readonly Step[];
-  /** Why none fits and what to do, in whole sentences. */
-  readonly problem: string | null;
-}
-
-/** The same request always gives the same choice. Never throws. */
-export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables): ImageChoice {
+/**
+ * The same request always gives the same choice. `image`: null when none fits. `problem`: why, and what to do, in whole sentences.
+ * Never throws.
+ */
+export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables) {
   const request = asked.distribution === null ? asked : { ...asked, distribution: tagWord(asked.distribution) };
   const steps: Step[] = [hostStep(request)];
   // First of all: a Jetson reports so little of its GPU that it looks like a failing tool.
@@ -60,11 +55,11 @@ export function chooseImage(asked: ImageRequest, tables: Tables = builtInTables)
 
 const jetson = `This is a Jetson with Linux for Tegra: images for servers do not work on it, and onejob does not know which image fits its release. ${pinIt}`;
 
-function refuse(steps: readonly Step[], problem: string): ImageChoice {
+function refuse(steps: readonly Step[], problem: string) {
   return { image: null, steps, problem };
 }
 
-function named(request: ImageRequest, steps: readonly Step[], found: Found, { host, tables }: Demands): ImageChoice {
+function named(request: ImageRequest, steps: readonly Step[], found: Found, { host, tables }: Demands) {
   const { image, rule, skipped } = found;
   const distribution = request.distribution ?? bestOf(image[request.arch]?.distributions ?? [], tables);
   const newer = skipped.filter((each) => compareVersions(each.tag, image.tag) > 0);
@@ -80,7 +75,7 @@ function named(request: ImageRequest, steps: readonly Step[], found: Found, { ho
   return { image: name, steps: [...steps, ...passedOver, last], problem: null };
 }
 
-function plainImage(request: ImageRequest, tables: Tables, steps: readonly Step[], why: string): ImageChoice {
+function plainImage(request: ImageRequest, tables: Tables, steps: readonly Step[], why: string) {
   const distribution = request.distribution ?? tables.preferred[0];
   const image = Object.hasOwn(tables.plain, distribution) ? tables.plain[distribution] : undefined;
   const none = step('devices', why, request.devices === undefined ? 'the inventory' : 'the request', 'every image with CUDA');
@@ -102,17 +97,10 @@ function tagWord(distribution: string): string {
   return word.replace(/^(rocky|oracle)(?=\d)/, '$1linux');
 }
 
-export interface Step {
-  readonly about: string;
-  readonly known: string;
-  readonly from: string;
-  /** null when it rules nothing out. */
-  readonly rulesOut: string | null;
-  /** false when it rests on an unconfirmed entry of the tables. */
-  readonly verified: boolean;
-}
+export type Step = Readonly<ReturnType<typeof step>>;
 
-function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true): Step {
+/** `rulesOut`: null when it rules nothing out. `verified`: false when it rests on an unconfirmed entry of the tables. */
+function step(about: string, known: string, from: string, rulesOut: string | null = null, verified = true) {
   return { about, known, from, rulesOut, verified };
 }
 

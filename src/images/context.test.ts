@@ -1,5 +1,6 @@
 /** What is sent to be built: the Dockerfile and the agent's files, and nothing that leaves its folder. */
-import { writeFileSync } from 'node:fs';
+import { randomBytes } from 'node:crypto';
+import { statSync, truncateSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { gzipSync } from 'node:zlib';
@@ -66,6 +67,20 @@ test.each<[string, [Entry, string?][], RegExp]>([
   const path = await tgz(...entries);
   const reading = buffer(buildContext('FROM x\n', path));
   await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringMatching(why) });
+});
+
+test('a package that is cut off in the middle of a file is refused', async () => {
+  const path = await tgz(listener, [{ name: 'large' }, randomBytes(1e6).toString('hex')]);
+  truncateSync(path, statSync(path).size / 2);
+  const reading = buffer(buildContext('FROM x\n', path));
+  await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining(path) });
+});
+
+test('a build may be given up in the middle of a file', async () => {
+  const path = await tgz(listener, [{ name: 'large' }, randomBytes(1e6).toString('hex')]);
+  const context = buildContext('FROM x\n', path);
+  for await (const _ of context) break;
+  expect(context.destroyed).toBe(true);
 });
 
 test('what is not a package is refused', async () => {

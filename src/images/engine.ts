@@ -1,6 +1,5 @@
 /** The Engine's API for building images, in addition to what the docker runtime uses. */
-import { createInterface } from 'node:readline';
-import { Readable } from 'node:stream';
+import type { Readable } from 'node:stream';
 import { stripVTControlCharacters } from 'node:util';
 import { z } from 'zod';
 import { systemClock } from '../clock.ts';
@@ -9,25 +8,27 @@ import type { Endpoint } from '../engine/endpoint.ts';
 import { diskFull, isDiskFull, statusOf, translate } from '../engine/failures.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 
-const imageAnswer = z.object({
-  Id: z.string(),
-  RepoTags: z.array(z.string()).nullish(),
-  Created: z.number(),
-  Size: z.number().default(0),
-  Labels: z.record(z.string(), z.string()).nullish(),
-});
+const imageAnswer = z
+  .object({
+    Id: z.string(),
+    RepoTags: z.array(z.string()).nullish(),
+    Created: z.number(),
+    Size: z.number().default(0),
+    Labels: z.record(z.string(), z.string()).nullish(),
+  })
+  .transform(({ Id, RepoTags, Created, Size, Labels }) => ({
+    id: Id,
+    /** Names with their tags, as Docker writes them. Podman adds a registry to a name without one. */
+    tags: (RepoTags ?? []).flatMap((tag) => (tag.startsWith('<none>') ? [] : tag.replace(/^(?:localhost|docker\.io)\//, ''))),
+    labels: Labels ?? {},
+    /** ms since the epoch */
+    created: Created * 1000,
+    /** bytes, including what it shares with others */
+    size: Size,
+  }));
 const containersAnswer = z.array(z.object({ ImageID: z.string().default('') }));
 
-export interface ImageThere {
-  readonly id: string;
-  /** Names with their tags, as Docker writes them. */
-  readonly tags: readonly string[];
-  readonly labels: Readonly<Record<string, string>>;
-  /** ms since the epoch */
-  readonly created: number;
-  /** bytes, including what it shares with others */
-  readonly size: number;
-}
+export type ImageThere = Readonly<z.output<typeof imageAnswer>>;
 
 export interface BuildCall {
   /** For messages, such as `the agent layer of onejob/azure-pipelines:4be1…`. */
@@ -43,20 +44,11 @@ export interface BuildCall {
 const silentStep = 30 * 60_000;
 
 export function connectImageEngine(endpoint: Endpoint) {
-  const { raw, ask, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
+  const { raw, ask, lines, close } = connect(endpoint, { ...usualLimits, idle: silentStep }, systemClock);
   const look = (doing: string, path: string, query: Query, signal: AbortSignal) =>
     ask({ method: 'GET', path, query, doing, limit: 'soon', signal });
-  const list = async (filters: object, signal: AbortSignal): Promise<ImageThere[]> => {
-    const found = z.array(imageAnswer).parse(await look('list images', '/images/json', { filters }, signal));
-    return found.map(({ Id, RepoTags, Created, Size, Labels }) => ({
-      id: Id,
-      // Podman adds a registry to a name without one.
-      tags: (RepoTags ?? []).flatMap((tag) => (tag.startsWith('<none>') ? [] : tag.replace(/^(?:localhost|docker\.io)\//, ''))),
-      labels: Labels ?? {},
-      created: Created * 1000,
-      size: Size,
-    }));
-  };
+  const list = async (filters: object, signal: AbortSignal) =>
+    z.array(imageAnswer).parse(await look('list images', '/images/json', { filters }, signal));
 
   return {
     close,
@@ -102,11 +94,8 @@ export function connectImageEngine(endpoint: Endpoint) {
       const doing = `build ${what}`;
       const output = readBuild(progress);
       try {
-        const call = { method: 'POST', path: '/build', query, limit: 'idle', stream: true } as const;
-        const answer = await raw({ ...call, file: context, doing, signal });
-        if (!(answer instanceof Readable)) throw new TypeError('the Engine answered a build without a stream');
-        for await (const line of createInterface({ input: answer, crlfDelay: Number.POSITIVE_INFINITY }))
-          if (line.trim() !== '') output.line(line);
+        const call = { method: 'POST', path: '/build', query, file: context, doing, limit: 'idle', signal } as const;
+        for await (const line of lines(call)) output.line(line);
       } catch (error) {
         signal.throwIfAborted();
         // What the Engine answers at once is about the Dockerfile, such as an unknown instruction.

@@ -1,5 +1,5 @@
 /** What is built for a recipe: one Dockerfile on top of the other. The same recipe, base and agent give the same plan and name. */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -45,14 +45,7 @@ export interface Layer {
   readonly args: Readonly<Record<string, string>>;
 }
 
-export interface BuildPlan {
-  readonly reference: string;
-  readonly hash: string;
-  readonly recipe: string;
-  readonly layers: readonly Layer[];
-  /** Labels of the result, in addition to those of the Dockerfiles. */
-  readonly labels: Readonly<Record<string, string>>;
-}
+export type BuildPlan = NonNullable<ReturnType<typeof buildPlan>>;
 
 /** Hash of what the config asks for, whatever is published now. */
 export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
@@ -60,7 +53,7 @@ export function recipeOf({ type, base, packages, dockerfile }: Wish): string {
 }
 
 /** null when there is nothing to build: the base is the image. */
-export function buildPlan(wish: Wish, ground: Ground, templates: Templates): BuildPlan | null {
+export function buildPlan(wish: Wish, ground: Ground, templates: Templates) {
   const { agent, owner } = ground;
   const packages = sorted(wish.packages);
   const layer = (what: Layer['what'], dockerfile: string | null | undefined, args: Layer['args']): Layer[] =>
@@ -83,6 +76,7 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates): Bui
     hash,
     recipe,
     layers,
+    /** Labels of the result, in addition to those of the Dockerfiles. */
     labels: {
       [imageLabels.owner]: owner,
       [imageLabels.hash]: hash,
@@ -123,7 +117,7 @@ function sorted(packages: readonly string[]): string[] {
 }
 
 function digest(value: object): string {
-  return createHash('sha256').update(JSON.stringify(value)).digest('hex');
+  return hash('sha256', JSON.stringify(value));
 }
 
 /** The Dockerfiles of images: separate files, so that people can read them and use them without onejob. */

@@ -16,12 +16,7 @@ export interface Demands {
 /** Why an image runs: its CUDA is not newer than the driver's, or has the same major version. */
 export type Rule = 'version' | 'minor';
 
-export interface Found {
-  readonly image: PublishedImage;
-  readonly rule: Rule;
-  /** Fitting images that were passed over, because no source confirms them. */
-  readonly skipped: readonly PublishedImage[];
-}
+export type Found = NonNullable<ReturnType<typeof pick>>;
 
 /** Images of this architecture, flavour and distribution, the newest first. */
 export function candidates({ arch, flavour, distribution }: ImageRequest, tables: Tables): PublishedImage[] {
@@ -32,8 +27,11 @@ export function candidates({ arch, flavour, distribution }: ImageRequest, tables
   return tables.images.filter(has).toSorted((one, other) => compareVersions(other.tag, one.tag));
 }
 
-/** `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. */
-export function pick(found: readonly PublishedImage[], demands: Demands): Found | null {
+/**
+ * `found`: from `candidates`. An unconfirmed image is chosen only if no other fits by the same rule. `skipped`: fitting images that
+ * were passed over, because no source confirms them.
+ */
+export function pick(found: readonly PublishedImage[], demands: Demands) {
   for (const rule of ['version', 'minor'] as const) {
     const fitting = found.filter((image) => suits(image, demands) && runs(image, demands) === rule);
     const image = fitting.find((each) => each.verified) ?? fitting[0];
@@ -66,17 +64,13 @@ export function oldestDriver({ cuda }: Pick<PublishedImage, 'cuda'>, tables: Tab
   return tables.toolkits.find((each) => each.cuda === cuda)?.any ?? null;
 }
 
-/** The CUDA that a host's driver can run: from its tool, checked against the driver's branch. */
-export interface HostCuda {
-  readonly cuda: string;
-  /** null where only CUDA is known. */
-  readonly driver: string | null;
-  readonly from: string;
-  readonly verified: boolean;
-}
+export type HostCuda = NonNullable<ReturnType<typeof hostCuda>>;
 
-/** null when neither the driver nor its CUDA is known, or the driver is older than the tables. */
-export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>, tables: Tables): HostCuda | null {
+/**
+ * The CUDA that a host's driver can run: from its tool, checked against the driver's branch. null when neither the driver nor its
+ * CUDA is known, or the driver is older than the tables. `driver`: null where only CUDA is known.
+ */
+export function hostCuda(inventory: Pick<Inventory, 'driver' | 'cuda' | 'cudaFrom'>, tables: Tables) {
   const driver = leadingVersion(inventory.driver);
   const said = inventory.cudaFrom === 'tool' && /^\d+\.\d+$/.test(inventory.cuda ?? '') ? inventory.cuda : null;
   const known = tables.branches.filter((each) => driver !== null && each.driver <= major(driver));

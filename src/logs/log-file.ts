@@ -10,8 +10,9 @@ import { join } from 'node:path';
 import { Waiters } from '../abortable.ts';
 import type { LogPiece } from '../api/manager.ts';
 import type { AgentId } from '../core/slot.ts';
+import { attempt } from '../errors.ts';
 import { advance, type LogChunk, type LogPosition, start } from '../runtimes/runtime.ts';
-import { storeFault } from '../store/fault.ts';
+import { storeFault, translated } from '../store/fault.ts';
 import { openExisting } from '../system/files.ts';
 import { beyond } from './gap.ts';
 import {
@@ -170,11 +171,8 @@ export class LogFile {
   /** Ends every reader once it has read everything. Closing twice is allowed; appending afterwards is not. */
   close(): void {
     if (this.#closed) return;
-    try {
-      this.finish();
-    } catch {
-      // Without that record a new manager may read the left-out output again.
-    }
+    // Without that record a new manager may read the left-out output again.
+    attempt(() => this.finish());
     this.#closed = true;
     closeSync(this.#fd);
     this.#waiters.wake();
@@ -186,33 +184,29 @@ export class LogFile {
     let cursor = new Cursor();
     let before: Part | null = null;
     for (let part = this.#after(before); part !== null && signal?.aborted !== true; part = this.#after(before)) {
-      const file = await openExisting(part.path);
-      try {
-        // Deleted meanwhile: what exists now comes after it.
-        if (file === null || !this.#parts.includes(part)) {
-          if (file === null && this.#parts.at(-1) === part) return;
-          before = part;
-          continue;
+      await using file = await openExisting(part.path);
+      // Deleted meanwhile: what exists now comes after it.
+      if (file === null || !this.#parts.includes(part)) {
+        if (file === null && this.#parts.at(-1) === part) return;
+        before = part;
+        continue;
+      }
+      if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
+      let offset = 0;
+      for (;;) {
+        // Read before the look below: what was written before closing, or before the next part, must still be read.
+        const last = this.#closed || !follow;
+        const isWritten = this.#parts.at(-1) === part;
+        const end = isWritten ? this.#size : (await file.stat()).size;
+        if (offset > end) {
+          offset = 0;
+          cursor = new Cursor();
         }
-        if (before !== null || part !== this.#parts[0]) yield* keptPieces(`${this.path}.kept`, cursor);
-        let offset = 0;
-        for (;;) {
-          // Read before the look below: what was written before closing, or before the next part, must still be read.
-          const last = this.#closed || !follow;
-          const isWritten = this.#parts.at(-1) === part;
-          const end = isWritten ? this.#size : (await file.stat()).size;
-          if (offset > end) {
-            offset = 0;
-            cursor = new Cursor();
-          }
-          offset = yield* readRecords(file, offset, end, cursor);
-          if (isWritten && last) return;
-          if (!isWritten) break;
-          if (this.#size === end && this.#parts.at(-1) === part && !this.#closed) await this.#waiters.next(signal);
-          if (signal?.aborted) return;
-        }
-      } finally {
-        await file?.close();
+        offset = yield* readRecords(file, offset, end, cursor);
+        if (isWritten && last) return;
+        if (!isWritten) break;
+        if (this.#size === end && this.#parts.at(-1) === part && !this.#closed) await this.#waiters.next(signal);
+        if (signal?.aborted) return;
       }
       before = part;
     }
@@ -234,12 +228,9 @@ export class LogFile {
   #begin(): void {
     const [, older, newer] = this.#parts;
     if (older !== undefined && newer !== undefined) {
-      try {
-        const has = beyond(this.#position, newer.start);
-        takeOver(`${this.path}.kept`, older, newer.start, beyond({ stdout: this.#endKept, stderr: this.#endKept }, has));
-      } catch (error) {
-        throw storeFault('write the log', `${this.path}.kept`, error);
-      }
+      const kept = `${this.path}.kept`;
+      const wanted = beyond({ stdout: this.#endKept, stderr: this.#endKept }, beyond(this.#position, newer.start));
+      translated('write the log', kept, () => takeOver(kept, older, newer.start, wanted));
       this.#forget(older);
     }
     this.#open({ path: nextPart(this.path, this.#parts.slice(1)), start: this.#position });
@@ -247,7 +238,7 @@ export class LogFile {
 
   /** Writes to a new file from now on. The file begins with its position. */
   #open(part: Part): void {
-    try {
+    translated('write the log', part.path, () => {
       rmSync(part.path, { force: true });
       const fd = openSync(part.path, openFlags | constants.O_EXCL, 0o600);
       try {
@@ -258,9 +249,7 @@ export class LogFile {
       }
       closeSync(this.#fd);
       this.#fd = fd;
-    } catch (error) {
-      throw storeFault('write the log', part.path, error);
-    }
+    });
     this.#filled = 0;
     this.#parts = [...this.#parts.filter(({ path }) => path !== part.path), part];
   }
@@ -281,11 +270,8 @@ export class LogFile {
   #leaveOut(why: string): void {
     if (this.#isLeavingOut) return;
     this.#isLeavingOut = true;
-    try {
-      this.note(why);
-    } catch {
-      // Not even a line fits. The gap is recorded once there is room.
-    }
+    // If not even a line fits, the gap is recorded once there is room.
+    attempt(() => this.note(why));
   }
 
   #write(parts: readonly Uint8Array[], at: number): number {
@@ -298,16 +284,9 @@ export class LogFile {
       }
       return length;
     } catch (error) {
-      if (!this.#closed) this.#cutBack();
+      // Otherwise the next append overwrites the half-written record after #size, and opening cuts it off.
+      if (!this.#closed) attempt(() => ftruncateSync(this.#fd, this.#size));
       throw storeFault('write the log', this.#parts.at(-1)?.path ?? this.path, error);
-    }
-  }
-
-  #cutBack(): void {
-    try {
-      ftruncateSync(this.#fd, this.#size);
-    } catch {
-      // The next append overwrites the half-written record after #size, and opening cuts it off.
     }
   }
 
@@ -324,11 +303,9 @@ export class LogFile {
 
 /** Deletes an agent's log, if there is one. */
 export function deleteLog(path: string): void {
-  try {
+  translated('delete the log', path, () => {
     for (const file of filesOf(path)) rmSync(file, { force: true });
-  } catch (error) {
-    throw storeFault('delete the log', path, error);
-  }
+  });
 }
 
 export type LogFolder = ReturnType<typeof createLogFolder>;

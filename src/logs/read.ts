@@ -116,15 +116,11 @@ export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
   const { parts, kept } = partsOf(path);
   const cursor = new Cursor();
   for (const [index, part] of [path, ...parts.map((one) => one.path)].entries()) {
-    const file = await openExisting(part);
+    await using file = await openExisting(part);
     // Somebody may have deleted the beginning to free space.
     if (file === null) continue;
-    try {
-      if (index === 1) yield* keptPieces(kept, cursor);
-      yield* readRecords(file, 0, (await file.stat()).size, cursor);
-    } finally {
-      await file.close();
-    }
+    if (index === 1) yield* keptPieces(kept, cursor);
+    yield* readRecords(file, 0, (await file.stat()).size, cursor);
   }
 }
 

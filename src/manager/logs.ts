@@ -26,6 +26,11 @@ export interface LogParts {
   readonly stateDir: string;
 }
 
+interface How {
+  /** Wait for more until the agent has ended. */
+  readonly follow: boolean;
+}
+
 /** ms between looks at a job of a CI service, whose changes nobody reports. */
 const lookEvery = 1_000;
 
@@ -45,7 +50,7 @@ export function createLogs(parts: LogParts) {
     return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
   };
 
-  async function* ofJob(id: string, how: { readonly follow: boolean }, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofJob(id: string, how: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
       // It waited, and was cancelled at its service.
@@ -66,11 +71,7 @@ export function createLogs(parts: LogParts) {
     }
   }
 
-  async function* ofAgent(
-    agent: AgentId,
-    { follow }: { readonly follow: boolean },
-    signal: AbortSignal,
-  ): AsyncGenerator<LogPiece, void> {
+  async function* ofAgent(agent: AgentId, { follow }: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
     if (!isSplit(agent)) return yield* output.read(agent, { follow, signal });
     let hasBegun = false;
@@ -131,7 +132,7 @@ export function createLogs(parts: LogParts) {
   }
 
   return {
-    async *read(source: LogSource, how: { readonly follow: boolean }, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+    async *read(source: LogSource, how: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
       if ('job' in source) yield* ofJob(source.job, how, signal);
       else yield* ofAgent(agentBehind(source), how, signal);
     },

@@ -20,12 +20,6 @@ export interface Mount {
   readonly cache: { readonly name: string | null } | null;
 }
 
-export interface Ulimit {
-  readonly name: string;
-  readonly soft: number;
-  readonly hard: number;
-}
-
 /** How to ask for NVIDIA's devices: `auto` depends on what the Engine reports. */
 export type GrantWay = 'auto' | 'request' | 'cdi' | 'runtime';
 
@@ -48,7 +42,7 @@ export interface Recipe {
   readonly pids: number | null;
   /** Bytes of /dev/shm; null for the runtime's default. */
   readonly shmSize: number | null;
-  readonly ulimits: readonly Ulimit[];
+  readonly ulimits: readonly { readonly name: string; readonly soft: number; readonly hard: number }[];
   /** `default`, `internet`, `none`, `host`, or the name of an existing network. */
   readonly network: string;
   /** `name`, `uid` or `uid:gid`; null for the image's own. */

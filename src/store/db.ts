@@ -6,8 +6,8 @@ import { closeSync, fdatasync, fdatasyncSync, openSync, readSync } from 'node:fs
 import { DatabaseSync, type SQLInputValue, type StatementSync } from 'node:sqlite';
 import { promisify } from 'node:util';
 import type { z } from 'zod';
-import { messageOf, OnejobError } from '../errors.ts';
-import { storeFault, wrongVersion } from './fault.ts';
+import { attempt, messageOf, OnejobError } from '../errors.ts';
+import { storeFault, translated, wrongVersion } from './fault.ts';
 import { migrations } from './migrations.ts';
 
 export type Database = ReturnType<typeof wrap>;
@@ -16,7 +16,7 @@ export type Reader = Pick<Database, 'path' | 'prepare'>;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_STATE_NEWER, E_STATE_FULL, E_STATE_BUSY */
 export function openDatabase(path: string): Database {
-  try {
+  return translated('open', path, () => {
     refuseForeignFile(path);
     const db = new DatabaseSync(path, { timeout: 2_000 });
     try {
@@ -32,19 +32,13 @@ export function openDatabase(path: string): Database {
       db.close();
       throw error;
     }
-  } catch (error) {
-    throw storeFault('open', path, error);
-  }
+  });
 }
 
 /** SQLite would take a short file of anything for an empty database and overwrite it. */
 function refuseForeignFile(path: string): void {
-  let fd: number;
-  try {
-    fd = openSync(path, 'r');
-  } catch {
-    return;
-  }
+  const fd = attempt(() => openSync(path, 'r'));
+  if (fd === null) return;
   try {
     const head = Buffer.alloc(16);
     const length = readSync(fd, head, 0, 16, 0);
@@ -95,22 +89,12 @@ function wrap(db: DatabaseSync, path: string) {
         throw storeFault('sync', `${path}-wal`, error);
       }),
     /** The same, synchronously. @throws OnejobError E_STATE_FULL */
-    syncNow(): void {
-      try {
-        fdatasyncSync(wal);
-      } catch (error) {
-        throw storeFault('sync', `${path}-wal`, error);
-      }
-    },
+    syncNow: (): void => translated('sync', `${path}-wal`, () => fdatasyncSync(wal)),
     /** Moves the write-ahead log into the database in a quiet moment, so that no commit has to. */
     checkpoint(): void {
       if (!hasCommits) return;
-      try {
-        db.exec('PRAGMA wal_checkpoint(PASSIVE)');
-        hasCommits = false;
-      } catch (error) {
-        throw storeFault('write', path, error);
-      }
+      translated('write', path, () => db.exec('PRAGMA wal_checkpoint(PASSIVE)'));
+      hasCommits = false;
     },
     close(): void {
       if (!db.isOpen) return;

@@ -5,7 +5,7 @@
 import { chmodSync, mkdirSync, readdirSync, readFileSync, realpathSync, type Stats, statfsSync, statSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { codeOf, OnejobError } from '../errors.ts';
-import { storeFault } from './fault.ts';
+import { storeFault, translated } from './fault.ts';
 
 /** Name of the database in the state directory. It marks the directory as onejob's. */
 export const databaseName = 'onejob.db';
@@ -101,11 +101,7 @@ function look(dir: string): Stats {
 /** Creates a folder inside the state directory. */
 export function subdirectory(dir: string, name: string): string {
   const path = join(dir, name);
-  try {
-    mkdirSync(path, { recursive: true, mode: 0o700 });
-  } catch (error) {
-    throw storeFault('make', path, error);
-  }
+  translated('make', path, () => mkdirSync(path, { recursive: true, mode: 0o700 }));
   return path;
 }
 

@@ -38,6 +38,15 @@ export function storeFault(doing: string, path: string, error: unknown): unknown
   return error;
 }
 
+/** What `work` returns. @throws as `storeFault` translates it */
+export function translated<T>(doing: string, path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    throw storeFault(doing, path, error);
+  }
+}
+
 export function wrongVersion(doing: 'open' | 'read', path: string, version: number): OnejobError {
   const versions = `state version ${version}; this onejob supports ${migrations.length}`;
   const message = (who: string) => `Cannot ${doing} ${path}: ${who} onejob wrote it (${versions}).`;

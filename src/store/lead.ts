@@ -69,11 +69,8 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
   return {
     /** Records where the leader listens, for clients of this state directory; null: nowhere. */
     listens(socket: string | null): void {
-      try {
-        tell(socket);
-      } catch {
-        // On a full disk clients look at the usual address.
-      }
+      // On a full disk clients look at the usual address.
+      attempt(() => tell(socket));
     },
     release(): void {
       if (!held.isOpen) return;

@@ -5,7 +5,7 @@ import { DatabaseSync } from 'node:sqlite';
 import { pathToFileURL } from 'node:url';
 import { z } from 'zod';
 import { databaseName } from './directory.ts';
-import { storeFault, wrongVersion } from './fault.ts';
+import { translated, wrongVersion } from './fault.ts';
 import { historyTable } from './history.ts';
 import { jobTable } from './jobs.ts';
 import { migrations } from './migrations.ts';
@@ -41,12 +41,8 @@ export function openToRead(stateDir: string) {
 /** What `read` returns for the database of a state directory. */
 function reading<T>(stateDir: string, read: (path: string, isThere: boolean) => T): T {
   const path = join(stateDir, databaseName);
-  try {
-    // A forbidden file is an error; only a missing one means no state.
-    return read(path, statSync(path, { throwIfNoEntry: false }) !== undefined);
-  } catch (error) {
-    throw storeFault('read', path, error);
-  }
+  // A forbidden file is an error; only a missing one means no state.
+  return translated('read', path, () => read(path, statSync(path, { throwIfNoEntry: false }) !== undefined));
 }
 
 /** Even reading a properly closed database makes SQLite create files next to it, which would belong to the reader, such as root. */
@@ -57,14 +53,13 @@ function asItIs(path: string): URL {
 }
 
 const row = z.object({ service: z.string(), name: z.string() });
-type LeftRegistration = z.infer<typeof row>;
 
 /**
  * What the last manager left at CI services: registrations that are not removed, oldest first; empty without state. Unlike
  * `openToRead` it reads a database of any version.
  * @throws OnejobError E_STATE_CORRUPT and the like
  */
-export function registrationsLeft(stateDir: string): LeftRegistration[] {
+export function registrationsLeft(stateDir: string) {
   return reading(stateDir, (path, isThere) => {
     if (!isThere) return [];
     using db = new DatabaseSync(path, { readOnly: true, timeout: 2_000 });

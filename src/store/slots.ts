@@ -42,12 +42,6 @@ export const slotSchema = z.object({
   leaving: z.array(z.object({ agent, job, exit: exit.nullable().default(null) })),
 }) satisfies z.ZodType<Slot>;
 
-/** A loaded slot. Its times are valid only if `thisBoot`: the core's clock restarts with each boot. */
-export interface StoredSlot {
-  readonly slot: Slot;
-  readonly thisBoot: boolean;
-}
-
 export function slotTable(db: Reader, bootId: string) {
   const all = db.prepare('SELECT key, boot, body FROM slots ORDER BY key');
   const save = db.prepare(
@@ -55,8 +49,11 @@ export function slotTable(db: Reader, bootId: string) {
   );
   const remove = db.prepare('DELETE FROM slots WHERE key = ?');
   return {
-    /** Every slot, by key. @throws OnejobError E_STATE_CORRUPT if one is invalid */
-    all: (): StoredSlot[] =>
+    /**
+     * Every slot, by key. Its times are valid only if `thisBoot`: the core's clock restarts with each boot.
+     * @throws OnejobError E_STATE_CORRUPT if one is invalid
+     */
+    all: () =>
       all.all().map(({ key, boot, body }) => ({
         slot: understand(db, `slot ${key}`, () => slotSchema.parse(JSON.parse(String(body)))),
         thisBoot: boot === bootId,

@@ -114,29 +114,25 @@ async function add(tar: Pack, path: string, absolute: string, warn: (line: strin
 }
 
 async function addLarge(tar: Pack, path: string, absolute: string, warn: (line: string) => void): Promise<void> {
-  const file = await open(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
-  try {
-    const stats = await file.stat();
-    const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
-    await pipeline(async function* () {
-      let left = stats.size;
-      while (left > 0) {
-        const buffer = Buffer.allocUnsafe(Math.min(small, left));
-        const { bytesRead } = await file.read(buffer, 0, buffer.length);
-        if (bytesRead === 0) break;
-        yield buffer.subarray(0, bytesRead);
-        left -= bytesRead;
-      }
-      if (left > 0) {
-        warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
-        for (; left > 0; left -= Math.min(small, left)) yield Buffer.alloc(Math.min(small, left));
-      } else if ((await file.stat()).size > stats.size) {
-        warn(`${path} grew while it was sent: only its first ${stats.size} bytes were sent.`);
-      }
-    }, sink);
-  } finally {
-    await file.close();
-  }
+  await using file = await open(absolute, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK);
+  const stats = await file.stat();
+  const sink = tar.entry({ ...headOf(path, stats), type: 'file', size: stats.size });
+  await pipeline(async function* () {
+    let left = stats.size;
+    while (left > 0) {
+      const buffer = Buffer.allocUnsafe(Math.min(small, left));
+      const { bytesRead } = await file.read(buffer, 0, buffer.length);
+      if (bytesRead === 0) break;
+      yield buffer.subarray(0, bytesRead);
+      left -= bytesRead;
+    }
+    if (left > 0) {
+      warn(`${path} shrank while it was sent: its last ${left} bytes are zeros.`);
+      for (; left > 0; left -= Math.min(small, left)) yield Buffer.alloc(Math.min(small, left));
+    } else if ((await file.stat()).size > stats.size) {
+      warn(`${path} grew while it was sent: only its first ${stats.size} bytes were sent.`);
+    }
+  }, sink);
 }
 
 function headOf(path: string, stats: Stats): { name: string; mode: number; mtime: Date; uid: number; gid: number } {

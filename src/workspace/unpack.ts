@@ -16,20 +16,15 @@ import {
 } from 'node:fs';
 import { join, resolve } from 'node:path';
 import type { Readable } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header } from 'tar-stream';
 
-export interface Unpacked {
-  /** Paths relative to the folder, in the tar's order. */
-  readonly written: readonly string[];
-  /** Entries that were not written, and why. */
-  readonly refused: readonly { readonly path: string; readonly why: string }[];
-}
-
 /**
- * Unpacks a tar stream below `folder`, and replaces files of the same name. Throws if the stream is cut off or the disk is full.
+ * Unpacks a tar stream below `folder`, and replaces files of the same name. `written`: paths relative to the folder, in the tar's
+ * order. `refused`: entries that were not written, and why. Throws if the stream is cut off or the disk is full.
  */
-export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal): Promise<Unpacked> {
+export async function unpackArtifacts(from: Readable, folder: string, signal?: AbortSignal) {
   const top = resolve(folder);
   const written: string[] = [];
   const progress: Progress = { top, files: new Set(), folders: new Set() };
@@ -42,11 +37,7 @@ export async function unpackArtifacts(from: Readable, folder: string, signal?: A
       const { header } = entry;
       const parts = safeParts(header.name);
       const why =
-        parts === null
-          ? 'its name points outside the folder'
-          : parts.length === 0
-            ? null
-            : await write(progress, parts, header, entry);
+        parts === null ? 'its name points outside the folder' : parts.length === 0 ? null : await write(progress, parts, entry);
       entry.resume();
       if (why !== null) refused.push({ path: header.name, why });
       else if (parts !== null && parts.length > 0 && header.type !== 'directory') written.push(parts.join('/'));
@@ -79,14 +70,12 @@ interface Progress {
 const small = 256 * 1024;
 const newFile = constants.O_WRONLY | constants.O_CREAT | constants.O_EXCL | constants.O_NOFOLLOW;
 
+type Entry = AsyncIterable<unknown> & { readonly header: Header };
+
 /** Writes one entry; null, or why it was refused. */
-async function write(
-  progress: Progress,
-  parts: readonly string[],
-  header: Header,
-  content: AsyncIterable<unknown>,
-): Promise<string | null> {
+async function write(progress: Progress, parts: readonly string[], entry: Entry): Promise<string | null> {
   const { top, files } = progress;
+  const { header } = entry;
   // A git folder from a job could contain hooks that run here.
   if (parts.some((part) => part.toLowerCase() === '.git')) return 'it is inside a .git folder';
   const blocked = makeFolders(progress, header.type === 'directory' ? parts : parts.slice(0, -1));
@@ -98,7 +87,7 @@ async function write(
   // The new file is renamed over the old one: an existing file is replaced as a whole, and a link is replaced, not followed.
   const fresh = join(top, ...parts.slice(0, -1), `.onejob-${randomBytes(6).toString('hex')}`);
   try {
-    const why = await make(fresh, parts, header, content, progress);
+    const why = await make(fresh, parts, entry, progress);
     if (why !== null) return why;
     renameSync(fresh, path);
   } catch (error) {
@@ -110,19 +99,13 @@ async function write(
   return null;
 }
 
-async function make(
-  fresh: string,
-  parts: readonly string[],
-  header: Header,
-  content: AsyncIterable<unknown>,
-  progress: Progress,
-): Promise<string | null> {
-  const { type, linkname, mode, size } = header;
+async function make(fresh: string, parts: readonly string[], entry: Entry, progress: Progress): Promise<string | null> {
+  const { type, linkname, mode, size } = entry.header;
   switch (type) {
     case 'file':
     case 'contiguous-file':
-      if (size <= small) writeFileSync(fresh, await whole(content), { flag: 'wx', mode: permissions(mode) });
-      else await pipeline(content, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
+      if (size <= small) writeFileSync(fresh, await buffer(entry), { flag: 'wx', mode: permissions(mode) });
+      else await pipeline(entry, createWriteStream(fresh, { flags: newFile as never, mode: permissions(mode) }));
       return null;
     case 'symlink':
       if (!staysInside(parts, linkname)) return `it links to ${linkname}, which is outside`;
@@ -138,12 +121,6 @@ async function make(
     default:
       return `it is a ${type}`;
   }
-}
-
-async function whole(content: AsyncIterable<unknown>): Promise<Buffer> {
-  const parts: Buffer[] = [];
-  for await (const part of content) if (Buffer.isBuffer(part)) parts.push(part);
-  return Buffer.concat(parts);
 }
 
 /** Creates folders from the top down, and refuses to pass through anything else; null, or why not. */

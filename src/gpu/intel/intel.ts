@@ -169,19 +169,7 @@ function intelArchitecture(model: string): string | null {
   return architectures.find(([form]) => form.test(model))?.[1] ?? null;
 }
 
-/** One card in one output; null for missing values. */
-interface IntelCard {
-  readonly index: number | null;
-  readonly pciId: string | null;
-  readonly model: string | null;
-  readonly driver: string | null;
-  readonly memoryMiB: number | null;
-  readonly memoryFreeMiB: number | null;
-  readonly ecc: boolean | null;
-  /** Health of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
-  readonly health: readonly { readonly part: string; readonly status: string; readonly description: string | null }[];
-}
-
+type IntelCard = ReturnType<typeof cardOf>;
 type XpuOutput = NonNullable<ReturnType<typeof readXpuSmi>>;
 
 /**
@@ -213,7 +201,8 @@ function hasStatus(value: unknown): value is Fields {
   return isFields(value) && typeof value.status === 'string';
 }
 
-function cardOf(fields: Fields): IntelCard {
+/** One card in one output; null for missing values. */
+function cardOf(fields: Fields) {
   const ecc = textOf(fields.memory_ecc_state) ?? textOf(fields.ecc_state);
   return {
     index: countOf(fields.device_id),
@@ -223,6 +212,7 @@ function cardOf(fields: Fields): IntelCard {
     memoryMiB: mebibytes(fields.memory_physical_size_byte, 'B'),
     memoryFreeMiB: mebibytes(fields.memory_free_size_byte, 'B'),
     ecc: ecc === null ? null : /^enabled$/i.test(ecc),
+    /** Of each part: `Ok`, `Warning`, `Critical`, `Unknown`. */
     health: Object.entries(fields).flatMap(([part, value]) =>
       hasStatus(value)
         ? [{ part: part.replaceAll('_', ' '), status: String(value.status), description: textOf(value.description) }]

@@ -185,13 +185,6 @@ function plainName(text: string | undefined): string | null {
   return name === '' ? null : name.slice(0, 200);
 }
 
-interface Complaint {
-  readonly code: string;
-  /** The end of a sentence that begins with the GPU's name. */
-  readonly words: string;
-  readonly hint: string;
-}
-
 const replace = 'Have it replaced; onejob will not use it.';
 const fabric =
   'Start nvidia-fabricmanager, in exactly the version of the driver ("systemctl restart nvidia-fabricmanager"); without it CUDA fails with error 802.';
@@ -226,7 +219,8 @@ export function judge(reading: GpuReading, subject: string): { readonly health: 
   return { health, findings };
 }
 
-function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
+/** `words`: the end of a sentence that begins with the GPU's name. */
+function complaintsOf(reading: GpuReading, subject: string) {
   const { facts, trouble } = reading;
   const yes = (field: GpuField) => /^(yes|true)$/i.test(said(facts[field]) ?? '');
   const other = (field: GpuField, ...fine: readonly string[]) => {
@@ -234,7 +228,7 @@ function complaintsOf(reading: GpuReading, subject: string): Complaint[] {
     return value === null || fine.includes(value.toLowerCase()) ? null : clip(value);
   };
   const reset = resetHint(subject);
-  const found: Complaint[] = [];
+  const found: { readonly code: string; readonly words: string; readonly hint: string }[] = [];
   const add = (when: boolean, code: string, words: string, hint: string) => {
     if (when && !found.some((each) => each.words === words)) found.push({ code, words, hint });
   };

@@ -159,15 +159,7 @@ function cudaOfDriver(driver: string | null): string | null {
   return builtInTables.branches.findLast((row) => branch >= row.driver)?.cuda ?? null;
 }
 
-interface Joined {
-  readonly uuid: string | null;
-  readonly pciId: string | null;
-  readonly reading: GpuReading;
-  /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
-  readonly instances: readonly { readonly reading: MigReading; readonly isSeen: boolean }[];
-  /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
-  readonly isListed: boolean;
-}
+type Joined = ReturnType<typeof joined>;
 
 interface Entry {
   uuid: string | null;
@@ -220,8 +212,8 @@ function placeOf({ facts }: GpuReading): string | undefined {
   return normalPci(said(facts.pciId) ?? '') ?? facts.index;
 }
 
-function joined({ uuid, pciId, readings }: Entry): Joined {
-  const merged = readings
+function joined({ uuid, pciId, readings }: Entry) {
+  const merged: GpuReading = readings
     .map((each) => each.reading)
     .reduce((all, each) => ({
       facts: fillUp(all.facts, each.facts),
@@ -246,7 +238,9 @@ function joined({ uuid, pciId, readings }: Entry): Joined {
     uuid,
     pciId,
     reading: { ...merged, instances: inOrder.map((each) => each.reading) },
+    /** Its MIG instances by index, or by ids where that is missing; `isSeen` when more than their names was read. */
     instances: inOrder,
+    /** Whether nvidia-smi listed it; false for one that only the driver's own files contain. */
     isListed: readings.some((each) => each.kind !== 'proc'),
   };
 }

@@ -24,15 +24,7 @@ export interface NvidiaParts {
 
 type SourceKind = 'xml' | 'list';
 
-/** All answers of one kind: usually one, several when each GPU was queried separately. */
-export interface Source extends Omit<Reading, 'rest'> {
-  readonly kind: SourceKind;
-  /** Whether these are all GPUs of the driver. */
-  readonly whole: boolean;
-  /** PCI addresses of GPUs from complete answers. */
-  readonly certain: ReadonlySet<string>;
-  readonly findings: readonly GpuFinding[];
-}
+export type Source = NonNullable<ReturnType<typeof sourceOf>>;
 
 /** Those that were asked, the more detailed first. */
 export function sourcesOf(parts: NvidiaParts, module: string | null): readonly Source[] {
@@ -45,7 +37,8 @@ const mostGpus = 512;
 
 const troubles: ReadonlySet<string> = new Set(['gpu-lost', 'reset-required']);
 
-function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null): Source | null {
+/** All answers of one kind: usually one, several when each GPU was queried separately. */
+function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | null) {
   if (replies.length === 0) return null;
   const { read } = outputs[kind];
   const answers = replies.map((reply) => {
@@ -93,8 +86,10 @@ function sourceOf(kind: SourceKind, replies: readonly Reply[], module: string | 
   return {
     kind,
     gpus: whole && isOne && kind === 'xml' ? gpus.map(withIndex) : gpus,
+    /** Whether these are all GPUs of the driver. */
     whole,
     attached: attached < 0 ? null : attached,
+    /** PCI addresses of GPUs from complete answers. */
     certain: new Set(answers.flatMap((answer) => (answer.whole ? placesOf(answer.gpus) : []))),
     driver: answers.find((answer) => answer.driver !== null)?.driver ?? null,
     cuda: answers.find((answer) => answer.cuda !== null)?.cuda ?? null,

@@ -38,11 +38,6 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
   const shared = createShared<string>({ waits: true });
   const answers = new Map<string, string>();
 
-  /** Whether this is one of our sandboxes, and answers right now. */
-  function isProbe(agent: AgentId): boolean {
-    return guests.has(agent);
-  }
-
   /**
    * The script's standard output, once per fingerprint and again after a failure. A caller that leaves spoils it for nobody else;
    * the last one waits until the sandbox is removed.
@@ -81,7 +76,8 @@ export function createSandboxProbe(clock: Clock, newAgent: () => AgentId, patien
   }
 
   return {
-    isProbe,
+    /** Whether this is one of our sandboxes, and answers right now. */
+    isProbe: (agent: AgentId): boolean => guests.has(agent),
     ask,
     /**
      * As `ask`, but with the mounts and the network of an agent, which are what is inspected, and not remembered.

@@ -8,13 +8,8 @@ import type { AgentId } from '../../core/slot.ts';
 
 type Register = (signal: AbortSignal) => Promise<Registration>;
 
-interface Held {
-  readonly abort: AbortController;
-  readonly made: Promise<Registration>;
-}
-
 export class Registrations {
-  readonly #held = new Map<AgentId, Held>();
+  readonly #held = new Map<AgentId, { readonly abort: AbortController; readonly made: Promise<Registration> }>();
 
   /** Begins a registration; repeating it for an agent changes nothing. Errors go to the caller of `take`. */
   ahead(agent: AgentId, register: Register): void {

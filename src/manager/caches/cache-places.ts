@@ -7,6 +7,7 @@ import { isNamed, untrustedFolder } from '../../config/volumes.ts';
 import type { Slot } from '../../core/slot.ts';
 import { codeOf, messageOf, OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
+import { poolOf } from '../loop/pool.ts';
 
 /** One named cache of one slot, or of the untrusted jobs of one repository in a pool. */
 export interface CachePlace {
@@ -90,17 +91,6 @@ async function foldersIn(path: string): Promise<string[]> {
   return entries.flatMap((entry) => (entry.isDirectory() ? entry.name : [])).sort();
 }
 
-export interface WantedCaches {
-  readonly pool: string;
-  /** Names of the agents of all its slots. */
-  readonly agents: readonly string[];
-  readonly caches: readonly string[];
-  /** Bytes for each. */
-  readonly limit: number;
-  /** Whether untrusted jobs have their own caches. */
-  readonly untrusted: boolean;
-}
-
 /** Whether no released agent can have the place among its mounts; without a slot of its own, no agent of its pool may run. */
 export function isIdle(place: CachePlace, slots: readonly Slot[], nameOf: (slot: string) => string): boolean {
   const inPool = slots.filter(({ key }) => poolOf(key) === place.pool);
@@ -110,17 +100,22 @@ export function isIdle(place: CachePlace, slots: readonly Slot[], nameOf: (slot:
   return inPool.every((slot) => hasNoAgent(slot) && slot.standby.kind === 'none' && slot.leaving.length === 0);
 }
 
+export type WantedCaches = Readonly<ReturnType<typeof wantedCaches>[number]>;
+
 /** The named caches of each pool, with their limits and owners. */
 export function wantedCaches(
   pools: readonly Pick<PoolConfig, 'name' | 'recipe' | 'cacheLimit' | 'trust'>[],
   slots: readonly Slot[],
   nameOf: (slot: string) => string,
-): WantedCaches[] {
+) {
   return pools.map(({ name, recipe, cacheLimit, trust }) => ({
     pool: name,
+    /** Names of the agents of all its slots. */
     agents: slots.filter(({ key }) => poolOf(key) === name).map(({ key }) => nameOf(key)),
     caches: recipe.mounts.flatMap(({ cache }) => (isNamed(cache) ? [cache.name] : [])),
+    /** Bytes for each. */
     limit: cacheLimit,
+    /** Whether untrusted jobs have their own caches. */
     untrusted: trust.caches === 'private',
   }));
 }
@@ -134,8 +129,4 @@ export function hasEnded(before: Slot, after: Slot): boolean {
 /** Whether no agent was let through its gate, and none is about to be. */
 function hasNoAgent({ agent }: Slot): boolean {
   return agent.kind === 'free' || agent.kind === 'proving';
-}
-
-function poolOf(slot: string): string {
-  return slot.slice(0, slot.lastIndexOf('/'));
 }

@@ -19,13 +19,8 @@ export interface CacheEntry {
   readonly used: number;
 }
 
-export interface CacheSize {
-  readonly bytes: number;
-  /** ms since the epoch; 0 for an empty one. */
-  readonly used: number;
-  /** The first 100000; `bytes` counts all. */
-  readonly entries: readonly CacheEntry[];
-}
+/** `used`: 0 for an empty one. `entries`: the first 100000; `bytes` counts all. */
+export type CacheSize = Counted & { readonly entries: readonly CacheEntry[] };
 
 /** Each level takes two descriptors. No useful folder is nested this deep. */
 const deepest = 100;
@@ -86,14 +81,11 @@ export async function measure(path: string, now: number, signal: AbortSignal): P
 type Counted = Pick<CacheEntry, 'bytes' | 'used'>;
 const nothing: Counted = { bytes: 0, used: 0 };
 
-export interface Cleared {
-  readonly removed: number;
-  /** Why something could not be removed, with how often; empty when all is gone. */
-  readonly stuck: ReadonlyMap<string, number>;
-}
-
-/** Removes everything in a folder of onejob's own, except for what cannot be removed. @throws the reason of `signal` */
-export async function clear(path: string, signal: AbortSignal): Promise<Cleared> {
+/**
+ * Removes everything in a folder of onejob's own, except for what cannot be removed. `stuck`: why not, with how often; empty when
+ * all is gone. @throws the reason of `signal`
+ */
+export async function clear(path: string, signal: AbortSignal) {
   const stuck = new Map<string, number>();
   let removed = 0;
   const top = await openFolder(path).catch(nullWhenGone);

@@ -14,6 +14,7 @@ import { codeOf, messageOf, toFailure } from '../../errors.ts';
 import { type Finding, fine, warning } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
+import { poolOf } from '../loop/pool.ts';
 import { type CachePlace, ensureFolders, listPlaces, trashFolder, type WantedCaches } from './cache-places.ts';
 import { type CacheEntry, type CacheSize, clear, measure, pathOf } from './cache-tree.ts';
 
@@ -256,7 +257,7 @@ export function createCaches(parts: CachesParts) {
      * background. Caches of untrusted jobs are left to `tidy`.
      */
     used(slot: string): void {
-      const pool = slot.slice(0, slot.lastIndexOf('/'));
+      const pool = poolOf(slot);
       const agent = nameOf(slot);
       const one = parts.wanted().find((each) => each.pool === pool);
       if (one === undefined || one.caches.length === 0 || abort.signal.aborted) return;

@@ -18,6 +18,7 @@ import { OnejobError } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import { isInMigMode, profileOf } from '../../gpu/mig.ts';
 import type { KnownDevice } from '../../store/devices.ts';
+import { poolOf } from '../loop/pool.ts';
 import type { DeviceManager } from './device-manager.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
 
@@ -118,7 +119,7 @@ function poolFor(uuid: DeviceId, last: string | null, registry: DeviceRegistry):
   const parts = (registry.inventory?.devices ?? []).filter((one) => one.uuid === uuid || one.parent === uuid);
   const asks = registry.pools.find(({ devices }) => parts.some((one) => !isInMigMode(one) && fits(one, devices)));
   if (asks !== undefined) return asks.name;
-  return registry.pools.find(({ name }) => last !== null && name === last.slice(0, last.lastIndexOf('/')))?.name ?? null;
+  return registry.pools.find(({ name }) => last !== null && name === poolOf(last))?.name ?? null;
 }
 
 /** null for pools that lease for each job, and while the host's devices are unknown. */

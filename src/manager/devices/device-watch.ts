@@ -17,16 +17,14 @@ interface DeviceWatchParts extends Pick<QuarantineParts, 'clock' | 'log' | 'regi
   readonly slots: () => readonly Slot[];
   /** Further ids in the control groups of an agent's processes. */
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
-  readonly listener: WatchListener;
-}
-
-interface WatchListener {
-  /** Called after each look with the devices that no agent uses. */
-  idle(look: Look, devices: readonly Device[]): void;
-  /** Called after each look, once the devices have been allocated. */
-  looked(inventory: Inventory): void;
-  /** Holds the pools with devices back, with the reason; null lets them continue. */
-  hold(why: string | null): void;
+  readonly listener: {
+    /** Called after each look with the devices that no agent uses. */
+    idle(look: Look, devices: readonly Device[]): void;
+    /** Called after each look, once the devices have been allocated. */
+    looked(inventory: Inventory): void;
+    /** Holds the pools with devices back, with the reason; null lets them continue. */
+    hold(why: string | null): void;
+  };
 }
 
 export interface Look {

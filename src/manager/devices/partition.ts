@@ -9,6 +9,7 @@ import { type AllocatedSlot, allocate } from '../../core/allocate.ts';
 import type { Allocatable, Lease, Want } from '../../core/lease.ts';
 import type { DeviceId, Slot } from '../../core/slot.ts';
 import type { Device } from '../../gpu/inventory.ts';
+import { poolOf } from '../loop/pool.ts';
 
 export type PartitionPool = Pick<PoolConfig, 'name' | 'agents' | 'devices' | 'standby'>;
 
@@ -108,5 +109,5 @@ function wantOf(
 /** A lease for allocation: with the GPU of each MIG instance, even of a missing one. */
 export function leaseOf(slot: Pick<Slot, 'key' | 'devices'>, parentOf: (uuid: DeviceId) => DeviceId | null): Lease {
   const devices: Allocatable[] = slot.devices.map((uuid) => ({ uuid, parent: parentOf(uuid) }));
-  return { key: slot.key, pool: slot.key.slice(0, slot.key.lastIndexOf('/')), devices };
+  return { key: slot.key, pool: poolOf(slot.key), devices };
 }

@@ -312,13 +312,10 @@ function isSame(before: Dealt, after: Dealt): boolean {
   return isSameSet && a.outdated === b.outdated;
 }
 
-export interface WaitingForDevices {
-  readonly job: string;
-  readonly devices: number | 'all';
-}
+export type WaitingForDevices = Readonly<NonNullable<ReturnType<typeof nextDemand>>>;
 
 /** The next job of this pool, whatever its devices; null when none waits. */
-export function nextDemand({ service, config }: Pool): WaitingForDevices | null {
+export function nextDemand({ service, config }: Pool) {
   const next = service.jobs?.next(config.name, null) ?? null;
   return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
 }

@@ -88,15 +88,13 @@ export function createVerifier(parts: VerifierParts) {
   /** Resolves when each device of the slot is clean or was taken away from it. `note` gets what it waits for. */
   async function prove(slot: Slot, agent: AgentId, note: Note, signal: AbortSignal): Promise<SlotEvent[]> {
     const open = new Set(slot.devices);
-    const late = whenLate();
+    using late = whenLate();
     try {
       await untilJudged(slot, agent, open, note, AbortSignal.any([signal, late.signal]));
     } catch (error) {
       if (signal.aborted || !late.signal.aborted) throw error;
       // A person may stay for days and a tool may hang for ever; neither must keep onejob from stopping.
       for (const uuid of open) quarantine.putOff(uuid);
-    } finally {
-      late.cancel();
     }
     note(null);
     return [{ kind: 'proved', agent }];
@@ -137,7 +135,7 @@ export function createVerifier(parts: VerifierParts) {
   }
 
   /** Aborted once a stop has waited long enough. */
-  function whenLate(): { readonly signal: AbortSignal; cancel(): void } {
+  function whenLate() {
     const late = new AbortController();
     let since: number | null = null;
     let cancel = (): void => {};
@@ -147,7 +145,7 @@ export function createVerifier(parts: VerifierParts) {
       else cancel = clock.after(thoughtOf, think);
     };
     think();
-    return { signal: late.signal, cancel: () => cancel() };
+    return { signal: late.signal, [Symbol.dispose]: () => cancel() };
   }
 
   /** Whether a device that is out of use would be found clean now. */

@@ -80,7 +80,7 @@ export function createAutoImages({ arch, platform, pools }: AutoImageParts) {
     const { flavour, distribution } = imageRecipe;
     const archFrom = 'this host';
     const { image, problem } = chooseImage({ arch, archFrom, platform, inventory, devices, flavour, distribution });
-    return image === null ? { problem: problem ?? 'No image fits.' } : { image };
+    return image === null ? { problem } : { image };
   }
 
   for (const pool of pools) if (pool.devices.count === 0) chosen.set(pool.name, choose(pool, noGpus));

@@ -142,11 +142,7 @@ export class PoolImages {
   }
 
   /** Builds each pool's image with today's agent and base; a failure leaves the old one. Rejects only when `signal` aborts. */
-  async refresh(
-    names: readonly string[],
-    progress: (pool: string, line: string) => void,
-    signal: AbortSignal,
-  ): Promise<{ pool: string; problem: OnejobError | null }[]> {
+  async refresh(names: readonly string[], progress: (pool: string, line: string) => void, signal: AbortSignal) {
     const done: { pool: string; problem: OnejobError | null }[] = [];
     for (const name of names) {
       const pool = this.#pools.get(name);

@@ -46,17 +46,15 @@ export interface LoopParts {
   readonly clock: Clock;
   readonly log: Log;
   readonly logs: LogFolder;
-  readonly end: EndOfManager;
+  /** How the loop and the end of its manager depend on each other. */
+  readonly end: {
+    /** Called after each commit that left a slot empty. */
+    readonly emptied: () => void;
+    /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
+    readonly hurry: AbortSignal;
+  };
   /** Runs the tools of GPU vendors. Default: as processes. */
   readonly runner?: ToolRunner | undefined;
-}
-
-/** How the loop and the end of its manager depend on each other. */
-export interface EndOfManager {
-  /** Called after each commit that left a slot empty. */
-  readonly emptied: () => void;
-  /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
-  readonly hurry: AbortSignal;
 }
 
 export type Loop = Awaited<ReturnType<typeof openLoop>>;

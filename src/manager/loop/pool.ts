@@ -192,6 +192,11 @@ export class Pool {
   }
 }
 
+/** Name of the pool that a slot belongs to, from its key `<pool>/<n>`. */
+export function poolOf(slot: string): string {
+  return slot.slice(0, slot.lastIndexOf('/'));
+}
+
 /** The recipe of every sandbox of a slot, for any job: the pool's, with what its service adds. */
 export function poolRecipe({ config, service }: Pick<Pool, 'config' | 'service'>, name: string): Recipe {
   const recipe = expandRecipe(config, name);

@@ -7,7 +7,7 @@ import { emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Store } from '../../store/store.ts';
 import type { LoopParts } from './loop.ts';
-import { noDevices, Pool, type SlotDevices } from './pool.ts';
+import { noDevices, Pool, poolOf, type SlotDevices } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
 
 interface RestoreParts extends Pick<LoopParts, 'store' | 'clock' | 'services' | 'runtimes'> {
@@ -68,7 +68,7 @@ export function restoreSlots(parts: RestoreParts): void {
 
 /** As many slots as config says; with one slot per device the stored ones, until the devices were looked at. */
 function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
-  if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => key.slice(0, key.lastIndexOf('/')) === pool.name);
+  if (pool.agents === 'per-device') return [...stored.keys()].filter((key) => poolOf(key) === pool.name);
   return Array.from({ length: pool.agents }, (_, i) => `${pool.name}/${i + 1}`);
 }
 

@@ -27,7 +27,7 @@ export function createSecretPins({ store, clock }: Parts): SecretPins {
     });
   };
   return {
-    pins: () => views(secretPins.all()),
+    pins: () => [...Map.groupBy(secretPins.all(), (pin) => pin.fingerprint)].map(([fingerprint, its]) => view(fingerprint, its)),
     allow(text, pipelines) {
       const fingerprint = find(text);
       const at = clock.wall();
@@ -54,10 +54,6 @@ function last(fingerprint: string, pipeline: string): OnejobError {
   return new OnejobError('E_SECRET_LAST', message, {
     hint: `First set another owner: "onejob secret allow --pipeline ORGANISATION/PIPELINE ${fingerprint}". Without --pipeline, "forget" leaves it without an owner.`,
   });
-}
-
-function views(pins: readonly SecretPin[]): PinnedView[] {
-  return [...Map.groupBy(pins, (pin) => pin.fingerprint)].map(([fingerprint, its]) => view(fingerprint, its));
 }
 
 function view(fingerprint: string, pins: readonly SecretPin[]): PinnedView {

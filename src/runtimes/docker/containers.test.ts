@@ -90,3 +90,15 @@ test('a removal that somebody else began is awaited, and reported once', async (
   await here.containers.remove('a');
   expect(here.asked.filter((call) => call.startsWith('DELETE'))).toHaveLength(3);
 });
+
+test('a connection that breaks while the owner of files is looked up fails the lookup', async () => {
+  const fake = fakeEngine('containers', (_path, _request, reply) => reply.write(Buffer.alloc(300), () => reply.destroy()));
+  await fake.start();
+  const engine = connectEngine(fake.endpoint, limits);
+  const containers = createContainers(engine, 'me', () => {});
+  await expect(containers.filesOf('a', { id: 'c1', image: 'i', user: 'bob' }, never)).rejects.toMatchObject({
+    code: 'E_ENGINE_UNREACHABLE',
+  });
+  engine.close();
+  await fake.stop();
+});

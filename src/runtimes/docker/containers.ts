@@ -3,11 +3,13 @@
  * previous one and never a foreign one. Memory only saves requests.
  */
 import { text } from 'node:stream/consumers';
+import { pipeline } from 'node:stream/promises';
 import { extract } from 'tar-stream';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
+import { translate } from '../../engine/failures.ts';
 import { OnejobError } from '../../errors.ts';
 import { labels } from './create.ts';
 import type { Owner } from './workspace.ts';
@@ -106,9 +108,17 @@ async function groupId(engine: Engine, container: string, group: string | undefi
 async function readLines(engine: Engine, container: string, path: string, signal: AbortSignal): Promise<string[]> {
   const archive = await engine.getArchive(container, path, signal);
   if (archive === null) return [];
-  for await (const entry of archive.pipe(extract())) {
-    if (entry.header.type === 'file') return (await text(entry)).split('\n');
-    entry.resume();
+  const reader = extract();
+  // A connection that breaks ends the loop, and the end of the loop the connection.
+  pipeline(archive, reader).catch(() => {});
+  try {
+    for await (const entry of reader) {
+      if (entry.header.type === 'file') return (await text(entry)).split('\n');
+      entry.resume();
+    }
+    return [];
+  } catch (error) {
+    signal.throwIfAborted();
+    throw translate(error, `read ${path} in container ${container.slice(0, 12)}`, engine.endpoint);
   }
-  return [];
 }

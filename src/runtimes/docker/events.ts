@@ -5,6 +5,7 @@
 import { createInterface } from 'node:readline';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
+import { Waiters } from '../../abortable.ts';
 import { sleep } from '../../core/clock.ts';
 import { endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -74,16 +75,14 @@ export async function* followEvents(
  */
 async function* read(stream: Readable, exits: Exits, connection: AbortSignal): AsyncGenerator<RuntimeEvent, void> {
   const judged: Promise<RuntimeEvent | null>[] = [];
-  let wake = () => {};
+  const waiters = new Waiters();
   const lines = createInterface({ input: stream, crlfDelay: Number.POSITIVE_INFINITY });
-  const end = () => wake();
   lines.on('line', (line) => {
     if (line.trim() !== '') judged.push(judge(line, exits, connection));
-    wake();
+    waiters.wake();
   });
   // readline passes on the stream's errors, and an unhandled one would end the process.
-  lines.on('error', end);
-  connection.addEventListener('abort', end, { once: true });
+  lines.on('error', () => {});
   try {
     for (;;) {
       const next = judged.shift();
@@ -91,11 +90,7 @@ async function* read(stream: Readable, exits: Exits, connection: AbortSignal): A
         const event = await next;
         if (event !== null) yield event;
       } else if (connection.aborted) return;
-      else {
-        await new Promise<void>((resolve) => {
-          wake = resolve;
-        });
-      }
+      else await waiters.next(connection);
     }
   } finally {
     lines.close();

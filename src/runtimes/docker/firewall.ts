@@ -5,7 +5,7 @@
  * All rules refer to the name of the bridge, which is fixed per owner, so they can exist before the bridge. They are in two
  * chains with the owner's id in their names, so they can be found and removed.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { isIPv4 } from 'node:net';
 import { z } from 'zod';
@@ -227,7 +227,7 @@ export type Names = ReturnType<typeof namesOf>;
 
 /** `bridge` (15 characters at most), and the chains for packets from it: `forward` to anywhere else, `input` to the host. */
 export function namesOf(owner: string) {
-  const id = owner.length <= 12 ? owner : createHash('sha256').update(owner).digest('hex').slice(0, 12);
+  const id = owner.length <= 12 ? owner : hash('sha256', owner).slice(0, 12);
   return { bridge: `oj-${id}`, forward: `onejob-${id}-fwd`, input: `onejob-${id}-in` };
 }
 

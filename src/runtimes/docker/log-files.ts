@@ -52,51 +52,47 @@ export async function* followFiles(
   mostDeleted = 2 ** 30,
 ): AsyncGenerator<LogChunk[], void> {
   const rejoiner = new Rejoiner(from);
-  const stop = new AbortController();
+  const over = new AbortController();
+  const stop = AbortSignal.any([signal, over.signal]);
   let hasEnded = false;
-  const end = (): void => stop.abort();
+  const end = (): void => over.abort();
   void ended.then(() => {
     hasEnded = true;
     end();
   }, end);
-  signal.addEventListener('abort', end, { once: true });
-  using watch = watchFolders(clock, [folder], stop.signal);
+  using watch = watchFolders(clock, [folder], stop);
   await using chain = createChain(folder, mostDeleted);
   await chain.look();
-  try {
-    for (let part = chain.next(); part !== null && !signal.aborted; part = chain.next()) {
-      if (part.afterHole) rejoiner.hole();
-      const entries = createEntryReader();
-      let offset = 0;
-      for (;;) {
-        // Read before the look below: output before the end, or before the next file, must still be read.
-        const complete = hasEnded;
-        const { isOld, size } = await chain.look();
-        if (signal.aborted) return;
-        // Otherwise sixteen idle containers would allocate 4 MiB of blocks per second.
-        if (isOld || size === null || size > offset) {
-          const block = Buffer.allocUnsafe(blockSize);
-          const { bytesRead } = await part.file.read(block, 0, blockSize, offset);
-          if (bytesRead > 0) {
-            offset += bytesRead;
-            const chunks = rejoiner.push(entries.push(block.subarray(0, bytesRead)));
-            if (chunks.length > 0) yield chunks;
-            continue;
-          }
+  for (let part = chain.next(); part !== null && !signal.aborted; part = chain.next()) {
+    if (part.afterHole) rejoiner.hole();
+    const entries = createEntryReader();
+    let offset = 0;
+    for (;;) {
+      // Read before the look below: output before the end, or before the next file, must still be read.
+      const complete = hasEnded;
+      const { isOld, size } = await chain.look();
+      if (signal.aborted) return;
+      // Otherwise sixteen idle containers would allocate 4 MiB of blocks per second.
+      if (isOld || size === null || size > offset) {
+        const block = Buffer.allocUnsafe(blockSize);
+        const { bytesRead } = await part.file.read(block, 0, blockSize, offset);
+        if (bytesRead > 0) {
+          offset += bytesRead;
+          const chunks = rejoiner.push(entries.push(block.subarray(0, bytesRead)));
+          if (chunks.length > 0) yield chunks;
+          continue;
         }
-        if (isOld) break;
-        if (complete || (stop.signal.aborted && !hasEnded)) {
-          const last = rejoiner.end();
-          if (last.length > 0) yield last;
-          return;
-        }
-        await watch.next(slowLook);
       }
+      if (isOld) break;
+      if (complete || (stop.aborted && !hasEnded)) {
+        const last = rejoiner.end();
+        if (last.length > 0) yield last;
+        return;
+      }
+      await watch.next(slowLook);
     }
-    if (!signal.aborted) throw new UnknownEntries('no file');
-  } finally {
-    signal.removeEventListener('abort', end);
   }
+  if (!signal.aborted) throw new UnknownEntries('no file');
 }
 
 /** The driver's files, oldest first, each opened before it can be deleted. */

@@ -2,7 +2,7 @@
  * Makes a sandbox: its container, a workspace for its user, and then its start. An earlier attempt is continued. A sandbox that
  * nobody waits for any more, or that got foreign devices, is removed before this ends.
  */
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import type { Progress } from '../../abortable.ts';
 import { type Endpoint, endpointUrl } from '../../engine/endpoint.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -100,10 +100,7 @@ export function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, boot
     const entries = Object.entries(value).map(([key, item]) => [key, sorted(item)] as const);
     return Object.fromEntries(entries.sort(([a], [b]) => (a < b ? -1 : 1)));
   };
-  return createHash('sha256')
-    .update(JSON.stringify(sorted({ recipe, image: image.id, bootId })))
-    .digest('hex')
-    .slice(0, 32);
+  return hash('sha256', JSON.stringify(sorted({ recipe, image: image.id, bootId }))).slice(0, 32);
 }
 
 /** Explains why the Engine refused to create or start a container: mostly because of the recipe. */

@@ -1,6 +1,6 @@
 /** Makes a sandbox: first the intent, then its folders, then the supervisor that starts it. */
 import { spawn } from 'node:child_process';
-import { createHash } from 'node:crypto';
+import { hash } from 'node:crypto';
 import { once } from 'node:events';
 import { existsSync, statSync } from 'node:fs';
 import { chmod, chown, lstat, mkdir, open, utimes, writeFile } from 'node:fs/promises';
@@ -24,10 +24,7 @@ const outputLimit = 128 * 1024 * 1024;
 
 /** What sandboxes of this recipe are made from: the recipe, the isolation, and the boot. */
 export function fingerprintOf(host: Host, recipe: Recipe): string {
-  return createHash('sha256')
-    .update(JSON.stringify([recipe, host.mode, host.filter !== null, host.boot]))
-    .digest('hex')
-    .slice(0, 32);
+  return hash('sha256', JSON.stringify([recipe, host.mode, host.filter !== null, host.boot])).slice(0, 32);
 }
 
 /** Refuses a recipe of which a process would ignore a part. @throws OnejobError E_RECIPE or E_MOUNT_MISSING */
