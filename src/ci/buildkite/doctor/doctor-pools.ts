@@ -1,9 +1,9 @@
 /** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
-import { join, sep } from 'node:path';
+import { join } from 'node:path';
 import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
-import { whyNoStranger } from '../../../config/host-places.ts';
+import { contains, whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { saidOf } from '../../service-findings.ts';
@@ -106,7 +106,9 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
-      if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
+      if (readOnly) continue;
+      const place = await realpath(host).catch(() => host);
+      if (!contains(place, real) && !contains(real, place)) continue;
       const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
       found.push(warning(subjectOf(pool), message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
     }
@@ -127,11 +129,6 @@ async function openPath(folder: string): Promise<string | null> {
     if (found !== null && (found.mode & 0o002) !== 0) return path;
   }
   return null;
-}
-
-function isWithin(path: string, folder: string): boolean {
-  const base = folder.endsWith(sep) ? folder : folder + sep;
-  return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
 }
 
 /** Empty when config names no keys. */
