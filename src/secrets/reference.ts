@@ -1,6 +1,6 @@
 /** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
 import { readFile, stat } from 'node:fs/promises';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 
 export type SecretReference = {
   /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
@@ -113,5 +113,5 @@ export function unreadable(error: unknown): string {
   const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
-  return `cannot be read (${error instanceof Error ? error.message : String(error)})`;
+  return `cannot be read (${messageOf(error)})`;
 }
