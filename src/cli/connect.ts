@@ -68,13 +68,26 @@ export async function connect(
   }
 }
 
-/** Runs `work` with a connection to a daemon that must be there already. */
-export async function withDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
-  const connection = await connect(session, { start: false });
+/** The daemon that is there already; null: there is none. */
+export async function findDaemon(session: Session): Promise<Connection | null> {
+  return connect(session, { start: false }).catch((error: unknown) => {
+    if (hasCode(error, 'E_DAEMON_ABSENT')) return null;
+    throw error;
+  });
+}
+
+/** Runs `work` with a connection to a daemon that must be there already, or else `alone`, which gets the error. */
+export async function withDaemon<T>(
+  session: Session,
+  work: (client: Client) => Promise<T>,
+  alone?: (absent: OnejobError) => Promise<T>,
+): Promise<T> {
   try {
+    using connection = await connect(session, { start: false });
     return await work(connection.client);
-  } finally {
-    connection.close();
+  } catch (error) {
+    if (alone === undefined || !hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+    return await alone(error);
   }
 }
 
@@ -126,14 +139,16 @@ export type Connection = Readonly<Awaited<ReturnType<typeof hold>>>;
 
 async function hold(client: Client, signal: AbortSignal) {
   const held = await client.hold(signal);
+  const close = () => {
+    held.release();
+    client.close();
+  };
   return {
     client,
     /** Settles when the daemon has gone. */
     gone: held.ended,
-    close() {
-      held.release();
-      client.close();
-    },
+    close,
+    [Symbol.dispose]: close,
   };
 }
 
