@@ -23,7 +23,8 @@ export function describeSecret(reference: SecretReference): string {
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
 }
 
-function placeOf(reference: SecretReference): string {
+/** Where it is, for people: `file /p`. */
+export function placeOf(reference: SecretReference): string {
   if (reference.kind === 'memory') return reference.name;
   return reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
 }
