@@ -5,6 +5,7 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
+import type { Manager } from '../../api/manager.ts';
 import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
@@ -201,8 +202,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         throw error;
       }
     },
-    list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
-      const { all, pool, limit } = filter;
+    list({ all, pool, limit }: Parameters<Manager['jobs']>[0]): JobView[] {
       if (all)
         return store.jobs
           .list({ pool, limit: limit ?? jobsListed })
