@@ -3,7 +3,7 @@
  * the same moment, the lock of the state directory lets one live, and both connect to it.
  */
 import { spawn } from 'node:child_process';
-import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
+import { chmodSync, closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { abortable } from '../abortable.ts';
@@ -296,9 +296,8 @@ function prepare({ stateDir, socket }: Place): void {
     if (readdirSync(stateDir).length === 0) chmodSync(stateDir, 0o700);
     mkdirSync(dirname(socket), { recursive: true, mode: process.geteuid?.() === 0 ? 0o755 : 0o700 });
     const log = openSync(join(stateDir, 'daemon.log'), 'a', 0o600);
-    const large = fstatSync(log).size > logLimit;
+    if (fstatSync(log).size > logLimit) ftruncateSync(log);
     closeSync(log);
-    if (large) closeSync(openSync(join(stateDir, 'daemon.log'), 'w', 0o600));
   } catch (error) {
     throw new OnejobError('E_DAEMON_START', `Cannot start a daemon with its state in ${stateDir}: ${messageOf(error)}.`, {
       hint: 'Choose another directory with --state-dir DIR.',

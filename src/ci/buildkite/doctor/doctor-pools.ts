@@ -33,13 +33,8 @@ function ofTrust(pool: PoolConfig): Finding[] {
   if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
   const message =
     'Its trusted jobs have "unsafe", and it accepts untrusted jobs: those run without "unsafe", but on the same devices, and after jobs that could do anything.';
-  return [
-    warning(
-      subjectOf(pool),
-      message,
-      'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.',
-    ),
-  ];
+  const hint = 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.';
+  return [warning(subjectOf(pool), message, hint)];
 }
 
 /** Folders of a host that contain private files. */
@@ -95,10 +90,8 @@ function ofTimes(pool: PoolConfig): Finding[] {
 /** Hooks run in every later job, with its secrets. */
 async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
   const found: Finding[] = [];
-  for (const [key, folder] of [
-    ['hooks', pool.hooks],
-    ['plugins', pool.plugins],
-  ] as const) {
+  for (const key of ['hooks', 'plugins'] as const) {
+    const folder = pool[key];
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
