@@ -85,8 +85,10 @@ export async function printImages(session: Session, pools: readonly string[]): P
   return exitCodes.ok;
 }
 
+type Work<T> = (service: ImageService, signal: AbortSignal) => Promise<T>;
+
 /** Lets the daemon do the work, or this process if no daemon runs. */
-async function withImageService<T>(session: Session, work: (service: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
+async function withImageService<T>(session: Session, work: Work<T>): Promise<T> {
   const stop = new AbortController();
   const release = session.context.process.onSignal(() => stop.abort(wrongUsage('Interrupted; what was built is kept.')));
   // A daemon that was lost meanwhile may still be building.
@@ -97,11 +99,7 @@ async function withImageService<T>(session: Session, work: (service: ImageServic
   ).finally(release);
 }
 
-async function here<T>(
-  session: Session,
-  work: (service: ImageService, signal: AbortSignal) => Promise<T>,
-  signal: AbortSignal,
-): Promise<T> {
+async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Promise<T> {
   const [{ loadConfig }, { openStore }, { createCiServices }, { createImageDesk, openPoolImages }, { systemClock: clock }] =
     await Promise.all([
       import('../config/load.ts'),

@@ -11,6 +11,7 @@ import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { fine } from '../../finding.ts';
 import type { JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
@@ -127,9 +128,8 @@ export function createOwnQueue(options: OwnQueueOptions) {
     name: 'own',
     capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
     async check() {
-      const count = index.all().length;
-      const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
-      return [{ level: 'ok', subject: 'own queue', message, hint: null }];
+      const { length } = index.all();
+      return [fine('own queue', `The own queue has ${length} unfinished ${length === 1 ? 'job' : 'jobs'}.`)];
     },
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
     jobs: {
