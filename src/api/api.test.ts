@@ -16,7 +16,7 @@ import { gapPiece } from '../logs/gap.ts';
 import { type Client, createClient } from './client.ts';
 import { statusOf } from './http-errors.ts';
 import type { LogPiece } from './manager.ts';
-import { limited } from './routes.ts';
+import { boundedWorkspace } from './routes.ts';
 import { type ApiServer, startApi } from './server.ts';
 import { probeSocket } from './sockets.ts';
 
@@ -367,7 +367,7 @@ describe('files', () => {
 
   test('a workspace over the limit is an error of its own, wherever it is cut into pieces', async () => {
     const sized = (...sizes: number[]) =>
-      buffer(pipeline(Readable.from(sizes.map((size) => Buffer.alloc(size))), limited(10), () => {}));
+      buffer(pipeline(Readable.from(sizes.map((size) => Buffer.alloc(size))), boundedWorkspace(10), () => {}));
     expect(await sized(4, 6)).toHaveLength(10);
     await expect(sized(4, 6, 1)).rejects.toMatchObject({ code: 'E_WORKSPACE_TOO_LARGE' });
     expect(statusOf('E_WORKSPACE_TOO_LARGE')).toBe(413);

@@ -1,8 +1,9 @@
 /** All routes; see `docs/json.md` for the bodies. */
 import type { IncomingMessage, ServerResponse } from 'node:http';
-import { PassThrough, pipeline, Readable, Transform } from 'node:stream';
+import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
+import { limited } from '../http/limited.ts';
 import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
@@ -178,7 +179,7 @@ function busy(): OnejobError {
 function workspaceRoutes(manager: Manager): Routes {
   return {
     async 'PUT /v1/workspaces'({ request, signal }) {
-      const files = pipeline(request, limited(schemas.workspaceLimit), () => {});
+      const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
       try {
         return { id: await manager.putWorkspace(files, signal) };
       } catch (error) {
@@ -189,20 +190,10 @@ function workspaceRoutes(manager: Manager): Routes {
 }
 
 /** Passes on at most `limit` bytes; the stream's error is E_WORKSPACE_TOO_LARGE. */
-export function limited(limit: number): Transform {
-  let bytes = 0;
-  return new Transform({
-    transform(chunk: Uint8Array, _encoding, done) {
-      bytes += chunk.length;
-      if (bytes <= limit) return done(null, chunk);
-      const size = `${Math.round(limit / 2 ** 30)} GiB`;
-      done(
-        new OnejobError('E_WORKSPACE_TOO_LARGE', `Cannot take the workspace: it is larger than ${size}.`, {
-          hint: 'List what the job does not need in .onejobignore, or use --no-workspace and --volume.',
-        }),
-      );
-    },
-  });
+export function boundedWorkspace(limit: number): Transform {
+  const message = `Cannot take the workspace: it is larger than ${Math.round(limit / 2 ** 30)} GiB.`;
+  const hint = 'List what the job does not need in .onejobignore, or use --no-workspace and --volume.';
+  return limited(limit, () => new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint }));
 }
 
 const flag = z

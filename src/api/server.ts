@@ -9,6 +9,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
 import { attempt, OnejobError } from '../errors.ts';
+import { bytesOf } from '../http/exchange.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
 import { allRoutes, type Routes, type Served } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
@@ -148,18 +149,13 @@ function decoded(part: string): string {
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
 async function readBody(request: IncomingMessage): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
-  const chunks: Uint8Array[] = [];
-  let length = 0;
-  for await (const chunk of request.iterator({ destroyOnReturn: false })) {
-    chunks.push(chunk);
-    length += chunk.length;
-    if (length > bodyLimit) throw unreadable('Request body is too large');
-  }
-  if (type === undefined && length === 0) return undefined;
+  const stream = request.iterator({ destroyOnReturn: false });
+  const bytes = await bytesOf(stream, bodyLimit, () => unreadable('Request body is too large'));
+  if (type === undefined && bytes.length === 0) return undefined;
   if (type !== 'application/json') throw unreadable('Unsupported Media Type');
-  if (length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
+  if (bytes.length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");
   try {
-    return JSON.parse(Buffer.concat(chunks).toString(), refusePrototype);
+    return JSON.parse(bytes.toString(), refusePrototype);
   } catch {
     throw unreadable("Body is not valid JSON but content-type is set to 'application/json'");
   }

@@ -199,6 +199,11 @@ export function endedWithoutJob(exit: Exit, outputTail: string): Failure {
   return { code: 'E_AGENT_ENDED', message, retry: true };
 }
 
+/** The error of a service that was asked for a pool of another one. */
+export function foreignPool(service: string, pool: string): OnejobError {
+  return new OnejobError('E_BUG', `Service ${service} was asked for pool ${pool}, which belongs to another service.`);
+}
+
 /** `message`, with the end of an agent's output. */
 export function withLastOutput(message: string, outputTail: string): string {
   return outputTail === '' ? message : `${message} Its last output was:\n${outputTail}`;

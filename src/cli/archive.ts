@@ -19,15 +19,13 @@ export type JobReader = Pick<Client, 'jobs' | 'job' | 'logs'> & { status(): Prom
 
 export type Archive = ReturnType<typeof openArchive>;
 
-const whyWaiting = 'No daemon is running.';
-
 /** `waiting`: what waits for a daemon, in clauses. @throws OnejobError E_STATE_OLDER and the like */
 export function openArchive(stateDir: string) {
   const store = openToRead(stateDir);
   const slots = store.slots().map(({ slot }) => slot);
   const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));
   const placeOf = (agent: string) => places.get(agent);
-  const reasonFor = () => whyWaiting;
+  const reasonFor = () => 'No daemon is running.';
   const ownJob = (id: string): JobView | null => {
     const job = store.jobs.get(id);
     return job === null ? null : viewOf(job, reasonFor);

@@ -3,7 +3,7 @@
  * the same moment, the lock of the state directory lets one live, and both connect to it.
  */
 import { spawn } from 'node:child_process';
-import { chmodSync, closeSync, fstatSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
+import { chmodSync, closeSync, fstatSync, ftruncateSync, mkdirSync, openSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { abortable } from '../abortable.ts';
@@ -68,13 +68,26 @@ export async function connect(
   }
 }
 
-/** Runs `work` with a connection to a daemon that must be there already. */
-export async function withDaemon<T>(session: Session, work: (client: Client) => Promise<T>): Promise<T> {
-  const connection = await connect(session, { start: false });
+/** The daemon that is there already; null: there is none. */
+export async function findDaemon(session: Session): Promise<Connection | null> {
+  return connect(session, { start: false }).catch((error: unknown) => {
+    if (hasCode(error, 'E_DAEMON_ABSENT')) return null;
+    throw error;
+  });
+}
+
+/** Runs `work` with a connection to a daemon that must be there already, or else `alone`, which gets the error. */
+export async function withDaemon<T>(
+  session: Session,
+  work: (client: Client) => Promise<T>,
+  alone?: (absent: OnejobError) => Promise<T>,
+): Promise<T> {
   try {
+    using connection = await connect(session, { start: false });
     return await work(connection.client);
-  } finally {
-    connection.close();
+  } catch (error) {
+    if (alone === undefined || !hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+    return await alone(error);
   }
 }
 
@@ -126,14 +139,16 @@ export type Connection = Readonly<Awaited<ReturnType<typeof hold>>>;
 
 async function hold(client: Client, signal: AbortSignal) {
   const held = await client.hold(signal);
+  const close = () => {
+    held.release();
+    client.close();
+  };
   return {
     client,
     /** Settles when the daemon has gone. */
     gone: held.ended,
-    close() {
-      held.release();
-      client.close();
-    },
+    close,
+    [Symbol.dispose]: close,
   };
 }
 
@@ -281,9 +296,8 @@ function prepare({ stateDir, socket }: Place): void {
     if (readdirSync(stateDir).length === 0) chmodSync(stateDir, 0o700);
     mkdirSync(dirname(socket), { recursive: true, mode: process.geteuid?.() === 0 ? 0o755 : 0o700 });
     const log = openSync(join(stateDir, 'daemon.log'), 'a', 0o600);
-    const large = fstatSync(log).size > logLimit;
+    if (fstatSync(log).size > logLimit) ftruncateSync(log);
     closeSync(log);
-    if (large) closeSync(openSync(join(stateDir, 'daemon.log'), 'w', 0o600));
   } catch (error) {
     throw new OnejobError('E_DAEMON_START', `Cannot start a daemon with its state in ${stateDir}: ${messageOf(error)}.`, {
       hint: 'Choose another directory with --state-dir DIR.',

@@ -1,10 +1,9 @@
 /** `onejob pause`, `resume`, `drain` and `down`. */
 import { setTimeout as after } from 'node:timers/promises';
 import type { DownRequest, ForgottenView, ResumeView } from '../api/schema.ts';
-import { hasCode } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { startOf } from '../store/lead.ts';
-import { type Connection, connect, withDaemon } from './connect.ts';
+import { type Connection, findDaemon, withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 import { printable } from './text.ts';
@@ -44,10 +43,7 @@ function heldLines({ pool, by, because }: ResumeView['held'][number]): string[] 
 /** Returns when the daemon has ended, or at once after an INT. 1 without a daemon, or when something could not be forgotten. */
 export async function down(session: Session, request: DownRequest): Promise<number> {
   const { output } = session;
-  const connection = await connect(session, { start: false }).catch((error) => {
-    if (hasCode(error, 'E_DAEMON_ABSENT')) return null;
-    throw error;
-  });
+  const connection = await findDaemon(session);
   if (connection !== null) return await end(session, connection, request);
   const left = request.forget ? await leftBehind(session) : null;
   const lines = () => ['No daemon runs here, so nothing was ended.', ...(left ?? []).flatMap(forgottenLines)];

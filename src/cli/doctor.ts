@@ -7,7 +7,7 @@ import { systemClock } from '../clock.ts';
 import { secretFindings, weakenedFindings } from '../config/findings.ts';
 import { checkConfig } from '../config/load.ts';
 import { formatProblem } from '../config/problem.ts';
-import { hasCode, type OnejobError, toFailure } from '../errors.ts';
+import { type OnejobError, toFailure } from '../errors.ts';
 import { fine, problem, warning } from '../finding.ts';
 import { chooseRuntimes } from '../runtimes/choose.ts';
 import { withDaemon } from './connect.ts';
@@ -18,10 +18,11 @@ import { hang, plural, printable } from './text.ts';
 /** 1 when there is an error among the findings. */
 export async function showDoctor(session: Session): Promise<number> {
   const { output } = session;
-  const findings = await withDaemon(session, (client) => client.doctor()).catch((error: unknown) => {
-    if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
-    return doctorAlone(session, error);
-  });
+  const findings = await withDaemon(
+    session,
+    (client) => client.doctor(),
+    (absent) => doctorAlone(session, absent),
+  );
   const code = findings.some((each) => each.level === 'error') ? exitCodes.failed : exitCodes.ok;
   const { colors } = output;
   const marks = { ok: colors.green('ok     '), warning: colors.yellow('warning'), error: colors.red('error  ') };

@@ -6,7 +6,7 @@ import { userInfo } from 'node:os';
 import { resolve } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { z } from 'zod';
-import { type ClientOptions, createClient } from '../api/client.ts';
+import { createClient } from '../api/client.ts';
 import type { DeviceAnswer, DeviceChange, DeviceView, ProofView } from '../api/schema.ts';
 import { attempt } from '../errors.ts';
 import type { Inventory } from '../gpu/inventory.ts';
@@ -84,20 +84,15 @@ export async function askLeases({ place, version }: Session, patience = 2_000): 
   const { socket, systemSocket } = await place().catch(() => ({ socket: null, systemSocket: null }));
   for (const path of [socket, systemSocket]) {
     if (path === null) continue;
-    const views = await devicesAt({ socket: path, version, patience });
-    if (views !== null) return new Map(views.map((view) => [view.uuid, view]));
+    try {
+      const client = createClient({ socket: path, version, patience });
+      const views = await client.devices().finally(() => client.close());
+      return new Map(views.map((view) => [view.uuid, view]));
+    } catch {
+      // Without a usable daemon the host's own answer is complete.
+    }
   }
   return new Map();
-}
-
-async function devicesAt(options: ClientOptions): Promise<DeviceView[] | null> {
-  try {
-    const client = createClient(options);
-    return await client.devices().finally(() => client.close());
-  } catch {
-    // Without a usable daemon the host's own answer is complete.
-    return null;
-  }
 }
 
 /** What `--json` adds to each device. */

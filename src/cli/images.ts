@@ -7,7 +7,7 @@ import type { ImageService } from '../api/manager.ts';
 import type { ImageOutcome } from '../api/schema.ts';
 import { serviceType } from '../ci/types.ts';
 import type { AgentPackageConfig, Config, PoolConfig, ServiceConfig } from '../config/config.ts';
-import { hasCode, OnejobError } from '../errors.ts';
+import { OnejobError } from '../errors.ts';
 import { chooseImage, type Step } from '../images/choose.ts';
 import { buildPlan, readDockerfile, readTemplates } from '../images/plan.ts';
 import { type Arch, archOf, type Flavour, readPlatform, recordedHost } from '../images/request.ts';
@@ -85,26 +85,21 @@ export async function printImages(session: Session, pools: readonly string[]): P
   return exitCodes.ok;
 }
 
+type Work<T> = (service: ImageService, signal: AbortSignal) => Promise<T>;
+
 /** Lets the daemon do the work, or this process if no daemon runs. */
-async function withImageService<T>(session: Session, work: (service: ImageService, signal: AbortSignal) => Promise<T>): Promise<T> {
+async function withImageService<T>(session: Session, work: Work<T>): Promise<T> {
   const stop = new AbortController();
   const release = session.context.process.onSignal(() => stop.abort(wrongUsage('Interrupted; what was built is kept.')));
-  try {
-    return await withDaemon(session, (client) => work(client.images, stop.signal));
-  } catch (error) {
-    // A daemon that was lost meanwhile may still be building.
-    if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
-    return await here(session, work, stop.signal);
-  } finally {
-    release();
-  }
+  // A daemon that was lost meanwhile may still be building.
+  return withDaemon(
+    session,
+    (client) => work(client.images, stop.signal),
+    () => here(session, work, stop.signal),
+  ).finally(release);
 }
 
-async function here<T>(
-  session: Session,
-  work: (service: ImageService, signal: AbortSignal) => Promise<T>,
-  signal: AbortSignal,
-): Promise<T> {
+async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Promise<T> {
   const [{ loadConfig }, { openStore }, { createCiServices }, { createImageDesk, openPoolImages }, { systemClock: clock }] =
     await Promise.all([
       import('../config/load.ts'),

@@ -5,7 +5,7 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { Archive, JobReader } from './archive.ts';
-import { type Connection, connect, withDaemon } from './connect.ts';
+import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
 import type { Session } from './session.ts';
@@ -100,19 +100,16 @@ async function listOnly(session: Session, only: string): Promise<number> {
 
 /** Asks the daemon, or reads the store if none runs: looking at jobs starts nothing. */
 async function withReader<T>(session: Session, work: (reader: JobReader) => Promise<T>): Promise<T> {
-  try {
-    return await withDaemon(session, work);
-  } catch (error) {
-    using archive = await archiveInstead(session, error);
+  return withDaemon(session, work, async () => {
+    using archive = await archiveOf(session);
     const result = await work(archive.reader);
     session.output.say(`${['no daemon is running', ...archive.waiting].join('; ')}; start it with "onejob up"`);
     return result;
-  }
+  });
 }
 
-/** The store, if no daemon runs. @throws `error` if it has another reason */
-async function archiveInstead(session: Session, error: unknown): Promise<Archive> {
-  if (!hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+/** The store, for when no daemon runs. */
+async function archiveOf(session: Session): Promise<Archive> {
   const { stateDir } = await session.place();
   return (await import('./archive.ts')).openArchive(stateDir);
 }
@@ -221,11 +218,9 @@ export async function showLogs(session: Session, target: string, flags: LogsFlag
     });
     return source;
   };
-  let connection: Connection;
-  try {
-    connection = await connect(session, { start: false });
-  } catch (error) {
-    using archive = await archiveInstead(session, error);
+  const connection = await findDaemon(session);
+  if (connection === null) {
+    using archive = await archiveOf(session);
     const source = await print(archive.reader, null);
     const job = 'job' in source ? await archive.reader.job(source.job) : null;
     if (job?.state === 'done') {

@@ -7,6 +7,7 @@ import { type Environment, readEnvironment } from '../config/environment.ts';
 import type { Instead } from '../config/load.ts';
 import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/paths.ts';
 import type { Log } from '../log.ts';
+import type { Variables } from '../secrets/reference.ts';
 import type { Output } from './output.ts';
 
 /** A stream that may be a terminal. */
@@ -50,7 +51,7 @@ export interface CliContext {
   /** Without program and script. */
   readonly args: readonly string[];
   /** Variables that `--env NAME` passes on, and that a detached daemon inherits. */
-  readonly variables: Readonly<Record<string, string | undefined>>;
+  readonly variables: Variables;
   readonly environment: Environment;
   readonly cwd: string;
   /** Call it only to read: a process that touches its standard input may never end. */
@@ -64,7 +65,7 @@ export interface CliContext {
 }
 
 /** The context of a real command line: this process. `variables`: the environment as it is. */
-export function processContext(variables: Readonly<Record<string, string | undefined>>, host: HostActions): CliContext {
+export function processContext(variables: Variables, host: HostActions): CliContext {
   const [script = ''] = process.argv.slice(1, 2);
   const args = process.argv.slice(2);
   // Every user of the host can read the arguments of a process, and one of these may be a token.

@@ -69,6 +69,8 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
   return problems;
 }
 
+/** Names of variables that usually hold a secret. */
+const secretName = /(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|PRIVATE_KEY|API_KEY|ACCESS_KEY)$/i;
 const limits = 'core cpu data fsize locks memlock msgqueue nice nofile nproc rss rtprio rttime sigpending stack'.split(' ');
 
 function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking): void {
@@ -116,15 +118,11 @@ function checkRecipe(pool: PoolConfig, { written, sound, own, inPool }: Checking
     if (/^SECRET_./.test(key) && pool.service !== 'own') {
       const why = 'onejob decrypts only values that come from a pipeline; remove it from this file';
       inPool(pool, path, `is passed to every job of the pool still encrypted: ${why}`, 'warning');
-    } else if (looksSecret(key) && value !== '') {
+    } else if (secretName.test(key) && value !== '') {
       const why = 'every job of the pool can read it, and so can everyone who can read this file';
       inPool(pool, path, `looks like a secret: ${why}`, 'warning');
     }
   }
-}
-
-function looksSecret(name: string): boolean {
-  return /(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|PRIVATE_KEY|API_KEY|ACCESS_KEY)$/i.test(name);
 }
 
 function checkSums({ config, host, at }: Checking): void {

@@ -4,16 +4,23 @@ import { isInMigMode, profileOf, satisfiesProfile } from '../gpu/mig.ts';
 import type { DeviceRequest } from './config.ts';
 import { type Parsed, parseSize } from './units.ts';
 
-type Relation = '>=' | '<=' | '>' | '<' | '=';
-
 /** A comparison with a number of the same unit. */
 type Condition = (value: number) => boolean;
+
+const relations = {
+  '>=': (value: number, limit: number) => value >= limit,
+  '<=': (value: number, limit: number) => value <= limit,
+  '>': (value: number, limit: number) => value > limit,
+  '<': (value: number, limit: number) => value < limit,
+  '=': (value: number, limit: number) => value === limit,
+};
+type Relation = keyof typeof relations;
 
 /** `>=40GiB`, `<24GB` or `40GiB`, as a condition on bytes. */
 export function memoryCondition(written: string): Parsed<Condition> {
   const { relation, rest } = split(written);
   const size = parseSize(rest);
-  return size.ok ? { ok: true, value: condition(relation, size.value) } : size;
+  return size.ok ? { ok: true, value: (bytes) => relations[relation](bytes, size.value) } : size;
 }
 
 /** `>=8.0`, `<9` or `7.5`, as a condition on `major * 1000 + minor`: 10.0 is above 9.0. See `computeNumber`. */
@@ -21,7 +28,7 @@ export function computeCondition(written: string): Parsed<Condition> {
   const { relation, rest } = split(written);
   const limit = computeNumber(rest);
   if (limit === null) return { ok: false, why: `${JSON.stringify(written)} is not a condition such as ">=8.0"` };
-  return { ok: true, value: condition(relation, limit) };
+  return { ok: true, value: (has) => relations[relation](has, limit) };
 }
 
 /** A compute capability such as `8.6` as a number that can be compared; null if invalid. */
@@ -33,17 +40,6 @@ function computeNumber(text: string): number | null {
 function split(written: string): { relation: Relation; rest: string } {
   const found = /^\s*(>=|<=|>|<|=)?\s*(.*)$/s.exec(written);
   return { relation: (found?.[1] as Relation | undefined) ?? '>=', rest: found?.[2]?.trim() ?? '' };
-}
-
-function condition(relation: Relation, limit: number): Condition {
-  const relations: Record<Relation, Condition> = {
-    '>=': (value) => value >= limit,
-    '<=': (value) => value <= limit,
-    '>': (value) => value > limit,
-    '<': (value) => value < limit,
-    '=': (value) => value === limit,
-  };
-  return relations[relation];
 }
 
 /** Whether a device is one of those asked for, regardless of leases. */
@@ -76,14 +72,17 @@ function whyNotKind(device: Device, { mig, uuids }: DeviceRequest): string | nul
   return satisfiesProfile(profile, mig) ? null : `is a ${profile}, but ${mig} is requested`;
 }
 
-function whyNotNamed({ uuid, parent, vendor, model }: Device, request: DeviceRequest): string | null {
-  const { uuids } = request;
-  // A card's UUID stands for its instances too.
-  if (uuids.length > 0 && !isNamedIn(uuids, uuid) && !(parent !== null && isNamedIn(uuids, parent)))
-    return 'is not named in "uuid"';
+function whyNotNamed(device: Device, request: DeviceRequest): string | null {
+  const { vendor, model } = device;
+  if (request.uuids.length > 0 && !isMeant(device, request.uuids)) return 'is not named in "uuid"';
   if (request.vendor !== null && vendor !== request.vendor) return `is from ${vendor}, but ${request.vendor} is requested`;
   if (request.model === null || matchesModel(model, request.model)) return null;
   return `is a ${model}, but ${JSON.stringify(request.model)} is requested`;
+}
+
+/** Whether one of the UUIDs is the device's. A card's UUID stands for its instances too. */
+export function isMeant({ uuid, parent }: Device, uuids: readonly string[]): boolean {
+  return isNamedIn(uuids, uuid) || (parent !== null && isNamedIn(uuids, parent));
 }
 
 /** UUIDs differ in case between tools. */

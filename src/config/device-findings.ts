@@ -4,7 +4,7 @@ import type { Want } from '../core/lease.ts';
 import type { Finding } from '../finding.ts';
 import type { Device, Inventory } from '../gpu/inventory.ts';
 import { isInMigMode } from '../gpu/mig.ts';
-import { fits, isNamedIn, whyNot } from './conditions.ts';
+import { fits, isMeant, isNamedIn, whyNot } from './conditions.ts';
 import type { DeviceRequest, PoolConfig } from './config.ts';
 import { listed } from './problem.ts';
 
@@ -44,15 +44,11 @@ function absent(pool: Asking, pools: readonly Asking[], devices: readonly Device
   const fitting = devices.filter((device) => fits(device, pool.devices));
   if (fitting.length === 0) return [none(pool, devices)];
   const found = tooLittle(pool, pools, fitting, shared);
-  const gone = uuids.filter((uuid) => !devices.some((device) => isCalled(device, uuid)));
+  const gone = uuids.filter((uuid) => !devices.some((device) => isMeant(device, [uuid])));
   if (gone.length === 0) return found;
   const message = `It names ${listed(gone)}, which ${gone.length === 1 ? 'is' : 'are'} missing.`;
   const level = found.some((one) => one.level === 'error') ? 'error' : 'warning';
   return [finding(pool, level, message, 'Fix "uuid" in "devices"; "onejob gpus" lists the devices of this host.'), ...found];
-}
-
-function isCalled({ uuid, parent }: Device, name: string): boolean {
-  return [uuid, parent].some((one) => one?.toLowerCase() === name.toLowerCase());
 }
 
 function tooLittle(pool: Asking, pools: readonly Asking[], fitting: readonly Device[], shared: Allocation): Finding[] {
@@ -98,7 +94,7 @@ function none(pool: Asking, devices: readonly Device[]): Finding {
   const { uuids, mig } = pool.devices;
   const see = '"onejob gpus" lists the devices of this host.';
   if (devices.length === 0) return error('It asks for devices, but this host has none.', see);
-  if (uuids.length > 0 && !devices.some((device) => uuids.some((uuid) => isCalled(device, uuid)))) {
+  if (uuids.length > 0 && !devices.some((device) => isMeant(device, uuids))) {
     return error(`None of the devices that it names exists on this host: ${listed(uuids)}.`, see);
   }
   const cards = devices.filter((device) => device.kind === 'gpu');

@@ -2,7 +2,7 @@
 import { serviceType, tellingOrigin } from '../ci/types.ts';
 import { OnejobError } from '../errors.ts';
 import { type Finding, fine, warning } from '../finding.ts';
-import { checkSecret, describeSecret, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
+import { checkSecret, describeSecret, placeOf, readSecret, type SecretReference, type Variables } from '../secrets/reference.ts';
 import type { Writing } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
@@ -36,7 +36,7 @@ export async function checkSecrets(config: Config, writing: Writing, now: number
 async function keysProblem(secret: SecretReference): Promise<string | null> {
   const { parseKeys } = await import('../secrets/keys.ts');
   try {
-    await parseKeys(await readSecret(secret), describeSecret({ ...secret, expires: null }));
+    await parseKeys(await readSecret(secret), placeOf(secret));
     return null;
   } catch (error) {
     if (!(error instanceof OnejobError)) throw error;

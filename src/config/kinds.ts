@@ -7,10 +7,10 @@ import type { Described, Keys } from './key.ts';
 import * as kinds from './kinds.ts';
 import { listed } from './problem.ts';
 import { templateProblem } from './template.ts';
-import { type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
+import { no, type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
 
-export { z };
+export { no, z };
 
 /** The schema of a map. */
 export function strict<S extends Keys>(keys: S) {
@@ -45,10 +45,6 @@ export function value<T>(parse: (found: unknown) => Parsed<T>, title = 'text') {
 /** The kind of the values of a type, as the docs page says it. */
 function kindOf(type: z.ZodType): string {
   return type.meta()?.title ?? (type instanceof z.ZodArray ? 'list' : 'map');
-}
-
-export function no(why: string): { readonly ok: false; readonly why: string } {
-  return { ok: false, why };
 }
 
 export function yes<T>(found: T): { readonly ok: true; readonly value: T } {

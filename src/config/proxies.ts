@@ -5,6 +5,7 @@
 import { isIP } from 'node:net';
 import { resolve } from 'node:path';
 import { attempt } from '../errors.ts';
+import type { Variables } from '../secrets/reference.ts';
 
 /** As written, possibly with a password. */
 export interface Proxies {
@@ -16,8 +17,6 @@ export interface Proxies {
 }
 
 export const noProxies: Proxies = Object.freeze({ http: null, https: null, none: '' });
-
-type Variables = Readonly<Record<string, string | undefined>>;
 
 /** Set by the daemon for its filter. With Node's own variable each process would load 17 MiB for a `fetch` that it may not need. */
 const ownSwitch = 'ONEJOB_USE_ENV_PROXY';

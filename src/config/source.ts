@@ -4,7 +4,7 @@
  */
 import { readFile, stat } from 'node:fs/promises';
 import { dirname, resolve } from 'node:path';
-import { isAlias, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
+import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, type Node, type Pair, parseDocument } from 'yaml';
 import { unreadable } from '../secrets/reference.ts';
 import { digestOf, type ReadFile } from './changed.ts';
 import { isMap } from './kinds.ts';
@@ -95,7 +95,7 @@ export function parseSource(file: string, text: string): Source {
         return undefined;
       }
     }
-    if ((isYamlMap(node) || isSeq(node) || isScalar(node)) && node.anchor !== undefined) anchors.set(node.anchor, node);
+    if (isNode(node) && node.anchor !== undefined) anchors.set(node.anchor, node);
     if (isYamlMap(node)) return mapOf(node.items, path, alias);
     if (isSeq(node)) {
       return node.items.map((item, index) => {
@@ -144,7 +144,7 @@ export function parseSource(file: string, text: string): Source {
 }
 
 function start(node: unknown): number | null {
-  return isYamlMap(node) || isSeq(node) || isScalar(node) || isAlias(node) ? (node.range?.[0] ?? null) : null;
+  return isNode(node) ? (node.range?.[0] ?? null) : null;
 }
 
 /** Whether the value is always text, as in `env` and `tags`. */

@@ -9,7 +9,7 @@ const sizeUnits: Readonly<Record<string, number>> = {
 /** A value, or why it is invalid, as the end of a sentence about its key. */
 export type Parsed<T> = { readonly ok: true; readonly value: T } | { readonly ok: false; readonly why: string };
 
-function no(why: string): { ok: false; why: string } {
+export function no(why: string): { readonly ok: false; readonly why: string } {
   return { ok: false, why };
 }
 

@@ -1,5 +1,5 @@
 /** Bytes as text and back. Each value has exactly one accepted spelling, so that no changed text stands for the same bytes. */
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 
 /** `why`: the end of a sentence. */
 export type Outcome<T> = ({ readonly ok: true } & T) | { readonly ok: false; readonly why: string };
@@ -15,12 +15,8 @@ export function decodeStrict(text: string, encoding: 'base64' | 'base64url'): Bu
 
 /** UTF-8 without NUL as text; null for anything else. */
 export function toText(bytes: Uint8Array): string | null {
-  try {
-    const text = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes);
-    return text.includes('\0') ? null : text;
-  } catch {
-    return null;
-  }
+  const text = attempt(() => new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes));
+  return text?.includes('\0') ? null : text;
 }
 
 /** @throws OnejobError E_SECRET_VALUE for a value that no variable of a job can contain */

@@ -1,5 +1,7 @@
 /** Which pipelines a value is for: `ORGANISATION/PIPELINE` by their slugs. `*` stands for all, and is never assumed. */
 
+import { listed } from '../config/problem.ts';
+
 /** `acme/solver`, `acme/*`, or `*` twice for every pipeline. */
 export type PipelinePattern = string;
 
@@ -24,6 +26,5 @@ export function covers(patterns: readonly PipelinePattern[], organisation: strin
 
 /** For people: `acme/solver and acme/docs`. */
 export function listPipelines(patterns: readonly PipelinePattern[]): string {
-  const said = patterns.map((each) => (each === '*/*' ? 'every pipeline' : each));
-  return said.length < 2 ? (said[0] ?? 'no pipeline') : `${said.slice(0, -1).join(', ')} and ${said.at(-1)}`;
+  return listed(patterns.map((each) => (each === '*/*' ? 'every pipeline' : each))) || 'no pipeline';
 }

@@ -1,6 +1,6 @@
 /** References to secrets. The value is read when it is used, is not kept here, and is in no message. */
 import { readFile, stat } from 'node:fs/promises';
-import { codeOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 
 export type SecretReference = {
   /** Last day on which the secret is valid, ms since the epoch; null when not configured. */
@@ -23,7 +23,8 @@ export function describeSecret(reference: SecretReference): string {
   return reference.expires === null ? place : `${place}, expires ${new Date(reference.expires).toISOString().slice(0, 10)}`;
 }
 
-function placeOf(reference: SecretReference): string {
+/** Where it is, for people: `file /p`. */
+export function placeOf(reference: SecretReference): string {
   if (reference.kind === 'memory') return reference.name;
   return reference.kind === 'file' ? `file ${reference.path}` : `environment variable ${reference.variable}`;
 }
@@ -113,5 +114,5 @@ export function unreadable(error: unknown): string {
   const code = codeOf(error);
   if (code === 'ENOENT' || code === 'ENOTDIR') return 'does not exist';
   if (code === 'EACCES' || code === 'EPERM') return 'cannot be read by this user';
-  return `cannot be read (${error instanceof Error ? error.message : String(error)})`;
+  return `cannot be read (${messageOf(error)})`;
 }

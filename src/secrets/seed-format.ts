@@ -18,7 +18,7 @@ import {
   randomBytes,
 } from 'node:crypto';
 import { promisify } from 'node:util';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 import { checkValue, decodeStrict, type Outcome, toText } from './encoding.ts';
 
 const derive = promisify(pbkdf2);
@@ -99,7 +99,7 @@ export async function decryptSeed(keys: readonly KeyObject[], text: string): Pro
   return { ok: true, value: value.replace(/\n+$/, '') };
 }
 
-async function openPlain(key: KeyObject, cipher: Buffer): Promise<Buffer | null> {
+function openPlain(key: KeyObject, cipher: Buffer): Buffer | null {
   const { isGood, message } = decryptRsa(key, cipher);
   return isGood ? message : null;
 }
@@ -112,12 +112,8 @@ async function openBoth(key: KeyObject, cipher: Buffer, body: NonNullable<SeedPa
   // The slow part always runs: the time must not show whether the RSA half was good.
   const { secret, iv } = await cipherKey(isKey ? line : randomBytes(48).toString('base64'), body.salt);
   const decipher = createDecipheriv('aes-256-cbc', secret, iv);
-  try {
-    const opened = Buffer.concat([decipher.update(body.cipher), decipher.final()]);
-    return isKey ? opened : null;
-  } catch {
-    return null;
-  }
+  const opened = attempt(() => Buffer.concat([decipher.update(body.cipher), decipher.final()]));
+  return isKey ? opened : null;
 }
 
 async function cipherKey(password: string, salt: Buffer): Promise<{ secret: Buffer; iv: Buffer }> {

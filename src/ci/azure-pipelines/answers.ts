@@ -22,14 +22,11 @@ export type Verdict =
   /** Done; there is no body. */
   | { readonly kind: 'nothing' }
   | { readonly kind: 'absent' }
-  | { readonly kind: 'rejected'; readonly why: string }
-  | { readonly kind: 'throttled'; readonly why: string }
+  | { readonly kind: 'rejected' | 'throttled' | 'denied' | 'down'; readonly why: string }
   /** The version that was asked for is a preview here (`supports` null), or newer than this server. */
   | { readonly kind: 'version'; readonly supports: string | null; readonly why: string }
-  | { readonly kind: 'denied'; readonly why: string }
   /** The service refuses this request. */
   | { readonly kind: 'refused'; readonly status: number; readonly typeKey: string; readonly why: string }
-  | { readonly kind: 'down'; readonly why: string }
   | { readonly kind: 'strange'; readonly why: string; readonly hint: string };
 
 const look = 'Check "url", and what answers there: it may be a proxy or a sign-in page.';
@@ -145,9 +142,8 @@ export function errorOf(verdict: Verdict, { doing, method, path, scope }: Omit<C
         return error('E_CI_NAME_TAKEN', `already has an agent with that name (${verdict.why})`, hint);
       }
       return strange(`answered ${verdict.why}`, 'If it happens again, report it with this message.');
-    case 'version': {
+    case 'version':
       return strange(`does not support this API version (${verdict.why})`, 'onejob needs Azure DevOps Server 2020 or newer.');
-    }
     case 'absent':
       // Within a pool a 404 means that the pool does not exist.
       return path.includes('/pools/') ? noPool('404') : strange('answered that it does not exist', look);

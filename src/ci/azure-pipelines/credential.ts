@@ -8,7 +8,7 @@ import { abortable } from '../../abortable.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { brief } from '../../http/exchange.ts';
-import { describeSecret, howToReplace, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
+import { howToReplace, placeOf, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { jsonOf } from '../../system/json.ts';
 import { createThrottle, exchange } from './answers.ts';
 import type { AzureCredential } from './type.ts';
@@ -55,8 +55,7 @@ function createToken(reference: SecretReference, base: string, { clock, variable
     const day = expires === null ? '' : new Date(expires).toISOString().slice(0, 10);
     const expiry =
       expires === null ? '' : `; according to the config it ${expires < clock.wall() ? 'expired' : 'expires'} on ${day}`;
-    const place = describeSecret({ ...reference, expires: null });
-    const message = `Cannot sign in to ${base}: it does not accept the token from ${place} (${why})${expiry}.`;
+    const message = `Cannot sign in to ${base}: it does not accept the token from ${placeOf(reference)} (${why})${expiry}.`;
     return new OnejobError('E_CI_CREDENTIAL', message, {
       hint:
         'Create a new personal access token for this organisation with the scope Agent Pools (Read & manage). ' +
@@ -225,9 +224,8 @@ function secretOf(reference: SecretReference, variables: Variables | undefined) 
     if (cached !== null && mark !== null && cached.mark === mark) return cached.text;
     const text = (await readSecret(reference, variables)).trim();
     if (text === '') {
-      const place = describeSecret({ ...reference, expires: null });
       const hint = `${howToReplace(reference)}.`;
-      throw new OnejobError('E_SECRET', `The secret in ${place} contains only whitespace.`, { hint });
+      throw new OnejobError('E_SECRET', `The secret in ${placeOf(reference)} contains only whitespace.`, { hint });
     }
     cached = mark === null ? null : { mark, text };
     return text;

@@ -12,7 +12,7 @@ import { interpret } from '../../config/interpret.ts';
 import { checkConfig, configError, type Instead } from '../../config/load.ts';
 import { formatDuration } from '../../config/units.ts';
 import { formatVolume, pathProblem } from '../../config/volumes.ts';
-import { OnejobError } from '../../errors.ts';
+import { attempt, OnejobError } from '../../errors.ts';
 import type { Mount } from '../../runtimes/runtime.ts';
 import { checkSecret, type SecretReference } from '../../secrets/reference.ts';
 import { azureUrlToKeep, parseAzureUrl } from './url.ts';
@@ -231,22 +231,17 @@ export function dropInVolumes(specs: readonly string[], cwd: string): Mount[] {
     places.add(container);
     const why = pathProblem(container);
     if (why !== null) fail(`has a container path that ${why}`);
+    const folder = resolve(cwd, host);
     return {
-      host: folderAt(resolve(cwd, host)) ?? fail(`names ${resolve(cwd, host)}, which is not a folder on this host`),
+      host:
+        attempt(() => (statSync(folder).isDirectory() ? realpathSync(folder) : null)) ??
+        fail(`names ${folder}, which is not a folder on this host`),
       container,
       readOnly: true,
       variable,
       cache: null,
     };
   });
-}
-
-function folderAt(path: string): string | null {
-  try {
-    return statSync(path).isDirectory() ? realpathSync(path) : null;
-  } catch {
-    return null;
-  }
 }
 
 /** Longest name of an agent, as in `config/check.ts`. */

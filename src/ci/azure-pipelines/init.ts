@@ -3,7 +3,7 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, inYaml, type OpenFrame, settle } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
 import { type AzureClient, createAzureClient } from './client.ts';
 import { createCredential } from './credential.ts';
 import { ofClock } from './doctor.ts';
@@ -43,8 +43,7 @@ export async function initAzure({ output, version }: Session, flags: InitFlags, 
         for (const line of await checkPool(look, name, signal)) output.say(line);
         return { value: name };
       } catch (error) {
-        if (settling.person === null || givenPool !== null || !(error instanceof OnejobError) || error.code !== 'E_CI_POOL')
-          throw error;
+        if (settling.person === null || givenPool !== null || !hasCode(error, 'E_CI_POOL')) throw error;
         return { again: error.message };
       }
     },

@@ -1,7 +1,7 @@
 /** The service's agent pools. onejob asks for each id once, and again after a pool was not found. */
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { Queue } from '../early/port.ts';
 import type { AzureClient } from './client.ts';
@@ -57,7 +57,7 @@ export function createGonePools(client: Pick<AzureClient, 'pools'>, log: Log, cl
   return {
     /** Whether the pool behind `error` is gone for good; asks the service. @throws OnejobError E_CI_* */
     async explains(error: unknown, pool: number, signal: AbortSignal): Promise<boolean> {
-      if (!(error instanceof OnejobError) || error.code !== 'E_CI_POOL') return false;
+      if (!hasCode(error, 'E_CI_POOL')) return false;
       const shown = await client.pools(signal);
       if (shown.some(({ id }) => id === pool)) {
         missingSince.delete(pool);

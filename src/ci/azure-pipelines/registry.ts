@@ -1,8 +1,9 @@
 /** Azure's agent pools for the early engine. The placeholder comes first: from then on jobs wait for agents of this kind. */
 import { abortable } from '../../abortable.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
+import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { type AgentInside, type AgentKind, kindOf } from './capabilities.ts';
@@ -33,8 +34,7 @@ export function createAzureRegistry(parts: AzureParts, registrations: Registrati
 
   const configOf = (name: string): AzurePool => {
     const pool = parts.pools.find((one) => one.name === name);
-    if (pool === undefined)
-      throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which belongs to another service.`);
+    if (pool === undefined) throw foreignPool(config.name, name);
     return pool;
   };
 
@@ -292,7 +292,7 @@ export function createBuilds(client: Pick<AzureClient, 'build'>) {
       } catch (error) {
         signal.throwIfAborted();
         // The build is only for people: its job runs anyway.
-        if (error instanceof OnejobError && error.code === 'E_CI_DENIED') isDenied = true;
+        if (hasCode(error, 'E_CI_DENIED')) isDenied = true;
         const now = read.get(key);
         // Another look at the same build has found it meanwhile.
         if (now?.left === 0) return now.build;

@@ -3,7 +3,7 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, inYaml, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createServiceApi, type ServiceApi, type TokenIdentity } from './api.ts';
 import { howManyWait, ofClock, whatIs } from './doctor/doctor.ts';
@@ -99,10 +99,6 @@ function readEndpoint(typed: string): Answer<string> {
 
 type Seen = Awaited<ReturnType<typeof seeToken>>;
 
-/** Whether a later try could help, so that the token may be good. */
-const isAway = (error: unknown): error is OnejobError =>
-  error instanceof OnejobError && (error.code === 'E_CI_UNREACHABLE' || error.code === 'E_CI_THROTTLED');
-
 /** An unreachable service is not an error. @throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_ANSWER */
 async function seeToken(api: ServiceApi, endpoint: string, token: string, signal: AbortSignal) {
   const lines: string[] = [];
@@ -116,11 +112,12 @@ async function seeToken(api: ServiceApi, endpoint: string, token: string, signal
       lines.push(`${endpoint} accepts the token${whatIs(identity)}.`, ...ofSkew);
     }
   } catch (error) {
-    if (error instanceof OnejobError && (error.code === 'E_CI_CREDENTIAL' || error.code === 'E_CI_DENIED')) {
+    if (hasCode(error, 'E_CI_CREDENTIAL', 'E_CI_DENIED')) {
       const hint = 'Create an agent token on the website: Agents, the cluster, Agent Tokens. It begins with bkct_.';
       throw new OnejobError(error.code, `The service refuses the token. ${error.message}`, { hint, cause: error });
     }
-    if (!isAway(error)) throw error;
+    // A later try could help, so that the token may be good.
+    if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
     return { identity: null, counts: null, lines: [`${error.message} So onejob could not check the token.`] };
   }
   try {

@@ -7,7 +7,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { Change, JobId, JobResult } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
@@ -177,7 +177,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       return (await stacks.states(entry.key, [job], inner)).get(job) ?? 'gone';
     } catch (error) {
       // The stack is gone, and no pool registers it again, so nobody can ask about its jobs.
-      if (!isOfPool && error instanceof OnejobError && error.code === 'E_CI_DENIED') return 'gone';
+      if (!isOfPool && hasCode(error, 'E_CI_DENIED')) return 'gone';
       throw error;
     }
   }

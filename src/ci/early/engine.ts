@@ -4,7 +4,7 @@
  */
 import { doubling, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, toFailure } from '../../errors.ts';
 import type { CiEvent, CiService, Deregistered } from '../ci-service.ts';
 import { createJobRecords } from './job-records.ts';
 import { createOfflineAgents } from './offline-agents.ts';
@@ -93,7 +93,7 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       } catch (error) {
         if (signal.aborted) return;
         // A refused credential is not sent again, so checking whether it was changed costs nothing.
-        failures = error instanceof OnejobError && error.code === 'E_CI_CREDENTIAL' ? 1 : failures + 1;
+        failures = hasCode(error, 'E_CI_CREDENTIAL') ? 1 : failures + 1;
         steadySince = null;
         hold(toFailure(error).message);
         return;

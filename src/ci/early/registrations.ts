@@ -5,7 +5,7 @@
 import { hash } from 'node:crypto';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import type { StoredRegistration } from '../../store/registrations.ts';
 import type { EarlyParts, Registry, Remote, Shown } from './port.ts';
 
@@ -96,7 +96,7 @@ export function createRegistrations(
     try {
       return await create();
     } catch (error) {
-      if (!(error instanceof OnejobError) || error.code !== 'E_CI_NAME_TAKEN') throw error;
+      if (!hasCode(error, 'E_CI_NAME_TAKEN')) throw error;
       // Only an earlier try whose answer was lost can have a name with our mark and this agent's id.
       const remote = await byName(of.place, of.name, signal);
       if (remote === null) throw error;

@@ -12,7 +12,7 @@ import { type AddressInfo, connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { z } from 'zod';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { attempt, OnejobError, toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { AgentContext } from '../ci-service.ts';
@@ -28,11 +28,7 @@ export type ListenConfig = Readonly<z.infer<typeof listenConfig>>;
 
 /** null: the file is missing or invalid. */
 export function readListenConfig(dir: string): ListenConfig | null {
-  try {
-    return listenConfig.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8')));
-  } catch {
-    return null;
-  }
+  return attempt(() => listenConfig.parse(JSON.parse(fs.readFileSync(join(dir, 'doors.json'), 'utf8'))));
 }
 
 /** The file is never incomplete. @throws errors of the file system */

@@ -4,6 +4,7 @@
  * but forwarded as they came. A path that two readers could understand differently is refused, so that no job reaches a call that
  * its token does not allow.
  */
+import { attempt } from '../../errors.ts';
 import type { Seal, Sealed } from './seal.ts';
 
 export interface Asked {
@@ -55,15 +56,11 @@ export function readPath(method: string, url: string): Asked | string {
 
 /** null for an ambiguous segment: empty, a step up, or either behind another escape. */
 function decoded(raw: string): string | null {
-  try {
-    const once = decodeURIComponent(raw);
-    const twice = /%[0-9a-f]{2}/i.test(once) ? unescaped(once) : once;
-    // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what is looked for
-    if (once === '' || /[\u0000-\u001f\u007f/\\]/.test(twice)) return null;
-    return twice === '.' || twice === '..' ? null : once;
-  } catch {
-    return null;
-  }
+  const once = attempt(() => decodeURIComponent(raw)) ?? '';
+  const twice = /%[0-9a-f]{2}/i.test(once) ? unescaped(once) : once;
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: those are what is looked for
+  if (once === '' || /[\u0000-\u001f\u007f/\\]/.test(twice)) return null;
+  return twice === '.' || twice === '..' ? null : once;
 }
 
 /** Never throws: shows what a careless reader would see. */

@@ -6,7 +6,7 @@ import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
 import { chmodSync, existsSync, linkSync, readFileSync, unlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
-import { OnejobError } from '../../errors.ts';
+import { attempt, OnejobError } from '../../errors.ts';
 import { storeFault } from '../../store/fault.ts';
 
 const sealed = z.strictObject({
@@ -45,14 +45,12 @@ export function createSeal(key: Uint8Array) {
     open(token: string): Sealed | null {
       const bytes = Buffer.from(token.slice(prefix.length), 'base64url');
       if (!token.startsWith(prefix) || bytes.length < ivBytes + tagBytes) return null;
-      try {
+      return attempt(() => {
         const cipher = createDecipheriv('aes-256-gcm', key, bytes.subarray(0, ivBytes), { authTagLength: tagBytes });
         cipher.setAAD(use).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
         const text = Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]).toString('utf8');
         return sealed.parse(JSON.parse(text));
-      } catch {
-        return null;
-      }
+      });
     },
   };
 }

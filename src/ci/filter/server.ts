@@ -9,6 +9,7 @@ import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
+import { messageOf } from '../../errors.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
@@ -221,10 +222,9 @@ export function createFilterServer(parts: FilterServerParts) {
     serve(request, response, gone.signal).catch((error: unknown) => {
       if (gone.signal.aborted) return void response.destroy();
       if (error instanceof TooLarge) return refuse(response, 413, 'The body of the call is too large.');
-      const why = error instanceof Error ? error.message : String(error);
       // A broken answer breaks off here too, so that nobody takes half of it for all.
       if (response.headersSent) return void response.destroy();
-      refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${why}`);
+      refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${messageOf(error)}`);
     });
   }
 

@@ -24,10 +24,10 @@ import type { AgentPackageConfig } from '../../config/config.ts';
 import type { Failure } from '../../core/slot.ts';
 import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { killGroup, listen } from '../../gpu/run.ts';
+import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
 import { jsonOf } from '../../system/json.ts';
-import { limited } from './limited.ts';
 
 /** A project that releases an agent as a program. */
 export interface AgentProject {

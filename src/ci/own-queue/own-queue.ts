@@ -5,11 +5,13 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
+import type { Manager } from '../../api/manager.ts';
 import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
+import { fine } from '../../finding.ts';
 import type { JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
@@ -126,9 +128,8 @@ export function createOwnQueue(options: OwnQueueOptions) {
     name: 'own',
     capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
     async check() {
-      const count = index.all().length;
-      const message = `The own queue has ${count} unfinished ${count === 1 ? 'job' : 'jobs'}.`;
-      return [{ level: 'ok', subject: 'own queue', message, hint: null }];
+      const { length } = index.all();
+      return [fine('own queue', `The own queue has ${length} unfinished ${length === 1 ? 'job' : 'jobs'}.`)];
     },
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
     jobs: {
@@ -201,8 +202,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         throw error;
       }
     },
-    list(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): JobView[] {
-      const { all, pool, limit } = filter;
+    list({ all, pool, limit }: Parameters<Manager['jobs']>[0]): JobView[] {
       if (all)
         return store.jobs
           .list({ pool, limit: limit ?? jobsListed })

@@ -7,7 +7,7 @@ import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { extract, type Header, type Pack, pack } from 'tar-stream';
 import { type Clock, deadline } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { messageOf, OnejobError } from '../../errors.ts';
 import type { JobProgress } from '../../store/jobs.ts';
 import { globMatcher, topName } from './globs.ts';
 import type { Job } from './job.ts';
@@ -76,7 +76,7 @@ export function createSettle(parts: SettleParts) {
       saveTries(id, { ...before, failed });
       const isLasting = known !== null && !known.retry;
       if (!isLasting && failed < (known === null ? triesWhenStrange : triesWhenPassing)) throw error;
-      notKept(error instanceof Error ? error.message : String(error));
+      notKept(messageOf(error));
     } finally {
       // Stops what still flows.
       over.abort();

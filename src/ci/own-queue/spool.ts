@@ -6,9 +6,9 @@ import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { OnejobError } from '../../errors.ts';
+import { limited } from '../../http/limited.ts';
 import { subdirectory } from '../../store/directory.ts';
 import { storeFault } from '../../store/fault.ts';
-import { limited } from '../kit/limited.ts';
 
 const part = '.part';
 

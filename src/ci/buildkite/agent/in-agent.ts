@@ -6,7 +6,7 @@ import { stripVTControlCharacters } from 'node:util';
 import { sleep } from '../../../core/clock.ts';
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
-import type { CiService } from '../../ci-service.ts';
+import { type CiService, foreignPool } from '../../ci-service.ts';
 import type { SlotFacts } from '../../parts.ts';
 import { createFront, type FrontParts } from '../front.ts';
 import { whyEnding, wordOf } from '../jobs/outcome.ts';
@@ -146,8 +146,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
     async register(context) {
       const { pool: name } = context;
       const pool = pools.get(name);
-      if (pool === undefined)
-        throw new OnejobError('E_BUG', `Service ${config.name} was asked for pool ${name}, which belongs to another service.`);
+      if (pool === undefined) throw foreignPool(config.name, name);
       const token = (await parts.token()).trim();
       const { endpoint } = config;
       const script = scriptFor(context, pool, { token, endpoint, isFiltered: false, job: null }, { note: null, secrets: [] });

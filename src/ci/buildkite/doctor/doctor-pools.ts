@@ -1,9 +1,9 @@
 /** What `doctor` says of the config of pools: trust, volumes and homes, folders of the owner, keys, times, disk. */
 import { readdir, realpath, stat, statfs } from 'node:fs/promises';
-import { join, sep } from 'node:path';
+import { join } from 'node:path';
 import { acceptedOutsiders } from '../../../config/check-trust.ts';
 import type { PoolConfig } from '../../../config/config.ts';
-import { whyNoStranger } from '../../../config/host-places.ts';
+import { contains, whyNoStranger } from '../../../config/host-places.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { saidOf } from '../../service-findings.ts';
@@ -33,13 +33,8 @@ function ofTrust(pool: PoolConfig): Finding[] {
   if (!(privileged || pidHost || seccompUnconfined) || !isOpenToUntrusted(pool)) return [];
   const message =
     'Its trusted jobs have "unsafe", and it accepts untrusted jobs: those run without "unsafe", but on the same devices, and after jobs that could do anything.';
-  return [
-    warning(
-      subjectOf(pool),
-      message,
-      'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.',
-    ),
-  ];
+  const hint = 'Write "trust: { forks: refuse, others: refuse }", or give untrusted jobs a pool of their own.';
+  return [warning(subjectOf(pool), message, hint)];
 }
 
 /** Folders of a host that contain private files. */
@@ -95,10 +90,8 @@ function ofTimes(pool: PoolConfig): Finding[] {
 /** Hooks run in every later job, with its secrets. */
 async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
   const found: Finding[] = [];
-  for (const [key, folder] of [
-    ['hooks', pool.hooks],
-    ['plugins', pool.plugins],
-  ] as const) {
+  for (const key of ['hooks', 'plugins'] as const) {
+    const folder = pool[key];
     if (folder === null) continue;
     const real = await realpath(folder).catch(() => null);
     if (real === null) {
@@ -106,7 +99,9 @@ async function ofFolders(pool: PoolConfig): Promise<Finding[]> {
       continue;
     }
     for (const { host, readOnly, container } of pool.recipe.mounts) {
-      if (readOnly || !isWithin(real, await realpath(host).catch(() => host))) continue;
+      if (readOnly) continue;
+      const place = await realpath(host).catch(() => host);
+      if (!contains(place, real) && !contains(real, place)) continue;
       const message = `Jobs can write to ${folder} ("${key}"), as ${container}: what one job puts there runs in later jobs.`;
       found.push(warning(subjectOf(pool), message, `Take ${host} out of "volumes" and "caches", or mount it read-only.`));
     }
@@ -127,11 +122,6 @@ async function openPath(folder: string): Promise<string | null> {
     if (found !== null && (found.mode & 0o002) !== 0) return path;
   }
   return null;
-}
-
-function isWithin(path: string, folder: string): boolean {
-  const base = folder.endsWith(sep) ? folder : folder + sep;
-  return path === folder || path.startsWith(base) || folder.startsWith(`${path}${sep}`);
 }
 
 /** Empty when config names no keys. */

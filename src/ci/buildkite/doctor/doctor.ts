@@ -1,7 +1,7 @@
 /** What `onejob doctor` says of Buildkite: each a sentence, with what to type where something is wrong. Changes nothing at the service. */
 import type { PoolConfig } from '../../../config/config.ts';
 import { deadline } from '../../../core/clock.ts';
-import { OnejobError } from '../../../errors.ts';
+import { hasCode } from '../../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { compareVersions, leadingVersion } from '../../../images/version.ts';
 import type { SecretKeys } from '../../../secrets/keys.ts';
@@ -123,8 +123,8 @@ async function lookInto(parts: DoctorParts, one: SandboxClass, looking: Looking,
     const { kind } = parts.program.state;
     // The agent's program is missing: another finding says why.
     if (one.isSame) return list;
-    const isWithout = error instanceof OnejobError && error.code === 'E_MOUNT_MISSING' && kind !== 'ready' && kind !== 'image';
-    const level = error instanceof OnejobError && error.code === 'E_NETWORK_UNGUARDED' ? 'error' : 'warning';
+    const isWithout = hasCode(error, 'E_MOUNT_MISSING') && kind !== 'ready' && kind !== 'image';
+    const level = hasCode(error, 'E_NETWORK_UNGUARDED') ? 'error' : 'warning';
     if (!isWithout) list.push(unknown(error, 'look into a sandbox', level));
   }
   return list;

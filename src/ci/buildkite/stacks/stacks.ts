@@ -5,7 +5,7 @@
 import { hash } from 'node:crypto';
 import { z } from 'zod';
 import type { JobId } from '../../../core/slot.ts';
-import { OnejobError } from '../../../errors.ts';
+import { hasCode, OnejobError } from '../../../errors.ts';
 import { asksFor } from '../../../http/exchange.ts';
 import type { OpenParts } from '../../parts.ts';
 import { type ApiParts, type Call, type Called, createCaller, escapeId, longestWait } from '../api.ts';
@@ -229,7 +229,7 @@ export function createStackEntry(
 
 /** Adds to a denial what a stack needs besides the right to register. An invalid token is explained already. */
 export function whyRefused(error: unknown): unknown {
-  if (!(error instanceof OnejobError) || error.code !== 'E_CI_DENIED') return error;
+  if (!hasCode(error, 'E_CI_DENIED')) return error;
   const needs = 'A stack needs the token of a cluster, and an organisation can have only so many stacks:';
   const hint = `${error.hint ?? ''} ${needs} remove old ones on its website, or ask Buildkite for more.`.trimStart();
   return new OnejobError(error.code, error.message, { hint, retry: error.retry, cause: error });
