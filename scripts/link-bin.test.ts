@@ -11,7 +11,7 @@ function install(put: (node: string) => void) {
   const node = join(here.path, 'node_modules/node/bin/node');
   mkdirSync(join(here.path, 'node_modules/node/bin'), { recursive: true });
   mkdirSync(join(here.path, 'scripts'));
-  cpSync(join(import.meta.dirname, 'link-bin.cjs'), join(here.path, 'scripts/link-bin.cjs'));
+  for (const name of ['link-bin.cjs', 'node-sums.cjs']) cpSync(join(import.meta.dirname, name), join(here.path, 'scripts', name));
   put(node);
   const { status, stderr } = spawnSync(process.execPath, [join(here.path, 'scripts/link-bin.cjs')], { encoding: 'utf8' });
   const isLinked = lstatSync(join(here.path, 'node_modules/.bin/onejob'), { throwIfNoEntry: false })?.isSymbolicLink() === true;
@@ -33,6 +33,6 @@ test('the Node that belongs here stays, and so does a checkout without one', () 
 
 test('the checksums are of the version that is installed, and npm runs the check under its own Node', () => {
   const { devDependencies, scripts } = JSON.parse(readFileSync(join(import.meta.dirname, '../package.json'), 'utf8'));
-  expect(readFileSync(join(import.meta.dirname, 'link-bin.cjs'), 'utf8')).toContain(`version ${devDependencies.node},`);
+  expect(readFileSync(join(import.meta.dirname, 'node-sums.cjs'), 'utf8')).toContain(`version ${devDependencies.node},`);
   expect(scripts.prepare).toBe('"${npm_node_execpath:-node}" scripts/link-bin.cjs');
 });

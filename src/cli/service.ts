@@ -46,8 +46,8 @@ function installation({ context }: Session, { user = false }: Flags) {
 type Installation = ReturnType<typeof installation>;
 
 /** The unit. Devices, kernel modules and namespaces stay open, because jobs need them and inherit what a unit closes. */
-function unitText({ program, user }: Installation): string {
-  const path = `${dirname(process.execPath)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
+function unitText({ program, user, isRelease }: Installation): string {
+  const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
   const hardening = `
 StateDirectory=onejob
 StateDirectoryMode=0700

@@ -1,0 +1,50 @@
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import { differences } from './difference.ts';
+import { readEnvironment } from './environment.ts';
+import { checkConfig } from './load.ts';
+
+async function between(before: string, after: string): Promise<string[]> {
+  using here = scratch();
+  const read = async (text: string) => {
+    const config = join(here.path, 'config.yml');
+    writeFileSync(config, text);
+    const { config: found, errors } = await checkConfig({
+      flags: { config },
+      env: readEnvironment({ HOME: here.path }),
+      secrets: 'skip',
+    });
+    expect(errors).toEqual([]);
+    return found;
+  };
+  return differences(await read(before), await read(after));
+}
+
+const pool = (more: string): string => `pools: { build: { agents: 2, runtime: process${more} } }`;
+
+test.each<[string, string, string[]]>([
+  [pool(''), `# a comment\n${pool('')}`, []],
+  [pool(''), pool(', cpus: 2'), ['pool build: cpus changed: standbys are renewed now, agents after their job']],
+  [pool(''), pool(', timeout: 1h'), ['pool build: timeout changed']],
+  [
+    pool(', env: { TOKEN: old }'),
+    pool(', env: { TOKEN: new }'),
+    ['pool build: env changed: standbys are renewed now, agents after their job'],
+  ],
+  [
+    pool(''),
+    'pools: { build: { agents: 1, runtime: process }, gpu: { agents: per-device, devices: 1, runtime: process } }',
+    ['pool build: 1 slot instead of 2', 'pool gpu: added, a slot for each device'],
+  ],
+  [
+    pool(''),
+    'pools: { other: { agents: 1, runtime: process } }',
+    ['pool build: removed; its running jobs continue to their end', 'pool other: added, 1 slot'],
+  ],
+  [pool(''), `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`, ['keep_jobs, on_stop: changed']],
+  [pool(''), `{ disk: { min_free: 20% }, ${pool('')} }`, ['disk.min_free: changed']],
+])('from %s to %s', async (before, after, words) => {
+  expect(await between(before, after)).toEqual(words);
+});
