@@ -21,6 +21,7 @@ it('absent and empty variables are the same', () => {
     path: '/usr/local/bin:/usr/bin:/bin',
     hostRoot: null,
     uid: 5,
+    serviceManager: null,
   });
 });
 
@@ -39,6 +40,13 @@ it('Docker is found as its own CLI finds it', () => {
     // Where a rootless Engine has its socket.
     runtimeDir: '/run/user/5',
   });
+});
+
+it('a service manager is there if it waits for messages, and its watchdog is counted in milliseconds', () => {
+  const { serviceManager } = readEnvironment({ NOTIFY_SOCKET: '/run/systemd/notify', WATCHDOG_USEC: '180000000' });
+  expect(serviceManager).toEqual({ socket: '/run/systemd/notify', watchdog: 180_000 });
+  expect(readEnvironment({ NOTIFY_SOCKET: '@abstract' }).serviceManager).toEqual({ socket: '@abstract', watchdog: null });
+  expect(readEnvironment({ WATCHDOG_USEC: '180000000' }).serviceManager).toBeNull();
 });
 
 it('cannot be changed', () => {
