@@ -230,10 +230,18 @@ async function* contextOf(dockerfile: string, agent: string | null): AsyncGenera
   if (agent === null) writer.finalize();
   // A failure destroys the packer, so reading from it fails with the same error.
   else unpackInto(writer, agent).catch((error) => writer.destroy(error));
+  let given: unknown = null;
   try {
-    yield* writer as AsyncIterable<Buffer>;
+    for await (const piece of writer as AsyncIterable<Buffer>)
+      try {
+        yield piece;
+      } catch (error) {
+        // The reader's own, such as a connection that broke.
+        given = error;
+        throw error;
+      }
   } catch (error) {
-    throw agent === null ? error : unusable(agent, error);
+    throw agent === null || error === given ? error : unusable(agent, error);
   }
 }
 

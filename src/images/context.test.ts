@@ -83,6 +83,16 @@ test('a build may be given up in the middle of a file', async () => {
   expect(context.destroyed).toBe(true);
 });
 
+test('a connection that breaks meanwhile is not the package’s fault', async () => {
+  const path = await tgz(listener, [{ name: 'large' }, randomBytes(1e6).toString('hex')]);
+  const broken = new Error('read ECONNRESET');
+  const context = buildContext('FROM x\n', path);
+  const reading = (async () => {
+    for await (const _ of context) context.destroy(broken);
+  })();
+  await expect(reading).rejects.toBe(broken);
+});
+
 test('what is not a package is refused', async () => {
   const reading = buffer(buildContext('FROM x\n', join(import.meta.dirname, 'builder.ts')));
   await expect(reading).rejects.toMatchObject({ code: 'E_AGENT_PACKAGE', message: expect.stringContaining('builder.ts') });
