@@ -55,19 +55,20 @@ node=$here/node_modules/node/bin/node
 
 umask 022
 mkdir -p "$versions" "$bin"
+# One at a time.
+exec 9>"$versions/.lock"
+flock 9
 if [ "$here" != "$versions/$version" ]; then
   new=$(mktemp -d "$versions/.new-XXXXXX")
-  trap 'rm -rf "$new"' EXIT
+  trap 'if [ -e "$new.old" ] && ! [ -e "$versions/$version" ]; then mv -T "$new.old" "$versions/$version"; fi; rm -rf "$new" "$new.old"' EXIT
   cp -R "$here/." "$new/"
   chmod 755 "$new"
   # The same version again: a running daemon keeps the files that it has open.
   if [ -e "$versions/$version" ]; then
-    mv "$versions/$version" "$new.old"
-    mv "$new" "$versions/$version"
-    rm -rf "$new.old"
-  else
-    mv "$new" "$versions/$version"
+    mv -T "$versions/$version" "$new.old"
   fi
+  mv -T "$new" "$versions/$version"
+  rm -rf "$new.old"
   trap - EXIT
 fi
 

@@ -1,3 +1,4 @@
+import { constants } from 'node:os';
 import { join } from 'node:path';
 import { createClient } from './api/client.ts';
 import type { ConfigService } from './api/manager.ts';
@@ -21,47 +22,65 @@ import { chooseRuntimes } from './runtimes/choose.ts';
 import { openWhenFree } from './store/store.ts';
 import { notifyReady } from './system/notify.ts';
 
-/** Runs a manager until it has stopped, and another one whenever the config is applied again. Returns the exit code. */
+/** Runs a manager until it has stopped, and another one whenever a changed config is applied. Returns the exit code. */
 export async function runDaemon(options: DaemonOptions, env: Environment, control: ProcessControl): Promise<number> {
   const { log } = options;
-  const load = () => loadConfig({ flags: options, env, instead: options.instead });
   await using ending = new AsyncDisposableStack();
-  // A hangup ends a process that does not handle it, and may come while no manager is there.
-  let hangups = 0;
-  let hangup = (): void => void hangups++;
-  ending.defer(control.onHangup(() => hangup()));
+  // Signals may come while one manager has gone and the next is not there yet.
+  const missed = { stops: 0, hangups: 0 };
+  let hears: Hears | null = null;
   let isUp = false;
-  let current = await load();
+  ending.defer(control.onHangup(() => (hears === null ? void missed.hangups++ : hears.hangup())));
+  ending.defer(
+    control.onSignal((signal) => {
+      if (hears !== null) hears.stop();
+      else if (!isUp || missed.stops++ > 0) control.exit(128 + constants.signals[signal]);
+    }),
+  );
+  const running: Running = {
+    load: () => loadConfig({ flags: options, env, instead: options.instead }),
+    hear(by) {
+      hears = by;
+      for (; by !== null && missed.stops > 0; missed.stops--) by.stop();
+      if (by !== null && missed.hangups > 0) {
+        missed.hangups = 0;
+        by.hangup();
+      }
+    },
+    up() {
+      proven = null;
+      if (!isUp) ending.use(notifyReady(env, clock, log));
+      isUp = true;
+    },
+  };
+  let current = await running.load();
   let proven: Loaded | null = null;
   for (;;) {
     try {
-      const next = await runManager(current, options, env, control, {
-        load,
-        up(onHangup) {
-          proven = null;
-          hangup = onHangup;
-          if (hangups > 0) hangup();
-          hangups = 0;
-          if (!isUp) ending.use(notifyReady(env, clock, log));
-          isUp = true;
-        },
-      });
+      const next = await runManager(current, options, env, running);
       if (next === null) return 0;
       [proven, current] = [current, next];
-      hangup = () => void hangups++;
     } catch (error) {
       if (proven === null) throw error;
-      const hint = 'onejob runs with the config that it had before';
+      const hint = 'onejob goes back to the config that it had before';
       log.error('failed to run with the changed config', { reason: toFailure(error).message, hint });
       [current, proven] = [proven, null];
     }
   }
 }
 
+/** What signals do. */
+interface Hears {
+  stop(): void;
+  hangup(): void;
+}
+
 interface Running {
   readonly load: () => Promise<Loaded>;
-  /** Called once the manager runs. */
-  up(onHangup: () => void): void;
+  /** Who hears signals; null: the next manager. */
+  hear(by: Hears | null): void;
+  /** Called once a manager runs. */
+  up(): void;
 }
 
 /** Returns the config to go on with; null if the daemon is to end. */
@@ -69,8 +88,7 @@ async function runManager(
   loading: Loaded,
   options: DaemonOptions,
   env: Environment,
-  { onSignal }: ProcessControl,
-  { load, up }: Running,
+  { load, hear, up }: Running,
 ): Promise<Loaded | null> {
   const { log, version, self, temporary } = options;
   const { config, files, warnings } = loading;
@@ -107,6 +125,8 @@ async function runManager(
   const applyConfig: ConfigService['applyConfig'] = async ({ dryRun }) => {
     if (options.instead !== undefined || temporary) throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
     const read = await load();
+    const { decided } = host.shutdown;
+    if (decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
     const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);
     if (moved.length > 0) {
       const hint = 'Type "onejob down --leave", and start the daemon again.';
@@ -118,13 +138,19 @@ async function runManager(
     if (changes.length === 0) loaded = { path: read.config.path, files: read.files, at: clock.wall() };
     else {
       next = read;
+      hear(null);
       host.shutdown.begin({ how: 'leave', grace: null, forget: false });
     }
     return { applied: changes.length > 0, changes };
   };
+  const down: typeof host.manager.down = (request) => {
+    const hint = 'Try again in a second.';
+    if (next !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is applying a config.', { hint, retry: true });
+    host.manager.down(request);
+  };
   const api = await startApi({
     config: { applyConfig },
-    manager: host.manager,
+    manager: { ...host.manager, down },
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
     socket: { path: socket, access: system ? 'group' : 'owner' },
@@ -141,20 +167,21 @@ async function runManager(
     tellStop(host.loop.reconciler.slots, onStop, signals++ === 0, log);
     host.shutdown.signal(onStop);
   };
-  parts.defer(onSignal(stop));
+  const hangup = (): void => {
+    // Of a terminal that was closed, or of somebody who changed the config.
+    if (options.reloads !== true) stop();
+    else
+      applyConfig({ dryRun: false }).catch((error: unknown) => {
+        const hint = 'the daemon keeps the config that it has';
+        log.error('failed to apply the config', { reason: toFailure(error).message, hint });
+      });
+  };
   log.info('onejob is up', { version, pid: process.pid, socket, runtime: runtimes.best.name });
   if (runtimes.reason !== null) log.info('runtime chosen', { reason: runtimes.reason });
+  hear({ stop, hangup });
+  parts.defer(() => hear(null));
   await host.start();
-  up(() => {
-    // Of a terminal that was closed, or of somebody who changed the config.
-    if (options.reloads !== true) return stop();
-    applyConfig({ dryRun: false }).catch((error: unknown) => {
-      log.error('failed to apply the config', {
-        reason: toFailure(error).message,
-        hint: 'the daemon keeps the config that it has',
-      });
-    });
-  });
+  up();
   const how = await host.finish();
   if (next === null) log.info('onejob is down', { left: how === 'leave' ? 'agents go on' : null });
   return next;

@@ -6,7 +6,7 @@ import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rename, rm, symlink, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
-import { attempt, OnejobError } from '../errors.ts';
+import { attempt, messageOf, OnejobError } from '../errors.ts';
 import { quoted } from '../quoted.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
@@ -22,7 +22,7 @@ const patience = 180_000;
 const problem = (message: string, hint?: string) => new OnejobError('E_SERVICE', message, { hint });
 
 /** Where this onejob is, and what its unit is called. */
-function installation({ context }: Session, { user = false }: Flags) {
+function installation({ context, flags: given }: Session, { user = false }: Flags) {
   const { environment } = context;
   const root = join(import.meta.dirname, '..', '..');
   const versions = dirname(root);
@@ -31,6 +31,10 @@ function installation({ context }: Session, { user = false }: Flags) {
   const folder = user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system';
   return {
     ...{ root, user, isRelease, versions, linked },
+    /** Of this command line, for the daemon. */
+    flags: Object.entries({ '--config': given.config, '--state-dir': given.stateDir, '--socket': given.socket }).flatMap(
+      ([flag, path]) => (path === undefined ? [] : [flag, path]),
+    ),
     /** The same path for every version, so that the unit outlives an upgrade. */
     program: join(isRelease ? join(versions, 'current') : root, 'bin', 'onejob'),
     unit: join(folder, 'onejob.service'),
@@ -45,8 +49,15 @@ function installation({ context }: Session, { user = false }: Flags) {
 
 type Installation = ReturnType<typeof installation>;
 
+/** A word as a unit quotes it: `%` and `$` have a meaning there, too. */
+function word(text: string): string {
+  const plain = text.replaceAll('%', '%%').replaceAll('$', '$$$$');
+  return /^[\w./:=+-]+$/.test(plain) ? plain : `"${plain.replaceAll(/["\\]/g, '\\$&')}"`;
+}
+
 /** The unit. Devices, kernel modules and namespaces stay open, because jobs need them and inherit what a unit closes. */
-function unitText({ program, user, isRelease }: Installation): string {
+function unitText({ program, user, isRelease, flags }: Installation): string {
+  const command = (...words: string[]) => [program, ...words, ...flags].map(word).join(' ');
   const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
   const hardening = `
 StateDirectory=onejob
@@ -67,10 +78,10 @@ ${user ? '' : 'Wants=network-online.target\nAfter=network-online.target docker.s
 [Service]
 Type=notify
 NotifyAccess=all
-Environment=PATH=${path}
+Environment=${word(`PATH=${path}`)}
 # A stop leaves running jobs to the next daemon, which adopts their agents.
-ExecStart=${program} up --on-stop leave
-ExecReload=/bin/kill -HUP $MAINPID
+ExecStart=${command('up', '--on-stop', 'leave')}
+ExecReload=${command('config', 'apply')}
 KillMode=process
 Restart=on-failure
 RestartSec=5s
@@ -155,10 +166,10 @@ export async function serviceStatus(session: Session, flags: Flags): Promise<num
 export async function upgradeService(session: Session, archive: string | null, flags: Flags): Promise<number> {
   const here = installation(session, flags);
   needRoot(session, here, 'upgrade');
-  const before = here.linked('current');
+  const [before, earlier] = [here.linked('current'), here.linked('previous')];
   if (archive !== null) await installRelease(session, here, resolve(session.context.cwd, archive));
   const after = here.linked('current') ?? session.version;
-  await restartOr(session, here, before === after ? null : before);
+  await restartOr(session, here, before === after ? null : before, earlier);
   await session.output.result({ upgraded: after, previous: before }, () => [`The daemon runs version ${after} now.`]);
   return exitCodes.ok;
 }
@@ -170,7 +181,7 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
     throw problem(`Cannot roll back: no previous version is installed in ${here.versions}.`);
   needRoot(session, here, 'rollback');
   await makeCurrent(here, back, now);
-  await restartOr(session, here, now);
+  await restartOr(session, here, now, back);
   await session.output.result({ upgraded: back, previous: now }, () => [`The daemon runs version ${back} again.`]);
   return exitCodes.ok;
 }
@@ -192,7 +203,8 @@ async function installRelease({ output }: Session, { isRelease, versions, user }
   const work = await mkdtemp(join(versions, '.unpacked-'));
   try {
     output.progress(`unpacking ${basename(archive)}`);
-    const unpacked = await run('tar', ['-xzf', archive, '-C', work, '--no-same-owner']);
+    // The bytes that were checked: the file may have changed since.
+    const unpacked = await run('tar', ['-xz', '-C', work, '--no-same-owner', '--no-same-permissions'], { input: bytes });
     const [folder] = await readdir(work);
     if (unpacked.error !== null || folder === undefined || !existsSync(join(work, folder, 'install.sh')))
       throw problem(`${archive} is not a release of onejob. ${unpacked.stderr.trim()}`.trim());
@@ -204,16 +216,18 @@ async function installRelease({ output }: Session, { isRelease, versions, user }
   }
 }
 
-/** Restarts the daemon. If that fails, `back` is started again, unless it is null. */
-async function restartOr(session: Session, here: Installation, back: string | null): Promise<void> {
+/** Restarts the daemon. If that fails, `back` is started again, unless it is null; `previous` is as it was. */
+async function restartOr(session: Session, here: Installation, back: string | null, previous: string | null): Promise<void> {
   try {
     await start(session, here);
   } catch (error) {
     const failed = here.linked('current');
     if (back === null || failed === null) throw error;
-    await makeCurrent(here, back, failed);
-    await start(session, here);
-    const reason = error instanceof Error ? error.message : String(error);
+    const reason = messageOf(error);
+    await makeCurrent(here, back, previous ?? failed);
+    await start(session, here).catch((second) => {
+      throw problem(`Version ${failed} did not start, and neither did ${back} then. ${reason}\n${messageOf(second)}`);
+    });
     throw problem(`Version ${failed} did not start, so the daemon runs ${back} again. ${reason}`);
   }
 }
@@ -238,7 +252,10 @@ async function start({ output }: Session, here: Installation): Promise<void> {
   await here.systemctl('stop', 'onejob');
   const words = ['-t', 'onejob', '-n', '12', '-o', 'cat', '--no-pager'];
   const { stdout } = await run('journalctl', here.user ? ['--user', ...words] : words);
-  throw problem(`The daemon did not start. Its last messages:\n${stdout.toString().trim()}`, 'See "journalctl -u onejob".');
+  throw problem(
+    `The daemon did not start. Its last messages:\n${stdout.toString().trim()}`,
+    `See "journalctl ${here.user ? '--user ' : ''}-u onejob".`,
+  );
 }
 
 async function must(asked: ReturnType<Installation['systemctl']>): Promise<void> {

@@ -16,6 +16,6 @@ export function up(
     color: colorWanted(context.environment) ?? isTerminal,
     layout: (lead, text) => flow(lead, text, isTerminal ? (stdout.columns ?? 80) : null),
   });
-  const reloads = !isTerminal && !options.temporary && options.instead === undefined;
+  const reloads = !isTerminal && context.stderr.isTTY !== true && !options.temporary && options.instead === undefined;
   return context.host.startDaemon({ ...flags, ...options, reloads, version, log, self: context.self });
 }

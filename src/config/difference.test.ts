@@ -43,6 +43,7 @@ test.each<[string, string, string[]]>([
     'pools: { other: { agents: 1, runtime: process } }',
     ['pool build: removed; its running jobs continue to their end', 'pool other: added, 1 slot'],
   ],
+  ['pools: { a: { agents: 1 }, b: { agents: 1 } }', 'pools: { b: { agents: 1 }, a: { agents: 1 } }', ['order of pools: changed']],
   [pool(''), `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`, ['keep_jobs, on_stop: changed']],
   [pool(''), `{ disk: { min_free: 20% }, ${pool('')} }`, ['disk.min_free: changed']],
 ])('from %s to %s', async (before, after, words) => {

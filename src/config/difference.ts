@@ -11,9 +11,12 @@ const written: Readonly<Record<string, string>> = {
 /** A sentence for each pool and service, and one for the keys outside of them. Names keys only, since values may be secret. */
 export function differences(before: Config, after: Config): string[] {
   const others = changedKeys(outside(before), outside(after));
+  const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
+  const order = (names = old, of = now) => names?.filter((name) => of?.includes(name));
   return [
     ...byName(before.pools, after.pools, 'pool', poolChange, ({ agents }) => `added, ${slots(agents)}`),
     ...byName(before.services, after.services, 'service', (one, other) => changedKeys(one, other).join(', ')),
+    ...(isDeepStrictEqual(order(), order(now, old)) ? [] : ['order of pools: changed']),
     ...(others.length === 0 ? [] : [`${others.join(', ')}: changed`]),
   ];
 }

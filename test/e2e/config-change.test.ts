@@ -1,5 +1,7 @@
 /** A config that changes under a running daemon: what is told of it, and how it is applied without touching a running job. */
+import { once } from 'node:events';
 import { mkdirSync, writeFileSync } from 'node:fs';
+import { connect } from 'node:net';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { onejob } from '../support/onejob.ts';
@@ -76,12 +78,40 @@ test('a hangup applies the config, and an invalid one changes nothing; status an
   here.configure('pools: { default: { agents: 2, runtime: process } }');
   daemon.child.signal('SIGHUP');
   await expect.poll(async () => (await here.api.status().catch(() => null))?.pools[0]?.slots.length).toBe(2);
-  // Two in a row, the second while no manager is there.
+  // Two in a row, the second while the manager of the first cannot close: somebody has not finished a request.
+  const open = connect(here.socket).on('error', () => {});
+  open.write('POST /v1/jobs HTTP/1.1\r\nhost: onejob\r\ncontent-length: 10\r\n\r\n');
+  await once(open, 'connect');
+  here.configure('pools: { default: { agents: 3, runtime: process } }');
+  daemon.child.signal('SIGHUP');
+  await daemon.child.says(/3 slots.*applying the config/);
   here.configure(one);
   daemon.child.signal('SIGHUP');
-  daemon.child.signal('SIGHUP');
   await expect.poll(async () => (await here.api.status().catch(() => null))?.pools[0]?.slots.length).toBe(1);
+  open.destroy();
   expect((await here.run('--no-workspace', '--', 'echo', 'hello').ended).stdout).toBe('hello\n');
   expect((await daemon.stop()).code).toBe(0);
+  expect((await here.census()).left).toEqual([]);
+});
+
+test('a stop wins: it is not undone by a config, and not lost while one is applied', async () => {
+  await using here = await onejob({ config: one });
+  const daemon = await here.up();
+  const job = here.run('--no-workspace', '--', 'sh', '-c', 'echo begun; sleep 300');
+  await job.says(/begun/);
+  const down = here.cli(['down', '--drain']);
+  await expect.poll(async () => (await here.api.status()).stopping).toBe(true);
+  here.configure('pools: { default: { agents: 2, runtime: process } }');
+  expect(await here.cli(['config', 'apply']).ended).toMatchObject({ code: 1, stderr: expect.stringContaining('stopping') });
+  await here.cli(['cancel', '--all']).ended;
+  expect((await down.ended).code).toBe(0);
+  expect((await daemon.child.ended).code).toBe(0);
+
+  const again = await here.up();
+  here.configure(one);
+  again.child.signal('SIGHUP');
+  await again.child.says(/applying the config/);
+  again.child.signal('SIGTERM');
+  expect((await again.child.ended).code).toBe(0);
   expect((await here.census()).left).toEqual([]);
 });

@@ -83,6 +83,9 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await sh('systemd-analyze security --threshold=90 onejob >/dev/null');
     expect(await status(there)).toMatchObject({ active: true, enabled: true, restarts: 0, version, previous: null });
     expect(await sh('onejob run --no-workspace -- echo hello')).toBe('hello\n');
+    writeFileSync(join(there.root, 'etc/onejob/config.yml'), config.replace('agents: 2', 'agents: 3'));
+    await sh('systemctl reload onejob');
+    expect(await sh('onejob status')).toContain('0/3 busy');
     expect(await sh('onejob doctor --json', { code: 0 })).not.toContain('"level":"error"');
     // Again, over what is there.
     await sh(`${nameOf(version)}/install.sh && onejob service install`);
@@ -133,7 +136,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await sh('mkdir apart; echo nothing >apart/x.tar.gz');
     expect(await sh('onejob service upgrade apart/x.tar.gz', { code: 1 })).toContain('is not a release of onejob');
     expect(await sh('onejob service upgrade missing.tar.gz', { code: 1 })).toContain('Cannot read');
-    expect(await sh('ls -A /opt/onejob | grep "^[.]" || true')).toBe('');
+    expect(await sh('ls -A /opt/onejob | grep "^[.]" | grep -vx .lock || true')).toBe('');
     await sh(`onejob service upgrade ${nameOf(version)}.tar.gz`);
     await sh('onejob service rollback');
     expect(await status(there)).toMatchObject({ active: true, version: '9.0.0', previous: version });

@@ -315,6 +315,9 @@ export function buildkiteService(host: SimHost, random: () => number): Outside {
       return;
     }
     job.begun += 1;
+    // Given up for its silence, and taken before an Engine that is away could end its agent.
+    if (host.slots.some((slot) => slot.agent.kind === 'ending' && slot.agent.agent === agent))
+      excuse(id, 'its agent was being ended when it took the job');
     if (job.begun > 1) breaks(`S3: job ${id} began ${job.begun} times`);
     if (job.isElsewhere) breaks(`S3: job ${id} began here, and another host has it`);
   }

@@ -35,6 +35,8 @@ export class Reconciler {
   readonly #owners = new Map<string, Pool>();
   readonly #offers = new Offers();
   readonly #timers: Timers;
+  /** Runtimes that were away, and have not said since what still runs. */
+  readonly #unseen = new Set<string>();
   readonly #committer: Committer;
   readonly #inbox: { readonly key: string; readonly event: SlotEvent }[] = [];
   /** Slots to plan once the inbox is empty: each once, however often that was requested. */
@@ -164,6 +166,7 @@ export class Reconciler {
 
   /** A runtime cannot be reached: nothing begins there until it is back, so jobs wait and no attempts pile up (S6). */
   away(runtime: string, why: string): void {
+    this.#unseen.add(runtime);
     for (const pool of this.#pools.values()) if (pool.runtime.name === runtime) pool.away = why;
   }
 
@@ -179,6 +182,7 @@ export class Reconciler {
 
   /** Time limits that passed while a runtime was away apply to what still runs. */
   catchUp(runtime: string): void {
+    this.#unseen.delete(runtime);
     for (const slot of this.#slots.values()) if (slot.runtime === runtime) this.#armDeadline(slot);
   }
 
@@ -287,7 +291,7 @@ export class Reconciler {
   #armDeadline(slot: Slot): void {
     this.#timers.arm(`due ${slot.key}`, dueAt(slot), () => {
       // It may have ended in time, and nobody can end it now: `catchUp` decides once its runtime has said.
-      if (this.poolOf(slot.key).away !== null && this.#slots.get(slot.key)?.agent.kind === 'busy') return;
+      if (this.#unseen.has(slot.runtime) && this.#slots.get(slot.key)?.agent.kind === 'busy') return;
       this.post(slot.key, { kind: 'due' });
       const current = this.#slots.get(slot.key);
       // A timer may fire a moment too early, and is limited to 24 days, so a remaining deadline is armed again. While commits

@@ -182,6 +182,10 @@ export function createShutdown(parts: ShutdownParts) {
     get isEnding(): boolean {
       return temporary && decided !== null;
     },
+    /** How it was told to end; null: not at all. */
+    get decided(): DownRequest['how'] | null {
+      return decided;
+    },
     ...{ finished, forgotten, signal, begin, clients, look },
   };
 }
