@@ -4,7 +4,7 @@
  */
 import { createHash } from 'node:crypto';
 import { existsSync, readFileSync, readlinkSync } from 'node:fs';
-import { mkdir, mkdtemp, readdir, rename, rm, symlink, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
 import { quoted } from '../quoted.ts';
@@ -180,14 +180,15 @@ export async function rollBackService(session: Session, flags: Flags): Promise<n
   if (now === null || back === null || !existsSync(join(here.versions, back)))
     throw problem(`Cannot roll back: no previous version is installed in ${here.versions}.`);
   needRoot(session, here, 'rollback');
-  await makeCurrent(here, back, now);
+  await install(here, join(here.versions, back));
   await restartOr(session, here, now, back);
   await session.output.result({ upgraded: back, previous: now }, () => [`The daemon runs version ${back} again.`]);
   return exitCodes.ok;
 }
 
 /** Unpacks a release next to the installed ones, so that nothing that runs changes, and runs its installer. */
-async function installRelease({ output }: Session, { isRelease, versions, user }: Installation, archive: string): Promise<void> {
+async function installRelease({ output }: Session, here: Installation, archive: string): Promise<void> {
+  const { isRelease, versions } = here;
   if (!isRelease) {
     const hint = 'Upgrade with what installed it (such as "npm install --global"), then type "onejob service upgrade".';
     throw problem('Cannot install an archive: this onejob was not installed by install.sh of a release.', hint);
@@ -208,8 +209,7 @@ async function installRelease({ output }: Session, { isRelease, versions, user }
     const [folder] = await readdir(work);
     if (unpacked.error !== null || folder === undefined || !existsSync(join(work, folder, 'install.sh')))
       throw problem(`${archive} is not a release of onejob. ${unpacked.stderr.trim()}`.trim());
-    const installed = await run('sh', [join(work, folder, 'install.sh'), ...(user ? ['--user'] : []), '--versions', versions]);
-    if (installed.error !== null) throw problem(`Failed to install ${archive}: ${installed.stderr.trim()}.`);
+    await install(here, join(work, folder));
   } finally {
     output.progress(null);
     await rm(work, { recursive: true, force: true });
@@ -224,7 +224,7 @@ async function restartOr(session: Session, here: Installation, back: string | nu
     const failed = here.linked('current');
     if (back === null || failed === null) throw error;
     const reason = messageOf(error);
-    await makeCurrent(here, back, previous ?? failed);
+    for (const version of [previous, back]) if (version !== null) await install(here, join(here.versions, version));
     await start(session, here).catch((second) => {
       throw problem(`Version ${failed} did not start, and neither did ${back} then. ${reason}\n${messageOf(second)}`);
     });
@@ -232,14 +232,10 @@ async function restartOr(session: Session, here: Installation, back: string | nu
   }
 }
 
-/** Each link is replaced in one step. */
-async function makeCurrent({ versions }: Installation, current: string, previous: string): Promise<void> {
-  for (const [name, target] of Object.entries({ previous, current })) {
-    const made = join(versions, `.${name}.new`);
-    await rm(made, { force: true });
-    await symlink(target, made);
-    await rename(made, join(versions, name));
-  }
+/** Runs the installer of a release, which makes it the current one. */
+async function install({ versions, user }: Installation, release: string): Promise<void> {
+  const { error, stderr } = await run('sh', [join(release, 'install.sh'), ...(user ? ['--user'] : []), '--versions', versions]);
+  if (error !== null) throw problem(`Failed to install ${release}: ${stderr.trim() || error.message}.`);
 }
 
 /** Starts or restarts the daemon, and waits until it is ready. @throws OnejobError E_SERVICE with its last words */

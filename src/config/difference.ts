@@ -4,8 +4,7 @@ import type { Config, PoolConfig } from './config.ts';
 
 /** Keys of the config whose names here do not follow from those in the file. */
 const written: Readonly<Record<string, string>> = {
-  ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes' },
-  ...{ diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
+  ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes', diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
 };
 
 /** A sentence for each pool and service, and one for the keys outside of them. Names keys only, since values may be secret. */
@@ -43,14 +42,11 @@ function byName<T extends { readonly name: string }>(
 }
 
 function poolChange(before: PoolConfig, after: PoolConfig): string {
-  const made = changedKeys(
-    { ...before.recipe, imageRecipe: before.imageRecipe },
-    { ...after.recipe, imageRecipe: after.imageRecipe },
-  );
-  const others = changedKeys(
-    { ...before, agents: 0, recipe: 0, imageRecipe: 0 },
-    { ...after, agents: 0, recipe: 0, imageRecipe: 0 },
-  );
+  const [old, now] = [before, after].map(({ agents: _, recipe, imageRecipe, ...rest }) => ({
+    made: { ...recipe, imageRecipe },
+    rest,
+  }));
+  const [made, others] = [changedKeys(old?.made, now?.made), changedKeys(old?.rest, now?.rest)];
   const agents = before.agents === after.agents ? [] : [`${slots(after.agents)} instead of ${before.agents}`];
   return [
     ...agents,
@@ -64,7 +60,7 @@ function slots(agents: PoolConfig['agents']): string {
   return agents === 1 ? '1 slot' : `${agents} slots`;
 }
 
-function changedKeys(before: object, after: object): string[] {
+function changedKeys(before: object = {}, after: object = {}): string[] {
   const [old, now] = [new Map(Object.entries(before)), new Map(Object.entries(after))];
   const keys = [...new Set([...old.keys(), ...now.keys()])].filter((key) => !isDeepStrictEqual(old.get(key), now.get(key)));
   return [...new Set(keys.map((key) => written[key] ?? key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)))];

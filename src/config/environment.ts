@@ -21,6 +21,7 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     return value !== null && isAbsolute(value) ? value : null;
   };
   const home = get('HOME') ?? homedir();
+  const socket = get('NOTIFY_SOCKET');
   return Object.freeze({
     config: get('ONEJOB_CONFIG'),
     stateDir: get('ONEJOB_STATE_DIR'),
@@ -55,12 +56,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
     /** systemd's, when it started this process and waits for its messages; `watchdog` in ms, null when there is none. */
-    serviceManager: readServiceManager(get('NOTIFY_SOCKET'), get('WATCHDOG_USEC')),
+    serviceManager: socket === null ? null : { socket, watchdog: Number(get('WATCHDOG_USEC')) / 1000 || null },
   });
-}
-
-function readServiceManager(socket: string | null, watchdog: string | null) {
-  return socket === null ? null : { socket, watchdog: Number(watchdog) > 0 ? Number(watchdog) / 1000 : null };
 }
 
 /** `name`: what `{host}` stands for. `memory`: bytes. */

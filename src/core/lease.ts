@@ -33,8 +33,6 @@ export interface Lease {
   readonly devices: readonly Allocatable[];
 }
 
-export type LeaseTable = ReturnType<typeof createLeaseTable>;
-
 /** Who holds which device during allocation. */
 export function createLeaseTable() {
   const leases = new Map<string, Lease>();

@@ -41,8 +41,6 @@ export interface StoredJob {
   readonly progress: JobProgress;
 }
 
-export type JobTable = ReturnType<typeof jobTable>;
-
 export function jobTable(db: Reader) {
   const columns = 'seq, id, submitted_at, temporary, request, progress';
   const insert = db.prepare(
