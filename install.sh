@@ -6,7 +6,7 @@ usage() {
   cat <<'TEXT'
 Usage: ./install.sh [--user] [--versions DIR] [--bin DIR] [--share DIR]
 
-Copies this folder to /opt/onejob/VERSION, and links /usr/local/bin/onejob, the man page and the completions to it. Makes
+Copies this folder to /opt/onejob/VERSION, and links /usr/local/bin/onejob, the man page and the completions to it. Creates
 the group "onejob", whose members may use the daemon, and the folder /etc/onejob for its config.
 
   --user           install into your home instead: ~/.local/share/onejob, ~/.local/bin; no group, no /etc/onejob
@@ -102,5 +102,5 @@ else
   chown root:onejob /etc/onejob
   chmod 750 /etc/onejob
   echo "Installed onejob $version in $versions/$version."
-  echo 'Next: onejob init own-queue, then: onejob service install'
+  echo 'Next: sudo onejob init own-queue, then: sudo onejob service install'
 fi

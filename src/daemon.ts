@@ -83,7 +83,7 @@ interface Running {
   up(): void;
 }
 
-/** Returns the config to go on with; null if the daemon is to end. */
+/** Returns the config to run with next; null if the daemon is to end. */
 async function runManager(
   loading: Loaded,
   options: DaemonOptions,

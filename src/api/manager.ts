@@ -114,7 +114,7 @@ export interface SecretPins {
 /** The config file of the daemon. */
 export interface ConfigService {
   /**
-   * Reads the config again, and goes on with it; with `dryRun` only tells what that would change.
+   * Reads the config again, and runs with it; with `dryRun` only tells what that would change.
    * @throws OnejobError E_CONFIG with every problem; nothing has changed then
    */
   applyConfig(request: Schemas.ApplyRequest): Promise<Schemas.ApplyAnswer>;

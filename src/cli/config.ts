@@ -64,7 +64,7 @@ export async function showConfig(session: Session): Promise<number> {
 /** ms that the daemon may take to run with another config. */
 const applyPatience = 120_000;
 
-/** 1 when the daemon did not go on with the config. */
+/** 1 when the daemon does not run with the config. */
 export async function applyConfig(session: Session, { dryRun = false }: { readonly dryRun?: boolean }): Promise<number> {
   const { output } = session;
   const connection = await connect(session, { start: false });
@@ -77,7 +77,8 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
       const again = await reconnect(session, connection.client, { temporary: false, patience: applyPatience, signal });
       const { configChanged } = await again.client.status().finally(() => again.close());
       output.progress(null);
-      if (configChanged !== null) throw new OnejobError('E_CONFIG', `The daemon did not go on with the config. ${configChanged}`);
+      if (configChanged !== null)
+        throw new OnejobError('E_CONFIG', `The daemon failed to load the changed config. ${configChanged}`);
     }
     const lead = applied ? 'Applied:' : 'It would change:';
     const lines = () =>

@@ -25,10 +25,10 @@ export function addConfigCommands(program: Cli): void {
     .does(failed, async (session) => (await import('../config.ts')).showConfig(session), configFile);
   config
     .command('apply')
-    .description('let the running daemon go on with its changed config file; running jobs continue')
+    .description('make the running daemon load its changed config file; running jobs continue')
     .option('--dry-run', 'only show what would change')
     .after(`
-The config is checked first: with a problem nothing changes. A SIGHUP does the same, as does "systemctl reload onejob".
+The config is checked first: if it is invalid, nothing changes. A SIGHUP does the same, as does "systemctl reload onejob".
 Exit codes: 0; 1 when there is a problem, or no daemon runs here; 2 wrong usage.`)
     .does(failed, async (session, flags: { dryRun?: boolean }) => (await import('../config.ts')).applyConfig(session, flags));
 

@@ -21,7 +21,7 @@ export function addDaemonCommands(program: Cli): void {
     .description('stop the daemon, and the running jobs with it')
     .addOption(new Option('--drain', 'let running jobs finish first').conflicts(['now', 'leave']))
     .addOption(new Option('--now', 'end running jobs without their grace period').conflicts(['drain', 'leave']))
-    .addOption(new Option('--leave', 'let running jobs go on; the next daemon takes them over').conflicts(['drain', 'now']))
+    .addOption(new Option('--leave', 'let running jobs continue; the next daemon adopts them').conflicts(['drain', 'now']))
     .addOption(new Option('--forget', 'also remove the entries that otherwise stay at CI services').conflicts('leave'))
     .after(`
 Without --forget, placeholders stay at CI services and keep jobs waiting while there is no agent; without a placeholder, jobs
