@@ -50,9 +50,7 @@ export function allRoutes({ manager, images, secrets, config }: Served): Routes 
     ...deviceRoutes(manager),
     ...(images === undefined ? {} : imageRoutes(images)),
     ...(secrets === undefined ? {} : secretRoutes(secrets)),
-    ...(config === undefined
-      ? {}
-      : { 'POST /v1/config/apply': ({ body }) => config.applyConfig(checked(schemas.applyRequest, body, 'request')) }),
+    ...(config && { 'POST /v1/config/apply': ({ body }) => config.applyConfig(checked(schemas.applyRequest, body, 'request')) }),
   };
 }
 

@@ -77,8 +77,7 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
       const again = await reconnect(session, connection.client, { temporary: false, patience: applyPatience, signal });
       const { configChanged } = await again.client.status().finally(() => again.close());
       output.progress(null);
-      if (configChanged !== null)
-        throw new OnejobError('E_CONFIG', `The daemon failed to load the changed config. ${configChanged}`);
+      if (configChanged !== null) throw new OnejobError('E_CONFIG', `The daemon failed to load it. ${configChanged}`);
     }
     const lead = applied ? 'Applied:' : 'It would change:';
     const lines = () =>

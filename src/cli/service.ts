@@ -7,14 +7,11 @@ import { existsSync, readFileSync, readlinkSync } from 'node:fs';
 import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises';
 import { basename, dirname, join, resolve } from 'node:path';
 import { attempt, messageOf, OnejobError } from '../errors.ts';
-import { quoted } from '../quoted.ts';
 import { run } from '../system/run.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
 
-interface Flags {
-  readonly user?: boolean;
-}
+export type Flags = { readonly user?: boolean; readonly print?: boolean };
 
 /** ms that systemctl may take; a start waits until the daemon is ready, a stop until it has left its agents. */
 const patience = 180_000;
@@ -28,7 +25,6 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
   const versions = dirname(root);
   const linked = (name: string) => attempt(() => readlinkSync(join(versions, name)));
   const isRelease = linked('current') !== null;
-  const folder = user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system';
   return {
     ...{ root, user, isRelease, versions, linked },
     /** Of this command line, for the daemon. */
@@ -37,7 +33,7 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
     ),
     /** The same path for every version, so that the unit outlives an upgrade. */
     program: join(isRelease ? join(versions, 'current') : root, 'bin', 'onejob'),
-    unit: join(folder, 'onejob.service'),
+    unit: join(user ? join(environment.configHome, 'systemd', 'user') : '/etc/systemd/system', 'onejob.service'),
     systemctl: async (...args: string[]) => {
       const words = [...(user ? ['--user'] : []), ...args];
       const ended = await run('systemctl', words, { timeout: patience });
@@ -99,7 +95,7 @@ WantedBy=${user ? 'default.target' : 'multi-user.target'}
 `;
 }
 
-export async function installService(session: Session, flags: Flags & { readonly print?: boolean }): Promise<number> {
+export async function installService(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
   const { output, context } = session;
   const text = unitText(here);
@@ -117,10 +113,8 @@ export async function installService(session: Session, flags: Flags & { readonly
   // Without it, systemd ends a user's services when the last session of the user closes.
   const lingering = here.user ? await run('loginctl', ['enable-linger']) : null;
   if (lingering !== null && lingering.error !== null) {
-    const user = context.environment.uid;
-    output.say(
-      `the service will stop when you log out: "loginctl enable-linger" failed (${lingering.stderr.trim()}); as root, type "loginctl enable-linger ${user}"`,
-    );
+    const asRoot = `loginctl enable-linger ${context.environment.uid}`;
+    output.say(`the service will stop when you log out (${lingering.stderr.trim()}): as root, type "${asRoot}"`);
   }
   await must(here.systemctl('daemon-reload'));
   await must(here.systemctl('enable', 'onejob'));
@@ -136,15 +130,14 @@ export async function uninstallService(session: Session, flags: Flags): Promise<
   await must(here.systemctl('disable', '--now', 'onejob'));
   await rm(here.unit);
   await must(here.systemctl('daemon-reload'));
-  await session.output.result({ uninstalled: here.unit }, () => [
-    `Stopped the daemon and removed ${here.unit}. Running jobs continue until they end; "onejob up" adopts them.`,
-  ]);
+  const text = `Stopped the daemon and removed ${here.unit}. Running jobs continue; "onejob up" adopts them.`;
+  await session.output.result({ uninstalled: here.unit }, () => [text]);
   return exitCodes.ok;
 }
 
 export async function serviceStatus(session: Session, flags: Flags): Promise<number> {
   const here = installation(session, flags);
-  const keys = 'ActiveState,SubState,UnitFileState,MainPID,NRestarts,ActiveEnterTimestamp,StatusText';
+  const keys = 'ActiveState,SubState,UnitFileState,MainPID,NRestarts,ActiveEnterTimestamp';
   const { stdout, failure } = await here.systemctl('show', 'onejob', `--property=${keys}`);
   if (failure !== null) throw problem(`Cannot ask systemd for the service: ${failure}.`);
   const found = new Map(stdout.split('\n').map((line) => [line.slice(0, line.indexOf('=')), line.slice(line.indexOf('=') + 1)]));
@@ -256,12 +249,10 @@ async function start({ output }: Session, here: Installation): Promise<void> {
 
 async function must(asked: ReturnType<Installation['systemctl']>): Promise<void> {
   const { failure } = await asked;
-  if (failure !== null)
-    throw problem(`${failure}.`, 'The service needs a running systemd; without one, start "onejob up" by hand.');
+  if (failure !== null) throw problem(`${failure}.`, 'Without a running systemd, start "onejob up" by hand.');
 }
 
 function needRoot({ context }: Session, { user, unit }: Installation, what: string): void {
   if (user || context.environment.uid === 0) return;
-  const hint = `Type "sudo onejob service ${what}", or add --user for a service of your own.`;
-  throw problem(`Only root may change ${quoted(unit)}.`, hint);
+  throw problem(`Only root may change ${unit}.`, `Type "sudo onejob service ${what}", or add --user for your own service.`);
 }

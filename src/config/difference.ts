@@ -9,7 +9,7 @@ const written: Readonly<Record<string, string>> = {
 
 /** A sentence for each pool and service, and one for the keys outside of them. Names keys only, since values may be secret. */
 export function differences(before: Config, after: Config): string[] {
-  const others = changedKeys(outside(before), outside(after));
+  const others = changedKeys({ ...before, pools: 0, services: 0, path: 0 }, { ...after, pools: 0, services: 0, path: 0 });
   const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
   const order = (names = old, of = now) => names?.filter((name) => of?.includes(name));
   return [
@@ -18,10 +18,6 @@ export function differences(before: Config, after: Config): string[] {
     ...(isDeepStrictEqual(order(), order(now, old)) ? [] : ['order of pools: changed']),
     ...(others.length === 0 ? [] : [`${others.join(', ')}: changed`]),
   ];
-}
-
-function outside({ pools: _pools, services: _services, path: _path, ...others }: Config): object {
-  return others;
 }
 
 function byName<T extends { readonly name: string }>(

@@ -15,8 +15,6 @@ import { configText, type HostConfig, hostConfig, type Pool, shared } from './ho
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
 import type { Agent } from './service.ts';
 
-export type Imported = Awaited<ReturnType<typeof importCompose>>;
-
 /** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. */
 export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
   const found = readComposeFiles(root);

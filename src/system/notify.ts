@@ -21,15 +21,8 @@ export function notifyReady({ serviceManager, path }: Environment, clock: Clock,
   };
   void tell('--ready', `MAINPID=${process.pid}`);
   // Half of the time, as sd_watchdog_enabled(3) recommends.
-  const stop =
-    watchdog === null
-      ? null
-      : every(
-          clock,
-          watchdog / 2,
-          () => tell('WATCHDOG=1'),
-          () => {},
-        );
+  const feed = () => tell('WATCHDOG=1');
+  const stop = watchdog === null ? null : every(clock, watchdog / 2, feed, () => {});
   return {
     async [Symbol.asyncDispose]() {
       stop?.();

@@ -5,7 +5,7 @@ import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import type { AzurePool } from '../../src/ci/azure-pipelines/pools.ts';
 import { queuesOf } from '../../src/ci/azure-pipelines/pools.ts';
 import { makeAgentKey } from '../../src/ci/azure-pipelines/script.ts';
-import { type AzureService, createAzurePipelines } from '../../src/ci/azure-pipelines/service.ts';
+import { createAzurePipelines } from '../../src/ci/azure-pipelines/service.ts';
 import type { AzureServiceConfig } from '../../src/ci/azure-pipelines/type.ts';
 import type { AgentContext, CiEvent, CiService, Registration } from '../../src/ci/ci-service.ts';
 import type { Clock } from '../../src/core/clock.ts';
@@ -30,7 +30,7 @@ export interface ManagerOptions {
 export interface Manager {
   readonly dir: string;
   readonly store: Store;
-  readonly service: AzureService;
+  readonly service: ReturnType<typeof createAzurePipelines>;
   readonly client: AzureClient;
   readonly events: CiEvent[];
   /** Slots' agents; `since`: when an agent was released that was not seen since, core clock. */

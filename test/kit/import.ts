@@ -5,7 +5,7 @@ import { parse } from 'yaml';
 import { readEnvironment } from '../../src/config/environment.ts';
 import { type Checked, checkConfig } from '../../src/config/load.ts';
 import type { HostRule } from '../../src/import/hosts.ts';
-import { type Imported, importCompose } from '../../src/import/import.ts';
+import { importCompose } from '../../src/import/import.ts';
 
 const noEnvironment = readEnvironment({ HOME: '/nonexistent' });
 
@@ -17,6 +17,8 @@ export function writeFleet(root: string, files: Readonly<Record<string, string>>
     if (!path.endsWith('/')) writeFileSync(full, text);
   }
 }
+
+type Imported = Awaited<ReturnType<typeof importCompose>>;
 
 export interface Tried extends Imported {
   /** Pools of a host as its file has them. */

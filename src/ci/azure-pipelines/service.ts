@@ -39,8 +39,6 @@ export interface AzureParts extends Omit<EarlyParts, 'service' | 'url' | 'queues
   readonly makeKey: () => Promise<AgentKey>;
 }
 
-export type AzureService = ReturnType<typeof createAzurePipelines>;
-
 export function createAzurePipelines(parts: AzureParts) {
   const { config, pools, store, client, clock, log } = parts;
   const { name: service, url } = config;

@@ -1,4 +1,5 @@
 /** `service install`, `uninstall`, `status`, `upgrade`, `rollback`: their options and help. */
+import type { Flags } from '../service.ts';
 import { type Cli, failed } from './options.ts';
 
 export function addServiceCommands(program: Cli): void {
@@ -16,20 +17,7 @@ Examples:
   onejob service install --user               for you; you need access to Docker or bubblewrap
 
 A stop or restart of the service leaves the running jobs to the next daemon. "onejob down" ends them.`)
-    .does(failed, async (session, flags: { user?: boolean; print?: boolean }) =>
-      (await import('../service.ts')).installService(session, flags),
-    );
-  service
-    .command('uninstall')
-    .description('stop the daemon and remove the unit; config, state and running jobs stay')
-    .option(...own)
-    .does(failed, async (session, flags: { user?: boolean }) => (await import('../service.ts')).uninstallService(session, flags));
-  service
-    .command('status')
-    .description('show whether the service runs, and which versions are installed')
-    .option(...own)
-    .after('\nExit codes: 0 it runs; 1 it does not; 2 wrong usage.')
-    .does(failed, async (session, flags: { user?: boolean }) => (await import('../service.ts')).serviceStatus(session, flags));
+    .does(failed, async (session, flags: Flags) => (await import('../service.ts')).installService(session, flags));
   service
     .command('upgrade')
     .description('install a release, and restart the daemon with it; running jobs continue')
@@ -40,12 +28,17 @@ If the new version does not start, the previous one is started again. SHA256SUMS
 
 Example:
   sudo onejob service upgrade onejob-1.2.0-linux-x64.tar.gz`)
-    .does(failed, async (session, archive: string | undefined, flags: { user?: boolean }) =>
+    .does(failed, async (session, archive: string | undefined, flags: Flags) =>
       (await import('../service.ts')).upgradeService(session, archive ?? null, flags),
     );
-  service
-    .command('rollback')
-    .description('restart the daemon with the version that was installed before; running jobs continue')
-    .option(...own)
-    .does(failed, async (session, flags: { user?: boolean }) => (await import('../service.ts')).rollBackService(session, flags));
+  for (const [name, act, description] of [
+    ['rollback', 'rollBackService', 'restart the daemon with the version that was installed before; running jobs continue'],
+    ['status', 'serviceStatus', 'show whether the service runs (exit code 1 if it does not), and which versions it can run'],
+    ['uninstall', 'uninstallService', 'stop the daemon and remove the unit; config, state and running jobs stay'],
+  ] as const)
+    service
+      .command(name)
+      .description(description)
+      .option(...own)
+      .does(failed, async (session, flags: Flags) => (await import('../service.ts'))[act](session, flags));
 }
