@@ -68,7 +68,7 @@ export async function connect(
   }
 }
 
-/** The daemon that is there already; null: there is none. */
+/** Connects to the running daemon; null if no daemon runs. */
 export async function findDaemon(session: Session): Promise<Connection | null> {
   return connect(session, { start: false }).catch((error: unknown) => {
     if (hasCode(error, 'E_DAEMON_ABSENT')) return null;

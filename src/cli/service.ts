@@ -51,7 +51,7 @@ function word(text: string): string {
   return /^[\w./:=+-]+$/.test(plain) ? plain : `"${plain.replaceAll(/["\\]/g, '\\$&')}"`;
 }
 
-/** The unit. Devices, kernel modules and namespaces stay open, because jobs need them and inherit what a unit closes. */
+/** The unit. Devices, namespaces, limits and umask stay as they are: jobs on the process runtime inherit what a unit changes. */
 function unitText({ program, user, isRelease, flags }: Installation): string {
   const command = (...words: string[]) => [program, ...words, ...flags].map(word).join(' ');
   const path = `${isRelease ? '' : `${dirname(process.execPath)}:`}/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`;
@@ -86,8 +86,6 @@ TimeoutStopSec=1min
 WatchdogSec=3min
 OOMPolicy=continue
 TasksMax=infinity
-LimitCORE=0
-UMask=0077
 NoNewPrivileges=yes${user ? '' : hardening}
 
 [Install]

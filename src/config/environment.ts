@@ -55,7 +55,7 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     /** A folder with a `sys`, `proc`, `kmsg` and `locks` of its own: for onejob's own tests, see CONTRIBUTING. */
     hostRoot: absolute('ONEJOB_HOST_ROOT'),
     uid,
-    /** systemd's, when it started this process and waits for its messages; `watchdog` in ms, null when there is none. */
+    /** Set if systemd started this process and expects messages from it. `watchdog`: its timeout in ms, or null. */
     serviceManager: socket === null ? null : { socket, watchdog: Number(get('WATCHDOG_USEC')) / 1000 || null },
   });
 }

@@ -96,7 +96,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await using there = await machine();
     const { sh } = there;
     mkdirSync(join(there.root, 'etc/systemd/system/onejob.service.d'), { recursive: true });
-    writeFileSync(join(there.root, 'etc/systemd/system/onejob.service.d/fast.conf'), '[Service]\nRestartSec=0\nWatchdogSec=4s\n');
+    writeFileSync(join(there.root, 'etc/systemd/system/onejob.service.d/fast.conf'), '[Service]\nRestartSec=0\nWatchdogSec=15s\n');
     await sh('onejob service install');
     const job = await hold(there, 'go');
     const first = (await status(there)).pid;
