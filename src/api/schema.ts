@@ -2,6 +2,7 @@
 import { z } from 'zod';
 import { jobResult } from '../job.ts';
 import { parsePipeline } from '../secrets/pipelines.ts';
+import { verdictKinds } from '../verdict/verdict.ts';
 
 /** The result of a job of a CI service, in the service's word. */
 const reported = z.object({ kind: z.literal('reported'), word: z.string() });
@@ -21,6 +22,9 @@ const aboutView = z.object({
   demands: z.array(z.string()),
 });
 export type AboutView = z.infer<typeof aboutView>;
+
+/** `code`: the job's own. `why`: a sentence without its full stop. `evidence`: what it is based on, a line each. */
+const verdictView = z.object({ kind: z.enum(verdictKinds), why: z.string(), evidence: z.array(z.string()).readonly() });
 
 export const jobView = z.object({
   id: z.string(),
@@ -55,6 +59,12 @@ export const jobView = z.object({
   submittedAt: z.number().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
+  /** Image of its agent; null if its runtime has none. Only of a job that has ended. */
+  image: z.string().nullable().optional(),
+  /** UUIDs of the devices of its agent. */
+  devices: z.array(z.string()).optional(),
+  /** Whose fault its end was; null until it has ended, and for jobs that no agent here had. */
+  verdict: verdictView.nullable().optional(),
   /** Jobs of its pool before it. Only in the answer about one queued job. */
   ahead: z.int().optional(),
 });

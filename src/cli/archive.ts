@@ -11,6 +11,7 @@ import { createLogFolder } from '../logs/log-file.ts';
 import { lastLines } from '../logs/select.ts';
 import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
+import type { StoredJob } from '../store/jobs.ts';
 import { openToRead } from '../store/open-to-read.ts';
 import { waitingWords } from './connect.ts';
 
@@ -26,12 +27,20 @@ export function openArchive(stateDir: string) {
   const places = new Map(slots.flatMap((slot) => agentsOf(slot).map((agent) => [agent, slot.key] as const)));
   const placeOf = (agent: string) => places.get(agent);
   const reasonFor = () => 'No daemon is running.';
+  const view = (job: StoredJob) => viewOf(job, reasonFor, store.outcomes.get(job.id));
   const ownJob = (id: string): JobView | null => {
     const job = store.jobs.get(id);
-    return job === null ? null : viewOf(job, reasonFor);
+    return job === null ? null : view(job);
   };
   const elsewhere = createServiceJobs({
-    ...{ services: [], table: store.serviceJobs, reconciler: { slots, pools: [], placeOf }, reasonFor, clock },
+    ...{
+      services: [],
+      table: store.serviceJobs,
+      outcomes: store.outcomes,
+      reconciler: { slots, pools: [], placeOf },
+      reasonFor,
+      clock,
+    },
   });
   const logs = createLogs({
     clock,
@@ -47,7 +56,7 @@ export function openArchive(stateDir: string) {
     status: async () => ({ pools: [] }),
     async jobs({ all, limit = all ? jobsListed : undefined }) {
       const own = all ? store.jobs.list({ pool: null, limit: limit ?? jobsListed }).reverse() : store.jobs.open();
-      const jobs = newestLast([...own.map((job) => viewOf(job, reasonFor)), ...elsewhere.jobs(all ? (limit ?? jobsListed) : null)]);
+      const jobs = newestLast([...own.map(view), ...elsewhere.jobs(all ? (limit ?? jobsListed) : null)]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
     async job(id) {

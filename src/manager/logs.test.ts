@@ -50,7 +50,14 @@ beforeEach(() => {
     output: { read: (agent, options) => files.get(agent)?.read(options) ?? createLogFolder(join(store.dir, 'logs')).read(agent) },
     queue: { job: () => null, onChange: () => () => {} },
     services,
-    serviceJobs: createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor: () => null, clock }),
+    serviceJobs: createServiceJobs({
+      services,
+      table: store.serviceJobs,
+      outcomes: { get: () => null },
+      reconciler,
+      reasonFor: () => null,
+      clock,
+    }),
   });
 });
 afterEach(() => {

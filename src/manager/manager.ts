@@ -54,7 +54,14 @@ export function createManager(parts: ManagerParts): Manager {
   const { reconciler, observer, deviceManager, holds, runtimes } = loop;
   const devices = createDeviceRequests(deviceManager, clock, () => reconciler.slots);
   const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
-  const serviceJobs = createServiceJobs({ services, table: store.serviceJobs, reconciler, reasonFor, clock });
+  const serviceJobs = createServiceJobs({
+    services,
+    table: store.serviceJobs,
+    outcomes: store.outcomes,
+    reconciler,
+    reasonFor,
+    clock,
+  });
   const logs = createLogs({
     ...parts,
     reconciler,

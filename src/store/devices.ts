@@ -1,6 +1,6 @@
 /** Devices across restarts: those that were leased, quarantined or reserved, and every proof. */
 import { z } from 'zod';
-import type { DeviceId } from '../core/slot.ts';
+import type { AgentId, DeviceId } from '../core/slot.ts';
 import { type Database, query, understand } from './db.ts';
 
 const known = z.object({
@@ -76,12 +76,15 @@ export function proofTable(db: Database) {
   );
   const all = query(db, proof, `SELECT ${columns} FROM proofs ORDER BY id DESC LIMIT ?`);
   const of = query(db, proof, `SELECT ${columns} FROM proofs WHERE device = ? ORDER BY id DESC LIMIT ?`);
+  const ofAgent = query(db, proof, `SELECT ${columns} FROM proofs WHERE agent = ? ORDER BY id LIMIT ?`);
   const prune = db.prepare('DELETE FROM proofs WHERE proved_at < ?');
   return {
     add: ({ device, slot, agent, verdict, evidence, took, at }: Proof): void =>
       void add.run(device, slot, agent, verdict, JSON.stringify(evidence), Math.round(took), at),
     /** Newest first; null: for all devices. */
     of: (device: DeviceId | null, limit: number): Proof[] => (device === null ? all.all(limit) : of.all(device, limit)),
+    /** After one agent, oldest first. */
+    ofAgent: (agent: AgentId, limit: number): Proof[] => ofAgent.all(agent, limit),
     /** Deletes those before `time`. */
     prune: (time: number): void => void prune.run(time),
   };

@@ -1,6 +1,6 @@
 /** Every agent: where it was, for which job, when, and how it ended. Used by `onejob logs SLOT --previous`. */
 import { z } from 'zod';
-import type { AgentId, Exit, JobId } from '../core/slot.ts';
+import type { AgentId, DeviceId, Exit, JobId } from '../core/slot.ts';
 import { exit } from '../job.ts';
 import { query, type Reader } from './db.ts';
 
@@ -17,15 +17,29 @@ const row = z.object({
     .string()
     .nullable()
     .transform((text) => (text === null ? null : exit.parse(JSON.parse(text)))),
+  /** Devices leased to it; empty in older rows. */
+  devices: z.string().transform((text) => z.array(z.string()).parse(JSON.parse(text))),
+  /** Its pool's image, for runtimes that have images. */
+  image: z.string().nullable(),
+  /** Its pool's memory limit in bytes; null for none, and in older rows. */
+  memory: z.number().nullable(),
 });
 
 /** Times are wall clock, ms since the epoch. */
 type HistoryEntry = Readonly<z.infer<typeof row>>;
+type MadeAgent = Pick<HistoryEntry, 'agent' | 'pool' | 'slot' | 'name' | 'madeAt'> & {
+  readonly devices?: readonly DeviceId[];
+  readonly image?: string | null;
+  readonly memory?: number | null;
+};
 export type HistoryTable = ReturnType<typeof historyTable>;
 
 export function historyTable(db: Reader) {
-  const columns = 'agent, pool, slot, name, job, made_at AS madeAt, released_at AS releasedAt, ended_at AS endedAt, exit';
-  const made = db.prepare('INSERT OR IGNORE INTO history (agent, pool, slot, name, made_at) VALUES (?, ?, ?, ?, ?)');
+  const columns =
+    'agent, pool, slot, name, job, made_at AS madeAt, released_at AS releasedAt, ended_at AS endedAt, exit, devices, image, memory';
+  const made = db.prepare(
+    'INSERT OR IGNORE INTO history (agent, pool, slot, name, made_at, devices, image, memory) VALUES (?, ?, ?, ?, ?, ?, ?, ?)',
+  );
   const released = db.prepare('UPDATE history SET job = ?, released_at = ? WHERE agent = ? AND released_at IS NULL');
   const ended = db.prepare('UPDATE history SET exit = ?, ended_at = ? WHERE agent = ? AND ended_at IS NULL');
   const ran = db.prepare(
@@ -38,8 +52,8 @@ export function historyTable(db: Reader) {
   const remove = db.prepare('DELETE FROM history WHERE agent = ?');
   return {
     /** The first record of an agent counts; repeating it changes nothing. */
-    made: ({ agent, pool, slot, name, madeAt }: Pick<HistoryEntry, 'agent' | 'pool' | 'slot' | 'name' | 'madeAt'>): void =>
-      void made.run(agent, pool, slot, name, madeAt),
+    made: ({ agent, pool, slot, name, madeAt, devices = [], image = null, memory = null }: MadeAgent): void =>
+      void made.run(agent, pool, slot, name, madeAt, JSON.stringify(devices), image, memory),
     released: (agent: AgentId, job: JobId | null, at: number): void => void released.run(job, at, agent),
     ended: (agent: AgentId, exit: Exit | null, at: number): void =>
       void ended.run(exit === null ? null : JSON.stringify(exit), at, agent),

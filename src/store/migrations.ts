@@ -125,4 +125,62 @@ const oneEnding: readonly string[] = [
    WHERE json_extract(body, '$.agent.kind') IN ('stopping', 'killing')`,
 ];
 
-export const migrations: readonly (readonly string[])[] = [first, devices, services, secretPins, holds, acceptedBy, oneEnding];
+/** How jobs of all services ended, and sums of them by hour that outlive them. */
+const outcomes: readonly string[] = [
+  "ALTER TABLE history ADD COLUMN devices TEXT NOT NULL DEFAULT '[]'",
+  'ALTER TABLE history ADD COLUMN image TEXT',
+  'ALTER TABLE history ADD COLUMN memory INTEGER',
+  'CREATE INDEX proofs_of_agent ON proofs (agent)',
+
+  // seq breaks ties of ended_at, for pages.
+  `CREATE TABLE outcomes (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    job TEXT NOT NULL UNIQUE,
+    service TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    agent TEXT,
+    image TEXT,
+    devices TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    failed INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    wait INTEGER,
+    run INTEGER,
+    ended_at INTEGER NOT NULL
+  ) STRICT`,
+  'CREATE INDEX outcomes_ended ON outcomes (ended_at)',
+  'CREATE INDEX outcomes_of_pool ON outcomes (pool, ended_at)',
+  'CREATE INDEX outcomes_of_service ON outcomes (service, ended_at)',
+  'CREATE INDEX outcomes_of_kind ON outcomes (kind, ended_at)',
+  'CREATE INDEX outcomes_of_pool_and_kind ON outcomes (pool, kind, ended_at)',
+  'CREATE INDEX outcomes_failed ON outcomes (ended_at) WHERE failed = 1',
+  'CREATE INDEX outcomes_failed_of_pool ON outcomes (pool, ended_at) WHERE failed = 1',
+  'CREATE INDEX outcomes_of_agent ON outcomes (agent) WHERE agent IS NOT NULL',
+  `CREATE TABLE outcome_devices (
+    device TEXT NOT NULL,
+    ended_at INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (device, ended_at, seq)
+  ) STRICT, WITHOUT ROWID`,
+  'CREATE INDEX outcome_devices_of ON outcome_devices (seq)',
+
+  // axis: pool, service, image or device. Sums: waits and runs count only jobs whose times are known.
+  `CREATE TABLE outcome_hours (
+    hour INTEGER NOT NULL,
+    axis TEXT NOT NULL,
+    value TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    waits INTEGER NOT NULL,
+    wait INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    longest INTEGER NOT NULL,
+    PRIMARY KEY (axis, hour, value, pool, kind)
+  ) STRICT, WITHOUT ROWID`,
+];
+
+export const migrations: readonly (readonly string[])[] = [
+  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes],
+];

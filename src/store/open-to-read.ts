@@ -9,6 +9,7 @@ import { translated, wrongVersion } from './fault.ts';
 import { historyTable } from './history.ts';
 import { jobTable } from './jobs.ts';
 import { migrations } from './migrations.ts';
+import { outcomeTable } from './outcomes.ts';
 import { serviceJobTable } from './service-jobs.ts';
 import { slotTable } from './slots.ts';
 
@@ -27,6 +28,7 @@ export function openToRead(stateDir: string) {
       return {
         jobs: jobTable(reader),
         history: historyTable(reader),
+        outcomes: outcomeTable(reader),
         serviceJobs: serviceJobTable(reader),
         slots: slotTable(reader, '').all,
         [Symbol.dispose]: () => db.close(),

@@ -22,6 +22,8 @@ const body = z.object({
   state: z.enum(['waiting', 'assigned', 'running', 'done']),
   /** In the service's word; null while it has none. */
   result: text,
+  /** What that word means for the job; null if that is unknown. Older rows have none. */
+  outcome: z.enum(['passed', 'failed', 'cancelled', 'lost']).nullable().default(null),
   /** A sentence from onejob: why it was refused or given up, or what it did not get. Older rows have none. */
   note: text.default(null),
   /** Times are wall clock, ms since the epoch. */

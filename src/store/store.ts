@@ -15,6 +15,7 @@ import { historyTable } from './history.ts';
 import { holdTable } from './holds.ts';
 import { jobTable } from './jobs.ts';
 import { type Lead, leaderOf, takeLead } from './lead.ts';
+import { outcomeTable } from './outcomes.ts';
 import { registrationTable } from './registrations.ts';
 import { secretPinTable } from './secret-pins.ts';
 import { serviceJobTable } from './service-jobs.ts';
@@ -51,6 +52,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     slots: slotTable(db, boot),
     jobs: jobTable(db),
     history: historyTable(db),
+    outcomes: outcomeTable(db),
     registrations: registrationTable(db),
     serviceJobs: serviceJobTable(db),
     devices: deviceTable(db),

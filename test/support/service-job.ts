@@ -17,6 +17,7 @@ export function serviceJob(id: string, change: Partial<ServiceJob> = {}): Servic
     demands: ['cuda'],
     state: 'running',
     result: null,
+    outcome: null,
     note: null,
     queuedAt: 1_000,
     startedAt: 2_000,

@@ -3,6 +3,7 @@ import { abortable } from '../../abortable.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { readSecret, type Variables } from '../../secrets/reference.ts';
+import type { Outcome } from '../../verdict/verdict.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
@@ -232,6 +233,19 @@ function jobIdOf(service: string, request: Pick<JobRequest, 'requestId'>): JobId
   return `${service}-${request.requestId}`;
 }
 
+/**
+ * `TaskResult` of the distributed task API. `abandoned`: its agent did not renew its lock. `failed` can also be the agent's own
+ * failure, which the end of its sandbox shows.
+ */
+const outcomes: ReadonlyMap<string, Outcome> = new Map([
+  ['succeeded', 'passed'],
+  ['succeededWithIssues', 'passed'],
+  ['failed', 'failed'],
+  ['canceled', 'cancelled'],
+  ['skipped', 'cancelled'],
+  ['abandoned', 'lost'],
+]);
+
 export function jobOf(request: JobRequest, service: string, builds: Pick<Builds, 'known' | 'of'>): RemoteJob {
   return {
     id: jobIdOf(service, request),
@@ -252,6 +266,7 @@ export function jobOf(request: JobRequest, service: string, builds: Pick<Builds,
         link: request.owner?.link ?? build?.link ?? request.definition?.link ?? null,
         demands: request.demands,
         result: request.result,
+        outcome: outcomes.get(request.result ?? '') ?? null,
         queuedAt: request.queueTime,
         startedAt: request.receiveTime ?? request.assignTime,
         endedAt: request.finishTime,

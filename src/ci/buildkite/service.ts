@@ -28,7 +28,7 @@ import { createCounts, createFront, type FrontParts } from './front.ts';
 import { type Admission, admit, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { createJobRows } from './jobs/job-rows.ts';
-import { whyEnding, whyLost, wordOf } from './jobs/outcome.ts';
+import { endOf, whyEnding, whyLost } from './jobs/outcome.ts';
 import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createRuns } from './stacks/runs.ts';
@@ -292,7 +292,7 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       reservations.forget(job);
       if (words !== undefined) await say(job, words, inner);
       else if (stage !== 'over') await say(job, whyLost(result, poolOf(slot)), inner);
-      rows.left(job, wordOf(state, result));
+      rows.left(job, endOf(state, result));
     },
     deregister: async () => ({ ran: null }),
     retire: async () => null,

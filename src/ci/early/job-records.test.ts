@@ -17,6 +17,7 @@ const nothing = {
   link: null,
   demands: [],
   result: null,
+  outcome: null,
 };
 const job = (state: RemoteJob['state'], id = 'bell-7'): RemoteJob => ({
   ...{ id, state },
@@ -33,7 +34,7 @@ it('keeps the records of jobs while the store is full, says so once, and writes 
     return store.transaction(options, write);
   }) as typeof store.transaction;
   const parts = { service: 'bell', registry: {}, poolOf: () => 'ci', clock: { wall: () => 1 }, log };
-  const jobs = createJobRecords({ ...parts, store: { serviceJobs: store.serviceJobs, transaction } });
+  const jobs = createJobRecords({ ...parts, store: { ...store, transaction } });
   expect(jobs.had(job('running'), 'a1', 'p')).toBe('bell-7');
   expect([jobs.list(), store.serviceJobs.get('bell-7')]).toEqual([[expect.objectContaining({ state: 'running' })], null]);
   jobs.had(job('done'), 'a1', 'p');

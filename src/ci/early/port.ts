@@ -5,6 +5,7 @@
 import type { JobId } from '../../core/slot.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
+import type { OutcomeStore } from '../../verdict/outcomes.ts';
 import type { AgentContext, CiEvent, Registration } from '../ci-service.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 
@@ -82,7 +83,7 @@ export interface EarlyParts extends Pick<OpenParts, 'clock' | 'log' | 'opened'> 
   readonly queues: readonly Queue[];
   /** ms between two looks, and until a released agent must be online. */
   readonly pace: { readonly pollEvery: number; readonly bootTimeout: number };
-  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'>;
+  readonly store: Pick<Store, 'registrations' | 'serviceJobs' | 'transaction' | 'owner'> & OutcomeStore;
   /** [0, 1): spreads the looks of many hosts. */
   readonly random: () => number;
   readonly slots: Pick<SlotFacts, 'poolOf' | 'silentFor' | 'isBusy'>;

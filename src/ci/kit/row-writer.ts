@@ -5,9 +5,10 @@ import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
+import { type OutcomeStore, serviceJobEnded } from '../../verdict/outcomes.ts';
 
 export interface RowWriterParts {
-  readonly store: Pick<Store, 'serviceJobs' | 'transaction'>;
+  readonly store: Pick<Store, 'serviceJobs' | 'transaction'> & OutcomeStore;
   readonly clock: Pick<Clock, 'wall'>;
   readonly log: Pick<Log, 'info' | 'warn'>;
 }
@@ -32,7 +33,10 @@ export function createRowWriter(service: string, { store, clock, log }: RowWrite
       const wasRefused = isRefused;
       try {
         store.transaction({ durable: false }, () => {
-          for (const one of unwritten.values()) store.serviceJobs.save(one, clock.wall());
+          for (const one of unwritten.values()) {
+            store.serviceJobs.save(one, clock.wall());
+            serviceJobEnded(store, one, clock.wall());
+          }
         });
         unwritten.clear();
         isRefused = false;

@@ -6,6 +6,7 @@ import type { JobView } from '../../api/schema.ts';
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
 import { isJobsOwn } from '../../errors.ts';
 import type { StoredJob, StoredRequest } from '../../store/jobs.ts';
+import type { StoredOutcome } from '../../store/outcomes.ts';
 
 /**
  * A job in the own queue. `agent` has it now; those in `past` had it before. `unmendable`: how often in a row it came back with one
@@ -123,8 +124,11 @@ function countUp(before: { code: string; times: number } | null, code: string): 
   return { code, times: before?.code === code ? before.times + 1 : 1 };
 }
 
-/** A job for the API. `reasonFor` says why a pool's jobs wait; the job's own note comes first. */
-export function viewOf(job: Job, reasonFor: (pool: string) => string | null): JobView {
+/**
+ * A job for the API. `reasonFor` says why a pool's jobs wait; the job's own note comes first. `outcome`: of a job that is done; null
+ * if none was recorded.
+ */
+export function viewOf(job: Job, reasonFor: (pool: string) => string | null, outcome: StoredOutcome | null): JobView {
   const { id, request, progress, submittedAt } = job;
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
   const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
@@ -132,6 +136,7 @@ export function viewOf(job: Job, reasonFor: (pool: string) => string | null): Jo
     ...{ id, service: 'own', pool: request.pool, command: [...request.command], name: request.name },
     ...{ user: request.user, about: null },
     ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
-    ...{ submittedAt, startedAt, endedAt },
+    ...{ submittedAt, startedAt, endedAt, verdict: outcome?.verdict ?? null },
+    ...(outcome !== null && { image: outcome.image, devices: outcome.devices }),
   };
 }

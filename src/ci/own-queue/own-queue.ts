@@ -14,6 +14,7 @@ import { OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
 import type { JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
+import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
 import { applyCancel, applyChange, type Job, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
@@ -63,7 +64,11 @@ export function createOwnQueue(options: OwnQueueOptions) {
   index.commit();
 
   const view = (job: Job): JobView =>
-    viewOf(job, isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool);
+    viewOf(
+      job,
+      isHeld(job) ? () => whyHeld(job) : pools.has(job.request.pool) ? reasonFor : noSuchPool,
+      job.progress.state === 'done' ? store.outcomes.get(job.id) : null,
+    );
   const teller = createTeller(index, view, over);
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
@@ -90,6 +95,13 @@ export function createOwnQueue(options: OwnQueueOptions) {
     }
     teller.committed();
     teller.syncing()();
+  }
+
+  /** Inside a commit. */
+  function save(after: Job): void {
+    store.jobs.save(after.id, after.progress);
+    if (after.progress.state === 'done') ownJobEnded(store, after);
+    index.put(after);
   }
 
   function annotate(id: string, notes: readonly string[]): void {
@@ -152,8 +164,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
         if (job === null) return;
         const after = applyChange(job, change, clock.wall());
         if (after === job) return;
-        store.jobs.save(after.id, after.progress);
-        index.put(after);
+        save(after);
       },
       committed: () => teller.committed(),
       syncing: () => teller.syncing(),
@@ -250,8 +261,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       if (job.progress.state === 'settling') giveUpOf(id).abort('the job was cancelled while onejob read them');
       if (after === job) return view(job);
       commitNow(() => {
-        store.jobs.save(id, after.progress);
-        index.put(after);
+        save(after);
       });
       return view(known(id));
     },

@@ -22,7 +22,7 @@ beforeEach(() => {
     heard.push(`${id} over`);
     index.forget(id);
   };
-  teller = createTeller(index, (job) => viewOf(job, () => null), over);
+  teller = createTeller(index, (job) => viewOf(job, () => null, null), over);
   teller.observe(['p'], (event) => events.push(event), loop.signal);
   teller.follow(({ id, state }) => heard.push(`${id} ${state}`));
 });

@@ -9,11 +9,12 @@ import type { KernelMark } from '../../gpu/kernel-log.ts';
 import { type Baseline, baselineOf, judge, type Verdict } from '../../gpu/proof.ts';
 import type { Proof } from '../../store/devices.ts';
 import type { Store } from '../../store/store.ts';
+import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
 import type { DeviceWatch, Look } from './device-watch.ts';
 import type { Quarantine, QuarantineParts } from './quarantine.ts';
 
 interface VerifierParts extends Pick<QuarantineParts, 'clock' | 'log' | 'registry'> {
-  readonly store: Pick<Store, 'bootId' | 'proofs' | 'transaction'>;
+  readonly store: Pick<Store, 'bootId' | 'transaction'> & OutcomeStore;
   readonly watch: DeviceWatch;
   readonly quarantine: Quarantine;
   readonly groupsOf: (slot: Slot, agent: AgentId) => readonly string[];
@@ -178,7 +179,10 @@ export function createVerifier(parts: VerifierParts) {
     const message = 'message' in verdict ? verdict.message : null;
     const evidence = { ...verdict.evidence, message } as unknown as Proof['evidence'];
     const proof = { device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() };
-    store.transaction({ durable: false }, () => store.proofs.add(proof));
+    store.transaction({ durable: false }, () => {
+      store.proofs.add(proof);
+      agentEnded(store, agent);
+    });
     if (verdict.kind === 'clean' || verdict.kind === 'wait') return;
     log.warn('device not clean', { device, slot: slot.key, verdict: verdict.kind, reason: message });
   }

@@ -17,9 +17,9 @@ import type { Log } from '../../log.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFolder } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
-import type { HistoryTable } from '../../store/history.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
+import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';
 import { createSandboxProbe } from '../actions/probe-sandbox.ts';
@@ -94,8 +94,16 @@ export async function openLoop(parts: LoopParts) {
       syncNow: () => store.syncNow(),
       save: (before, after, changes) => {
         store.slots.save(after);
-        const pool = reconciler.poolOf(after.key).config.name;
-        writeHistory(before, after, changes, store.history, { pool, name: nameOf(after.key), wall: clock.wall() });
+        const { config: pool, runtime } = reconciler.poolOf(after.key);
+        const image = runtime.capabilities.images ? pool.recipe.image : null;
+        const { memory } = pool.recipe;
+        writeHistory(before, after, changes, store, {
+          pool: pool.name,
+          image,
+          memory,
+          name: nameOf(after.key),
+          wall: clock.wall(),
+        });
       },
     },
     act: (key, action) => dispatcher.start(key, action),
@@ -203,16 +211,26 @@ function writeHistory(
   before: Slot,
   after: Slot,
   changes: readonly Change[],
-  table: HistoryTable,
-  about: { readonly pool: string; readonly name: string; readonly wall: number },
+  store: OutcomeStore,
+  about: {
+    readonly pool: string;
+    readonly image: string | null;
+    readonly memory: number | null;
+    readonly name: string;
+    readonly wall: number;
+  },
 ): void {
   if (before.agent === after.agent) return;
-  const { pool, name, wall } = about;
+  const { wall, ...place } = about;
   const left = before.agent.kind === 'free' ? null : before.agent.agent;
   const here = after.agent.kind === 'free' ? null : after.agent.agent;
-  if (left !== null && (left !== here || after.agent.kind === 'proving')) table.ended(left, exitOf(left, after, changes), wall);
+  const table = store.history;
+  if (left !== null && (left !== here || after.agent.kind === 'proving')) {
+    table.ended(left, exitOf(left, after, changes), wall);
+    agentEnded(store, left);
+  }
   if (here === null || after.agent.kind === 'proving') return;
-  if (left !== here) table.made({ agent: here, pool, slot: after.key, name, madeAt: wall });
+  if (left !== here) table.made({ agent: here, slot: after.key, devices: after.devices, madeAt: wall, ...place });
   if (after.agent.kind === 'busy') table.released(here, after.agent.job, wall);
 }
 

@@ -27,6 +27,7 @@ beforeEach(() => {
   } as unknown as Reconciler;
   jobs = createServiceJobs({
     services: [{ name: 'azure', serviceJobs: () => live }],
+    outcomes: { get: () => null },
     table: { get: (id) => stored.find((job) => job.id === id) ?? null, list: (limit) => stored.slice(0, limit) },
     reconciler,
     reasonFor: (pool) => `${pool} is paused`,

@@ -7,6 +7,7 @@ import type { CiService } from '../../ci/ci-service.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
+import type { OutcomeTable } from '../../store/outcomes.ts';
 import type { ServiceJob, ServiceJobTable } from '../../store/service-jobs.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
@@ -14,6 +15,7 @@ export interface ServiceJobsParts {
   /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'name' | 'serviceJobs'>[];
   readonly table: Pick<ServiceJobTable, 'get' | 'list'>;
+  readonly outcomes: Pick<OutcomeTable, 'get'>;
   readonly reconciler: Pick<Reconciler, 'slots' | 'pools' | 'placeOf'>;
   /** Why jobs of a pool wait; null if there is nothing to add. */
   readonly reasonFor: (pool: string) => string | null;
@@ -23,7 +25,7 @@ export interface ServiceJobsParts {
 /** ms between looks at a job that somebody waits for: nobody reports its changes. */
 const lookEvery = 1_000;
 
-export function createServiceJobs({ services, table, reconciler, reasonFor, clock }: ServiceJobsParts) {
+export function createServiceJobs({ services, table, outcomes, reconciler, reasonFor, clock }: ServiceJobsParts) {
   const live = (): Map<JobId, ServiceJob> =>
     new Map(services.flatMap((service) => (service.serviceJobs?.() ?? []).map((job) => [job.id, job] as const)));
 
@@ -44,7 +46,9 @@ export function createServiceJobs({ services, table, reconciler, reasonFor, cloc
   const view = (job: ServiceJob, isLive: boolean): JobView => {
     const isOver = job.state === 'done' || !(isLive || hasSlot(job.agent));
     const pool = poolOf(job);
+    const outcome = isOver ? outcomes.get(job.id) : null;
     return {
+      ...(outcome !== null && { verdict: outcome.verdict, image: outcome.image, devices: outcome.devices }),
       id: job.id,
       service: job.service,
       pool,

@@ -9,7 +9,7 @@ import { OnejobError } from '../../../errors.ts';
 import { type CiService, foreignPool } from '../../ci-service.ts';
 import type { SlotFacts } from '../../parts.ts';
 import { createFront, type FrontParts } from '../front.ts';
-import { whyEnding, wordOf } from '../jobs/outcome.ts';
+import { endOf, type JobEnd, whyEnding } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
 /**
@@ -115,7 +115,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
         if (job === null) return;
         heard.callOff();
         // The agent has dropped a job that it could not begin.
-        if (before !== null && before !== job) rows.left(before, 'lost');
+        if (before !== null && before !== job) rows.left(before, lost);
         [heard.assigned, heard.job, heard.isFinished, heard.code] = [null, job, false, null];
         rows.reserved({ id: job, env: aboutOf(job, word.build) }, poolOf(agent)?.name ?? '');
         rows.runs(job, agent);
@@ -179,7 +179,7 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
     },
     async settle({ agent, job: seen }) {
       const heard = heardOf(agent);
-      for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, wordFor(heard));
+      for (const id of new Set([seen, heard.job])) if (id !== null) rows.left(id, endFor(heard));
     },
     async deregister({ agent }) {
       const { job: ran, callOff } = heardOf(agent);
@@ -190,10 +190,13 @@ export function createInAgent(parts: FrontParts & { readonly slots: Pick<SlotFac
   };
 }
 
-function wordFor({ isFinished, isStopped, code }: Heard): string {
-  if (isStopped) return 'stopped';
-  if (!isFinished) return 'lost';
-  return wordOf('finished', code === null ? null : { kind: 'code', code });
+const lost: JobEnd = { word: 'lost', outcome: 'lost' };
+
+function endFor({ isFinished, isStopped, code }: Heard): JobEnd {
+  // By its time or disk limit, or because onejob was told to end it.
+  if (isStopped) return { word: 'stopped', outcome: null };
+  if (!isFinished) return lost;
+  return endOf('finished', code === null ? null : { kind: 'code', code });
 }
 
 /** What an agent tells of a job: its build, whose address ends in `ORGANISATION/PIPELINE/builds/NUMBER`. */

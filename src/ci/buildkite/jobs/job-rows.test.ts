@@ -6,7 +6,7 @@ import type { JobResult } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { openStore } from '../../../store/store.ts';
 import { createJobRows, type JobRows } from './job-rows.ts';
-import { wordOf } from './outcome.ts';
+import { endOf } from './outcome.ts';
 
 interface Bench extends Disposable {
   readonly rows: JobRows;
@@ -29,7 +29,7 @@ function bench(): Bench {
   const log = keptLog();
   let writes = 0;
   const counting = {
-    serviceJobs: store.serviceJobs,
+    ...store,
     transaction: ((options, write) => {
       writes += 1;
       if (one.full) throw new OnejobError('E_STATE_FULL', 'the disk is full');
@@ -67,14 +67,14 @@ it("follows a job from its reservation to its end, in the service's own words", 
   expect(one.row()).toEqual({
     ...{ id: 'job-1', service: 'bk', pool: 'ci', agent: null, title: 'app #7 unit tests', definition: 'app', build: '7' },
     ...{ repository: 'https://github.com/acme/app.git', branch: 'main', reason: null, link: null, demands: [] },
-    ...{ state: 'assigned', note: null, result: null, queuedAt: 1_000, startedAt: null, endedAt: null },
+    ...{ state: 'assigned', note: null, result: null, outcome: null, queuedAt: 1_000, startedAt: null, endedAt: null },
   });
   one.wall = 2_000;
   one.rows.runs('job-1', 'agent1');
   expect(one.row()).toMatchObject({ state: 'running', agent: 'agent1', queuedAt: 1_000, startedAt: 2_000 });
   expect(one.list()).toEqual(['job-1']);
   one.wall = 3_000;
-  one.rows.left('job-1', 'passed');
+  one.rows.left('job-1', { word: 'passed', outcome: 'passed' });
   expect(one.row()).toMatchObject({ state: 'done', agent: 'agent1', result: 'passed', startedAt: 2_000, endedAt: 3_000 });
   expect(one.list()).toEqual([]);
 });
@@ -82,7 +82,7 @@ it("follows a job from its reservation to its end, in the service's own words", 
 it('keeps how a job ended, whatever is said of it afterwards', () => {
   using one = bench();
   one.reserve();
-  one.rows.left('job-1', 'failed (exit 2)');
+  one.rows.left('job-1', { word: 'failed (exit 2)', outcome: 'failed' });
   const before = one.row();
   one.wall = 9_000;
   one.rows.runs('job-1', 'agent1');
@@ -116,7 +116,7 @@ it('follows a job again that came back', () => {
   one.wall = 7_000;
   one.reserve();
   expect(one.row()).toMatchObject({ state: 'assigned', endedAt: null });
-  one.rows.left('job-1', 'passed');
+  one.rows.left('job-1', { word: 'passed', outcome: 'passed' });
   expect(one.row()).toMatchObject({ state: 'done', result: 'passed' });
 });
 
@@ -126,7 +126,7 @@ it('continues while nothing can be written, says so once, and writes it later', 
   one.reserve();
   one.rows.runs('job-1', 'agent1');
   expect([one.row(), one.list(), one.unended()]).toEqual([null, ['job-1'], ['job-1']]);
-  one.rows.left('job-1', 'passed');
+  one.rows.left('job-1', { word: 'passed', outcome: 'passed' });
   expect([one.row(), one.list(), one.unended()]).toEqual([null, [], []]);
   expect(one.said()).toEqual(['warn failed to write job records']);
   one.full = false;
@@ -136,18 +136,19 @@ it('continues while nothing can be written, says so once, and writes it later', 
   expect(one.said()).toEqual(['warn failed to write job records', 'info job records can be written again']);
 });
 
-it.each<[string, JobResult | null, string]>([
-  ['finished', { kind: 'code', code: 0 }, 'passed'],
-  ['finished', { kind: 'code', code: 3 }, 'failed (exit 3)'],
-  ['finished', { kind: 'signal', signal: 'SIGKILL' }, 'failed (SIGKILL)'],
-  ['finished', { kind: 'timeout' }, 'stopped'],
-  ['finished', null, 'ended'],
-  ['canceled', { kind: 'code', code: 255 }, 'cancelled'],
-  ['timed_out', { kind: 'code', code: 255 }, 'timed out'],
-  ['running', { kind: 'code', code: 0 }, 'lost'],
-  ['running', { kind: 'oom' }, 'lost'],
-])('calls a job that is %s, its agent ended with %o: %s', (state, result, word) => {
-  expect(wordOf(state, result)).toBe(word);
+it.each<[string, JobResult | null, string, string | null]>([
+  ['finished', { kind: 'code', code: 0 }, 'passed', 'passed'],
+  ['finished', { kind: 'code', code: 3 }, 'failed (exit 3)', 'failed'],
+  ['finished', { kind: 'signal', signal: 'SIGKILL' }, 'failed (SIGKILL)', 'failed'],
+  ['finished', { kind: 'timeout' }, 'stopped', 'failed'],
+  ['finished', { kind: 'cancelled' }, 'stopped', 'cancelled'],
+  ['finished', null, 'ended', null],
+  ['canceled', { kind: 'code', code: 255 }, 'cancelled', 'cancelled'],
+  ['timed_out', { kind: 'code', code: 255 }, 'timed out', null],
+  ['running', { kind: 'code', code: 0 }, 'lost', 'lost'],
+  ['running', { kind: 'oom' }, 'lost', 'failed'],
+])('calls a job that is %s, its agent ended with %o: %s, which means %s', (state, result, word, outcome) => {
+  expect(endOf(state, result)).toEqual({ word, outcome });
 });
 
 it('keeps no password: neither of an address nor of what people read', () => {

@@ -4,6 +4,7 @@ import type { ServiceJob } from '../../../store/service-jobs.ts';
 import { shownRepository } from '../../kit/repository.ts';
 import { createRowWriter, type RowWriterParts } from '../../kit/row-writer.ts';
 import { type GivenJob, jobFacts } from './job-facts.ts';
+import type { JobEnd } from './outcome.ts';
 
 export type JobRows = ReturnType<typeof createJobRows>;
 
@@ -18,7 +19,15 @@ export function createJobRows(service: string, parts: RowWriterParts) {
     runs(id: JobId, agent: AgentId, since = clock.wall()): void {
       const before = find(id);
       if (before === null || (before.state === 'done' && before.result !== null)) return;
-      save({ ...before, agent, state: 'running', result: null, startedAt: before.startedAt ?? since, endedAt: null });
+      save({
+        ...before,
+        agent,
+        state: 'running',
+        result: null,
+        outcome: null,
+        startedAt: before.startedAt ?? since,
+        endedAt: null,
+      });
     },
     /** Writes a sentence about a job of this host. */
     note(job: JobId, text: string): void {
@@ -29,12 +38,12 @@ export function createJobRows(service: string, parts: RowWriterParts) {
     reserved(job: GivenJob, pool: string): void {
       save(rowOf(service, job, pool, find(job.id), clock.wall()));
     },
-    /** This host has it no more. `word`: how it ended; null: it went back to its queue. */
-    left(id: JobId, word: string | null): void {
+    /** This host has it no more. `end`: how it ended; null: it went back to its queue. */
+    left(id: JobId, end: JobEnd | null): void {
       const before = find(id);
       if (before === null || before.state === 'done') return;
       const agent = before.startedAt === null ? null : before.agent;
-      save({ ...before, agent, state: 'done', result: word, endedAt: clock.wall() });
+      save({ ...before, agent, state: 'done', result: end?.word ?? null, outcome: end?.outcome ?? null, endedAt: clock.wall() });
     },
     /** Those that are not over, also those of earlier managers. */
     unended(): readonly ServiceJob[] {
@@ -58,7 +67,15 @@ function rowOf(service: string, job: GivenJob, pool: string, before: ServiceJob 
     ...{ id: job.id, service, pool, agent: null },
     title: [pipeline, build === null ? null : `#${build}`, facts.title].filter((part) => part !== null).join(' '),
     ...{ definition: pipeline, build, repository: repository === null ? null : shownRepository(repository) },
-    ...{ branch: facts.branch, reason: facts.source, link: facts.buildUrl, demands: [], state: 'assigned', result: null },
+    ...{
+      branch: facts.branch,
+      reason: facts.source,
+      link: facts.buildUrl,
+      demands: [],
+      state: 'assigned',
+      result: null,
+      outcome: null,
+    },
     ...{ note: before?.note ?? null, queuedAt: before?.queuedAt ?? now, startedAt: before?.startedAt ?? null, endedAt: null },
   };
 }

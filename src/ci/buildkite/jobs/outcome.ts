@@ -2,6 +2,7 @@
 import type { PoolConfig } from '../../../config/config.ts';
 import { formatDuration, formatSize } from '../../../config/units.ts';
 import type { JobResult, StopReason } from '../../../core/slot.ts';
+import type { Outcome } from '../../../verdict/verdict.ts';
 import { stageOf } from '../stacks/stacks.ts';
 
 /** Why a job was lost whose agent did not report its end. `pool`: undefined when config no longer has it. */
@@ -63,22 +64,33 @@ export function whyNotAcquired(result: JobResult): string {
   }
 }
 
+/** How a job ended: in a word for people, and what that means; null: unknown. */
+export interface JobEnd {
+  readonly word: string;
+  readonly outcome: Outcome | null;
+}
+
 /** How a job ended, by its state at the service and by its agent's exit, which reflects the job's. */
-export function wordOf(state: string, result: JobResult | null): string {
-  if (state === 'canceled' || state === 'canceling') return 'cancelled';
-  if (state !== 'finished' && stageOf(state) === 'over') return state.replaceAll('_', ' ');
+export function endOf(state: string, result: JobResult | null): JobEnd {
+  if (state === 'canceled' || state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };
+  if (state !== 'finished' && stageOf(state) === 'over') return { word: state.replaceAll('_', ' '), outcome: null };
   switch (result?.kind) {
     case undefined:
-      return 'ended';
+      return { word: 'ended', outcome: null };
     case 'code':
-      return state !== 'finished' ? 'lost' : result.code === 0 ? 'passed' : `failed (exit ${result.code})`;
+      if (state !== 'finished') return { word: 'lost', outcome: 'lost' };
+      if (result.code === 0) return { word: 'passed', outcome: 'passed' };
+      return { word: `failed (exit ${result.code})`, outcome: 'failed' };
     case 'signal':
-      return `failed (${result.signal})`;
+      return { word: `failed (${result.signal})`, outcome: 'failed' };
     case 'timeout':
     case 'disk':
+      return { word: 'stopped', outcome: 'failed' };
     case 'cancelled':
-      return 'stopped';
+      return { word: 'stopped', outcome: 'cancelled' };
+    case 'oom':
+      return { word: 'lost', outcome: 'failed' };
     default:
-      return 'lost';
+      return { word: 'lost', outcome: 'lost' };
   }
 }

@@ -7,7 +7,7 @@ import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
 import { type ErrorCode, toFailure } from '../../../errors.ts';
 import type { SlotOffer } from '../../ci-service.ts';
 import type { Admission } from '../jobs/admission.ts';
-import { whyNotAcquired, wordOf } from '../jobs/outcome.ts';
+import { endOf, type JobEnd, whyNotAcquired } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import type { Run } from './runs.ts';
 import { stageOf } from './stacks.ts';
@@ -78,10 +78,10 @@ export function createJobReservations(shared: Shared) {
     for (const [one, until] of shunned) if (until <= clock.now()) shunned.delete(one);
     shunned.set(job, clock.now() + ms);
   };
-  /** An agent of ours has it, or it is over. `word`: as in `JobRows.left`; undefined: leaves its row alone. */
-  function forget(job: JobId, word?: string | null): void {
+  /** An agent of ours has it, or it is over. `end`: as in `JobRows.left`; undefined: leaves its row alone. */
+  function forget(job: JobId, end?: JobEnd | null): void {
     held.delete(job);
-    if (word !== undefined) rows.left(job, word);
+    if (end !== undefined) rows.left(job, end);
   }
 
   /** Ends it at the service, now or later. */
@@ -89,7 +89,7 @@ export function createJobReservations(shared: Shared) {
     if (verdict === null) return;
     try {
       await stacks.finish(stack, job, verdict.detail, signal);
-      forget(job, verdict.word);
+      forget(job, { word: verdict.word, outcome: null });
     } catch (error) {
       if (!signal.aborted) log.warn('cannot end a job yet', { job, reason: toFailure(error).message });
     }
@@ -108,7 +108,7 @@ export function createJobReservations(shared: Shared) {
     try {
       const given = await stacks.show(stack, job, signal);
       if (!held.has(job)) return;
-      if (given === null) return forget(job, 'gone');
+      if (given === null) return forget(job, { word: 'gone', outcome: null });
       rows.reserved(given, pool.name);
       const admission = await shared.admit(given, pool).catch((error: unknown) => toFailure(error).message);
       if (!held.has(job)) return;
@@ -138,7 +138,7 @@ export function createJobReservations(shared: Shared) {
     if (one === undefined || (one.agent !== null && (stage === 'running' || stage === 'ending'))) return;
     log.info('reservation lost', { job, state });
     shun(job, shunLost);
-    forget(job, stage === 'over' || stage === 'ending' ? wordOf(state, null) : null);
+    forget(job, stage === 'over' || stage === 'ending' ? endOf(state, null) : null);
     if (one.agent !== null && isTaken(job, one.slot)) emit({ kind: 'cancel', job, agent: one.agent, grace: null });
   }
 
@@ -260,7 +260,7 @@ export function createJobReservations(shared: Shared) {
         wait(job, one.failures + 1);
       } else {
         await end(job, { detail: `onejob could not run this job: ${why}.`, word: 'failed' });
-        rows.left(job, 'failed');
+        rows.left(job, { word: 'failed', outcome: null });
       }
     },
     forget,

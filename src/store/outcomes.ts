@@ -1,0 +1,230 @@
+/**
+ * How jobs of all CI services ended: a row per job, as long as its job is kept, and sums by hour, which outlive the rows and answer
+ * questions about months at once, however many jobs there were.
+ */
+import { z } from 'zod';
+import type { AgentId, DeviceId, JobId } from '../core/slot.ts';
+import { exit, jobResult } from '../job.ts';
+import { isFailure, type Verdict, verdictKinds } from '../verdict/verdict.ts';
+import { query, type Reader } from './db.ts';
+
+const reported = z.object({
+  kind: z.literal('reported'),
+  word: z.string(),
+  outcome: z.enum(['passed', 'failed', 'cancelled', 'lost']).nullable(),
+  note: z.string().nullable(),
+});
+
+/** What the verdict is made of (`verdict/verdict.ts`), so that a later proof can change it. */
+const ending = z.object({
+  result: z.discriminatedUnion('kind', [...jobResult.options, reported]).nullable(),
+  exit: exit.nullable(),
+  memoryLimited: z.boolean(),
+  ownRecipe: z.boolean(),
+});
+
+const body = z.object({ why: z.string(), evidence: z.array(z.string()), ending });
+const json = <T extends z.ZodType>(type: T) => z.string().transform((text) => type.parse(JSON.parse(text)));
+
+const row = z
+  .object({
+    seq: z.int(),
+    job: z.string(),
+    service: z.string(),
+    pool: z.string(),
+    agent: z.string().nullable(),
+    image: z.string().nullable(),
+    devices: json(z.array(z.string())),
+    kind: z.enum(verdictKinds),
+    body: json(body),
+    /** ms; null if unknown. */
+    wait: z.int().nullable(),
+    run: z.int().nullable(),
+    /** Wall clock, ms since the epoch. */
+    endedAt: z.int(),
+  })
+  .transform(({ body: { why, evidence, ending: end }, kind, ...rest }) => ({
+    ...rest,
+    verdict: { kind, why, evidence },
+    ending: end,
+  }));
+type Row = z.output<typeof row>;
+export type StoredOutcome = Readonly<Omit<Row, 'verdict'>> & { readonly verdict: Verdict };
+
+/** Which outcomes: null and false ask for nothing. Times are wall clock, ms since the epoch. */
+export interface OutcomeFilter {
+  readonly pool: string | null;
+  readonly service: string | null;
+  readonly kind: StoredOutcome['verdict']['kind'] | null;
+  /** Only those that neither passed nor were cancelled. */
+  readonly failed: boolean;
+  readonly device: DeviceId | null;
+  readonly since: number | null;
+  readonly until: number | null;
+  /** Only older ones than this place: `endedAt` and `seq` of one. */
+  readonly before: { readonly endedAt: number; readonly seq: number } | null;
+  readonly limit: number;
+}
+
+export const historyAxes = ['pool', 'service', 'image', 'device', 'hour', 'day'] as const;
+export type HistoryAxis = (typeof historyAxes)[number];
+
+const sums = z.object({
+  value: z.string(),
+  kind: z.enum(verdictKinds),
+  jobs: z.int(),
+  waits: z.int(),
+  wait: z.int(),
+  runs: z.int(),
+  run: z.int(),
+  longest: z.int(),
+});
+export type OutcomeSums = Readonly<z.output<typeof sums>>;
+
+const hourMs = 3_600_000;
+/** How long sums by hour are kept, ms: a year and a month, so that a month can be compared with that of last year. */
+const keepSums = 396 * 86_400_000;
+
+export type OutcomeTable = ReturnType<typeof outcomeTable>;
+
+export function outcomeTable(db: Reader) {
+  const columns = 'seq, job, service, pool, agent, image, devices, kind, body, wait, run, ended_at AS endedAt';
+  const insert = db.prepare(
+    `INSERT INTO outcomes (job, service, pool, agent, image, devices, kind, failed, body, wait, run, ended_at)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+  );
+  const update = db.prepare(
+    `UPDATE outcomes SET service = ?, pool = ?, agent = ?, image = ?, devices = ?, kind = ?, failed = ?, body = ?, wait = ?, run = ?, ended_at = ?
+     WHERE seq = ?`,
+  );
+  const get = query(db, row, `SELECT ${columns} FROM outcomes WHERE job = ?`);
+  const ofAgent = query(db, row, `SELECT ${columns} FROM outcomes WHERE agent = ?`);
+  const mark = db.prepare('INSERT OR IGNORE INTO outcome_devices (device, ended_at, seq) VALUES (?, ?, ?)');
+  const unmark = db.prepare('DELETE FROM outcome_devices WHERE seq = ?');
+  const sum = db.prepare(
+    `INSERT INTO outcome_hours (hour, axis, value, pool, kind, jobs, waits, wait, runs, run, longest)
+     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+     ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, waits = waits + excluded.waits, wait = wait + excluded.wait,
+       runs = runs + excluded.runs, run = run + excluded.run, longest = max(longest, excluded.longest)`,
+  );
+  const over = db.prepare('SELECT seq FROM outcomes WHERE ended_at < ? ORDER BY ended_at LIMIT ?');
+  const remove = db.prepare('DELETE FROM outcomes WHERE seq = ?');
+  const removeSums = db.prepare('DELETE FROM outcome_hours WHERE hour < ?');
+  const read = new Map<string, ReturnType<typeof query<StoredOutcome>>>();
+
+  /** `sign`: -1 takes it out again. */
+  function count(
+    { service, pool, image, devices, verdict: { kind }, wait, run, endedAt }: Omit<StoredOutcome, 'seq'>,
+    sign: 1 | -1,
+  ): void {
+    const hour = endedAt - (endedAt % hourMs);
+    const values = [
+      ...[sign, wait === null ? 0 : sign, sign * (wait ?? 0), run === null ? 0 : sign, sign * (run ?? 0)],
+      sign === 1 ? (run ?? 0) : 0,
+    ];
+    const of = (axis: string, value: string) => sum.run(hour, axis, value, pool, kind, ...values);
+    of('pool', pool);
+    of('service', service);
+    if (image !== null) of('image', image);
+    for (const device of devices) of('device', device);
+  }
+
+  return {
+    /** Records the end of a job, or what is known of it now. */
+    save(outcome: Omit<StoredOutcome, 'seq'>): void {
+      const { job, service, pool, agent, image, devices, verdict, ending: end, wait, run, endedAt } = outcome;
+      const { kind, why, evidence } = verdict;
+      const rest = JSON.stringify({ why, evidence, ending: end });
+      const values = [
+        service,
+        pool,
+        agent,
+        image,
+        JSON.stringify(devices),
+        kind,
+        isFailure(kind) ? 1 : 0,
+        rest,
+        wait,
+        run,
+        endedAt,
+      ] as const;
+      const before = get.get(job);
+      if (before === null) insert.run(job, ...values);
+      else {
+        count(before, -1);
+        update.run(...values, before.seq);
+        unmark.run(before.seq);
+      }
+      count(outcome, 1);
+      const seq = before?.seq ?? get.get(job)?.seq ?? 0;
+      for (const device of devices) mark.run(device, endedAt, seq);
+    },
+    get: (job: JobId): StoredOutcome | null => get.get(job),
+    /** Of the jobs that an agent had. */
+    ofAgent: (agent: AgentId): StoredOutcome[] => ofAgent.all(agent),
+    /** Newest first. */
+    list(filter: OutcomeFilter): StoredOutcome[] {
+      const { sql, values } = listQuery(columns, filter);
+      const found = read.get(sql) ?? query(db, row, sql);
+      read.set(sql, found);
+      return found.all(...values);
+    },
+    /** Sums by value of an axis and by kind, from the hour of `since` to `until`; null: as far as they are kept. */
+    sums({
+      axis,
+      pool,
+      since,
+      until,
+    }: {
+      axis: HistoryAxis;
+      pool: string | null;
+      since: number | null;
+      until: number | null;
+    }): OutcomeSums[] {
+      const by = axis === 'hour' || axis === 'day' ? 'pool' : axis;
+      const slot = axis === 'day' ? 'hour - hour % 86400000' : 'hour';
+      const value = axis === 'hour' || axis === 'day' ? `CAST(${slot} AS TEXT)` : 'value';
+      const sql = `SELECT ${value} AS value, kind, sum(jobs) AS jobs, sum(waits) AS waits, sum(wait) AS wait, sum(runs) AS runs,
+        sum(run) AS run, max(longest) AS longest FROM outcome_hours
+        WHERE axis = ?1 AND hour >= ?2 AND hour < ?3 AND (?4 IS NULL OR pool = ?4) GROUP BY 1, 2 HAVING sum(jobs) > 0 ORDER BY 1, 2`;
+      const from = since === null ? 0 : since - (since % hourMs);
+      return query(db, sums, sql).all(by, from, until ?? Number.MAX_SAFE_INTEGER, pool);
+    },
+    /** Deletes at most `limit` rows of jobs that ended before `time`, and sums that are too old at `now`. Returns how many rows. */
+    prune(time: number, limit: number, now: number): number {
+      const found = over.all(time, limit);
+      for (const { seq } of found) {
+        unmark.run(Number(seq));
+        remove.run(Number(seq));
+      }
+      removeSums.run(now - keepSums);
+      return found.length;
+    },
+  };
+}
+
+/** Only conditions that are asked for, so that SQLite chooses the index that fits them. */
+function listQuery(columns: string, filter: OutcomeFilter): { readonly sql: string; readonly values: (string | number)[] } {
+  const { pool, service, kind, failed, device, since, until, before, limit } = filter;
+  const where: string[] = [];
+  const values: (string | number)[] = [];
+  const and = (text: string, ...given: (string | number)[]): void => {
+    where.push(text);
+    values.push(...given);
+  };
+  // Of the device's own index: a card may have had few of a million jobs.
+  const [at, seq] = device === null ? ['outcomes.ended_at', 'outcomes.seq'] : ['d.ended_at', 'd.seq'];
+  if (device !== null) and('d.device = ?', device);
+  if (pool !== null) and('pool = ?', pool);
+  if (service !== null) and('service = ?', service);
+  if (kind !== null) and('kind = ?', kind);
+  if (failed) and('failed = 1');
+  if (since !== null) and(`${at} >= ?`, since);
+  if (until !== null) and(`${at} < ?`, until);
+  if (before !== null) and(`(${at}, ${seq}) < (?, ?)`, before.endedAt, before.seq);
+  const from = device === null ? 'outcomes' : 'outcome_devices d JOIN outcomes ON outcomes.seq = d.seq';
+  const selected = columns.replace(/\bseq\b/, 'outcomes.seq').replace(/\bended_at\b/, 'outcomes.ended_at');
+  const condition = where.length === 0 ? '' : `WHERE ${where.join(' AND ')}`;
+  values.push(limit);
+  return { sql: `SELECT ${selected} FROM ${from} ${condition} ORDER BY ${at} DESC, ${seq} DESC LIMIT ?`, values };
+}

@@ -1,0 +1,46 @@
+/** What the proofs after an agent say about whose fault the end of its job was. Pure. */
+import { z } from 'zod';
+import { gradeXid } from '../gpu/proof-checks.ts';
+import type { Proof } from '../store/devices.ts';
+import type { DeviceEvidence } from './verdict.ts';
+
+/** Checks that fail for hardware and driver only. A job can cause the others, such as memory that is still in use. */
+const hardwareChecks: ReadonlySet<string> = new Set(['listed', 'health', 'eccErrors', 'kernelLog', 'recoveryAction']);
+
+/** The part of `gpu/proof.ts`' evidence that counts here. Evidence of other versions says nothing. */
+const evidence = z.object({
+  checks: z.array(z.object({ check: z.string(), result: z.string() })).default([]),
+  kernel: z.array(z.string()).default([]),
+  message: z.string().nullable().default(null),
+});
+
+/**
+ * Xid 94, a contained memory error, leaves the device usable but ends the program that touched the memory (NVIDIA's Xid catalogue),
+ * so the catalogue's grade for the next use is not the one for the job.
+ */
+const endsJob = 94;
+
+export function deviceEvidence(proofs: readonly Pick<Proof, 'device' | 'evidence'>[]): DeviceEvidence {
+  const faults = new Set<string>();
+  const doubts = new Set<string>();
+  const errors = new Set<string>();
+  for (const { device, evidence: found } of proofs) {
+    const read = evidence.safeParse(found);
+    if (!read.success) continue;
+    const { checks, kernel, message } = read.data;
+    for (const line of kernel) {
+      const xid = /\bXid \([^)]*\): (\d+)/.exec(line)?.[1];
+      if (xid === undefined) continue;
+      const { grade, meaning } = gradeXid(Number(xid));
+      const text = `Xid ${xid}, ${meaning}, on ${device}`;
+      if (Number(xid) === endsJob || grade === 'reset' || grade === 'restart' || grade === 'hardware') faults.add(text);
+      else if (grade !== 'info') (grade === 'unknown' ? doubts : errors).add(text);
+    }
+    const failed = checks.filter(({ check, result }) => result === 'failed' && hardwareChecks.has(check));
+    // The kernel log's lines have said it already.
+    const isTold = failed.every(({ check }) => check === 'kernelLog') && kernel.some((line) => line.includes('Xid'));
+    if (failed.length > 0 && !isTold)
+      faults.add(message?.replace(/\.$/, '') ?? `${failed.map(({ check }) => check).join(', ')} of ${device}`);
+  }
+  return { faults: [...faults], doubts: [...doubts], errors: [...errors] };
+}

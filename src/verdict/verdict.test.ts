@@ -1,0 +1,137 @@
+import { expect, it } from 'vitest';
+import type { Exit, JobResult } from '../core/slot.ts';
+import { deviceEvidence } from './evidence.ts';
+import { type DeviceEvidence, type Ending, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
+
+const healthy: DeviceEvidence = { faults: [], doubts: [], errors: [] };
+const fault: DeviceEvidence = { ...healthy, faults: ['Xid 79, GPU has fallen off the bus, on GPU-1'] };
+const doubt: DeviceEvidence = { ...healthy, doubts: ['Xid 999, not known to onejob, on GPU-1'] };
+const page: DeviceEvidence = { ...healthy, errors: ['Xid 31, GPU memory page fault, on GPU-1'] };
+
+const code = (number: number): JobResult => ({ kind: 'code', code: number });
+const failed = (errorCode: string, retry: boolean): JobResult => ({
+  kind: 'unstartable',
+  failure: { code: errorCode, message: 'it failed', retry },
+});
+
+function own(result: JobResult | null, more: Partial<Ending> = {}): Ending {
+  return { result, exit: null, memoryLimited: true, ownRecipe: false, ...more };
+}
+
+function reported(outcome: Outcome | null, exit: Exit | null = null, more: Partial<Ending> = {}): Ending {
+  return { result: { kind: 'reported', word: 'word', outcome, note: null }, exit, memoryLimited: true, ownRecipe: false, ...more };
+}
+
+it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
+  ['exit 0', own(code(0)), healthy, 'passed', 'exit code 0'],
+  ['exit 0 on a card that failed', own(code(0)), fault, 'passed', 'exit code 0'],
+  ['exit 1', own(code(1)), healthy, 'code', 'exit code 1'],
+  ['exit 1 and Xid 79', own(code(1)), fault, 'infrastructure', 'Xid 79, GPU has fallen off the bus, on GPU-1'],
+  ['exit 1 and Xid 31', own(code(1)), page, 'code', 'Xid 31, GPU memory page fault, on GPU-1'],
+  ['exit 1 and an unknown Xid', own(code(1)), doubt, 'unknown', 'Xid 999, not known to onejob, on GPU-1'],
+  ['exit 127', own(code(127)), healthy, 'code', 'exit code 127'],
+  ['exit 137 without an OOM kill', own(code(137)), healthy, 'unknown', 'exit code 137'],
+  ['exit 139', own(code(139)), healthy, 'code', 'exit code 139'],
+  ['SIGSEGV', own({ kind: 'signal', signal: 'SIGSEGV' }), healthy, 'code', 'signal SIGSEGV'],
+  ['SIGKILL', own({ kind: 'signal', signal: 'SIGKILL' }), healthy, 'unknown', 'signal SIGKILL'],
+  ['SIGTERM', own({ kind: 'signal', signal: 'SIGTERM' }), healthy, 'unknown', 'signal SIGTERM'],
+  ['an OOM kill by its limit', own({ kind: 'oom' }), healthy, 'code', 'OOM kill'],
+  ['an OOM kill without a limit', own({ kind: 'oom' }, { memoryLimited: false }), healthy, 'unknown', 'OOM kill'],
+  ['a lost agent', own({ kind: 'lost', reason: 'the host was restarted' }), healthy, 'infrastructure', 'agent lost'],
+  ['a time limit', own({ kind: 'timeout' }), healthy, 'code', 'time limit'],
+  ['a time limit on a card that failed', own({ kind: 'timeout' }), fault, 'infrastructure', 'time limit'],
+  ['a disk limit', own({ kind: 'disk' }), healthy, 'code', 'disk limit'],
+  ['a cancelled job', own({ kind: 'cancelled' }), fault, 'cancelled', ''],
+  ['an image that cannot be pulled', own(failed('E_IMAGE_PULL', true)), healthy, 'infrastructure', 'E_IMAGE_PULL: it failed'],
+  [
+    'its own image, which does not exist',
+    own(failed('E_IMAGE_MISSING', false), { ownRecipe: true }),
+    healthy,
+    'code',
+    'E_IMAGE_MISSING: it failed',
+  ],
+  [
+    "a registry that is away, with the job's own image",
+    own(failed('E_IMAGE_PULL', true), { ownRecipe: true }),
+    healthy,
+    'infrastructure',
+    'E_IMAGE_PULL: it failed',
+  ],
+  ['an invalid request', own(failed('E_JOB_REQUEST', false)), healthy, 'code', 'E_JOB_REQUEST: it failed'],
+  ['a workspace that is gone', own(failed('E_WORKSPACE_UNKNOWN', false)), healthy, 'unknown', 'E_WORKSPACE_UNKNOWN: it failed'],
+  ['an end that nobody reported', own(null), healthy, 'unknown', ''],
+  [
+    'an end that nobody reported, on a card that failed',
+    own(null),
+    fault,
+    'infrastructure',
+    'Xid 79, GPU has fallen off the bus, on GPU-1',
+  ],
+  ['a service that says passed', reported('passed'), healthy, 'passed', 'result word'],
+  ['a service that says cancelled', reported('cancelled'), healthy, 'cancelled', 'result word'],
+  ['a service that says failed', reported('failed'), healthy, 'code', 'result word'],
+  [
+    "a service that says failed, and the agent ended with its job's code",
+    reported('failed', { kind: 'code', code: 1 }),
+    healthy,
+    'code',
+    'result word',
+  ],
+  ['a service that says failed, on a card that failed', reported('failed'), fault, 'infrastructure', 'result word'],
+  [
+    'a service that says failed, and a sandbox that was killed',
+    reported('failed', { kind: 'signal', signal: 'SIGKILL' }),
+    healthy,
+    'unknown',
+    'signal SIGKILL',
+  ],
+  ['a service that says failed, and a sandbox out of memory', reported('failed', { kind: 'oom' }), healthy, 'code', 'OOM kill'],
+  [
+    'a service that says failed, and a sandbox that was lost',
+    reported('failed', { kind: 'lost', reason: 'gone' }),
+    healthy,
+    'infrastructure',
+    'agent lost',
+  ],
+  ['a service that has lost the agent', reported('lost'), healthy, 'infrastructure', 'result word'],
+  [
+    'a service that has lost the agent, whose sandbox ran out of memory',
+    reported('lost', { kind: 'oom' }),
+    healthy,
+    'code',
+    'OOM kill',
+  ],
+  ['the same without a memory limit', reported('lost', { kind: 'oom' }, { memoryLimited: false }), healthy, 'unknown', 'OOM kill'],
+  ['a word that onejob does not know', reported(null), healthy, 'unknown', 'result word'],
+])('judges %s', (_, ending, devices, kind, evidence) => {
+  const verdict = judgeEnding(ending, devices);
+  expect(verdict.kind).toBe(kind);
+  if (evidence !== '') expect(verdict.evidence).toContain(evidence);
+  expect(verdict.why).toMatch(/^[a-z].*[^.]$/);
+});
+
+/** A proof as `gpu/proof.ts` writes it. */
+function proof(failedChecks: string[], kernel: string[], message: string | null = null) {
+  const checks = failedChecks.map((check) => ({ check, result: 'failed', saw: null, before: null }));
+  return { device: 'GPU-1', evidence: { checks, kernel, message, holders: [] } };
+}
+
+const xid = (number: number) => `NVRM: Xid (PCI:0000:9b:00): ${number}, pid=7, name=python`;
+
+it.each<[string, Parameters<typeof deviceEvidence>[0][number], Partial<DeviceEvidence>]>([
+  ['nothing', proof([], []), {}],
+  ['Xid 79', proof(['kernelLog'], [xid(79)], 'x'), { faults: ['Xid 79, GPU has fallen off the bus, on GPU-1'] }],
+  [
+    'Xid 94, which ends the job that touched the memory',
+    proof([], [xid(94)]),
+    { faults: ['Xid 94, contained memory error, on GPU-1'] },
+  ],
+  ['Xid 31', proof([], [xid(31)]), { errors: ['Xid 31, GPU memory page fault, on GPU-1'] }],
+  ['an unknown Xid', proof(['kernelLog'], [xid(999)], 'x'), { doubts: ['Xid 999, not known to onejob, on GPU-1'] }],
+  ['a card that is gone', proof(['listed'], [], 'GPU-1 is no longer listed.'), { faults: ['GPU-1 is no longer listed'] }],
+  ['memory that the job left', proof(['memory'], [], 'GPU-1 has memory in use.'), {}],
+  ['a compute mode that the job changed', proof(['computeMode', 'settings', 'mig'], [], 'x'), {}],
+  ['evidence of another version', { device: 'GPU-1', evidence: 'old' }, {}],
+])('finds %s in a proof', (_, one, found) => {
+  expect(deviceEvidence([one])).toEqual({ ...healthy, ...found });
+});
