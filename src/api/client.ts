@@ -11,6 +11,7 @@ import type { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
+import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
@@ -126,6 +127,12 @@ export function createClient(options: ClientOptions) {
     /** Throws what `submit` would, except for the workspace, which need not be sent yet. */
     check: (request: z.input<typeof jobRequest>) => tell(post('/v1/jobs/check', request)),
     jobs: (filter: Parameters<Manager['jobs']>[0]) => ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf(filter)}`)),
+    /** Jobs that have ended, the newest last. */
+    endedJobs: (filter: Partial<EndedFilter>) => {
+      const { kind: verdict, since = 0, ...rest } = filter;
+      return ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf({ all: true, verdict, since, ...rest })}`));
+    },
+    history: (query: HistoryQuery) => ask((schemas) => schemas.historyView.array(), get(`/v1/history?${queryOf(query)}`)),
     job: (id: string) => ask((schemas) => schemas.jobView, get(jobPath(id))),
     /** Waits for the end of the job, however long it takes. */
     settled: (id: string, signal?: AbortSignal) =>

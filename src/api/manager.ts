@@ -2,6 +2,7 @@
 import type { Readable } from 'node:stream';
 import type { JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
+import type { EndedFilter, EndedJobs, HistoryQuery } from '../verdict/history.ts';
 import type * as Schemas from './schema.ts';
 
 export type LogSource =
@@ -29,6 +30,10 @@ export interface Manager {
   verify(request: JobRequest): void;
   /** Newest last. `all`: also jobs that are done, by default the newest 1,000. */
   jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): Schemas.JobView[];
+  /** Those that have ended and that an agent of this host had, by page. @throws OnejobError E_API_REQUEST for an invalid key */
+  endedJobs(filter: EndedFilter): EndedJobs;
+  /** How many jobs ended how, by pool, device and so on. It outlives the jobs. */
+  history(query: HistoryQuery): Schemas.HistoryView[];
   /** While it waits, with the number of jobs `ahead` of it. */
   job(id: string): Schemas.JobView | null;
   /** Resolves with the job once it is `done`; also when it already is. */

@@ -7,6 +7,7 @@ import { limited } from '../http/limited.ts';
 import { jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
+import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import type { ConfigService, ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
@@ -108,11 +109,31 @@ function controlRoutes(manager: Manager): Routes {
   };
 }
 
+const flag = z
+  .enum(['true', '1', 'false', '0'])
+  .default('false')
+  .transform((text) => text === 'true' || text === '1');
+
 const byId = z.object({ id: z.string() });
 const listQuery = z.strictObject({
   all: z.enum(['true', 'false']).default('false'),
   pool: z.string().nullable().default(null),
   limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
+  // Each of these asks for jobs that have ended.
+  service: z.string().optional(),
+  since: z.coerce.number().int().optional(),
+  until: z.coerce.number().int().optional(),
+  failed: flag.optional(),
+  verdict: z.enum(verdictKinds).optional(),
+  device: z.string().optional(),
+  before: z.string().optional(),
+});
+
+const historyQuery = z.strictObject({
+  by: z.enum(historyAxes).default('pool'),
+  pool: z.string().nullable().default(null),
+  since: z.coerce.number().int().nullable().default(null),
+  until: z.coerce.number().int().nullable().default(null),
 });
 
 /** A long list takes megabytes of memory until it is read: so many lists at a time, each for so many ms. */
@@ -139,7 +160,7 @@ function jobRoutes(manager: Manager): Routes {
     'POST /v1/jobs/check': ({ body }) => manager.verify(checked(jobRequest, body, 'job')),
 
     'GET /v1/jobs'({ query, response, signal }) {
-      const { all, pool, limit } = checked(listQuery, query, 'query');
+      const { all, pool, limit, ...ended } = checked(listQuery, query, 'query');
       if (unread >= listsAtOnce) throw busy();
       if (!signal.aborted) {
         unread += 1;
@@ -149,8 +170,23 @@ function jobRoutes(manager: Manager): Routes {
           clearTimeout(late);
         });
       }
-      return manager.jobs({ all: all === 'true', pool, limit });
+      if (Object.keys(ended).length === 0) return manager.jobs({ all: all === 'true', pool, limit });
+      const {
+        service = null,
+        since = null,
+        until = null,
+        failed = false,
+        verdict: kind = null,
+        device = null,
+        before = null,
+      } = ended;
+      const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? schemas.jobsListed };
+      const { jobs, next } = manager.endedJobs(filter);
+      if (next !== null) response.setHeader('onejob-next', next);
+      return jobs;
     },
+
+    'GET /v1/history': ({ query }) => manager.history(checked(historyQuery, query, 'query')),
 
     'POST /v1/jobs/prune': ({ body }) => manager.pruneJobs(checked(schemas.pruneRequest, body, 'body')),
     'GET /v1/jobs/:id': ({ params }) => knownJob(params),
@@ -194,10 +230,6 @@ export function boundedWorkspace(limit: number): Transform {
   return limited(limit, () => new OnejobError('E_WORKSPACE_TOO_LARGE', message, { hint }));
 }
 
-const flag = z
-  .enum(['true', '1', 'false', '0'])
-  .default('false')
-  .transform((text) => text === 'true' || text === '1');
 const logQuery = z
   .strictObject({
     job: z.string().optional(),

@@ -70,6 +70,23 @@ export const jobView = z.object({
 });
 export type JobView = z.infer<typeof jobView>;
 
+/** Ended jobs with one value of what was asked for: a pool, a device, the start of an hour and so on. */
+export const historyView = z.object({
+  value: z.string(),
+  jobs: z.int(),
+  passed: z.int(),
+  cancelled: z.int(),
+  code: z.int(),
+  infrastructure: z.int(),
+  unknown: z.int(),
+  /** Means, ms; null if no times are known. */
+  waitMs: z.int().nullable(),
+  runMs: z.int().nullable(),
+  /** The longest run, ms. */
+  longestMs: z.int(),
+});
+export type HistoryView = z.infer<typeof historyView>;
+
 export const slotView = z.object({
   key: z.string(),
   name: z.string(),

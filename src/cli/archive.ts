@@ -13,10 +13,13 @@ import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
 import type { StoredJob } from '../store/jobs.ts';
 import { openToRead } from '../store/open-to-read.ts';
+import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { waitingWords } from './connect.ts';
 
 /** What a daemon and an archive can both answer. */
-export type JobReader = Pick<Client, 'jobs' | 'job' | 'logs'> & { status(): Promise<Pick<StatusView, 'pools'>> };
+export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 'logs'> & {
+  status(): Promise<Pick<StatusView, 'pools'>>;
+};
 
 export type Archive = ReturnType<typeof openArchive>;
 
@@ -59,6 +62,12 @@ export function openArchive(stateDir: string) {
       const jobs = newestLast([...own.map(view), ...elsewhere.jobs(all ? (limit ?? jobsListed) : null)]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
+    async endedJobs({ limit = jobsListed, failed = false, ...given }) {
+      const none = { pool: null, service: null, kind: null, device: null, since: null, until: null, before: null };
+      const jobOf = (id: string) => ownJob(id) ?? elsewhere.job(id);
+      return endedJobs(store.outcomes, jobOf, { ...none, ...given, failed, limit }).jobs;
+    },
+    history: async (query) => jobHistory(store.outcomes, query),
     async job(id) {
       const job = ownJob(id) ?? elsewhere.job(id);
       if (job !== null) return job;

@@ -44,3 +44,13 @@ describe('the end of a job', () => {
     expect(resultWord(ended(1))).toBe('exit 1');
   });
 });
+
+test('says when the infrastructure is to blame for an exit code', () => {
+  const why = 'a device of the job failed: Xid 79, GPU has fallen off the bus, on GPU-1';
+  const job = { id: 'a1', result: { kind: 'code', code: 1 }, verdict: { kind: 'infrastructure', why, evidence: [] } };
+  expect(verdict(job as unknown as JobView, null)).toEqual({
+    code: 1,
+    line: `job a1 failed, but the infrastructure is to blame, not the job: ${why}`,
+  });
+  expect(verdict({ ...job, verdict: { ...job.verdict, kind: 'code' } } as unknown as JobView, null).line).toBe(null);
+});

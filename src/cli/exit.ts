@@ -30,6 +30,15 @@ export function wrongUsage(message: string, hint?: string): OnejobError {
 
 /** `line`: why, if the code alone does not say; else null. `limit`: ms, as given with the job; null: the limit of its pool. */
 export function verdict(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
+  const { code, line } = endOf(job, limit);
+  // What was lost or could not start says so itself.
+  const isTold = job.result?.kind === 'lost' || job.result?.kind === 'unstartable';
+  if (job.verdict?.kind !== 'infrastructure' || isTold) return { code, line };
+  const blame = `the infrastructure is to blame, not the job: ${job.verdict.why}`;
+  return { code, line: line === null ? `job ${job.id} failed, but ${blame}` : `${line}; ${blame}` };
+}
+
+function endOf(job: JobView, limit: number | null): { readonly code: number; readonly line: string | null } {
   const { result, id } = job;
   switch (result?.kind) {
     case 'code': {

@@ -4,12 +4,15 @@ import type { LogSource } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
+import type { EndedFilter } from '../verdict/history.ts';
+import { isFailure, type VerdictKind } from '../verdict/verdict.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict, wrongUsage } from './exit.ts';
 import { agentLogPrinter, foreignPrinter, type JobPrinter, jobPrinter, Lasting, plainPrinter } from './follow.ts';
 import type { Session } from './session.ts';
 import { type Colors, cut, formatAge, plural, printable, titledTable, wrap } from './text.ts';
+import { timeAgo } from './time-ago.ts';
 
 export interface ListFlags {
   readonly all?: boolean;
@@ -18,6 +21,13 @@ export interface ListFlags {
   readonly user?: string;
   readonly state?: string;
   readonly wide?: boolean;
+  // Each of these asks for jobs that have ended.
+  readonly since?: string;
+  readonly until?: string;
+  readonly failed?: boolean;
+  readonly verdict?: VerdictKind;
+  readonly service?: string;
+  readonly device?: string;
 }
 
 /** How many jobs `jobs --all` shows without `--limit`. */
@@ -31,13 +41,16 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
   const { output } = session;
   if (only !== null) return listOnly(session, only);
-  const all = flags.all === true || (state !== null && !statesBefore.has(state));
+  const ended = endedFilter(flags, Date.now());
+  const all = flags.all === true || ended !== null || (state !== null && !statesBefore.has(state));
   const most = limit ?? (all ? shownAtMost : null);
   // One more than is shown tells whether there are more; to filter by user or state, all jobs are read.
   const isFiltered = user !== null || state !== null;
   const atMost = isFiltered ? (all ? 999_999 : undefined) : most === null ? undefined : most + 1;
   const [unsorted, places] = await withReader(session, async (reader) => [
-    await reader.jobs({ all, pool, limit: atMost }),
+    await (ended === null
+      ? reader.jobs({ all, pool, limit: atMost })
+      : reader.endedJobs({ ...ended, pool, limit: atMost ?? 999_999 })),
     wide ? placesIn(await reader.status()) : null,
   ]);
   const found = unsorted.filter(
@@ -55,6 +68,22 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   );
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
+}
+
+/** null if no option asks for jobs that have ended. @throws OnejobError E_USAGE for an invalid time */
+function endedFilter(
+  { since, until, failed, verdict: kind, service, device }: ListFlags,
+  now: number,
+): Partial<EndedFilter> | null {
+  const filter = {
+    ...(since !== undefined && { since: timeAgo('--since', since, now) }),
+    ...(until !== undefined && { until: timeAgo('--until', until, now) }),
+    ...(failed === true && { failed }),
+    ...(kind !== undefined && { kind }),
+    ...(service !== undefined && { service }),
+    ...(device !== undefined && { device }),
+  };
+  return Object.keys(filter).length === 0 ? null : filter;
 }
 
 /** States of a job before it ends. */
@@ -94,12 +123,16 @@ async function listOnly(session: Session, only: string): Promise<number> {
       hint: `See "onejob jobs --all"; a short id needs at least ${leastOfId} letters.`,
     });
   }
-  await output.result(jobs, () => jobTable(jobs, output.colors, output.width, Date.now()));
+  await output.result(jobs, () => {
+    const [job] = jobs;
+    const why = job === undefined || jobs.length > 1 ? [] : verdictLines(job);
+    return [...jobTable(jobs, output.colors, output.width, Date.now()), ...(why.length === 0 ? [] : ['', ...why])];
+  });
   return exitCodes.ok;
 }
 
 /** Asks the daemon, or reads the store if none runs: looking at jobs starts nothing. */
-async function withReader<T>(session: Session, work: (reader: JobReader) => Promise<T>): Promise<T> {
+export async function withReader<T>(session: Session, work: (reader: JobReader) => Promise<T>): Promise<T> {
   return withDaemon(session, work, async () => {
     using archive = await archiveOf(session);
     const result = await work(archive.reader);
@@ -125,6 +158,7 @@ export function jobTable(
   const nameOf = shortNames(jobs, width);
   const hasBranches = jobs.some(({ about }) => (about?.branch ?? null) !== null);
   const hasUsers = jobs.some(({ user }) => user != null);
+  const hasFailed = jobs.some(({ verdict }) => verdict != null && isFailure(verdict.kind));
   const haveEnded = jobs.some(({ startedAt, endedAt }) => startedAt !== null && endedAt !== null);
   const rows = jobs.map((job) => {
     const state = job.state === 'done' ? printable(resultWord(job)) : job.state;
@@ -142,6 +176,7 @@ export function jobTable(
       POOL: job.pool || '-',
       ...(hasUsers && { USER: printable(job.user ?? '-') }),
       STATE: paint(state),
+      ...(hasFailed && { VERDICT: job.verdict == null || !isFailure(job.verdict.kind) ? '-' : verdictWords[job.verdict.kind] }),
       SINCE: since === null ? '' : formatAge(now - since),
       ...(haveEnded && { TOOK: took }),
       ...(places !== null && { SLOT: place?.slot ?? '-', DEVICES: place?.devices.join(',') || '-' }),
@@ -158,6 +193,17 @@ export function jobTable(
     return [first, ...more.map((line) => `  ${line}`)].map(colors.yellow);
   });
   return reasons.length === 0 ? lines : [...lines, '', ...reasons];
+}
+
+/** A verdict as people read it. */
+const verdictWords: Readonly<Record<VerdictKind, string>> = {
+  ...{ passed: 'passed', cancelled: 'cancelled', code: 'your code', infrastructure: 'infrastructure', unknown: 'unknown' },
+};
+
+/** Whose fault the end of a job was, with the evidence; empty if it passed. */
+function verdictLines({ verdict }: JobView): string[] {
+  if (verdict == null || !isFailure(verdict.kind)) return [];
+  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...verdict.evidence.map((line) => `  ${line}`)].map(printable);
 }
 
 /** Columns of a branch at a terminal. */

@@ -8,6 +8,7 @@ import { howToApply } from '../config/changed.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { Store } from '../store/store.ts';
+import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
@@ -135,6 +136,8 @@ export function createManager(parts: ManagerParts): Manager {
       const jobs = newestLast([...own, ...elsewhere]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
+    endedJobs: (filter) => endedJobs(store.outcomes, (id) => queue.job(id) ?? serviceJobs.job(id), filter),
+    history: (query) => jobHistory(store.outcomes, query),
     job: (id) => queue.job(id) ?? serviceJobs.job(id),
     settled: (id, signal) => (queue.job(id) === null ? serviceJobs : queue).settled(id, signal),
     cancel(id) {

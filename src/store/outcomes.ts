@@ -5,7 +5,7 @@
 import { z } from 'zod';
 import type { AgentId, DeviceId, JobId } from '../core/slot.ts';
 import { exit, jobResult } from '../job.ts';
-import { isFailure, type Verdict, verdictKinds } from '../verdict/verdict.ts';
+import { type HistoryAxis, isFailure, type Verdict, verdictKinds } from '../verdict/verdict.ts';
 import { query, type Reader } from './db.ts';
 
 const reported = z.object({
@@ -65,9 +65,6 @@ export interface OutcomeFilter {
   readonly before: { readonly endedAt: number; readonly seq: number } | null;
   readonly limit: number;
 }
-
-export const historyAxes = ['pool', 'service', 'image', 'device', 'hour', 'day'] as const;
-export type HistoryAxis = (typeof historyAxes)[number];
 
 const sums = z.object({
   value: z.string(),

@@ -8,6 +8,10 @@ import { isJobsOwn } from '../errors.ts';
 export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
 export type VerdictKind = (typeof verdictKinds)[number];
 
+/** What the ends of jobs are compared by. */
+export const historyAxes = ['pool', 'service', 'image', 'device', 'hour', 'day'] as const;
+export type HistoryAxis = (typeof historyAxes)[number];
+
 /** Whether somebody has to look for what went wrong. */
 export function isFailure(kind: VerdictKind): boolean {
   return kind !== 'passed' && kind !== 'cancelled';

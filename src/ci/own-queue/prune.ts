@@ -43,6 +43,7 @@ export function createPrune(store: Store, spool: Spool, isTaken: (workspace: str
       store.registrations.prune(before);
       store.serviceJobs.prune(before);
     });
+    while (store.transaction({ durable: false }, () => store.outcomes.prune(before, batch, now)) === batch) await turn();
     await spool.sweepWorkspaces(now - workspaceWait, isTaken);
     // Also after the clock was set back.
     if (swept !== null && Math.abs(now - swept) < sweepEvery) return;

@@ -1,5 +1,7 @@
 /** `run`, `jobs`, `logs`, `cancel`: their options and help. */
 import { Option } from 'commander';
+import { historyAxes, verdictKinds } from '../../verdict/verdict.ts';
+import type { HistoryFlags } from '../history.ts';
 import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
@@ -20,7 +22,19 @@ export function addJobCommands(program: Cli): void {
       '--state <state>',
       'only jobs in this state: queued, running and so on, or, of jobs that ended, ok, failed, lost and so on',
     )
+    .option('--since <time>', 'only jobs that ended since then, such as 7d ago, or a date')
+    .option('--until <time>', 'only jobs that ended before then')
+    .option('--failed', 'only jobs that ended and did not pass')
+    .addOption(new Option('--verdict <kind>', 'only jobs that ended for this reason').choices([...verdictKinds]))
+    .option('--service <name>', 'only jobs of this CI service that ended')
+    .option('--device <uuid>', 'only jobs that ended and had this device')
     .option('--wide', 'also show the slot and the devices of each job');
+  jobs.after(`
+Examples:
+  onejob jobs
+  onejob jobs --failed --since 7d --pool gpu
+  onejob jobs --verdict infrastructure --since 2026-11-20 --json
+  onejob jobs JOB`);
   jobs.does(wrongOrFailed, async (session, job: string | undefined, flags: ListFlags) =>
     (await import('../jobs.ts')).listJobs(session, job ?? null, flags),
   );
@@ -40,6 +54,20 @@ Examples:
       // "--json" and the like may come before "prune".
       (_, command) => (command as Cli).optsWithGlobals<GlobalFlags>(),
     );
+
+  program
+    .command('history')
+    .description('show how many jobs failed and why, and how long they waited and ran')
+    .addOption(new Option('--by <what>', 'what to compare (default: pools, then devices)').choices([...historyAxes]))
+    .option('--since <time>', 'since when, such as 30d ago, or a date, in whole hours', '7d')
+    .option('--until <time>', 'until when')
+    .option('--pool <name>', 'only jobs of this pool')
+    .after(`
+Examples:
+  onejob history
+  onejob history --by device --since 30d
+  onejob history --by day --pool gpu --json`)
+    .does(wrongOrFailed, async (session, flags: HistoryFlags) => (await import('../history.ts')).showHistory(session, flags));
 
   program
     .command('logs')

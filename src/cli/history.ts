@@ -1,0 +1,68 @@
+/** `onejob history`: how many jobs ended how, and how long they waited and ran, by pool, device and so on. */
+import type { HistoryView } from '../api/schema.ts';
+import type { HistoryAxis } from '../verdict/verdict.ts';
+import { exitCodes } from './exit.ts';
+import { withReader } from './jobs.ts';
+import type { Session } from './session.ts';
+import { type Colors, formatAge, printable, titledTable } from './text.ts';
+import { timeAgo } from './time-ago.ts';
+
+export interface HistoryFlags {
+  readonly by?: HistoryAxis;
+  readonly since?: string;
+  readonly until?: string;
+  readonly pool?: string;
+}
+
+/** How far back `history` looks by default. */
+const usual = '7d';
+
+/** @throws OnejobError E_USAGE for an invalid time */
+export async function showHistory(session: Session, flags: HistoryFlags): Promise<number> {
+  const { output } = session;
+  const now = Date.now();
+  const since = timeAgo('--since', flags.since ?? usual, now);
+  const until = flags.until === undefined ? null : timeAgo('--until', flags.until, now);
+  const axes: readonly HistoryAxis[] = flags.by === undefined ? ['pool', 'device'] : [flags.by];
+  const tables = await withReader(session, async (reader) => {
+    const read: { by: HistoryAxis; rows: HistoryView[] }[] = [];
+    for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool: flags.pool ?? null }) });
+    return read;
+  });
+  const rows = tables.flatMap((one) => one.rows.map((row) => ({ by: one.by, ...row })));
+  await output.result(rows, () => {
+    if (rows.length === 0) return [`No jobs ended in this time; --since looks further back than ${flags.since ?? usual}.`];
+    const filled = tables.filter((one) => one.rows.length > 0);
+    return filled.flatMap((one, at) => [...(at === 0 ? [] : ['']), ...historyTable(one.by, one.rows, output.colors, output.width)]);
+  });
+  return exitCodes.ok;
+}
+
+export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colors: Colors, width: number | null): string[] {
+  const time = (ms: number | null) => (ms === null ? '-' : formatAge(ms));
+  const share = (count: number, jobs: number) => `${Math.round((100 * count) / jobs)}%`;
+  return titledTable(
+    rows.map(({ value, jobs, code, infrastructure, unknown, waitMs, runMs, longestMs }) => {
+      const failed = code + infrastructure + unknown;
+      const text = share(failed, jobs);
+      return {
+        [by.toUpperCase()]: nameOf(by, value),
+        JOBS: String(jobs),
+        FAILED: failed === 0 ? text : (infrastructure > 0 ? colors.red : colors.yellow)(text),
+        'YOUR CODE': String(code),
+        INFRASTRUCTURE: infrastructure === 0 ? '0' : colors.red(String(infrastructure)),
+        UNKNOWN: String(unknown),
+        WAIT: time(waitMs),
+        RUN: time(runMs),
+        LONGEST: time(longestMs),
+      };
+    }),
+    { colors, width },
+  );
+}
+
+function nameOf(by: HistoryAxis, value: string): string {
+  if (by !== 'hour' && by !== 'day') return printable(value) || '-';
+  const text = new Date(Number(value)).toISOString();
+  return by === 'day' ? text.slice(0, 10) : `${text.slice(0, 13).replace('T', ' ')}:00Z`;
+}

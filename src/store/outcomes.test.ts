@@ -1,0 +1,157 @@
+import fc from 'fast-check';
+import { expect, it } from 'vitest';
+import { scratch } from '../../test/support/scratch.ts';
+import { type VerdictKind, verdictKinds } from '../verdict/verdict.ts';
+import type { OutcomeFilter, StoredOutcome } from './outcomes.ts';
+import { openStore } from './store.ts';
+
+const hour = 3_600_000;
+const everything: OutcomeFilter = {
+  ...{ pool: null, service: null, kind: null, failed: false, device: null, since: null, until: null, before: null, limit: 1_000 },
+};
+
+function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<StoredOutcome> = {}): Omit<StoredOutcome, 'seq'> {
+  return {
+    ...{ job, service: 'own', pool: 'gpu', agent: null, image: null, devices: [], endedAt, wait: 10, run: 100 },
+    verdict: { kind, why: 'because', evidence: [] },
+    ending: { result: null, exit: null, memoryLimited: false, ownRecipe: false },
+    ...more,
+  };
+}
+
+function bench() {
+  const dir = scratch();
+  const store = openStore(dir.path);
+  return {
+    table: store.outcomes,
+    save: (...all: Omit<StoredOutcome, 'seq'>[]) =>
+      store.transaction({ durable: false }, () => {
+        for (const one of all) store.outcomes.save(one);
+      }),
+    jobs: (filter: Partial<OutcomeFilter>) => store.outcomes.list({ ...everything, ...filter }).map(({ job }) => job),
+    prune: (time: number, limit: number, now: number) =>
+      store.transaction({ durable: false }, () => store.outcomes.prune(time, limit, now)),
+    [Symbol.dispose]: () => {
+      store.close();
+      dir[Symbol.dispose]();
+    },
+  };
+}
+
+it('lists the newest first, narrowed by pool, service, kind, device and time', () => {
+  using one = bench();
+  one.save(
+    outcome('a', 'passed', 1_000, { devices: ['GPU-1'] }),
+    outcome('b', 'code', 2_000, { pool: 'cpu' }),
+    outcome('c', 'infrastructure', 3_000, { devices: ['GPU-1', 'GPU-2'], service: 'azure' }),
+    outcome('d', 'cancelled', 4_000),
+  );
+  expect(one.jobs({})).toEqual(['d', 'c', 'b', 'a']);
+  expect(one.jobs({ pool: 'cpu' })).toEqual(['b']);
+  expect(one.jobs({ service: 'azure' })).toEqual(['c']);
+  expect(one.jobs({ failed: true })).toEqual(['c', 'b']);
+  expect(one.jobs({ failed: true, pool: 'gpu' })).toEqual(['c']);
+  expect(one.jobs({ kind: 'cancelled' })).toEqual(['d']);
+  expect(one.jobs({ device: 'GPU-1' })).toEqual(['c', 'a']);
+  expect(one.jobs({ device: 'GPU-1', failed: true })).toEqual(['c']);
+  expect(one.jobs({ since: 2_000, until: 4_000 })).toEqual(['c', 'b']);
+});
+
+it('pages by key, also through jobs that ended in the same millisecond', () => {
+  using one = bench();
+  one.save(...['a', 'b', 'c', 'd', 'e'].map((job) => outcome(job, 'passed', 7, { devices: ['GPU-1'] })));
+  for (const device of [null, 'GPU-1']) {
+    const seen: string[] = [];
+    let before: OutcomeFilter['before'] = null;
+    for (;;) {
+      const page = one.table.list({ ...everything, device, before, limit: 2 });
+      const last = page.at(-1);
+      if (last === undefined) break;
+      seen.push(...page.map(({ job }) => job));
+      before = { endedAt: last.endedAt, seq: last.seq };
+    }
+    expect(seen).toEqual(['e', 'd', 'c', 'b', 'a']);
+  }
+});
+
+it('changes the verdict of a job, in its row and in the sums', () => {
+  using one = bench();
+  one.save(outcome('a', 'code', 5, { devices: ['GPU-1'] }), outcome('b', 'passed', 6, { devices: ['GPU-1'] }));
+  one.save(outcome('a', 'infrastructure', 5, { devices: ['GPU-1'] }));
+  expect(one.table.get('a')?.verdict.kind).toBe('infrastructure');
+  const sums = one.table.sums({ axis: 'device', pool: null, since: null, until: null });
+  expect(sums.map(({ value, kind, jobs }) => [value, kind, jobs])).toEqual([
+    ['GPU-1', 'infrastructure', 1],
+    ['GPU-1', 'passed', 1],
+  ]);
+});
+
+it('keeps sums longer than rows, for a year and a month', () => {
+  using one = bench();
+  one.save(outcome('a', 'passed', 5), outcome('b', 'passed', 10 * hour), outcome('c', 'code', 20 * hour));
+  expect([one.prune(11 * hour, 1, 0), one.prune(11 * hour, 1, 0), one.prune(11 * hour, 1, 0)]).toEqual([1, 1, 0]);
+  expect(one.jobs({})).toEqual(['c']);
+  const sums = () => one.table.sums({ axis: 'pool', pool: null, since: null, until: null }).map(({ kind, jobs }) => [kind, jobs]);
+  expect(sums()).toEqual([
+    ['code', 1],
+    ['passed', 2],
+  ]);
+  one.prune(0, 1, 396 * 86_400_000 + 15 * hour);
+  expect(sums()).toEqual([['code', 1]]);
+});
+
+it('sums by hour and day what ended then', () => {
+  using one = bench();
+  one.save(
+    outcome('a', 'passed', 1 * hour),
+    outcome('b', 'code', 1 * hour + 5, { pool: 'cpu' }),
+    outcome('c', 'passed', 25 * hour),
+  );
+  const sums = (axis: 'hour' | 'day', more = {}) =>
+    one.table
+      .sums({ axis, pool: null, since: null, until: null, ...more })
+      .map(({ value, kind, jobs }) => [Number(value), kind, jobs]);
+  expect(sums('hour')).toEqual(
+    expect.arrayContaining([
+      [hour, 'code', 1],
+      [hour, 'passed', 1],
+      [25 * hour, 'passed', 1],
+    ]),
+  );
+  expect(sums('day', { since: 24 * hour })).toEqual([[24 * hour, 'passed', 1]]);
+  expect(sums('hour', { pool: 'cpu' })).toEqual([[hour, 'code', 1]]);
+});
+
+const some = fc.record({
+  job: fc.constantFrom('a', 'b', 'c', 'd'),
+  kind: fc.constantFrom(...verdictKinds),
+  endedAt: fc.integer({ min: 0, max: 3 * hour }),
+  pool: fc.constantFrom('p', 'q'),
+  devices: fc.subarray(['GPU-1', 'GPU-2']),
+  run: fc.option(fc.integer({ min: 0, max: 50 })),
+});
+
+it('sums agree with the rows, however often jobs are recorded again', () => {
+  fc.assert(
+    fc.property(fc.array(some, { maxLength: 12 }), (records) => {
+      using one = bench();
+      for (const { job, kind, endedAt, ...more } of records) one.save(outcome(job, kind, endedAt, more));
+      const rows = one.table.list(everything);
+      for (const [axis, values] of [
+        ['pool', (row: StoredOutcome) => [row.pool]],
+        ['device', (row: StoredOutcome) => row.devices],
+      ] as const) {
+        const expected = new Map<string, number[]>();
+        for (const row of rows)
+          for (const value of values(row)) {
+            const key = `${value} ${row.verdict.kind}`;
+            const [jobs = 0, runs = 0, run = 0] = expected.get(key) ?? [];
+            expected.set(key, [jobs + 1, runs + (row.run === null ? 0 : 1), run + (row.run ?? 0)]);
+          }
+        const found = one.table.sums({ axis, pool: null, since: null, until: null });
+        expect(new Map(found.map(({ value, kind, jobs, runs, run }) => [`${value} ${kind}`, [jobs, runs, run]]))).toEqual(expected);
+      }
+    }),
+    { numRuns: 30 },
+  );
+});
