@@ -41,8 +41,27 @@ export const jobRequest = z.strictObject({
   artifacts: z.array(z.string()).default([]),
   /** Id of an uploaded workspace; null for none. */
   workspace: z.string().nullable().default(null),
+  /** Ids of jobs of the own queue that must have passed before it starts. If one does not pass, it is cancelled. */
+  needs: z.array(z.string()).max(100).default([]),
 });
 export type JobRequest = z.infer<typeof jobRequest>;
+
+/** Most jobs of one array. */
+export const arrayLimit = 10_000;
+
+/** Jobs that differ only in `ONEJOB_ARRAY_INDEX`. `job.id` is the array's; its jobs get ids that are made from it. */
+export const arrayRequest = z.strictObject({
+  job: jobRequest,
+  indices: z
+    .array(z.int().min(0).max(1_000_000_000))
+    .min(1)
+    .max(arrayLimit)
+    .refine((all) => new Set(all).size === all.length, 'an index is given twice'),
+});
+export type ArrayRequest = z.infer<typeof arrayRequest>;
+
+/** The array that a job is part of, and its place in it. */
+export const arrayPlace = z.object({ id: z.string(), index: z.int() });
 
 export const failure = z.object({ code: z.string(), message: z.string(), retry: z.boolean() });
 

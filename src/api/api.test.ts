@@ -144,6 +144,23 @@ describe('jobs', () => {
     for (const limit of ['0', '-1', 'many', '1.5']) expect((await raw('GET', `/v1/jobs?all=true&limit=${limit}`)).status).toBe(400);
   });
 
+  test('only a filter of ended jobs asks for these, and names the next page', async () => {
+    const asked: unknown[] = [];
+    manager.endedJobs = (filter) => {
+      asked.push(filter);
+      return { jobs: [], next: '7.3' };
+    };
+    await client.jobs({ all: false, pool: null });
+    expect((await raw('GET', '/v1/jobs?all=true&failed=false')).status).toBe(200);
+    expect(asked).toEqual([]);
+    const request = http.get({ socketPath: path, path: '/v1/jobs?failed=true&device=GPU-1&before=9.4&limit=2' });
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+    response.resume();
+    expect(response.headers['onejob-next']).toBe('7.3');
+    const none = { pool: null, service: null, since: null, until: null, kind: null };
+    expect(asked).toEqual([{ ...none, failed: true, device: 'GPU-1', before: '9.4', limit: 2 }]);
+  });
+
   test('a bad body is refused with the path of every problem', async () => {
     const answer = await raw('POST', '/v1/jobs', JSON.stringify({ command: [], priority: 'high', colour: 'red' }));
     expect(answer.status).toBe(400);

@@ -9,7 +9,7 @@ import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
-import type { jobRequest } from '../job.ts';
+import type { arrayRequest, jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
 import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
 import { readFrames } from './frames.ts';
@@ -124,6 +124,9 @@ export function createClient(options: ClientOptions) {
     applyConfig: (request: Schemas.ApplyRequest) => ask((schemas) => schemas.applyAnswer, post('/v1/config/apply', request)),
     doctor: () => ask((schemas) => schemas.findingView.array(), { ...get('/v1/doctor'), patience: 180_000 }),
     submit: (request: z.input<typeof jobRequest>) => ask((schemas) => schemas.jobView, post('/v1/jobs', request)),
+    submitArray: (request: z.input<typeof arrayRequest>) =>
+      ask((schemas) => schemas.jobView.array(), post('/v1/job-arrays', request)),
+    arrayJobs: (id: string) => ask((schemas) => schemas.jobView.array(), get(`/v1/job-arrays/${encodeURIComponent(id)}`)),
     /** Throws what `submit` would, except for the workspace, which need not be sent yet. */
     check: (request: z.input<typeof jobRequest>) => tell(post('/v1/jobs/check', request)),
     jobs: (filter: Parameters<Manager['jobs']>[0]) => ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf(filter)}`)),

@@ -1,6 +1,6 @@
 /** What the API asks of a running manager. */
 import type { Readable } from 'node:stream';
-import type { JobRequest } from '../job.ts';
+import type { ArrayRequest, JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
 import type { EndedFilter, EndedJobs, HistoryQuery } from '../verdict/history.ts';
 import type * as Schemas from './schema.ts';
@@ -26,6 +26,10 @@ export interface Manager {
 
   /** Accepts a job durably (S7). @throws OnejobError for an unknown pool, workspace, or a store that cannot write. */
   submit(request: JobRequest): Schemas.JobView;
+  /** Accepts all jobs of an array in one commit, or none. @throws as `submit` */
+  submitArray(request: ArrayRequest): Schemas.JobView[];
+  /** Jobs of an array in the order of its indices, ended or not; empty if there is no such array. */
+  arrayJobs(id: string): Schemas.JobView[];
   /** Throws what `submit` would, except for the workspace, which need not be there yet. */
   verify(request: JobRequest): void;
   /** Newest last. `all`: also jobs that are done, by default the newest 1,000. */

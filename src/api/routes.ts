@@ -4,7 +4,7 @@ import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { limited } from '../http/limited.ts';
-import { jobRequest } from '../job.ts';
+import { arrayRequest, jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
@@ -156,6 +156,13 @@ function jobRoutes(manager: Manager): Routes {
       return job;
     },
 
+    'POST /v1/job-arrays'({ body, response }) {
+      const jobs = manager.submitArray(checked(arrayRequest, body, 'array'));
+      response.statusCode = 201;
+      return jobs;
+    },
+    'GET /v1/job-arrays/:id': ({ params }) => manager.arrayJobs(checked(byId, params, 'path').id),
+
     // Finds mistakes before the client sends a workspace of gigabytes.
     'POST /v1/jobs/check': ({ body }) => manager.verify(checked(jobRequest, body, 'job')),
 
@@ -170,7 +177,7 @@ function jobRoutes(manager: Manager): Routes {
           clearTimeout(late);
         });
       }
-      if (Object.keys(ended).length === 0) return manager.jobs({ all: all === 'true', pool, limit });
+      if (Object.values(ended).every((value) => value === undefined || value === false)) return manager.jobs({ all: all === 'true', pool, limit });
       const {
         service = null,
         since = null,

@@ -1,6 +1,6 @@
 /** Every body that crosses the API, as zod schemas: the server checks what comes in, the client what comes back. */
 import { z } from 'zod';
-import { jobResult } from '../job.ts';
+import { arrayPlace, jobResult } from '../job.ts';
 import { parsePipeline } from '../secrets/pipelines.ts';
 import { verdictKinds } from '../verdict/verdict.ts';
 
@@ -55,6 +55,10 @@ export const jobView = z.object({
   /** Whether it runs in a sandbox made for it alone. */
   cold: z.boolean(),
   artifacts: z.array(z.string()),
+  /** The array of the own queue that it is part of, and its place in it. */
+  array: arrayPlace.optional(),
+  /** Jobs that must have passed before it starts. */
+  needs: z.array(z.string()).optional(),
   /** Wall clock, ms since the epoch; null when its service does not say. */
   submittedAt: z.number().nullable(),
   startedAt: z.number().nullable(),

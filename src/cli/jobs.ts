@@ -168,9 +168,10 @@ export function jobTable(
     const since = job.endedAt ?? job.startedAt ?? job.submittedAt;
     const reason = width !== null || reasonOf(job) === null ? '' : colors.yellow(` — ${reasonOf(job)}`);
     const branch = cut(printable(job.about?.branch ?? '-'), width === null ? null : widestBranch);
-    const command = job.name == null ? job.command.join(' ') : `${job.name}: ${job.command.join(' ')}`;
+    const place = job.array === undefined ? '' : `[${job.array.index}] `;
+    const command = `${place}${job.name == null ? '' : `${job.name}: `}${job.command.join(' ')}`;
     const took = job.startedAt === null || job.endedAt === null ? '-' : formatAge(job.endedAt - job.startedAt);
-    const place = places?.get(job.agent ?? '');
+    const where = places?.get(job.agent ?? '');
     return {
       JOB: nameOf(job),
       POOL: job.pool || '-',
@@ -179,7 +180,7 @@ export function jobTable(
       ...(hasFailed && { VERDICT: job.verdict == null || !isFailure(job.verdict.kind) ? '-' : verdictWords[job.verdict.kind] }),
       SINCE: since === null ? '' : formatAge(now - since),
       ...(haveEnded && { TOOK: took }),
-      ...(places !== null && { SLOT: place?.slot ?? '-', DEVICES: place?.devices.join(',') || '-' }),
+      ...(places !== null && { SLOT: where?.slot ?? '-', DEVICES: where?.devices.join(',') || '-' }),
       ...(hasBranches && { BRANCH: branch }),
       COMMAND: printable(job.about?.title ?? command) + reason,
     };
@@ -332,7 +333,7 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   const failures: unknown[] = [];
   const cancelled = await withDaemon(session, async (client) => {
     const done: JobView[] = [];
-    for (const id of which === null ? ids : await chosen(client, which, pool)) {
+    for (const id of which === null ? await withArrays(client, ids) : await chosen(client, which, pool)) {
       try {
         // The daemon's own error is shown for an id that does not exist.
         done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
@@ -348,6 +349,12 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
   else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled));
   for (const error of failures) output.fail(error);
   return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
+}
+
+/** An array stands for its jobs that have not ended. */
+async function withArrays(client: Client, ids: readonly string[]): Promise<string[]> {
+  const all = await Promise.all(ids.map(async (id) => ({ id, jobs: await client.arrayJobs(id) })));
+  return all.flatMap(({ id, jobs }) => (jobs.length === 0 ? [id] : jobs.flatMap((job) => (job.state === 'done' ? [] : [job.id]))));
 }
 
 async function chosen(client: Client, which: 'waiting' | 'all', pool: string | null): Promise<string[]> {
@@ -435,7 +442,7 @@ async function tryJob(client: JobReader, id: string): Promise<JobView | null> {
 }
 
 /** The job with this id, or the only one whose id begins with it. @throws OnejobError E_USAGE when there are several */
-async function findJob(client: JobReader, id: string): Promise<JobView | null> {
+export async function findJob(client: JobReader, id: string): Promise<JobView | null> {
   return (await tryJob(client, id)) ?? onlyOne(id, await jobsBegun(client, id));
 }
 

@@ -5,7 +5,7 @@ import { artifactProblem, artifactsProblem } from '../ci/own-queue/globs.ts';
 import { parseDuration, parseSize } from '../config/units.ts';
 import { parseVolume } from '../config/volumes.ts';
 import { attempt } from '../errors.ts';
-import type { JobRequest } from '../job.ts';
+import { arrayLimit, type JobRequest } from '../job.ts';
 import { wrongUsage } from './exit.ts';
 import type { RunOptions } from './run.ts';
 import type { CliContext } from './session.ts';
@@ -26,6 +26,8 @@ export interface RunFlags {
   /** A folder; false for `--no-workspace`; true without either, by commander. */
   readonly workspace?: string | boolean;
   readonly detach?: boolean;
+  readonly array?: string;
+  readonly needs?: readonly string[];
 }
 
 /** Bytes; runtimes refuse less. */
@@ -38,6 +40,8 @@ export async function runOptions(context: CliContext, command: readonly string[]
   return {
     workspace,
     detach: flags.detach === true,
+    array: flags.array === undefined ? null : indices(flags.array),
+    needs: flags.needs ?? [],
     request: {
       ...{ command: [...command], pool, name, image, cpus, devices, priority, retries },
       // null for a user without a name, as in many containers.
@@ -94,6 +98,20 @@ function duration(text: string): number {
   if (!parsed.ok) throw usage(`--timeout ${parsed.why}.`);
   if (parsed.value <= 0) throw usage('--timeout must be longer than 0.');
   return parsed.value;
+}
+
+/** `0-9`, `1,3,7` or both; `0-90:10` is every tenth. */
+function indices(text: string): number[] {
+  const found = new Set<number>();
+  for (const part of text.split(',')) {
+    const [, from, to = from, step = '1'] = /^(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?$/.exec(part.trim()) ?? [];
+    const [first, last, by] = [Number(from), Number(to), Number(step)];
+    if (from === undefined || first > last || by === 0)
+      throw usage(`Invalid --array ${text}.`, 'Write indices such as 0-99, 1,3,7 or 0-90:10 for every tenth.');
+    for (let at = first; at <= last && found.size <= arrayLimit; at += by) found.add(at);
+  }
+  if (found.size > arrayLimit) throw usage(`Invalid --array ${text}: an array has at most ${arrayLimit} jobs.`);
+  return [...found];
 }
 
 function usage(message: string, hint = 'See "onejob run --help".') {

@@ -19,12 +19,17 @@ import { jobPrinter, Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
 import { plural } from './text.ts';
+import { codeOf, jobsNamed, untilEnded } from './wait.ts';
 
 export interface RunOptions {
   readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
   /** Folder to send; null for none. */
   readonly workspace: string | null;
   readonly detach: boolean;
+  /** Indices of the jobs of an array; null: one job. */
+  readonly array: readonly number[] | null;
+  /** Ids of jobs and arrays that must have passed before; resolved by the daemon's list. */
+  readonly needs: readonly string[];
   /** ms to wait for a lost daemon, for tests; default 10 min. */
   readonly patience?: number;
 }
@@ -44,11 +49,15 @@ export async function run(session: Session, options: RunOptions): Promise<number
     // The status says it too, unless the daemon is gone before.
     const temporary = leaderOf((await session.place()).stateDir)?.temporary ?? false;
     lasting = new Lasting(session, connection, { temporary, mayStart: true, signal, patience: options.patience });
-    const job = await interrupts.orStop(submit(session, lasting, options, packing));
+    const jobs = await interrupts.orStop(submit(session, lasting, options, packing));
+    const [job] = jobs;
+    if (job === undefined) throw new RangeError('no job was submitted');
     if (options.detach) {
-      await (output.json ? output.value(job) : output.print(job.id));
+      if (output.json) await output.value(options.array === null ? job : jobs);
+      else await output.print(job.array?.id ?? job.id);
       return exitCodes.ok;
     }
+    if (job.array !== undefined) return await attendArray(session, lasting, jobs, interrupts);
     if (output.json) await output.value({ event: 'submitted', job });
     return await attend(session, lasting, job, interrupts, options);
   } catch (error) {
@@ -74,7 +83,7 @@ async function submit(
   lasting: Lasting,
   options: RunOptions,
   packing: Promise<PackedWorkspace> | null,
-): Promise<JobView> {
+): Promise<JobView[]> {
   // With an id from here, a job is not accepted twice if the daemon went away after it had accepted the job.
   const id = randomBytes(6).toString('hex');
   let packed = packing;
@@ -94,8 +103,12 @@ async function submit(
       lasting.temporary = status.temporary;
       if (isFirst) sayOf(session, status, options);
       isFirst = false;
+      const needs = (await Promise.all(options.needs.map((need) => jobsNamed(client, need)))).flat().map((job) => job.id);
+      const request = { ...options.request, id, workspace, needs };
       try {
-        return await client.submit({ ...options.request, id, workspace });
+        return options.array === null
+          ? [await client.submit(request)]
+          : await client.submitArray({ job: request, indices: [...options.array] });
       } catch (error) {
         isUnsure ||= hasCode(error, 'E_DAEMON_CUT');
         throw error;
@@ -130,6 +143,24 @@ async function sendWhenSound(
   });
   output.progress(null);
   return id;
+}
+
+/** Waits until the jobs of an array are done, a line for each; their output is for `logs`. */
+async function attendArray(session: Session, lasting: Lasting, jobs: readonly JobView[], interrupts: Interrupts): Promise<number> {
+  const { output } = session;
+  const array = jobs[0]?.array?.id ?? '';
+  if (output.json) await output.value({ event: 'submitted', jobs });
+  else output.say(`array ${array} of ${plural(jobs.length, 'job')}; "onejob logs JOB" shows the output of one`);
+  interrupts.on(
+    () => {
+      output.say(`cancelling array ${array}; press Ctrl-C again to leave it to the daemon`);
+      for (const { id } of jobs) lasting.persist(`job ${id} goes on without it`, ({ client }) => client.cancel(id)).catch(() => {});
+    },
+    () => output.say(`array ${array} is left to the daemon; "onejob wait ${array}" waits for it, "onejob cancel ${array}" ends it`),
+  );
+  const ended = await untilEnded(session, lasting, jobs, interrupts.signal);
+  if (output.json) await output.value({ event: 'ended', jobs: ended, exit: codeOf(ended) });
+  return codeOf(ended);
 }
 
 /** Follows an accepted job until it is done. */

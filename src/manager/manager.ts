@@ -128,6 +128,11 @@ export function createManager(parts: ManagerParts): Manager {
       if (reconciler.stopping || shutdown.isEnding) throw stopping();
       return queue.submit(request);
     },
+    submitArray(request) {
+      if (reconciler.stopping || shutdown.isEnding) throw stopping();
+      return queue.submitArray(request);
+    },
+    arrayJobs: (id) => queue.arrayJobs(id),
     jobs(filter) {
       const { all, pool, limit = all ? jobsListed : undefined } = filter;
       const elsewhere = serviceJobs.jobs(all ? (limit ?? jobsListed) : null).filter((job) => pool === null || job.pool === pool);

@@ -3,7 +3,7 @@
  * deletes the values of its variables, as they may be secrets (S8).
  */
 import { z } from 'zod';
-import { jobRequest, jobResult } from '../job.ts';
+import { arrayPlace, jobRequest, jobResult } from '../job.ts';
 import { type Reader, understand } from './db.ts';
 
 /** The progress of a job; `src/ci/own-queue/job.ts` explains the fields. */
@@ -20,12 +20,14 @@ const jobProgress = z.object({
   note: z.string().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
+  /** Jobs it needs that have not passed yet. */
+  blockedBy: z.array(z.string()).default([]),
   /** Attempts to keep its artifacts: failed ones, and ones that were begun and never finished. */
   settling: z.object({ failed: z.int(), killed: z.int() }).default({ failed: 0, killed: 0 }),
 });
 export type JobProgress = Readonly<z.infer<typeof jobProgress>>;
 
-const storedRequest = jobRequest.extend({ pool: z.string() });
+const storedRequest = jobRequest.extend({ pool: z.string(), array: arrayPlace.nullable().default(null) });
 /** A request with its chosen pool. */
 export type StoredRequest = Readonly<z.infer<typeof storedRequest>>;
 
@@ -54,6 +56,7 @@ export function jobTable(db: Reader) {
   const get = db.prepare(`SELECT ${columns} FROM jobs WHERE id = ?`);
   const open = db.prepare(`SELECT ${columns} FROM jobs WHERE done = 0 ORDER BY seq`);
   const list = db.prepare(`SELECT ${columns} FROM jobs WHERE ?1 IS NULL OR pool = ?1 ORDER BY seq DESC LIMIT ?2`);
+  const ofArray = db.prepare(`SELECT ${columns} FROM jobs WHERE json_extract(request, '$.array.id') = ? ORDER BY seq`);
   const ended = db.prepare('SELECT id FROM jobs WHERE done = 1 AND ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM jobs WHERE id = ?');
   const done = (progress: JobProgress): number => (progress.state === 'done' ? 1 : 0);
@@ -87,6 +90,8 @@ export function jobTable(db: Reader) {
     /** Newest first, done ones too. */
     list: ({ pool, limit }: { readonly pool: string | null; readonly limit: number }): StoredJob[] =>
       list.all(pool, limit).map(read),
+    /** Jobs of an array, in submission order. */
+    ofArray: (array: string): StoredJob[] => ofArray.all(array).map(read),
     /** Ids of done jobs that ended before `time`. */
     endedBefore: (time: number, limit: number): string[] => ended.all(time, limit).map((row) => String(row.id)),
     remove: (id: string): void => void remove.run(id),

@@ -132,6 +132,8 @@ const outcomes: readonly string[] = [
   'ALTER TABLE history ADD COLUMN memory INTEGER',
   'CREATE INDEX proofs_of_agent ON proofs (agent)',
 
+  "CREATE INDEX jobs_of_array ON jobs (json_extract(request, '$.array.id')) WHERE json_extract(request, '$.array.id') IS NOT NULL",
+
   // seq breaks ties of ended_at, for pages.
   `CREATE TABLE outcomes (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,

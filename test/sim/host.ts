@@ -363,7 +363,7 @@ function fullDisk(): Error {
 export function requestOf(act: Act, request: Partial<JobRequest> = {}): JobRequest {
   const whole = {
     ...{ name: null, user: null, memory: null, cpus: null, id: null, pool: null, env: {}, image: null, volumes: [] },
-    ...{ devices: null, priority: 0, timeout: null, retries: 0, artifacts: [], workspace: null },
+    ...{ devices: null, priority: 0, timeout: null, retries: 0, artifacts: [], workspace: null, needs: [] },
   };
   return { ...whole, ...request, command: ['sim', JSON.stringify(act)] };
 }

@@ -176,6 +176,8 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       manager.open = true;
       for (const job of jobs.values()) if (job.view.state === 'queued') start(job);
     },
+    submitArray: () => [],
+    arrayJobs: () => [],
     endedJobs: () => ({ jobs: [], next: null }),
     history: () => [],
     jobs: ({ all, pool, limit = 1_000 }) =>

@@ -4,6 +4,10 @@ import type { Job } from './job.ts';
 export class JobIndex {
   readonly #jobs = new Map<string, Job>();
   readonly #waiting = new Map<string, WaitingJobs>();
+  /** How many jobs a workspace belongs to. */
+  readonly #workspaces = new Map<string, number>();
+  /** By the job that is needed: the jobs that wait for it. */
+  readonly #blocked = new Map<string, Set<string>>();
   readonly #undo = new Map<string, Job | null>();
   readonly #isHeld: (job: Job) => boolean;
 
@@ -23,8 +27,12 @@ export class JobIndex {
 
   /** Whether a workspace belongs to one of them. */
   hasWorkspace(workspace: string): boolean {
-    for (const { request } of this.#jobs.values()) if (request.workspace === workspace) return true;
-    return false;
+    return (this.#workspaces.get(workspace) ?? 0) > 0;
+  }
+
+  /** Jobs that wait until this one has passed. */
+  blockedBy(id: string): Job[] {
+    return [...(this.#blocked.get(id) ?? [])].flatMap((one) => this.get(one) ?? []);
   }
 
   head(pool: string): Job | null {
@@ -71,14 +79,39 @@ export class JobIndex {
     if (job === null) return;
     this.#waiting.get(job.request.pool)?.forget(id);
     this.#jobs.delete(id);
+    this.#count(job, -1);
+    this.#setBlocked(job, []);
+  }
+
+  #count({ request: { workspace } }: Job, change: 1 | -1): void {
+    if (workspace === null) return;
+    const now = (this.#workspaces.get(workspace) ?? 0) + change;
+    if (now === 0) this.#workspaces.delete(workspace);
+    else this.#workspaces.set(workspace, now);
+  }
+
+  #setBlocked({ id, progress }: Job, now: readonly string[]): void {
+    for (const needed of progress.blockedBy) {
+      const waiting = this.#blocked.get(needed);
+      waiting?.delete(id);
+      if (waiting?.size === 0) this.#blocked.delete(needed);
+    }
+    for (const needed of now) {
+      const waiting = this.#blocked.get(needed) ?? new Set();
+      this.#blocked.set(needed, waiting.add(id));
+    }
   }
 
   #set(job: Job): void {
-    const { id, seq, request } = job;
+    const { id, seq, request, progress } = job;
+    const before = this.get(id);
+    if (before === null) this.#count(job, 1);
+    const blockedBy = progress.state === 'queued' ? progress.blockedBy : [];
+    if (before === null || before.progress.blockedBy !== blockedBy) this.#setBlocked(before ?? job, blockedBy);
     this.#jobs.set(id, job);
     const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs();
     this.#waiting.set(request.pool, waiting);
-    if (job.progress.state === 'queued' && !this.#isHeld(job))
+    if (job.progress.state === 'queued' && job.progress.blockedBy.length === 0 && !this.#isHeld(job))
       waiting.add({ id, seq, priority: request.priority, user: request.user });
     else waiting.remove(id);
   }

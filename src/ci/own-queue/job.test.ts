@@ -5,7 +5,7 @@ import { applyCancel, applyChange, type Job, type JobChange, newJob } from './jo
 
 function job(more: { retries?: number; cold?: boolean } = {}): Job {
   const { retries = 0, cold = false } = more;
-  const request = { ...jobRequest.parse({ command: ['true'], retries }), pool: 'p' };
+  const request = { ...jobRequest.parse({ command: ['true'], retries }), pool: 'p', array: null };
   return { ...newJob('j', request, cold, 1_000), seq: 1 };
 }
 

@@ -2,6 +2,7 @@
  * What a change does to a job. Pure. It keeps S7: a job has one result, the first; it goes back to its queue only while its script
  * has certainly not begun; a change about an agent that no longer has the job does nothing.
  */
+import { createHash } from 'node:crypto';
 import type { JobView } from '../../api/schema.ts';
 import type { AgentId, Change, Failure, JobResult } from '../../core/slot.ts';
 import { isJobsOwn } from '../../errors.ts';
@@ -22,19 +23,19 @@ const pastLimit = 50;
 /** A change of one of its jobs. */
 export type JobChange = Extract<Change, { readonly job: string }>;
 
-/** A new job, without its place in the order. `temporary`: see `StoredJob`. */
+/** A new job, without its place in the order. `temporary`: see `StoredJob`. `blockedBy`: jobs it needs that have not passed. */
 export function newJob(
   id: string,
   request: StoredRequest,
   cold: boolean,
   now: number,
-  temporary: string | null = null,
+  { temporary = null, blockedBy = [] }: { readonly temporary?: string | null; readonly blockedBy?: string[] } = {},
 ): Omit<Job, 'seq'> {
   const none = { agent: null, unmendable: null, result: null, note: null, startedAt: null, endedAt: null };
   const fresh = { attempt: 0, past: [], cancelling: false, settling: { failed: 0, killed: 0 } };
   return {
     ...{ id, request, submittedAt: now, temporary },
-    progress: { ...none, ...fresh, state: 'queued', retriesLeft: request.retries, cold },
+    progress: { ...none, ...fresh, state: 'queued', retriesLeft: request.retries, cold, blockedBy },
   };
 }
 
@@ -74,6 +75,25 @@ export function applyCancel(job: Job, now: number): Job {
     case 'done':
       return job;
   }
+}
+
+/** The id of a job of an array, so that submitting the array again gives the same jobs. 12 hex digits. */
+export function arrayJobId(array: string, index: number): string {
+  return createHash('sha256').update(`${array}:${index}`).digest('hex').slice(0, 12);
+}
+
+/** A job that it may need is done: it no longer waits for that one, or it can never start. */
+export function applyNeeded(job: Job, needed: Job, now: number): Job {
+  const { progress } = job;
+  if (!progress.blockedBy.includes(needed.id) || progress.state !== 'queued') return job;
+  if (hasPassed(needed))
+    return { ...job, progress: { ...progress, blockedBy: progress.blockedBy.filter((id) => id !== needed.id) } };
+  const note = `It was cancelled because job ${needed.id}, which it needs, did not pass.`;
+  return finished({ ...job, progress: { ...progress, note } }, { kind: 'cancelled' }, now);
+}
+
+export function hasPassed({ progress: { state, result } }: Job): boolean {
+  return state === 'done' && result?.kind === 'code' && result.code === 0;
 }
 
 const order = { queued: 0, reserved: 1, assigned: 2, running: 3, settling: 4, done: 5 } as const;
@@ -131,12 +151,20 @@ function countUp(before: { code: string; times: number } | null, code: string): 
 export function viewOf(job: Job, reasonFor: (pool: string) => string | null, outcome: StoredOutcome | null): JobView {
   const { id, request, progress, submittedAt } = job;
   const { state, attempt, agent, result, cold, startedAt, endedAt, note } = progress;
-  const reason = state === 'queued' ? (note ?? reasonFor(request.pool)) : result === null ? null : note;
+  const reason = state === 'queued' ? (note ?? waitsFor(job) ?? reasonFor(request.pool)) : result === null ? null : note;
   return {
     ...{ id, service: 'own', pool: request.pool, command: [...request.command], name: request.name },
     ...{ user: request.user, about: null },
+    ...(request.array !== null && { array: request.array }),
+    ...(request.needs.length > 0 && { needs: [...request.needs] }),
     ...{ state, priority: request.priority, attempt, agent, result, reason, cold, artifacts: [...request.artifacts] },
     ...{ submittedAt, startedAt, endedAt, verdict: outcome?.verdict ?? null },
     ...(outcome !== null && { image: outcome.image, devices: outcome.devices }),
   };
+}
+
+function waitsFor({ progress: { blockedBy } }: Job): string | null {
+  if (blockedBy.length === 0) return null;
+  const named = blockedBy.slice(0, 3).join(', ');
+  return `it needs ${blockedBy.length > 3 ? `${named} and ${blockedBy.length - 3} more jobs` : `job ${named}`} to pass first`;
 }

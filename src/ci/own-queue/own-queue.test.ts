@@ -636,3 +636,120 @@ describe('a temporary daemon', () => {
     expect([queue.job(id)?.state, queue.jobs.next('default', null)]).toEqual(['queued', null]);
   });
 });
+
+function runAndEnd(job: string, agent: string, code: number): void {
+  run(job, agent);
+  commit({ change: 'ended', job, agent, result: { kind: 'code', code } });
+  commit({ change: 'settled', job, agent });
+}
+
+describe('a job that needs others', () => {
+  const events = (): CiEvent[] => {
+    const seen: CiEvent[] = [];
+    queue.observe((event) => seen.push(event), never);
+    return seen;
+  };
+
+  it('starts once all of them have passed, and says meanwhile which it waits for', () => {
+    const [a, b] = [submit(), submit()];
+    const last = submit({ needs: [a.id, b.id] });
+    expect(last).toMatchObject({ state: 'queued', needs: [a.id, b.id] });
+    expect(last.reason).toBe(`it needs job ${a.id}, ${b.id} to pass first`);
+    runAndEnd(a.id, 'a1', 0);
+    expect(queue.waiting('default')).toBe(1);
+    const seen = events();
+    runAndEnd(b.id, 'a2', 0);
+    expect(seen).toContainEqual({ kind: 'waiting', pool: 'default' });
+    expect(queue.jobs.next('default', null)?.job).toBe(last.id);
+  });
+
+  it.each([
+    ['fails', { kind: 'code', code: 1 } as const],
+    ['is lost', { kind: 'lost', reason: 'gone' } as const],
+  ])('is cancelled with all that need it, if one %s', (_, result) => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    const third = submit({ needs: [second.id] });
+    run(first.id, 'a1');
+    commit({ change: 'ended', job: first.id, agent: 'a1', result });
+    commit({ change: 'settled', job: first.id, agent: 'a1' });
+    for (const [job, needed] of [
+      [second, first],
+      [third, second],
+    ] as const)
+      expect(queue.job(job.id)).toMatchObject({
+        ...{ state: 'done', result: { kind: 'cancelled' }, verdict: { kind: 'cancelled' } },
+        reason: `It was cancelled because job ${needed.id}, which it needs, did not pass.`,
+      });
+    sync();
+    expect(queue.unfinished).toBe(0);
+  });
+
+  it('still waits after a restart, and hears of an end that came before it', async () => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    reopen();
+    expect(queue.jobs.next('default', null)?.job).toBe(first.id);
+    runAndEnd(first.id, 'a1', 0);
+    reopen();
+    expect(queue.jobs.next('default', null)?.job).toBe(second.id);
+  });
+
+  it('is refused if one is unknown or has failed, and needs nothing of one that has passed', () => {
+    const [bad, good] = [submit(), submit()];
+    runAndEnd(bad.id, 'a1', 1);
+    runAndEnd(good.id, 'a2', 0);
+    expect(() => submit({ needs: ['nothing'] })).toThrow('there is no such job in the own queue');
+    expect(() => submit({ needs: [bad.id] })).toThrow('that job has ended and did not pass');
+    expect(submit({ needs: [good.id] }).reason).toBe('default is busy');
+  });
+
+  it('can be cancelled while it waits', () => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    expect(queue.cancel(second.id).state).toBe('done');
+    runAndEnd(first.id, 'a1', 0);
+    expect(queue.job(second.id)?.result).toEqual({ kind: 'cancelled' });
+  });
+});
+
+describe('an array', () => {
+  const array = (indices: number[], more: Partial<JobRequest> = {}) =>
+    queue.submitArray({ job: jobRequest.parse({ id: '00000000000a', command: ['true'], pool: 'default', ...more }), indices });
+
+  it('gives each job its index, and the same jobs when it is submitted again', () => {
+    const jobs = array([0, 5]);
+    expect(jobs.map((job) => job.array)).toEqual([
+      { id: '00000000000a', index: 0 },
+      { id: '00000000000a', index: 5 },
+    ]);
+    expect(array([0, 5]).map(({ id }) => id)).toEqual(jobs.map(({ id }) => id));
+    expect(queue.arrayJobs('00000000000a').map(({ id }) => id)).toEqual(jobs.map(({ id }) => id));
+    expect(queue.waiting('default')).toBe(2);
+  });
+
+  it('tells a job its index', async () => {
+    const [, job] = array([0, 5]);
+    commit({ change: 'assigned', job: job?.id ?? '', agent: 'a1' });
+    const { script } = await queue.register(context(job?.id ?? '', 'a1'), never);
+    expect(script).toContain("ONEJOB_ARRAY_INDEX='5'");
+  });
+
+  it('is accepted as a whole or not at all', () => {
+    expect(() => array([0, 1], { pool: 'none' })).toThrow('no pool of the own queue is called "none"');
+    expect(queue.list({ all: true, pool: null })).toEqual([]);
+  });
+
+  it('shares one workspace, which stays until the last of its jobs is done', async () => {
+    const workspace = await queue.putWorkspace(Readable.from(['x']), never);
+    const jobs = array([0, 1], { workspace });
+    const files = () => readdirSync(join(store.dir, 'workspaces'));
+    for (const [at, { id }] of jobs.entries()) {
+      expect(files()).toEqual([`${workspace}.tar`]);
+      runAndEnd(id, `a${at}`, 0);
+      sync();
+    }
+    await queue.close();
+    expect(files()).toEqual([]);
+  });
+});

@@ -12,11 +12,11 @@ import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
-import type { JobRequest } from '../../job.ts';
+import type { ArrayRequest, JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
-import { applyCancel, applyChange, type Job, newJob, viewOf } from './job.ts';
+import { applyCancel, applyChange, applyNeeded, arrayJobId, hasPassed, type Job, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
@@ -76,7 +76,8 @@ export function createOwnQueue(options: OwnQueueOptions) {
   function over({ id, request }: Job): void {
     index.forget(id);
     givingUp.delete(id);
-    if (request.workspace !== null) workspaces.drop(request.workspace);
+    // Jobs of an array share one.
+    if (request.workspace !== null && !index.hasWorkspace(request.workspace)) workspaces.drop(request.workspace);
   }
 
   function giveUpOf(id: string): AbortController {
@@ -97,11 +98,16 @@ export function createOwnQueue(options: OwnQueueOptions) {
     teller.syncing()();
   }
 
-  /** Inside a commit. */
+  /** Inside a commit. A job that is done lets those that need it start, or ends them too. */
   function save(after: Job): void {
     store.jobs.save(after.id, after.progress);
-    if (after.progress.state === 'done') ownJobEnded(store, after);
     index.put(after);
+    if (after.progress.state !== 'done') return;
+    ownJobEnded(store, after);
+    for (const job of index.blockedBy(after.id)) {
+      const next = applyNeeded(job, after, clock.wall());
+      if (next !== job) save(next);
+    }
   }
 
   function annotate(id: string, notes: readonly string[]): void {
@@ -122,18 +128,52 @@ export function createOwnQueue(options: OwnQueueOptions) {
     teller.committed();
   }
 
-  function accept(request: JobRequest): JobView {
+  /** Accepts jobs that differ only in their place in an array, in one commit; null: one job without an array. */
+  function accept(request: JobRequest, indices: readonly number[] | null): JobView[] {
     const checked = checkRequest(request, pools, mountProblem);
     const { workspace } = checked;
     if (workspace !== null) workspaces.check(workspace);
     const pool = pools.get(checked.pool);
     const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
-    const job = newJob(request.id ?? randomBytes(6).toString('hex'), checked, cold, clock.wall(), temporary);
+    const id = request.id ?? randomBytes(6).toString('hex');
+    const more = { temporary, blockedBy: unmet(checked.needs) };
+    const jobs = (indices ?? [null]).map((at) =>
+      at === null
+        ? newJob(id, checked, cold, clock.wall(), more)
+        : newJob(arrayJobId(id, at), { ...checked, array: { id, index: at } }, cold, clock.wall(), more),
+    );
     commitNow(() => {
-      const seq = store.jobs.insert(job);
-      index.put({ ...job, seq });
+      for (const job of jobs) index.put({ ...job, seq: store.jobs.insert(job) });
     });
-    return view(known(job.id));
+    return jobs.map((job) => view(known(job.id)));
+  }
+
+  /** Jobs that a new job waits for. @throws OnejobError E_JOB_REQUEST for one that is unknown, or did not pass */
+  function unmet(needs: readonly string[]): string[] {
+    return needs.filter((need) => {
+      const job = find(need);
+      if (job !== null && hasPassed(job)) return false;
+      if (job !== null && job.progress.state !== 'done') return true;
+      const why = job === null ? 'there is no such job in the own queue' : 'that job has ended and did not pass';
+      throw new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${need}: ${why}.`, {
+        hint: 'See "onejob jobs --all".',
+      });
+    });
+  }
+
+  function submitAll(request: JobRequest, indices: readonly number[] | null): JobView[] {
+    const [first = 0] = indices ?? [];
+    const same = request.id === null ? null : find(indices === null ? request.id : arrayJobId(request.id, first));
+    if (same !== null)
+      return (indices ?? [null]).map((at) => view(known(at === null ? same.id : arrayJobId(request.id ?? '', at))));
+    const { workspace } = request;
+    try {
+      return accept(request, indices);
+    } catch (error) {
+      // A refused workspace is useless, and may have 2 GiB.
+      if (workspace !== null) workspaces.refuse(workspace);
+      throw error;
+    }
   }
 
   const service: OwnService = {
@@ -202,17 +242,14 @@ export function createOwnQueue(options: OwnQueueOptions) {
     },
     /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
     submit(request: JobRequest): JobView {
-      const same = request.id === null ? null : find(request.id);
-      if (same !== null) return view(same);
-      const { workspace } = request;
-      try {
-        return accept(request);
-      } catch (error) {
-        // A refused workspace is useless, and may have 2 GiB.
-        if (workspace !== null) workspaces.refuse(workspace);
-        throw error;
-      }
+      const [job] = submitAll(request, null);
+      if (job === undefined) throw new RangeError('no job was accepted');
+      return job;
     },
+    /** Accepts all jobs of an array, or none. @throws as above */
+    submitArray: ({ job, indices }: ArrayRequest): JobView[] => submitAll(job, indices),
+    /** In submission order, ended or not. */
+    arrayJobs: (id: string): JobView[] => store.jobs.ofArray(id).map((job) => view(index.get(job.id) ?? job)),
     list({ all, pool, limit }: Parameters<Manager['jobs']>[0]): JobView[] {
       if (all)
         return store.jobs

@@ -31,7 +31,7 @@ export function checkRequest(
   checkMounts(volumes, pool.recipe, mountProblem);
   checkLimits(request, pool);
   checkDevices(request, pool, pools);
-  return { ...request, volumes, pool: pool.name };
+  return { ...request, volumes, pool: pool.name, array: null };
 }
 
 /** A job's volumes must not show what no job may see (S8), unless its pool has them too. @throws OnejobError E_JOB_REQUEST */
@@ -140,6 +140,7 @@ export function jobEnvironment({ id, request, progress }: Job, context: AgentCon
     ...request.env,
     ONEJOB: 'true',
     ONEJOB_JOB_ID: id,
+    ...(request.array !== null && { ONEJOB_ARRAY_ID: request.array.id, ONEJOB_ARRAY_INDEX: String(request.array.index) }),
     ONEJOB_POOL: context.pool,
     ONEJOB_SLOT: context.slot,
     ONEJOB_AGENT: context.name,

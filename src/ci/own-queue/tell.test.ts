@@ -29,7 +29,7 @@ beforeEach(() => {
 
 let seq = 0;
 function submit(id: string): void {
-  const request = { ...jobRequest.parse({ command: ['true'] }), pool: 'p' };
+  const request = { ...jobRequest.parse({ command: ['true'] }), pool: 'p', array: null };
   index.put({ ...newJob(id, request, false, 0), seq: ++seq });
 }
 

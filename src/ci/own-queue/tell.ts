@@ -27,7 +27,8 @@ export function createTeller(index: JobIndex, view: (job: Job) => JobView, over:
 
   function announce(before: Job | null, after: Job): void {
     const { progress, request } = after;
-    if (progress.state === 'queued' && before?.progress.state !== 'queued') emit({ kind: 'waiting', pool: request.pool });
+    const mayStart = (one: Job | null) => one?.progress.state === 'queued' && one.progress.blockedBy.length === 0;
+    if (mayStart(after) && !mayStart(before)) emit({ kind: 'waiting', pool: request.pool });
     const asked = before?.progress.cancelling === true && before.progress.agent === progress.agent;
     const event = cancelOf(after);
     if (event !== null && !asked) emit(event);

@@ -56,6 +56,17 @@ Examples:
     );
 
   program
+    .command('wait')
+    .description('wait until jobs have ended, and exit as they did')
+    .argument('<job...>', "ids of jobs or arrays, or the first letters of a job's id, at least four")
+    .after(`
+Exit codes: the job's own, as for "onejob run"; of several jobs 0 if all passed, else 1. Ctrl-C ends only the waiting.
+
+Examples:
+  onejob wait "$(onejob run --detach -- make)"`)
+    .does(wrongOrFailed, async (session, ids: string[]) => (await import('../wait.ts')).waitForJobs(session, ids));
+
+  program
     .command('history')
     .description('show how many jobs failed and why, and how long they waited and ran')
     .addOption(new Option('--by <what>', 'what to compare (default: pools, then devices)').choices([...historyAxes]))
@@ -129,11 +140,15 @@ function addRun(program: Cli): void {
       ),
     )
     .option('--no-workspace', 'start in an empty folder')
+    .option('--array <indices>', 'one job for each index, such as 0-99 or 1,3,7; each finds its own in $ONEJOB_ARRAY_INDEX')
+    .option('--needs <job>', 'start only after this job or array has passed; may be repeated', collect)
     .option('-d, --detach', 'print the job id, and do not wait')
     .after(`
 Examples:
   onejob run -- sh -c 'echo hello from $(hostname)'
   onejob run --image node:24 --artifact 'dist/**' -- npm run build
+  onejob run --array 0-99 -- sh -c './test.sh --shard "$ONEJOB_ARRAY_INDEX"'
+  onejob run --needs "$(onejob run --detach -- make)" -- make test
   onejob run --no-workspace --timeout 10m -e MODE=fast -- sh -c 'sleep 3; echo "$MODE"'
 
 Ctrl-C cancels the job; a second one leaves it to the daemon.
