@@ -177,7 +177,8 @@ function jobRoutes(manager: Manager): Routes {
           clearTimeout(late);
         });
       }
-      if (Object.values(ended).every((value) => value === undefined || value === false)) return manager.jobs({ all: all === 'true', pool, limit });
+      if (Object.values(ended).every((value) => value === undefined || value === false))
+        return manager.jobs({ all: all === 'true', pool, limit });
       const {
         service = null,
         since = null,

@@ -7,6 +7,7 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { lacks } from '../../test/support/require.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
+import { migrations } from './migrations.ts';
 import { openStore, type Store } from './store.ts';
 
 let dir: Scratch;
@@ -85,13 +86,15 @@ describe('slots', () => {
 
   it('of 0.1.0, whose end was two states, are read as one', () => {
     const ending = { agent: 'a', job: 'j', why: 'timeout', released: true, failure: null, due: 9 } as const;
-    const first = store();
-    for (const key of ['p/1', 'p/2']) save(first, slot(key));
-    first.close();
+    mkdirSync(path('.'), { recursive: true });
     const db = new DatabaseSync(path('onejob.db'));
-    const write = db.prepare(`UPDATE slots SET body = json_set(body, '$.agent', json(?)) WHERE key = ?`);
-    write.run(JSON.stringify({ kind: 'stopping', ...ending }), 'p/1');
-    write.run(JSON.stringify({ kind: 'killing', ...ending }), 'p/2');
+    for (const statement of migrations.slice(0, 6).flat()) db.exec(statement);
+    const write = db.prepare('INSERT INTO slots (key, boot, body) VALUES (?, ?, ?)');
+    for (const [key, kind] of [
+      ['p/1', 'stopping'],
+      ['p/2', 'killing'],
+    ] as const)
+      write.run(key, '', JSON.stringify({ ...slot(key), agent: { kind, ...ending } }));
     db.exec('PRAGMA user_version = 6');
     db.close();
     const lanes = store().slots.all();
@@ -277,6 +280,7 @@ describe('history', () => {
       releasedAt: 10,
       endedAt: 15,
       exit: { kind: 'signal', signal: 'SIGKILL' },
+      ...{ devices: [], image: null, memory: null },
     });
     expect(one.history.endedBefore(16, 9)).toEqual(['a']);
     one.transaction({ durable: false }, () => one.history.remove('a'));
