@@ -3,7 +3,6 @@
  * off the bus, or a dead GSP), where not even KILL ends it, and its child may keep the pipe open. So onejob never waits for the
  * end: at the limit it kills the tool and drops its pipes, and does not start it again while it lives.
  */
-import { type ChildProcess, spawn } from 'node:child_process';
 import { readFileSync } from 'node:fs';
 import { access, constants, stat } from 'node:fs/promises';
 import { constants as system } from 'node:os';
@@ -11,6 +10,7 @@ import { isAbsolute, join } from 'node:path';
 import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { attempt, codeOf } from '../errors.ts';
+import { killGroup, listen, startGroup } from '../system/group.ts';
 import { allPids, type ProcessIdentity, parseStat } from '../system/process-identity.ts';
 
 /** The answer of a GPU vendor's tool, live or in a recording. */
@@ -120,68 +120,11 @@ export function createRunner(options: RunnerOptions): ToolRunner {
   };
 }
 
-/** Starts a program in a process group of its own, so that what it starts can be killed with it. */
-export function startGroup(program: string, args: readonly string[], env: Record<string, string>): ChildProcess | Error {
-  try {
-    return spawn(program, args, { cwd: '/', env, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
-  } catch (error) {
-    return error instanceof Error ? error : new Error(String(error));
-  }
-}
-
-interface Listening {
-  readonly clock: Clock;
-  /** ms after which it counts as hung. */
-  readonly limit: number;
-  /** ms that a pipe may stay open after the program has ended. */
-  readonly drain: number;
-  /** Ends the wait before that, which counts as hung too. */
-  readonly signal: AbortSignal | undefined;
-  /** Takes a piece of output; false when it is too much. */
-  readonly take: (data: Buffer, from: 'stdout' | 'stderr') => boolean;
-}
-
-/** Resolves when the program has ended or is given up (`left`: others keep its pipes open). Error: not started. Never rejects. */
-export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening) {
-  const { promise, resolve } = Promise.withResolvers<'closed' | 'hung' | 'cut' | 'left' | Error>();
-  let giveUp = (): void => {};
-  const finish = (how: 'closed' | 'hung' | 'cut' | 'left' | Error) => {
-    callOff();
-    giveUp();
-    signal?.removeEventListener('abort', hang);
-    child.stdout?.destroy();
-    child.stderr?.destroy();
-    child.unref();
-    resolve(how);
-  };
-  const hang = () => finish('hung');
-  const callOff = clock.after(limit, hang);
-  signal?.addEventListener('abort', hang, { once: true });
-  for (const name of ['stdout', 'stderr'] as const) {
-    child[name]?.on('error', () => {});
-    child[name]?.on('data', (data: Buffer) => {
-      if (!take(data, name)) finish('cut');
-    });
-  }
-  // It never ran: no permission for the file, or no room for another process.
-  child.once('error', finish);
-  child.once('exit', () => {
-    giveUp = clock.after(drain, () => finish('left'));
-  });
-  child.once('close', () => finish('closed'));
-  return promise;
-}
-
 async function isExecutable(file: string): Promise<boolean> {
   const found = await access(file, constants.X_OK)
     .then(() => stat(file))
     .catch(() => null);
   return found?.isFile() === true;
-}
-
-/** Does nothing if it has ended by itself. */
-export function killGroup(group: number): void {
-  attempt(() => process.kill(-group, 'SIGKILL'));
 }
 
 /** Whether the process, or another of its group, is still there. One that cannot be read counts as there. */

@@ -23,10 +23,10 @@ import { systemClock } from '../../clock.ts';
 import type { AgentPackageConfig } from '../../config/config.ts';
 import type { Failure } from '../../core/slot.ts';
 import { codeOf, OnejobError, toFailure } from '../../errors.ts';
-import { killGroup, listen } from '../../gpu/run.ts';
 import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
 
 /** A project that releases an agent as a program. */

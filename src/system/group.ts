@@ -1,0 +1,131 @@
+/**
+ * Programs in a process group of their own, so that what they start can be killed with them. Nothing here waits for the end of one
+ * that cannot be killed.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { formatDuration } from '../config/units.ts';
+import { type Clock, deadline } from '../core/clock.ts';
+import { attempt } from '../errors.ts';
+import { killPid, withDescendants } from './process-identity.ts';
+
+/** Starts a program in a process group of its own, so that what it starts can be killed with it. */
+export function startGroup(
+  program: string,
+  args: readonly string[],
+  env: Record<string, string>,
+  stdin: 'ignore' | 'pipe' = 'ignore',
+): ChildProcess | Error {
+  try {
+    return spawn(program, args, { cwd: '/', env, stdio: [stdin, 'pipe', 'pipe'], detached: true });
+  } catch (error) {
+    return error instanceof Error ? error : new Error(String(error));
+  }
+}
+
+interface Listening {
+  readonly clock: Clock;
+  /** ms after which it counts as hung. */
+  readonly limit: number;
+  /** ms that a pipe may stay open after the program has ended. */
+  readonly drain: number;
+  /** Ends the wait before that, which counts as hung too. */
+  readonly signal: AbortSignal | undefined;
+  /** Takes a piece of output; false when it is too much. */
+  readonly take: (data: Buffer, from: 'stdout' | 'stderr') => boolean;
+}
+
+/** Resolves when the program has ended or is given up (`left`: others keep its pipes open). Error: not started. Never rejects. */
+export function listen(child: ChildProcess, { clock, limit, drain, signal, take }: Listening) {
+  const { promise, resolve } = Promise.withResolvers<'closed' | 'hung' | 'cut' | 'left' | Error>();
+  let giveUp = (): void => {};
+  const finish = (how: 'closed' | 'hung' | 'cut' | 'left' | Error) => {
+    callOff();
+    giveUp();
+    signal?.removeEventListener('abort', hang);
+    child.stdin?.destroy();
+    child.stdout?.destroy();
+    child.stderr?.destroy();
+    child.unref();
+    resolve(how);
+  };
+  const hang = () => finish('hung');
+  const callOff = clock.after(limit, hang);
+  signal?.addEventListener('abort', hang, { once: true });
+  for (const name of ['stdout', 'stderr'] as const) {
+    child[name]?.on('error', () => {});
+    child[name]?.on('data', (data: Buffer) => {
+      if (!take(data, name)) finish('cut');
+    });
+  }
+  // It never ran: no permission for the file, or no room for another process.
+  child.once('error', finish);
+  child.once('exit', () => {
+    giveUp = clock.after(drain, () => finish('left'));
+  });
+  child.once('close', () => finish('closed'));
+  return promise;
+}
+
+/** Does nothing if it has ended by itself. */
+export function killGroup(group: number): void {
+  attempt(() => process.kill(-group, 'SIGKILL'));
+}
+
+interface OwnersCommand {
+  readonly command: readonly [program: string, ...args: string[]];
+  readonly env: Record<string, string>;
+  /** Its standard input; default: none. */
+  readonly input?: string;
+  /** ms */
+  readonly timeout: number;
+  readonly clock: Clock;
+  /** Ends it, because onejob is stopping. */
+  readonly signal: AbortSignal;
+}
+
+/** Bytes of output that are kept, the last ones. */
+const mostOutput = 8 * 1024;
+/** ms to wait for the end of a killed command: a driver in trouble may keep it for ever. */
+const patience = 5_000;
+/** ms that a pipe may stay open after the program has ended. */
+const drain = 250;
+
+/**
+ * Runs a command of the config, with nothing of this process' environment, and kills it with all that it started when its time is
+ * over. `why` it failed, as the end of a sentence; null if it ended with 0. Never rejects.
+ */
+export async function runOwners({ command: [program, ...args], env, input, timeout, clock, signal }: OwnersCommand) {
+  const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
+  const child = startGroup(program, args, env, input === undefined ? 'ignore' : 'pipe');
+  if (child instanceof Error) return notStarted(child);
+  // It may end without reading its input.
+  child.stdin?.on('error', () => {});
+  child.stdin?.end(input);
+  let output = Buffer.alloc(0);
+  const take = (data: Buffer): boolean => {
+    output = Buffer.concat([output, data]).subarray(-mostOutput);
+    return true;
+  };
+  const end = await listen(child, { clock, limit: timeout, drain, signal, take });
+  if (end instanceof Error) return notStarted(end);
+  const isOver = child.exitCode !== null || child.signalCode !== null;
+  // What it left in the background may hold the pipes open for ever. Its number may be another's once it has ended.
+  if (end !== 'closed' && child.pid !== undefined) (isOver ? killGroup : killFamily)(child.pid);
+  let why: string | null = null;
+  if (signal.aborted) why = 'onejob is stopping';
+  else if (end === 'hung' && !isOver) {
+    why = `it took longer than ${formatDuration(timeout)} and was killed`;
+    using limit = deadline(clock, patience, signal);
+    await once(child, 'exit', { signal: limit.signal }).catch(() => {});
+  } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
+  else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
+  return { why, output: output.toString() };
+}
+
+/** Kills a group and its leader's descendants that left it: a child with a session of its own is still a child. */
+function killFamily(leader: number): void {
+  const family = attempt(() => withDescendants([leader])) ?? [];
+  killGroup(leader);
+  for (const pid of family) killPid(pid, 'KILL');
+}
