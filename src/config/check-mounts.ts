@@ -6,7 +6,7 @@ import type { Mount } from '../runtimes/runtime.ts';
 import type { Checking } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import type { Environment } from './environment.ts';
-import { secretsOf } from './findings.ts';
+import { secretsOf, type WithSecrets } from './findings.ts';
 import { contains, engineSockets, realOf, shows } from './host-places.ts';
 import { readGroup, sharedSocket } from './paths.ts';
 import { formatPath, type Path } from './problem.ts';
@@ -66,7 +66,7 @@ function warnMissing(pool: PoolConfig, path: Path, host: string, { config, host:
 }
 
 /** The parts of a config with places that no job may see. */
-export type Guarded = Pick<Config, 'stateDir' | 'socket' | 'secretsKey' | 'services'>;
+export type Guarded = Pick<Config, 'stateDir' | 'socket'> & WithSecrets;
 
 /** Why no job may see this host path, in volumes of a pool or of a job; null when it may. */
 export function hostPathProblem(mount: Pick<Mount, 'host'>, config: Guarded): string | null {

@@ -12,6 +12,7 @@ import { formatPath, type Path, type Place, type Problem, suggest } from './prob
 import { countsSlots, expandName, templateProblem } from './template.ts';
 import { formatSize } from './units.ts';
 import { isNamed, untrustedFolder } from './volumes.ts';
+import { looksSecret } from './webhook.ts';
 
 /** What every check gets, and how it reports problems. */
 export interface Checking {
@@ -66,6 +67,7 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
   checkPartition(checking);
   checkRepair(checking);
   checkSums(checking);
+  checkNotify(checking);
   return problems;
 }
 
@@ -142,6 +144,22 @@ function checkSums({ config, host, at }: Checking): void {
     const gib = (bytes: number) => `${(bytes / 2 ** 30).toFixed(1)}GiB`;
     const sum = `${gib(memory)}, but this host has ${gib(host.memory)}`;
     at(['pools'], `"memory" and "agents" add up to ${sum}: the kernel may end jobs`, 'warning');
+  }
+}
+
+function checkNotify({ config: { notify }, written, at }: Checking): void {
+  if (notify === null || [...written.broken].some((key) => /^notify(\W|$)/.test(key))) return;
+  const { webhook, command } = notify;
+  if (webhook === null && command === null) at(['notify'], 'has neither "webhook" nor "command": messages would go nowhere');
+  if (webhook !== null && command !== null)
+    at(['notify', 'command'], 'conflicts with "webhook": messages go one way; remove one of the two');
+  if (typeof webhook === 'string' && looksSecret(webhook)) {
+    const how = 'put the address into a file, and write webhook: { file: /etc/onejob/webhook.url }';
+    at(
+      ['notify', 'webhook'],
+      `contains what looks like a token, and everyone who can read this file can use it; ${how}`,
+      'warning',
+    );
   }
 }
 

@@ -7,6 +7,7 @@ import {
   deviceKeys,
   diskKeys,
   imageKeys,
+  notifyKeys,
   poolKeys,
   type TopFile,
   topKeys,
@@ -42,6 +43,7 @@ export type TrustConfig = PoolConfig['trust'];
 export type DeviceRequest = PoolConfig['devices'];
 /** An image that onejob builds; `auto` chooses the base from architecture, driver and GPU generation. */
 export type ImageRecipe = NonNullable<PoolConfig['imageRecipe']>;
+export type NotifyConfig = NonNullable<Config['notify']>;
 export type RepairCommand = NonNullable<Config['onQuarantine']>;
 
 /** What is written of a service, parsed but without defaults. */
@@ -93,10 +95,24 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     onStop: top.on_stop,
     /** A program, by its path or its name on the `PATH`, and its arguments. Killed after `timeout`, ms. null: none. */
     onQuarantine: top.on_quarantine === undefined ? null : { command: top.on_quarantine, timeout: top.on_quarantine_timeout },
+    /** Where messages for people go; null: nowhere. */
+    notify: top.notify === undefined ? null : resolveNotify(top.notify),
     /** Private key that decrypts secrets of jobs; null if not set. */
     secretsKey: top.secrets?.key ?? null,
     services,
     pools,
+  });
+}
+
+function resolveNotify(given: NonNullable<TopFile['notify']>) {
+  const { webhook = null, command = null, timeout } = complete(notifyKeys, given);
+  return Object.freeze({
+    /** The address, or where it is; null: `command` is set. */
+    webhook,
+    /** A program, by its path or its name on the `PATH`, and its arguments; null: `webhook` is set. */
+    command,
+    /** ms for one message. */
+    timeout,
   });
 }
 

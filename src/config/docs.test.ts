@@ -17,6 +17,7 @@ const inside: Record<string, (key: string) => string> = {
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
   disk: (key) => `disk: { ${key} }`,
   secrets: (key) => `secrets: { ${key} }`,
+  notify: (key) => `notify: { ${/^(webhook|command)/.test(key) ? key : `command: [x], ${key}`} }`,
   buildkite: (key) =>
     `services: { a: { type: buildkite, token: { env: T }, ${key} } }`.replace('token: { env: T }, token', 'token'),
   'agent of buildkite': (key) =>

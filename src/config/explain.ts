@@ -11,6 +11,7 @@ import type { Given } from './paths.ts';
 import { formatPath, formatProblem, type Path } from './problem.ts';
 import { formatDuration, formatShare, formatSize } from './units.ts';
 import { formatVolume } from './volumes.ts';
+import { webhookHost } from './webhook.ts';
 
 /** `value`: as people write it. `origin`: `default`, `FILE:LINE`, `environment ONEJOB_…` or `flag --…`. */
 type ShownValue = Readonly<Record<'key' | 'value' | 'origin', string>>;
@@ -45,8 +46,11 @@ export function configShow(checked: Checked): ShownValue[] {
   if (paths.config !== null) add(['config'], paths.config.path, originOf(paths.config));
   add(['state_dir'], config.stateDir, originOf(paths.stateDir));
   add(['socket'], config.socket, originOf(paths.socket));
-  for (const [name, value] of Object.entries({ ...defaultsOf(topKeys), ...written.top }))
-    if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
+  const top = { ...defaultsOf(topKeys), ...written.top };
+  // Its path often is a token.
+  const webhook = top.notify?.webhook;
+  if (typeof webhook === 'string') top.notify = { ...top.notify, webhook: `${webhookHost(webhook)}/…` };
+  for (const [name, value] of Object.entries(top)) if (!shownElsewhere.has(name)) addFrom([name], value, [[name]]);
   for (const [name, service] of written.services) {
     const path = ['services', name];
     const shownKeys = { type: service.type, ...defaultsOf(serviceType(service.type).keys), ...service.keys };

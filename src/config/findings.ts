@@ -7,11 +7,17 @@ import type { Writing } from './check.ts';
 import type { Config, PoolConfig } from './config.ts';
 import { engineSocketIn } from './host-places.ts';
 import type { Problem } from './problem.ts';
+import { webhookProblem } from './webhook.ts';
+
+/** The parts of a config that refer to secrets. */
+export type WithSecrets = Pick<Config, 'secretsKey' | 'services'> & Partial<Pick<Config, 'notify'>>;
 
 /** Every secret of a config, with its key. */
-export function secretsOf(config: Pick<Config, 'secretsKey' | 'services'>): [string, SecretReference][] {
-  const found: [string, SecretReference][] = config.secretsKey === null ? [] : [['secrets.key', config.secretsKey]];
-  for (const service of config.services)
+export function secretsOf({ secretsKey, services, notify = null }: WithSecrets): [string, SecretReference][] {
+  const found: [string, SecretReference][] = secretsKey === null ? [] : [['secrets.key', secretsKey]];
+  if (notify !== null && typeof notify.webhook === 'object' && notify.webhook !== null)
+    found.push(['notify.webhook', notify.webhook]);
+  for (const service of services)
     for (const [key, secret] of serviceType(service.type).secrets(service)) found.push([`services.${service.name}.${key}`, secret]);
   return found;
 }
@@ -24,19 +30,22 @@ export async function checkSecrets(config: Config, writing: Writing, now: number
     const { problem, warnings } = await checkSecret(secret, now);
     const at = { ...writing.locate(path), key: `${key}.${secret.kind}` };
     if (problem !== null) problems.push({ ...at, level: 'error', message: problem });
-    for (const warning of warnings) problems.push({ ...at, level: 'warning', message: warning });
-    if (problem !== null || key !== 'secrets.key' || tellingOrigin(config.services).size === 0) continue;
-    const wrong = await keysProblem(secret);
+    for (const { text } of warnings) problems.push({ ...at, level: 'warning', message: text });
+    if (problem !== null) continue;
+    const isUsed = key === 'notify.webhook' || (key === 'secrets.key' && tellingOrigin(config.services).size > 0);
+    const wrong = isUsed ? await contentProblem(key, secret) : null;
     if (wrong !== null) problems.push({ ...at, level: 'error', message: wrong });
   }
   return problems;
 }
 
-/** The problem of a key file, which otherwise the first job with a secret would find. Never quotes the file. */
-async function keysProblem(secret: SecretReference): Promise<string | null> {
-  const { parseKeys } = await import('../secrets/keys.ts');
+/** The problem of a key file or a webhook, which otherwise its first use would find. Never quotes what is secret. */
+async function contentProblem(key: string, secret: SecretReference): Promise<string | null> {
   try {
-    await parseKeys(await readSecret(secret), placeOf(secret));
+    const value = await readSecret(secret);
+    if (key === 'notify.webhook') return webhookProblem(value);
+    const { parseKeys } = await import('../secrets/keys.ts');
+    await parseKeys(value, placeOf(secret));
     return null;
   } catch (error) {
     if (!(error instanceof OnejobError)) throw error;
@@ -44,24 +53,33 @@ async function keysProblem(secret: SecretReference): Promise<string | null> {
   }
 }
 
+/** `present`: nothing is wrong. `open`: others can use it. */
+export type SecretState = 'present' | 'gone' | 'expires' | 'expired' | 'open';
+
 /**
- * Findings of `doctor` and `status` about secrets: one for each sound secret, and one for each problem. A running daemon keeps the
- * values that it has read, so a missing file is only a warning here. `now`: wall clock, ms since the epoch.
+ * One for each sound secret, and one for each problem. A running daemon keeps the values that it has read, so a missing file is
+ * only a warning here. `now`: wall clock, ms since the epoch.
  */
-export async function secretFindings(
-  config: Pick<Config, 'secretsKey' | 'services'>,
+export async function secretStates(
+  config: WithSecrets,
   now: number,
   variables?: Variables,
-): Promise<Finding[]> {
+): Promise<{ readonly state: SecretState; readonly finding: Finding }[]> {
   const found = await Promise.all(
-    secretsOf(config).map(async ([subject, secret]): Promise<Finding[]> => {
+    secretsOf(config).map(async ([subject, secret]) => {
       const { problem, warnings } = await checkSecret(secret, now, variables);
-      const wrong = [...(problem === null ? [] : [problem]), ...warnings];
-      if (wrong.length === 0) return [fine(subject, `It is present: ${describeSecret(secret)}.`)];
-      return wrong.map((text) => finding(subject, text));
+      const wrong = warnings.map(({ state, text }) => ({ state, finding: finding(subject, text) }));
+      if (problem !== null) return [{ state: 'gone' as const, finding: finding(subject, problem) }, ...wrong];
+      if (wrong.length > 0) return wrong;
+      return [{ state: 'present' as const, finding: fine(subject, `It is present: ${describeSecret(secret)}.`) }];
     }),
   );
   return found.flat();
+}
+
+/** Findings of `doctor` and `status` about secrets: see `secretStates`. */
+export async function secretFindings(config: WithSecrets, now: number, variables?: Variables): Promise<Finding[]> {
+  return (await secretStates(config, now, variables)).map((one) => one.finding);
 }
 
 /** `text`: the problem and, after a semicolon, what to do: `expires on 2030-01-31, in a day; create a new one in time`. */

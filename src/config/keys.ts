@@ -353,6 +353,23 @@ export const diskKeys = {
   }),
 };
 
+export const notifyKeys = {
+  webhook: key((v) => v.webhook, undefined, 'address or secret', {
+    description:
+      'Address that gets each message as JSON by POST: `https`, or `http` on this host. An address that contains a token belongs into a file.',
+    example: '{ file: /etc/onejob/webhook.url }',
+  }),
+  command: key((v) => v.command, undefined, 'list', {
+    description:
+      'A command to run for each message, without a shell. Its standard input is the message as JSON; its environment has `ONEJOB_SUBJECT` and `ONEJOB_TEXT`.',
+    example: '[/usr/local/bin/tell-us, --quiet]',
+  }),
+  timeout: key((v) => v.duration(1000, '1s'), 30_000, {
+    description: 'How long the command or the webhook may take. After that it counts as failed, and the command is killed.',
+    example: '10s',
+  }),
+};
+
 export const topKeys = {
   include: key(
     (v) => v.either(Array.isArray, v.z.array(v.text('a path', v.oneLine)), v.text('a path, or a list of paths', v.oneLine)),
@@ -418,6 +435,11 @@ export const topKeys = {
   on_quarantine_timeout: key((v) => v.duration(1000, '1s'), 10 * 60_000, {
     description: 'How long the command of `on_quarantine` may take before it is killed.',
     example: '30m',
+  }),
+  notify: key((v) => v.strict(notifyKeys), undefined, {
+    description:
+      'Messages for the few things that need a person, such as a device in quarantine or a credential that expires; one for each cause, and one when it is over. Needs either `webhook` or `command`. See [operating.md](operating.md#messages-for-people).',
+    example: '{ webhook: { file: /etc/onejob/webhook.url } }',
   }),
 };
 

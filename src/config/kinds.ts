@@ -9,6 +9,7 @@ import { listed } from './problem.ts';
 import { templateProblem } from './template.ts';
 import { no, type Parsed, parseDuration, parseShare, parseSize } from './units.ts';
 import { parseVolume, pathProblem } from './volumes.ts';
+import { webhookProblem } from './webhook.ts';
 
 export { no, z };
 
@@ -185,6 +186,18 @@ export const secretReference = z.unknown().transform((found, context): SecretRef
   if (typeof env === 'string' && /^[A-Za-z_][A-Za-z0-9_]*$/.test(env)) return { kind: 'env', variable: env, expires: end };
   return fail('expected the name of an environment variable', ['env']);
 });
+
+/** An address that may be a secret, so it is never shown. */
+export const webhook = either(
+  isMap,
+  secretReference,
+  value((found) => {
+    const how = 'expected an address such as "https://hooks.example/…", or its place: { file: /path } or { env: NAME }';
+    if (typeof found !== 'string') return no(`${how}; found ${describeKind(found)}`);
+    const why = webhookProblem(found);
+    return why === null ? yes(found) : no(why);
+  }),
+);
 
 /** The end of a day, UTC, in ms since the epoch; NaN for an invalid day. */
 function lastMoment(found: unknown): number {

@@ -4,7 +4,7 @@ import type { PrunedView, PruneRequest } from '../api/schema.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { overBefore } from '../ci/own-queue/prune.ts';
 import type { Config } from '../config/config.ts';
-import { secretFindings } from '../config/findings.ts';
+import { type SecretState, secretStates, type WithSecrets } from '../config/findings.ts';
 import { type Clock, every } from '../core/clock.ts';
 import { toFailure } from '../errors.ts';
 import type { Finding } from '../finding.ts';
@@ -20,20 +20,26 @@ export interface HousekeepingParts {
   readonly log: Log;
   readonly store: Store;
   readonly queue: Pick<OwnQueue, 'prune'>;
-  readonly config: Pick<Config, 'keepJobs' | 'secretsKey' | 'services'>;
+  readonly config: Pick<Config, 'keepJobs'> & WithSecrets;
   /** Named caches, checked once an hour; omitted if there are none. */
   readonly caches?: Pick<Caches, 'tidy'>;
+  /** Called after each check of secrets. */
+  readonly checked?: () => void;
+}
+
+export interface SecretTrouble {
+  readonly state: SecretState;
+  readonly finding: Finding;
 }
 
 /** ms between checks of secrets, between deletions, and between checks of caches. */
 const [interval, pruneEvery, cachesEvery] = [60_000, 600_000, 3_600_000];
 
-export async function keepHouse({ clock, log, store, queue, config, caches }: HousekeepingParts) {
-  const findings = (): Promise<Finding[]> => secretFindings(config, clock.wall());
-  let problems: readonly string[] = [];
+export async function keepHouse({ clock, log, store, queue, config, caches, checked = () => {} }: HousekeepingParts) {
+  const states = () => secretStates(config, clock.wall());
+  let troubles: readonly SecretTrouble[] = [];
   const look = async (): Promise<void> => {
-    const wrong = (await findings()).filter(({ level }) => level !== 'ok');
-    problems = wrong.map(({ subject, message, hint }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+    troubles = (await states()).filter(({ state }) => state !== 'present');
   };
   await look();
   const failed = (error: unknown): void => log.warn('housekeeping failed', { reason: toFailure(error).message });
@@ -50,6 +56,7 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
     interval,
     async () => {
       await look();
+      checked();
       await prune();
       store.checkpoint();
     },
@@ -58,10 +65,14 @@ export async function keepHouse({ clock, log, store, queue, config, caches }: Ho
   return {
     /** Problems with the config's secrets, one sentence each. */
     get problems(): readonly string[] {
-      return problems;
+      return troubles.map(({ finding: { subject, message, hint } }) => `${subject}: ${message}${hint === null ? '' : ` ${hint}`}`);
+    },
+    /** The same with what kind of problem it is. */
+    get troubles(): readonly SecretTrouble[] {
+      return troubles;
     },
     /** The same for `doctor`, checked again. */
-    findings,
+    findings: async (): Promise<Finding[]> => (await states()).map(({ finding }) => finding),
     close: (): void => {
       stopCaches();
       stop();

@@ -55,14 +55,20 @@ describe('checking', () => {
 
   it('a file for everybody is a warning', async () => {
     const { problem, warnings } = await checkSecret(file('open', 'x', 0o604), now);
-    expect([problem, warnings]).toEqual([null, [expect.stringContaining('(mode 604); run "chmod 600')]]);
+    expect([problem, warnings]).toEqual([null, [{ state: 'open', text: expect.stringContaining('(mode 604); run "chmod 600') }]]);
   });
 
   it('days are counted', async () => {
     expect((await checkSecret(until(30), now, set)).warnings).toEqual([]);
-    expect((await checkSecret(until(11), now, set)).warnings).toEqual([expect.stringContaining('expires on 2030-01-11, in a day')]);
-    expect((await checkSecret(until(10), now, set)).warnings).toEqual([expect.stringContaining('expires on 2030-01-10, today')]);
-    expect((await checkSecret(until(9), now, set)).warnings).toEqual([expect.stringContaining('expired on 2030-01-09')]);
+    expect((await checkSecret(until(11), now, set)).warnings).toMatchObject([
+      { state: 'expires', text: expect.stringContaining('expires on 2030-01-11, in a day') },
+    ]);
+    expect((await checkSecret(until(10), now, set)).warnings).toMatchObject([
+      { state: 'expires', text: expect.stringContaining('expires on 2030-01-10, today') },
+    ]);
+    expect((await checkSecret(until(9), now, set)).warnings).toMatchObject([
+      { state: 'expired', text: expect.stringContaining('expired on 2030-01-09') },
+    ]);
   });
 
   it('a variable that is not set is a problem', async () => {

@@ -72,13 +72,13 @@ export async function readSecret(
  * the end of a sentence, without the value.
  */
 export async function checkSecret(reference: SecretReference, now: number, variables: Variables = process.env) {
-  const warnings: string[] = [];
+  const warnings: { readonly state: 'expires' | 'expired' | 'open'; readonly text: string }[] = [];
   if (reference.expires !== null) {
     const days = Math.floor((reference.expires - now) / 86_400_000);
     const day = new Date(reference.expires).toISOString().slice(0, 10);
     const left = days === 0 ? 'today' : days === 1 ? 'in a day' : `in ${days} days`;
-    if (days < 0) warnings.push(`expired on ${day}; create a new one and change the date`);
-    else if (days < 14) warnings.push(`expires on ${day}, ${left}; create a new one in time`);
+    if (days < 0) warnings.push({ state: 'expired', text: `expired on ${day}; create a new one and change the date` });
+    else if (days < 14) warnings.push({ state: 'expires', text: `expires on ${day}, ${left}; create a new one in time` });
   }
   if (reference.kind === 'env') {
     const value = variables[reference.variable];
@@ -90,7 +90,8 @@ export async function checkSecret(reference: SecretReference, now: number, varia
   const found = await inspect(reference.path);
   if (found.mode !== null && (found.mode & 0o007) !== 0) {
     const mode = found.mode.toString(8).padStart(3, '0');
-    warnings.push(`${reference.path} can be used by every user of this host (mode ${mode}); run "chmod 600 ${reference.path}"`);
+    const text = `${reference.path} can be used by every user of this host (mode ${mode}); run "chmod 600 ${reference.path}"`;
+    warnings.push({ state: 'open', text });
   }
   return { problem: found.problem && `${reference.path} ${found.problem}`, warnings };
 }
