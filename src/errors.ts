@@ -106,6 +106,7 @@ export const errorCodes = {
   E_AGENT_ABSENT: 'user',
   E_AGENT_PACKAGE: 'external',
   E_IMAGE_BUILD: 'user',
+  E_NOTIFY: 'external',
 } as const satisfies Record<string, ErrorKind>;
 
 export type ErrorCode = keyof typeof errorCodes;

@@ -8,9 +8,11 @@ import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
+import { createOutbound } from './http/outbound.ts';
 import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
+import { causesOf } from './manager/causes.ts';
 import { keepHouse } from './manager/housekeeping.ts';
 import { renewImages } from './manager/images/pool-images.ts';
 import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
@@ -19,6 +21,8 @@ import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/l
 import { createManager } from './manager/manager.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
+import { createNotices, type Notices } from './notices/notices.ts';
+import { send, targetOf } from './notices/send.ts';
 import { choiceNow } from './runtimes/choose.ts';
 import { subdirectory } from './store/directory.ts';
 
@@ -64,8 +68,10 @@ export async function openHost(given: HostParts) {
   parts.use(loop);
   const { reconciler, observer, images, fingerprints, caches, deviceManager } = loop;
 
-  const house = await keepHouse({ clock, log, store, queue, config, caches });
+  const house = await keepHouse({ clock, log, store, queue, config, caches, checked: () => notices?.look() });
   parts.defer(() => house.close());
+  const notices = tellPeople();
+  parts.defer(() => notices?.close());
   const elsewhere = [...new Set(services.byName.values())].filter((service) => service !== queue);
   const shutdown = createShutdown({
     ...{ reconciler, log, clock, temporary },
@@ -96,6 +102,7 @@ export async function openHost(given: HostParts) {
         ...weakenedFindings(config),
         ...fingerprints.findings(),
         ...caches.findings(),
+        ...(notices?.findings() ?? []),
       ],
       hostFindings: async (signal) => [
         ...(await room.findings()),
@@ -103,7 +110,7 @@ export async function openHost(given: HostParts) {
         ...((await deviceManager?.doctor(signal)) ?? []),
       ],
       problems: () => [
-        ...[room.problem()].filter((one) => one !== null),
+        ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
         ...observer.problems,
         ...house.problems,
         ...queue.problems,
@@ -112,6 +119,20 @@ export async function openHost(given: HostParts) {
     },
     started: started.promise,
   });
+  /** null without `notify`. A temporary manager has somebody who waits for it. */
+  function tellPeople(): Notices | null {
+    const { notify } = config;
+    if (notify === null || temporary) return null;
+    const outbound = createOutbound(env.proxies);
+    parts.defer(() => outbound.close());
+    const sending = { notify, env, clock, fetch: outside.fetch ?? outbound.fetch, variables: outside.variables };
+    return createNotices({
+      ...{ clock, log, store, host: config.host, target: targetOf(notify) },
+      see: () => causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem() }),
+      send: (message, signal) => send(message, sending, signal),
+    });
+  }
+
   const watching = new AbortController();
   parts.defer(() => watching.abort());
   parts.defer(() => deviceManager?.close(true));
@@ -149,6 +170,8 @@ export async function openHost(given: HostParts) {
       reconciler.start();
       started.resolve();
       shutdown.look();
+      // What the previous manager could not send any more is not left waiting.
+      notices?.look();
     },
     /** Runs until the manager has ended, and closes connections to services. */
     async finish(): Promise<'drain' | 'end' | 'leave'> {

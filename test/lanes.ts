@@ -39,6 +39,7 @@ const processes = [
   'src/images/agent-package.test.ts',
   'src/logs/log-file.test.ts',
   'src/manager/{actions/probe-sandbox,caches/cache-tree,caches/disk-watch,caches/state-room,devices/repair}.test.ts',
+  'src/notices/send.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
   'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
   'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness}.test.ts',

@@ -183,6 +183,9 @@ const outcomes: readonly string[] = [
   ) STRICT, WITHOUT ROWID`,
 ];
 
+/** What people were told by `notify`. */
+const notices: readonly string[] = ['CREATE TABLE notices (key TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID'];
+
 export const migrations: readonly (readonly string[])[] = [
-  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes],
+  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices],
 ];

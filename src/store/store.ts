@@ -15,6 +15,7 @@ import { historyTable } from './history.ts';
 import { holdTable } from './holds.ts';
 import { jobTable } from './jobs.ts';
 import { type Lead, leaderOf, takeLead } from './lead.ts';
+import { noticeTable } from './notices.ts';
 import { outcomeTable } from './outcomes.ts';
 import { registrationTable } from './registrations.ts';
 import { secretPinTable } from './secret-pins.ts';
@@ -59,6 +60,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     proofs: proofTable(db),
     secretPins: secretPinTable(db),
     holds: holdTable(db),
+    notices: noticeTable(db),
     /**
      * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the
      * process. Not to be nested.

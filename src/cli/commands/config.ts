@@ -1,4 +1,4 @@
-/** `config check`, `config show`, `config apply`, `completion`, the hidden `complete`, `version`, `help`: their options and help. */
+/** `config check`, `config show`, `config apply`, `notify test`, `completion`, the hidden `complete`, `version`, `help`: their options and help. */
 import { Argument, type Command, CommanderError } from 'commander';
 import type { Completed, Shell } from '../completion.ts';
 import type { CheckFlags } from '../config.ts';
@@ -31,6 +31,15 @@ export function addConfigCommands(program: Cli): void {
 The config is checked first: if it is invalid, nothing changes. A SIGHUP does the same, as does "systemctl reload onejob".
 Exit codes: 0; 1 when there is a problem, or no daemon runs here; 2 wrong usage.`)
     .does(failed, async (session, flags: { dryRun?: boolean }) => (await import('../config.ts')).applyConfig(session, flags));
+
+  const notify = program.command('notify').description('messages for the few things that need a person');
+  notify
+    .command('test')
+    .description('send a test message to where "notify" in the config points, and show the answer')
+    .after(`
+It is sent by this command, not by the daemon: type it as the daemon's user, who can read the same files.
+Exit codes: 0; 1 when nobody accepted the message, or the config has no "notify"; 2 wrong usage.`)
+    .does(failed, async (session) => (await import('../notify.ts')).notifyTest(session));
 
   program
     .command('completion')

@@ -252,6 +252,8 @@ export function createObserver(parts: ObserveParts) {
     get problems(): string[] {
       return [...away.values()];
     },
+    /** Runtimes that cannot be reached now, and why. */
+    away: away as ReadonlyMap<string, string>,
     ...{ unreachable, cannotReach, start, add, close, resync, sweep, exited },
   };
 }

@@ -4,6 +4,7 @@ import type { SlotFacts } from '../../ci/parts.ts';
 import type { Clock } from '../../core/clock.ts';
 import { type AgentId, jobsIn } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
+import type { Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 
 export interface CiEventParts {
@@ -18,6 +19,11 @@ export interface CiEventParts {
 
 /** Holds a pool that its service cannot serve. */
 const holder = 'service';
+
+/** Why its service cannot serve the pool, as that says it; null if it can. */
+export function serviceHold({ pause }: Pick<Pool, 'pause'>): string | null {
+  return pause.held.find(([reason]) => reason === holder)?.[1] ?? null;
+}
 
 /** Follows the services until `signal` aborts. */
 export function followServices(services: Iterable<CiService>, parts: CiEventParts, signal: AbortSignal): void {

@@ -1,0 +1,35 @@
+/** `onejob notify test`: sends a message as the daemon does, with the config that a daemon would read. It needs no daemon. */
+import { systemClock } from '../clock.ts';
+import { checkConfig, configError } from '../config/load.ts';
+import { OnejobError } from '../errors.ts';
+import { createOutbound } from '../http/outbound.ts';
+import { testMessage } from '../notices/message.ts';
+import { send, targetOf } from '../notices/send.ts';
+import { exitCodes } from './exit.ts';
+import { configSource, type Session } from './session.ts';
+import { printable } from './text.ts';
+
+export async function notifyTest(session: Session): Promise<number> {
+  const { output, context } = session;
+  const { config, errors, paths } = await checkConfig({ ...configSource(session), secrets: 'skip' });
+  const wrong = errors.filter(({ key }) => key === '' || /^notify(\W|$)/.test(key));
+  if (wrong.length > 0) throw configError(wrong);
+  const { notify } = config;
+  if (notify === null) {
+    const hint = 'Write for example: notify: { webhook: { file: /etc/onejob/webhook.url } }';
+    const where = paths.config === null ? 'There is no config file, so no' : `${paths.config.path} has no`;
+    throw new OnejobError('E_CONFIG', `${where} "notify" that says where messages go.`, { hint });
+  }
+  const outbound = createOutbound(context.environment.proxies);
+  try {
+    const to = targetOf(notify);
+    output.progress(`sending a message to ${to}`);
+    const parts = { notify, env: context.environment, clock: systemClock, fetch: outbound.fetch, variables: context.variables };
+    const answer = await send(testMessage(config.host, Date.now()), parts, new AbortController().signal);
+    output.progress(null);
+    await output.result({ to, answer }, () => [`Sent a test message to ${to}. Answer: ${printable(answer)}`]);
+    return exitCodes.ok;
+  } finally {
+    outbound.close();
+  }
+}
