@@ -6,6 +6,8 @@
  */
 import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { openApi } from '../src/api/openapi.ts';
+import { routes } from '../src/api/routes.ts';
 import { configurationPage } from './docs-configuration.ts';
 import { withSlotTables } from './docs-slots.ts';
 
@@ -14,6 +16,7 @@ const root = join(import.meta.dirname, '..');
 /** Each page, and what it should be, given what it is: some are written by hand but for a block. */
 const pages: Readonly<Record<string, (page: string) => string>> = {
   'docs/configuration.md': () => configurationPage(),
+  'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,
   'docs/slot-lifecycle.md': withSlotTables,
 };
 

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { pipeline, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { checkAnswer } from '../../test/support/answers.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { asNobody } from '../../test/support/nobody.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -33,7 +34,7 @@ beforeEach(async () => {
   path = join(dir.path, 'onejob.sock');
   manager = createFakeManager();
   const onBug = (error: Error, route: string) => void bugs.push(`${route}: ${error.message}`);
-  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0', onBug });
+  server = await startApi({ onAnswer: checkAnswer, manager, socket: { path, access: 'owner' }, version: '1.0.0', onBug });
   client = createClient({ socket: path, version: '1.0.0' });
 });
 
@@ -483,6 +484,8 @@ describe('what can go wrong on the way', () => {
   });
 
   test('another version is named when its answers are not understood', async () => {
+    await server.close();
+    server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
     const newer = createClient({ socket: path, version: '2.0.0' });
     manager.status = () => ({}) as never;
     await expect(newer.status()).rejects.toMatchObject({ code: 'E_API_VERSION', message: expect.stringContaining('1.0.0') });

@@ -3,6 +3,7 @@ import http from 'node:http';
 import { join } from 'node:path';
 import { json } from 'node:stream/consumers';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { checkAnswer } from '../../test/support/answers.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { OnejobError } from '../errors.ts';
@@ -40,7 +41,7 @@ beforeEach(async () => {
   path = join(dir.path, 'onejob.sock');
   manager = createFakeManager();
   manager.deviceViews = [view];
-  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+  server = await startApi({ onAnswer: checkAnswer, manager, socket: { path, access: 'owner' }, version: '1.0.0' });
   client = createClient({ socket: path, version: '1.0.0' });
 });
 
@@ -147,6 +148,8 @@ describe('proofs', () => {
 });
 
 test('an answer that is not understood names the daemon that gave it', async () => {
+  await server.close();
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
   manager.devices = () => [{ ...view, state: 'on fire' as never }];
   await expect(client.devices()).rejects.toMatchObject({ code: 'E_API_ANSWER', message: expect.stringContaining('state') });
   const older = createClient({ socket: path, version: '2.0.0' });

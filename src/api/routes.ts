@@ -1,5 +1,4 @@
-/** All routes; see `docs/json.md` for the bodies. */
-import type { IncomingMessage, ServerResponse } from 'node:http';
+/** All routes; see `docs/api.md`, and `docs/json.md` for the bodies. */
 import { PassThrough, pipeline, Readable, type Transform } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
@@ -10,91 +9,93 @@ import { lastLines, skip } from '../logs/select.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
-import type { ConfigService, ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
+import type { LogPiece, LogSource, Manager } from './manager.ts';
+import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
-
-export interface ApiRequest {
-  /** Parts of the path for each `:name` of the route. */
-  readonly params: unknown;
-  readonly query: unknown;
-  /** JSON of a POST; undefined if it is empty. */
-  readonly body: unknown;
-  /** Aborts when the client has gone or the server closes. */
-  readonly signal: AbortSignal;
-  /** For bodies that are not JSON. */
-  readonly request: IncomingMessage;
-  readonly response: ServerResponse;
-}
-
-/**
- * By method and path, such as `GET /v1/jobs/:id`. The result of a route is sent as JSON, a stream as its bytes, and undefined as no
- * content. A route may set headers and a status.
- */
-export type Routes = Readonly<Record<string, (request: ApiRequest) => unknown>>;
-
-export interface Served {
-  readonly manager: Manager;
-  /** Omitted if no images are built. */
-  readonly images?: ImageService;
-  /** Omitted if no job has encrypted values. */
-  readonly secrets?: SecretPins;
-  /** Omitted if there is no config to apply. */
-  readonly config?: ConfigService;
-}
-
-export function allRoutes({ manager, images, secrets, config }: Served): Routes {
-  return {
-    ...controlRoutes(manager),
-    ...jobRoutes(manager),
-    ...workspaceRoutes(manager),
-    ...logRoutes(manager),
-    ...deviceRoutes(manager),
-    ...(images === undefined ? {} : imageRoutes(images)),
-    ...(secrets === undefined ? {} : secretRoutes(secrets)),
-    ...(config && { 'POST /v1/config/apply': ({ body }) => config.applyConfig(checked(schemas.applyRequest, body, 'request')) }),
-  };
-}
-
-/** @throws OnejobError E_API_REQUEST naming every problem with its path. */
-export function checked<T extends z.ZodType>(schema: T, input: unknown, what: string): z.output<T> {
-  const result = schema.safeParse(input ?? {});
-  if (result.success) return result.data;
-  const problems = result.error.issues.map((issue) => {
-    const path = issue.path.map(String).join('.');
-    return path === '' ? issue.message : `${path}: ${issue.message}`;
-  });
-  throw new OnejobError('E_API_REQUEST', `Cannot read the ${what}: ${problems.join('; ')}.`);
-}
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 
-/** The daemon: status, plan, doctor, pauses, its end, and keeping a temporary one alive. */
-function controlRoutes(manager: Manager): Routes {
-  const poolOf = ({ params }: ApiRequest) => checked(byPool, params, 'path').pool;
-  const reasonOf = ({ body }: ApiRequest) => checked(schemas.pauseRequest, body, 'request').reason;
-  const pause = (request: ApiRequest) => manager.pause(poolOf(request), reasonOf(request));
-  const resume = (request: ApiRequest) => manager.resume(poolOf(request), reasonOf(request));
-  const drain = (request: ApiRequest) => manager.drain(poolOf(request));
+/** The same for one pool and for all. */
+function poolRoutes(path: '/v1' | '/v1/pools/:pool', which: string): Routes {
   return {
-    'GET /v1/status': () => manager.status(),
-    'GET /v1/plan': () => manager.plan(),
-    'GET /v1/doctor': ({ signal }) => manager.doctor(signal),
+    [`POST ${path}/pause`]: route({
+      summary: `Starts nothing new in ${which}`,
+      role: 'operator',
+      params: byPool,
+      body: schemas.pauseRequest,
+      handle: ({ params, body }, { manager }) => manager.pause(params.pool, body.reason),
+    }),
+    [`POST ${path}/resume`]: route({
+      summary: `Ends the pauses with this reason, and drains, of ${which}`,
+      role: 'operator',
+      params: byPool,
+      body: schemas.pauseRequest,
+      answer: schemas.resumeView,
+      handle: ({ params, body }, { manager }) => manager.resume(params.pool, body.reason),
+    }),
+    [`POST ${path}/drain`]: route({
+      summary: `Finishes running jobs of ${which}, and starts nothing new until a resume`,
+      role: 'operator',
+      params: byPool,
+      handle: ({ params }, { manager }) => manager.drain(params.pool),
+    }),
+  };
+}
 
-    'POST /v1/pause': pause,
-    'POST /v1/resume': resume,
-    'POST /v1/drain': drain,
-    'POST /v1/pools/:pool/pause': pause,
-    'POST /v1/pools/:pool/resume': resume,
-    'POST /v1/pools/:pool/drain': drain,
-
-    'POST /v1/down'({ body, response }) {
-      manager.down(checked(schemas.downRequest, body, 'request'));
-      response.statusCode = 202;
-    },
-    'GET /v1/forgotten': ({ signal }) => manager.forgotten(signal),
-
+/** The daemon: status, plan, doctor, its config, its end, and keeping a temporary one alive. */
+const controlRoutes: Routes = {
+  'GET /v1/openapi.json': route({
+    summary: 'This description',
+    role: 'read',
+    answer: z.looseObject({ openapi: z.string() }),
+    handle: async () => (await import('./openapi.ts')).openApi(routes),
+  }),
+  'GET /v1/status': route({
+    summary: 'The daemon, its pools and their slots',
+    role: 'read',
+    answer: schemas.statusView,
+    handle: (_, { manager }) => manager.status(),
+  }),
+  'GET /v1/plan': route({
+    summary: 'What each slot does next, and why',
+    role: 'read',
+    answer: schemas.planLine.array(),
+    handle: (_, { manager }) => manager.plan(),
+  }),
+  'GET /v1/doctor': route({
+    summary: 'Checks the host, its devices and its CI services, which can take a minute',
+    role: 'read',
+    answer: schemas.findingView.array(),
+    handle: ({ signal }, { manager }) => manager.doctor(signal),
+  }),
+  ...poolRoutes('/v1', 'all pools'),
+  ...poolRoutes('/v1/pools/:pool', 'a pool'),
+  'POST /v1/config/apply': route({
+    summary: 'Reads the config file again and runs with it; with dryRun only tells what that would change',
+    role: 'operator',
+    body: schemas.applyRequest,
+    answer: schemas.applyAnswer,
+    handle: ({ body }, { config }) => given(config).applyConfig(body),
+  }),
+  'POST /v1/down': route({
+    summary: 'Ends the daemon',
+    role: 'operator',
+    body: schemas.downRequest,
+    status: 202,
+    handle: ({ body }, { manager }) => manager.down(body),
+  }),
+  'GET /v1/forgotten': route({
+    summary: 'Waits until a daemon that ends with "forget" has done so',
+    role: 'operator',
+    answer: schemas.forgottenView.array(),
+    handle: ({ signal }, { manager }) => manager.forgotten(signal),
+  }),
+  'GET /v1/hold': route({
+    summary: 'Keeps a temporary daemon alive as long as the connection lasts',
+    role: 'operator',
+    answer: media('application/octet-stream'),
     // The answer begins at once, and ends with the daemon or the client.
-    'GET /v1/hold'({ signal }) {
+    handle({ signal }, { manager }) {
       const release = manager.hold();
       const body = new PassThrough();
       body.write('\n');
@@ -106,121 +107,130 @@ function controlRoutes(manager: Manager): Routes {
       else signal.addEventListener('abort', end, { once: true });
       return body;
     },
-  };
-}
+  }),
+};
 
+const byId = z.object({ id: z.string() });
 const flag = z
   .enum(['true', '1', 'false', '0'])
   .default('false')
   .transform((text) => text === 'true' || text === '1');
 
-const byId = z.object({ id: z.string() });
 const listQuery = z.strictObject({
-  all: z.enum(['true', 'false']).default('false'),
+  all: flag,
   pool: z.string().nullable().default(null),
   limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
   // Each of these asks for jobs that have ended.
   service: z.string().optional(),
   since: z.coerce.number().int().optional(),
   until: z.coerce.number().int().optional(),
-  failed: flag.optional(),
+  failed: flag,
   verdict: z.enum(verdictKinds).optional(),
   device: z.string().optional(),
   before: z.string().optional(),
 });
 
-const historyQuery = z.strictObject({
-  by: z.enum(historyAxes).default('pool'),
-  pool: z.string().nullable().default(null),
-  since: z.coerce.number().int().nullable().default(null),
-  until: z.coerce.number().int().nullable().default(null),
-});
-
-/** A long list takes megabytes of memory until it is read: so many lists at a time, each for so many ms. */
-const listsAtOnce = 16;
-const listPatience = 60_000;
-
 /** Jobs of every CI service; those of the own queue can be submitted and cancelled, and have artifacts. */
-function jobRoutes(manager: Manager): Routes {
-  const knownJob = (params: unknown): schemas.JobView => {
-    const { id } = checked(byId, params, 'path');
-    const job = manager.job(id);
-    if (job !== null) return job;
-    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
-  };
-  let unread = 0;
-  return {
-    'POST /v1/jobs'({ body, response }) {
-      const job = manager.submit(checked(jobRequest, body, 'job'));
-      response.statusCode = 201;
-      return job;
-    },
-
-    'POST /v1/job-arrays'({ body, response }) {
-      const jobs = manager.submitArray(checked(arrayRequest, body, 'array'));
-      response.statusCode = 201;
-      return jobs;
-    },
-    'GET /v1/job-arrays/:id': ({ params }) => manager.arrayJobs(checked(byId, params, 'path').id),
-
-    // Finds mistakes before the client sends a workspace of gigabytes.
-    'POST /v1/jobs/check': ({ body }) => manager.verify(checked(jobRequest, body, 'job')),
-
-    'GET /v1/jobs'({ query, response, signal }) {
-      const { all, pool, limit, ...ended } = checked(listQuery, query, 'query');
-      if (unread >= listsAtOnce) throw busy();
-      if (!signal.aborted) {
-        unread += 1;
-        const late = setTimeout(() => response.destroy(), listPatience).unref();
-        response.once('close', () => {
-          unread -= 1;
-          clearTimeout(late);
-        });
-      }
-      if (Object.values(ended).every((value) => value === undefined || value === false))
-        return manager.jobs({ all: all === 'true', pool, limit });
-      const {
-        service = null,
-        since = null,
-        until = null,
-        failed = false,
-        verdict: kind = null,
-        device = null,
-        before = null,
-      } = ended;
+const jobRoutes: Routes = {
+  'POST /v1/jobs': route({
+    summary: 'Submits a job to the own queue',
+    role: 'operator',
+    body: jobRequest,
+    answer: schemas.jobView,
+    status: 201,
+    handle: ({ body }, { manager }) => manager.submit(body),
+  }),
+  // Finds mistakes before the client sends a workspace of gigabytes.
+  'POST /v1/jobs/check': route({
+    summary: 'Fails as a submission would, except for the workspace',
+    role: 'operator',
+    body: jobRequest,
+    handle: ({ body }, { manager }) => manager.verify(body),
+  }),
+  'POST /v1/job-arrays': route({
+    summary: 'Submits all jobs of an array to the own queue, or none',
+    role: 'operator',
+    body: arrayRequest,
+    answer: schemas.jobView.array(),
+    status: 201,
+    handle: ({ body }, { manager }) => manager.submitArray(body),
+  }),
+  'GET /v1/job-arrays/:id': route({
+    summary: 'Jobs of an array in the order of its indices, ended or not; empty if there is no such array',
+    role: 'read',
+    params: byId,
+    answer: schemas.jobView.array(),
+    handle: ({ params }, { manager }) => manager.arrayJobs(params.id),
+  }),
+  'GET /v1/jobs': route({
+    summary:
+      'Jobs that are not over, or all, newest last; with a filter jobs that have ended, by page: `onejob-next` is the `before` of the next',
+    role: 'read',
+    query: listQuery,
+    answer: schemas.jobView.array(),
+    atOnce: 16,
+    handle: ({ query: { all, pool, limit, ...ended }, response }, { manager }) => {
+      if (Object.values(ended).every((value) => value === undefined || value === false)) return manager.jobs({ all, pool, limit });
+      const { service = null, since = null, until = null, failed, verdict: kind = null, device = null, before = null } = ended;
       const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? schemas.jobsListed };
       const { jobs, next } = manager.endedJobs(filter);
       if (next !== null) response.setHeader('onejob-next', next);
       return jobs;
     },
-
-    'GET /v1/history': ({ query }) => manager.history(checked(historyQuery, query, 'query')),
-
-    'POST /v1/jobs/prune': ({ body }) => manager.pruneJobs(checked(schemas.pruneRequest, body, 'body')),
-    'GET /v1/jobs/:id': ({ params }) => knownJob(params),
-    'GET /v1/jobs/:id/settled': ({ params, signal }) => manager.settled(knownJob(params).id, signal),
-    'POST /v1/jobs/:id/cancel': ({ params }) => manager.cancel(knownJob(params).id),
-
-    'GET /v1/jobs/:id/artifacts'({ params, response }) {
-      const files = manager.artifacts(knownJob(params).id);
-      if (files === null) return undefined;
-      response.setHeader('content-type', 'application/x-tar');
-      return files;
-    },
-  };
-}
-
-function busy(): OnejobError {
-  return new OnejobError('E_API_BUSY', `Cannot list jobs: ${listsAtOnce} job lists are already being read.`, {
-    hint: 'Try again in a minute.',
-    retry: true,
-  });
-}
-
-/** Workspaces: a tar stream of limited size. */
-function workspaceRoutes(manager: Manager): Routes {
-  return {
-    async 'PUT /v1/workspaces'({ request, signal }) {
+  }),
+  'GET /v1/history': route({
+    summary: 'How many jobs ended how, by pool, device and so on; the worst first',
+    role: 'read',
+    query: z.strictObject({
+      by: z.enum(historyAxes).default('pool'),
+      pool: z.string().nullable().default(null),
+      since: z.coerce.number().int().nullable().default(null),
+      until: z.coerce.number().int().nullable().default(null),
+    }),
+    answer: schemas.historyView.array(),
+    handle: ({ query }, { manager }) => manager.history(query),
+  }),
+  'POST /v1/jobs/prune': route({
+    summary: 'Forgets jobs that ended, with their logs and artifacts',
+    role: 'operator',
+    body: schemas.pruneRequest,
+    answer: schemas.prunedView,
+    handle: ({ body }, { manager }) => manager.pruneJobs(body),
+  }),
+  'GET /v1/jobs/:id': route({
+    summary: 'One job',
+    role: 'read',
+    params: byId,
+    answer: schemas.jobView,
+    handle: ({ params }, { manager }) => knownJob(manager, params.id),
+  }),
+  'GET /v1/jobs/:id/settled': route({
+    summary: 'Waits for the end of a job',
+    role: 'read',
+    params: byId,
+    answer: schemas.jobView,
+    handle: ({ params, signal }, { manager }) => manager.settled(knownJob(manager, params.id).id, signal),
+  }),
+  'POST /v1/jobs/:id/cancel': route({
+    summary: 'Asks a job of the own queue to end',
+    role: 'operator',
+    params: byId,
+    answer: schemas.jobView,
+    handle: ({ params }, { manager }) => manager.cancel(knownJob(manager, params.id).id),
+  }),
+  'GET /v1/jobs/:id/artifacts': route({
+    summary: 'The files that a job of the own queue brought back; no content if there are none',
+    role: 'read',
+    params: byId,
+    answer: media('application/x-tar'),
+    handle: ({ params }, { manager }) => manager.artifacts(knownJob(manager, params.id).id) ?? undefined,
+  }),
+  'PUT /v1/workspaces': route({
+    summary: 'Stores the files for a job',
+    role: 'operator',
+    body: media('application/x-tar'),
+    answer: schemas.workspaceView,
+    async handle({ request, signal }, { manager }) {
       const files = pipeline(request, boundedWorkspace(schemas.workspaceLimit), () => {});
       try {
         return { id: await manager.putWorkspace(files, signal) };
@@ -228,7 +238,13 @@ function workspaceRoutes(manager: Manager): Routes {
         throw files.errored instanceof OnejobError ? files.errored : error;
       }
     },
-  };
+  }),
+};
+
+function knownJob(manager: Manager, id: string): schemas.JobView {
+  const job = manager.job(id);
+  if (job !== null) return job;
+  throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'List jobs with "onejob jobs --all".' });
 }
 
 /** Passes on at most `limit` bytes; the stream's error is E_WORKSPACE_TOO_LARGE. */
@@ -256,19 +272,20 @@ const logQuery = z
     'name one of job, agent and slot',
   );
 
-/** Output of a job, an agent, or the agent in a slot, or the agent's own logs, as frames (see `frames.ts`). */
-function logRoutes(manager: Manager): Routes {
-  return {
-    'GET /v1/logs'({ query, signal, response }) {
-      const asked = checked(logQuery, query, 'query');
-      const source = sourceOf(asked);
-      const read = (follow: boolean) => (asked.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
-      const pieces = asked.tail === undefined ? read(asked.follow) : lastLines(read, asked.tail, asked.follow);
-      response.setHeader('content-type', 'application/octet-stream');
-      return Readable.from(frames(pieces, asked, signal), { objectMode: false });
+const logRoutes: Routes = {
+  'GET /v1/logs': route({
+    summary: 'Output of a job, an agent, or the agent in a slot, or the agent’s own logs, in frames',
+    role: 'read',
+    query: logQuery,
+    answer: media('application/octet-stream'),
+    handle({ query, signal }, { manager }) {
+      const source = sourceOf(query);
+      const read = (follow: boolean) => (query.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
+      const pieces = query.tail === undefined ? read(query.follow) : lastLines(read, query.tail, query.follow);
+      return Readable.from(frames(pieces, query, signal), { objectMode: false });
     },
-  };
-}
+  }),
+};
 
 function sourceOf(asked: z.output<typeof logQuery>): LogSource {
   if (asked.job !== undefined) return { job: asked.job };
@@ -289,52 +306,88 @@ async function* frames(pieces: AsyncIterable<LogPiece>, from: Counts, signal: Ab
 }
 
 /** A UUID or its beginning, an index or a PCI address. */
-const byName = z.object({ device: z.string().min(1) });
-const proofQuery = z.strictObject({
-  device: z.string().min(1).nullable().default(null),
-  limit: z.coerce.number().int().min(1).max(schemas.proofsAtMost).default(schemas.proofsListed),
-});
+const byDevice = z.object({ device: z.string().min(1) });
+
+function deviceRoute<B extends z.ZodType>(summary: string, body: B, change: (body: z.output<B>) => schemas.DeviceChange) {
+  return route({
+    summary,
+    role: 'operator',
+    params: byDevice,
+    body,
+    answer: schemas.deviceAnswer,
+    handle: (request, { manager }) => manager.changeDevice(request.params.device, change(request.body as z.output<B>)),
+  });
+}
 
 /** Devices of this host, changes by people, and proofs. */
-function deviceRoutes(manager: Manager): Routes {
-  const nameOf = (params: unknown) => checked(byName, params, 'path').device;
-  const changes = (['reserve', 'quarantine', 'return', 'clear', 'forget'] as const).map((act): [string, Routes[string]] => [
-    `POST /v1/devices/:device/${act}`,
-    ({ params, body }) => {
-      const given = checked(z.looseObject({}), body, 'request');
-      return manager.changeDevice(nameOf(params), checked(schemas.deviceChange, { ...given, act }, 'request'));
-    },
-  ]);
-  return {
-    'GET /v1/devices': () => manager.devices(),
-    ...Object.fromEntries(changes),
-    'GET /v1/proofs': ({ query }) => manager.proofs(checked(proofQuery, query, 'query')),
-  };
-}
+const deviceRoutes: Routes = {
+  'GET /v1/devices': route({
+    summary: 'Devices of this host',
+    role: 'read',
+    answer: schemas.deviceView.array(),
+    handle: (_, { manager }) => manager.devices(),
+  }),
+  'POST /v1/devices/:device/reserve': deviceRoute('Keeps jobs from a device for a person', schemas.reserveRequest, (body) => ({
+    act: 'reserve',
+    ...body,
+  })),
+  'POST /v1/devices/:device/quarantine': deviceRoute('Puts a device in quarantine', schemas.quarantineRequest, (body) => ({
+    act: 'quarantine',
+    ...body,
+  })),
+  'POST /v1/devices/:device/return': deviceRoute('Ends a reservation', z.object({}), () => ({ act: 'return' })),
+  'POST /v1/devices/:device/clear': deviceRoute('Ends a quarantine', z.object({}), () => ({ act: 'clear' })),
+  'POST /v1/devices/:device/forget': deviceRoute('Forgets a missing device', z.object({}), () => ({ act: 'forget' })),
+  'GET /v1/proofs': route({
+    summary: 'Proofs that devices were clean after a job, newest first',
+    role: 'read',
+    query: z.strictObject({
+      device: z.string().min(1).nullable().default(null),
+      limit: z.coerce.number().int().min(1).max(schemas.proofsAtMost).default(schemas.proofsListed),
+    }),
+    answer: schemas.proofView.array(),
+    handle: ({ query }, { manager }) => manager.proofs(query),
+  }),
+};
 
 const byFingerprint = z.object({ fingerprint: schemas.fingerprintText });
 
 /** Which pipelines may use encrypted values that do not contain their pipeline. */
-function secretRoutes(secrets: SecretPins): Routes {
-  const named = (params: unknown) => checked(byFingerprint, params, 'path').fingerprint;
-  return {
-    'GET /v1/secret-pins': () => secrets.pins(),
-    'POST /v1/secret-pins/:fingerprint/allow': ({ params, body }) =>
-      secrets.allow(named(params), checked(schemas.allowRequest, body, 'request').pipelines),
-    'POST /v1/secret-pins/:fingerprint/forget': ({ params, body }) =>
-      secrets.forget(named(params), checked(schemas.forgetRequest, body, 'request').pipeline),
-  };
-}
+const secretRoutes: Routes = {
+  'GET /v1/secret-pins': route({
+    summary: 'Encrypted values, and the pipelines that may use them',
+    role: 'operator',
+    answer: schemas.pinnedView.array(),
+    handle: async (_, { secrets }) => given(secrets).pins(),
+  }),
+  'POST /v1/secret-pins/:fingerprint/allow': route({
+    summary: 'Lets more pipelines use a value',
+    role: 'operator',
+    params: byFingerprint,
+    body: schemas.allowRequest,
+    answer: schemas.pinnedView,
+    handle: async ({ params, body }, { secrets }) => given(secrets).allow(params.fingerprint, body.pipelines),
+  }),
+  'POST /v1/secret-pins/:fingerprint/forget': route({
+    summary: 'Removes a pipeline from a value, or all',
+    role: 'operator',
+    params: byFingerprint,
+    body: schemas.forgetRequest,
+    answer: schemas.forgetAnswer,
+    handle: async ({ params, body }, { secrets }) => given(secrets).forget(params.fingerprint, body.pipeline),
+  }),
+};
 
-/** Images that onejob builds. */
-function imageRoutes(images: ImageService): Routes {
-  const make =
-    (what: 'build' | 'refresh') =>
-    ({ body, signal, response }: ApiRequest): PassThrough => {
-      const { pools } = checked(schemas.imageRequest, body, 'request');
+function imageRoute(what: 'build' | 'refresh', summary: string) {
+  return route({
+    summary,
+    role: 'operator',
+    body: schemas.imageRequest,
+    answer: media('application/x-ndjson'),
+    handle({ body: { pools }, signal }, { images }) {
       const events = new PassThrough();
       const send = (event: schemas.ImageEvent) => void events.write(`${JSON.stringify(event)}\n`);
-      images
+      given(images)
         .make(what, pools, (pool, line) => send({ kind: 'progress', pool, line }), signal)
         .then(
           (outcomes) => {
@@ -347,13 +400,40 @@ function imageRoutes(images: ImageService): Routes {
           },
         )
         .finally(() => events.end());
-      response.setHeader('content-type', 'application/x-ndjson');
       return events;
-    };
-  return {
-    'GET /v1/images': ({ signal }) => images.list(signal),
-    'POST /v1/images/prune': async ({ signal }) => ({ removed: await images.prune(signal) }),
-    'POST /v1/images/build': make('build'),
-    'POST /v1/images/refresh': make('refresh'),
-  };
+    },
+  });
 }
+
+/** Images that onejob builds. */
+const imageRoutes: Routes = {
+  'GET /v1/images': route({
+    summary: 'Images that this onejob built, newest first',
+    role: 'read',
+    answer: schemas.imageView.array(),
+    handle: ({ signal }, { images }) => given(images).list(signal),
+  }),
+  'POST /v1/images/prune': route({
+    summary: 'Removes built images that nothing uses',
+    role: 'operator',
+    answer: schemas.removedView,
+    handle: async ({ signal }, { images }) => ({ removed: await given(images).prune(signal) }),
+  }),
+  'POST /v1/images/build': imageRoute('build', 'Builds images that are missing, and tells the progress'),
+  'POST /v1/images/refresh': imageRoute('refresh', 'Builds images again with the newest agent, and tells the progress'),
+};
+
+/** A part of the daemon that tests may leave out. */
+function given<T>(part: T | undefined): T {
+  if (part !== undefined) return part;
+  throw new OnejobError('E_API_ROUTE', 'This daemon does not support that.');
+}
+
+export const routes: Routes = {
+  ...controlRoutes,
+  ...jobRoutes,
+  ...logRoutes,
+  ...deviceRoutes,
+  ...secretRoutes,
+  ...imageRoutes,
+};

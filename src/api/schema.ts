@@ -313,19 +313,17 @@ export type DeviceView = z.infer<typeof deviceView>;
 /** Ten years, ms. */
 const longest = 3650 * 86_400_000;
 
-/** `act` is the last part of the path. */
-export const deviceChange = z.discriminatedUnion('act', [
-  z.strictObject({
-    act: z.literal('reserve'),
-    /** ms; null: until it is returned. */
-    for: z.int().positive().max(longest).nullable().default(null),
-    /** Login name of the person. */
-    by: z.string().min(1).max(64).nullable().default(null),
-  }),
-  z.strictObject({ act: z.literal('quarantine'), reason: z.string().min(1).max(1_000) }),
-  z.object({ act: z.enum(['return', 'clear', 'forget']) }),
-]);
-export type DeviceChange = z.infer<typeof deviceChange>;
+export const reserveRequest = z.strictObject({
+  /** ms; null: until it is returned. */
+  for: z.int().positive().max(longest).nullable().default(null),
+  /** Login name of the person. */
+  by: z.string().min(1).max(64).nullable().default(null),
+});
+export const quarantineRequest = z.strictObject({ reason: z.string().min(1).max(1_000) });
+export type DeviceChange =
+  | ({ readonly act: 'reserve' } & z.infer<typeof reserveRequest>)
+  | ({ readonly act: 'quarantine' } & z.infer<typeof quarantineRequest>)
+  | { readonly act: 'return' | 'clear' | 'forget' };
 
 export const deviceAnswer = z.object({
   uuid: z.string(),

@@ -3,6 +3,7 @@ import http from 'node:http';
 import { join } from 'node:path';
 import { json } from 'node:stream/consumers';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { checkAnswer } from '../../test/support/answers.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createSecretPins } from '../manager/services/secret-pins.ts';
@@ -19,7 +20,13 @@ beforeEach(async () => {
   path = join(dir.path, 'onejob.sock');
   store = openStore(join(dir.path, 'state'));
   const secrets = createSecretPins({ store, clock: { wall: () => 7 } });
-  server = await startApi({ manager: createFakeManager(), secrets, socket: { path, access: 'owner' }, version: '1.0.0' });
+  server = await startApi({
+    onAnswer: checkAnswer,
+    manager: createFakeManager(),
+    secrets,
+    socket: { path, access: 'owner' },
+    version: '1.0.0',
+  });
 });
 afterEach(async () => {
   await server.close();

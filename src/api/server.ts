@@ -8,10 +8,12 @@ import { once } from 'node:events';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
-import { attempt, OnejobError } from '../errors.ts';
+import { z } from 'zod';
+import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import { allRoutes, type Routes, type Served } from './routes.ts';
+import { checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
+import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions extends Served {
@@ -19,6 +21,8 @@ export interface ApiOptions extends Served {
   readonly version: string;
   /** Called for each bug. */
   readonly onBug?: (error: Error, route: string) => void;
+  /** Called with each JSON answer before it is sent, for tests. */
+  readonly onAnswer?: (route: Route, answer: unknown) => void;
 }
 
 export type ApiServer = Awaited<ReturnType<typeof startApi>>;
@@ -35,7 +39,8 @@ const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 
  */
 export async function startApi(options: ApiOptions) {
   const { version } = options;
-  const findRoute = createRouter(allRoutes(options));
+  const findRoute = createRouter(routes);
+  const takeTurn = createTurns();
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
@@ -49,7 +54,7 @@ export async function startApi(options: ApiOptions) {
     // A client recognises half an answer by its broken end.
     if (response.headersSent) return void response.destroy();
     response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
-    send(response, view, () => {});
+    sendJson(response, view);
   };
 
   const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
@@ -68,17 +73,20 @@ export async function startApi(options: ApiOptions) {
     const [path = '', query = ''] = url.split(/\?(.*)/s);
     try {
       if (closing) throw stopping();
-      const route = findRoute(method === 'HEAD' ? 'GET' : method, path);
-      if (route === null) {
+      const found = findRoute(method === 'HEAD' ? 'GET' : method, path);
+      if (found === null) {
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
           hint: 'Restart the daemon if onejob was updated after it started.',
         });
       }
+      const { route, params } = found;
       // A PUT brings a file of any size, which its route reads.
       const body = method === 'POST' ? await readBody(request) : undefined;
-      const { params, handle } = route;
-      const answer = await handle({ params, query: parse(query), body, signal: gone.signal, request, response });
-      send(response, answer, (error) => refuse(error, request, response));
+      const asked = checkedRequest(route, { params, query: parse(query), body, signal: gone.signal, request, response });
+      takeTurn(route, response);
+      const answer = await route.handle(asked, options);
+      if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
+      send(response, route, answer, (error) => refuse(error, request, response));
     } catch (error) {
       refuse(error, request, response);
     }
@@ -124,28 +132,6 @@ function stopping(): OnejobError {
 /** Bytes. */
 const bodyLimit = 8 << 20;
 
-/** Returns a function that finds the route of a method and a path, or null. @throws OnejobError E_API_REQUEST */
-function createRouter(routes: Routes) {
-  const table = Object.entries(routes).map(([route, handle]) => {
-    return { handle, pattern: new RegExp(`^${route.replaceAll(/:([a-z]+)/g, '(?<$1>[^/]*)')}$`) };
-  });
-  return (method: string, path: string) => {
-    for (const { handle, pattern } of table) {
-      const found = pattern.exec(`${method} ${path}`);
-      if (found === null) continue;
-      const parts = Object.entries(found.groups ?? {}).map(([name, part]) => [name, decoded(part)]);
-      return { handle, params: Object.fromEntries(parts) as unknown };
-    }
-    return null;
-  };
-}
-
-function decoded(part: string): string {
-  const text = attempt(() => decodeURIComponent(part));
-  if (text === null) throw unreadable(`'${part}' is not a valid url component`);
-  return text;
-}
-
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
 async function readBody(request: IncomingMessage): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
@@ -167,23 +153,54 @@ function refusePrototype(key: string, value: unknown): unknown {
   return value;
 }
 
-function unreadable(why: string): OnejobError {
-  return new OnejobError('E_API_REQUEST', `Cannot read the request: ${why}`);
+/** ms after which a client that does not read such an answer is cut off. */
+const turnPatience = 60_000;
+
+/** Limits how many answers of a route are unread at a time. */
+function createTurns() {
+  const unread = new Map<Route, number>();
+  /** @throws OnejobError E_API_BUSY */
+  return (route: Route, response: ServerResponse): void => {
+    const { atOnce, summary } = route;
+    const before = unread.get(route) ?? 0;
+    if (atOnce === undefined || response.destroyed) return;
+    if (before >= atOnce) {
+      const message = `Cannot answer now: ${atOnce} clients are already reading the same ("${summary}").`;
+      throw new OnejobError('E_API_BUSY', message, { hint: 'Try again in a minute.', retry: true });
+    }
+    unread.set(route, before + 1);
+    const late = setTimeout(() => response.destroy(), turnPatience).unref();
+    response.once('close', () => {
+      unread.set(route, (unread.get(route) ?? 1) - 1);
+      clearTimeout(late);
+    });
+  };
 }
 
 /** `failed` is called when a stream breaks. */
-function send(response: ServerResponse, answer: unknown, failed: (error: unknown) => void): void {
+function send(
+  response: ServerResponse,
+  { status = 200, answer: declared }: Route,
+  answer: unknown,
+  failed: (error: unknown) => void,
+): void {
+  response.statusCode = status;
+  if (declared !== undefined && 'media' in declared) response.setHeader('content-type', declared.media);
   if (answer instanceof Readable) {
     response.once('close', () => answer.destroy());
     finished(answer, (error) => {
       if (error) failed(error);
     });
     answer.pipe(response);
-  } else if (answer === undefined) {
-    if (response.statusCode === 200) response.statusCode = 204;
+  } else if (answer === undefined || declared === undefined) {
+    response.removeHeader('content-type');
+    if (status === 200) response.statusCode = 204;
     response.end();
-  } else {
-    response.setHeader('content-type', 'application/json; charset=utf-8');
-    response.end(JSON.stringify(answer));
-  }
+  } else if (declared instanceof z.ZodType) sendJson(response, answer);
+  else response.end(answer);
+}
+
+function sendJson(response: ServerResponse, value: unknown): void {
+  response.setHeader('content-type', 'application/json; charset=utf-8');
+  response.end(JSON.stringify(value));
 }

@@ -1,0 +1,31 @@
+import { expect, test } from 'vitest';
+import { openApi } from './openapi.ts';
+import { routes } from './routes.ts';
+
+const document = JSON.parse(JSON.stringify(openApi(routes)));
+
+test('every route is in the document, with its role, parameters and bodies', () => {
+  const methods = Object.values<object>(document.paths).flatMap((path) => Object.keys(path));
+  expect(methods).toHaveLength(Object.keys(routes).length);
+  expect(document.paths['/v1/pools/{pool}/pause'].post).toMatchObject({
+    'x-role': 'operator',
+    parameters: [{ name: 'pool', in: 'path', required: true }],
+    requestBody: { content: { 'application/json': { schema: { properties: { reason: { default: 'hand' } } } } } },
+    responses: { 204: {} },
+  });
+  expect(document.paths['/v1/jobs'].get).toMatchObject({
+    parameters: expect.arrayContaining([expect.objectContaining({ name: 'limit', in: 'query', required: false })]),
+    responses: { 200: { content: { 'application/json': { schema: { items: { $ref: '#/components/schemas/jobView' } } } } } },
+  });
+});
+
+test('every reference leads somewhere', () => {
+  const references = [...JSON.stringify(document).matchAll(/"\$ref":"#\/components\/schemas\/([^"]+)"/g)].map(([, name]) => name);
+  expect(references).toContain('slotView');
+  expect(references.filter((name) => !Object.hasOwn(document.components.schemas, name ?? ''))).toEqual([]);
+});
+
+test('what changes something is for operators', () => {
+  const changing = Object.entries(routes).filter(([name]) => !name.startsWith('GET '));
+  expect(changing.filter(([, { role }]) => role === 'read')).toEqual([]);
+});
