@@ -2,6 +2,7 @@
  * One manager of one host, assembled on a store and runtimes: services, the loop, housekeeping, and the way it ends. The daemon
  * adds the command line, the choice of runtimes and the API; tests run it in virtual time.
  */
+import { createChanges } from './api/changes.ts';
 import { createCiServices } from './ci/index.ts';
 import { tellLost } from './ci/own-queue/tell.ts';
 import type { CiParts, ThisOnejob } from './ci/parts.ts';
@@ -57,6 +58,8 @@ export async function openHost(given: HostParts) {
   const queue = services.own;
   parts.defer(() => queue.close());
 
+  const changes = createChanges();
+  parts.defer(queue.onChange(({ id }) => changes.mark(`job ${id}`)));
   const hurry = new AbortController();
   const room = createStateRoom({ dir: store.dir, now: clock.now });
   const loop: Loop = await openLoop({
@@ -64,6 +67,7 @@ export async function openHost(given: HostParts) {
     logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
     end: { emptied: () => shutdown.look(), hurry: hurry.signal },
+    changed: (key) => changes.mark(`slot ${key}`),
   });
   parts.use(loop);
   const { reconciler, observer, images, fingerprints, caches, deviceManager } = loop;
@@ -84,7 +88,7 @@ export async function openHost(given: HostParts) {
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
   const started = Promise.withResolvers<void>();
   const manager = createManager({
-    ...{ clock, loop, shutdown, queue, store },
+    ...{ clock, loop, shutdown, queue, store, changes },
     services: elsewhere,
     facts: {
       version: given.program.version,

@@ -3,6 +3,7 @@ import type { Readable } from 'node:stream';
 import type { ArrayRequest, JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
 import type { EndedFilter, EndedJobs, HistoryQuery } from '../verdict/history.ts';
+import type { Changes, Subject } from './changes.ts';
 import type * as Schemas from './schema.ts';
 
 export type LogSource =
@@ -83,8 +84,14 @@ export interface Manager {
   down(request: Schemas.DownRequest): void;
   /** Resolves when it has ended with `forget`, with a line for each CI service that had something. */
   forgotten(signal: AbortSignal): Promise<Schemas.ForgottenView[]>;
+  readonly changes: Events;
   /** Keeps a temporary manager alive until the returned function is called. */
   hold(): () => void;
+}
+
+/** What changes, and how it is now. */
+export interface Events extends Pick<Changes, 'epoch' | 'head' | 'after' | 'listen'> {
+  view(subject: Subject): Schemas.Event;
 }
 
 type ImageProgress = (pool: string, line: string) => void;

@@ -68,7 +68,9 @@ function operation({ summary, role, params, query, body, answer, status = 200 }:
 }
 
 function content(body: NonNullable<Route['answer']>, of: (schema: z.ZodType) => unknown): Json {
-  return body instanceof z.ZodType ? { 'application/json': { schema: of(body) } } : { [body.media]: { schema: {} } };
+  if (body instanceof z.ZodType) return { 'application/json': { schema: of(body) } };
+  const events = Object.entries(body.events ?? {}).map(([name, schema]) => [name, of(schema)]);
+  return { [body.media]: { schema: {}, ...(events.length > 0 && { 'x-events': Object.fromEntries(events) }) } };
 }
 
 function output(schema: z.ZodType, named: Named): Json {

@@ -3,6 +3,7 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { attempt, OnejobError } from '../errors.ts';
+import type { EventStreams } from './event-stream.ts';
 import type { ConfigService, ImageService, Manager, SecretPins } from './manager.ts';
 
 /** `anyone` needs no login; `operator` may do all that `read` may. */
@@ -11,10 +12,12 @@ export type Role = 'anyone' | 'read' | 'operator';
 /** A body that is not JSON. */
 export interface Media {
   readonly media: string;
+  /** Of a stream of events: their data by name. */
+  readonly events?: Readonly<Record<string, z.ZodType>>;
 }
 
-export function media(type: string): Media {
-  return { media: type };
+export function media(type: string, events?: Media['events']): Media {
+  return { media: type, ...(events && { events }) };
 }
 
 export interface Served {
@@ -25,6 +28,11 @@ export interface Served {
   readonly secrets?: SecretPins;
   /** Omitted if there is no config to apply. */
   readonly config?: ConfigService;
+}
+
+/** What routes answer with. */
+export interface Answering extends Served {
+  readonly streams: EventStreams;
 }
 
 export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {
@@ -54,7 +62,7 @@ export interface Route {
   readonly status?: 200 | 201 | 202;
   /** Answers that may be unread at a time, because each takes much memory until then. */
   readonly atOnce?: number;
-  handle(request: ApiRequest, served: Served): unknown;
+  handle(request: ApiRequest, served: Answering): unknown;
 }
 
 /** By method and path, such as `GET /v1/jobs/:id`. */
@@ -75,7 +83,7 @@ export function route<
     readonly query?: Q;
     readonly body?: B;
     readonly answer?: A;
-    handle(request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>, served: Served): Answer<A> | Promise<Answer<A>>;
+    handle(request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>, served: Answering): Answer<A> | Promise<Answer<A>>;
   },
 ): Route {
   return declared as Route;

@@ -110,6 +110,21 @@ const controlRoutes: Routes = {
   }),
 };
 
+const eventRoutes: Routes = {
+  'GET /v1/events': route({
+    summary: 'Everything that changes, as server-sent events',
+    role: 'read',
+    /** The header `last-event-id`, for clients that cannot set it. */
+    query: z.object({ after: z.string().optional() }),
+    answer: media('text/event-stream', schemas.eventViews),
+    handle({ query, request, response, signal }, { streams }) {
+      const from = request.headers['last-event-id']?.toString() ?? query.after ?? null;
+      if (request.method !== 'HEAD') streams.serve(response, { from, until: null, signal });
+      return undefined;
+    },
+  }),
+};
+
 const byId = z.object({ id: z.string() });
 const flag = z
   .enum(['true', '1', 'false', '0'])
@@ -431,6 +446,7 @@ function given<T>(part: T | undefined): T {
 
 export const routes: Routes = {
   ...controlRoutes,
+  ...eventRoutes,
   ...jobRoutes,
   ...logRoutes,
   ...deviceRoutes,

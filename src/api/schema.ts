@@ -310,6 +310,26 @@ export const deviceView = z.object({
 });
 export type DeviceView = z.infer<typeof deviceView>;
 
+/**
+ * Events by name. `reset` comes first on a connection that does not continue an earlier one: `new`, after the daemon `restarted`, or
+ * because too much was `missed`. A client that gets it reads everything again.
+ */
+export const eventViews = {
+  reset: z.object({ reason: z.enum(['new', 'restarted', 'missed']) }),
+  pool: poolView.omit({ slots: true }),
+  /** `slot` null: it no longer exists. */
+  slot: z.object({ pool: z.string(), key: z.string(), slot: slotView.nullable() }),
+  job: jobView,
+  device: deviceView,
+  host: statusView.pick({ problems: true, configChanged: true, stopping: true }),
+  /** Something that no longer exists: a pool by name, a job by id, a device by UUID. */
+  gone: z.object({ what: z.enum(['pool', 'job', 'device']), name: z.string() }),
+};
+export type EventName = keyof typeof eventViews;
+export type EventView<N extends EventName> = z.infer<(typeof eventViews)[N]>;
+/** An event with its name. */
+export type Event = { [N in EventName]: readonly [name: N, data: EventView<N>] }[EventName];
+
 /** Ten years, ms. */
 const longest = 3650 * 86_400_000;
 

@@ -9,16 +9,20 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import { parse } from 'node:querystring';
 import { finished, Readable } from 'node:stream';
 import { z } from 'zod';
+import { systemClock } from '../clock.ts';
+import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
+import { createEventStreams } from './event-stream.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import { checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
+import { type Answering, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
   readonly version: string;
+  readonly clock?: Clock;
   /** Called for each bug. */
   readonly onBug?: (error: Error, route: string) => void;
   /** Called with each JSON answer before it is sent, for tests. */
@@ -38,9 +42,10 @@ const patience = { requestTimeout: 0, headersTimeout: 60_000, keepAliveTimeout: 
  * @throws OnejobError E_SOCKET_PATH, E_SOCKET_TAKEN, E_SOCKET_DENIED.
  */
 export async function startApi(options: ApiOptions) {
-  const { version } = options;
+  const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
   const takeTurn = createTurns();
+  const answering: Answering = { ...options, streams: createEventStreams(options.manager.changes, clock) };
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
@@ -84,7 +89,7 @@ export async function startApi(options: ApiOptions) {
       const body = method === 'POST' ? await readBody(request) : undefined;
       const asked = checkedRequest(route, { params, query: parse(query), body, signal: gone.signal, request, response });
       takeTurn(route, response);
-      const answer = await route.handle(asked, options);
+      const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
       send(response, route, answer, (error) => refuse(error, request, response));
     } catch (error) {
@@ -184,6 +189,8 @@ function send(
   answer: unknown,
   failed: (error: unknown) => void,
 ): void {
+  // A stream of events has begun.
+  if (response.headersSent) return;
   response.statusCode = status;
   if (declared !== undefined && 'media' in declared) response.setHeader('content-type', declared.media);
   if (answer instanceof Readable) {

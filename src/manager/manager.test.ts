@@ -2,6 +2,7 @@
 
 import { expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
+import { createChanges } from '../api/changes.ts';
 import { jobRequest } from '../job.ts';
 import { Pause } from './loop/pause.ts';
 import { createManager, type ManagerParts } from './manager.ts';
@@ -26,7 +27,7 @@ function starting(ending = false, { all = [] as readonly object[], findings = ()
     },
     loop: { reconciler: { pause, pools: [], slots: [] }, observer: {}, deviceManager: null, runtimes: { all } },
     shutdown: { clients: () => {}, isEnding: ending },
-    ...{ started, clock },
+    ...{ started, clock, changes: createChanges() },
   } as unknown as ManagerParts;
   const start = (): void => {
     pause.release('starting');

@@ -1,5 +1,6 @@
 /** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
 import { abortable } from '../abortable.ts';
+import type { Changes } from '../api/changes.ts';
 import type { Manager } from '../api/manager.ts';
 import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
@@ -11,6 +12,7 @@ import type { Store } from '../store/store.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
+import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createPruneJobs } from './housekeeping.ts';
 import { createLogs } from './logs.ts';
@@ -27,6 +29,7 @@ export interface ManagerParts {
   /** All CI services but the own queue. */
   readonly services: readonly CiService[];
   readonly store: Store;
+  readonly changes: Changes;
   /** What never changes while this manager lives. */
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
   readonly host: HostReport;
@@ -73,6 +76,19 @@ export function createManager(parts: ManagerParts): Manager {
   });
   const status = { ...loop, clock, about: serviceJobs.about };
   const diagnostics = createDiagnosticSandboxes(loop);
+  const events = createEvents({
+    ...{ clock, reconciler, status, changes: parts.changes },
+    devices: () => (deviceManager === null ? [] : devices.devices()),
+    serviceJobs: () => serviceJobs.jobs(null),
+    job: (id) => queue.job(id) ?? serviceJobs.job(id),
+    host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),
+    configChanged: host.configChanged,
+  });
+  /** People see at once what their request has changed. */
+  const shown = <T>(result: T): T => {
+    events.look();
+    return result;
+  };
   let clients = 0;
 
   /** Somebody who asks a daemon right after its start wants to know what is wrong, not that it is still starting. */
@@ -158,11 +174,13 @@ export function createManager(parts: ManagerParts): Manager {
     agentLogs: logs.own,
 
     ...devices,
+    changeDevice: (name, change) => shown(devices.changeDevice(name, change)),
 
-    pause: (pool, reason) => holds.pause(pool, reason),
-    resume: (pool, reason) => ({ held: holds.resume(pool, reason) }),
-    drain: (pool) => holds.drain(pool),
-    down: (request) => shutdown.begin(request),
+    pause: (pool, reason) => shown(holds.pause(pool, reason)),
+    resume: (pool, reason) => shown({ held: holds.resume(pool, reason) }),
+    drain: (pool) => shown(holds.drain(pool)),
+    down: (request) => shown(shutdown.begin(request)),
+    changes: events,
     forgotten: (signal) => abortable(shutdown.forgotten, signal),
     hold() {
       // A temporary manager that is ending accepts no new clients: they find their place with the next one. A daemon that

@@ -167,7 +167,7 @@ function backoffView(pool: Pool, now: number): PoolView['backoff'] {
   return { failures, retryIn: Math.max(0, Math.round(until - now)), reason: last.message, waitsFor: pool.awaitsImage };
 }
 
-function slotView(slot: Slot, parts: StatusParts): SlotView {
+export function slotView(slot: Slot, parts: StatusParts): SlotView {
   const now = parts.clock.now();
   const pool = parts.reconciler.poolOf(slot.key);
   const job = 'job' in slot.agent ? slot.agent.job : null;

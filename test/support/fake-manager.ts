@@ -3,8 +3,9 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { EventEmitter, once } from 'node:events';
 import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
-import type { LogPiece, Manager } from '../../src/api/manager.ts';
-import type { DeviceView, ForgottenView, JobView, ProofView, ResumeView, StatusView } from '../../src/api/schema.ts';
+import { type Changes, createChanges, type Kind, type Subject } from '../../src/api/changes.ts';
+import type { Events, LogPiece, Manager } from '../../src/api/manager.ts';
+import type { DeviceView, Event, ForgottenView, JobView, ProofView, ResumeView, StatusView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { JobRequest } from '../../src/job.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
@@ -19,6 +20,7 @@ interface FakeJob {
 }
 
 export interface FakeManager extends Manager {
+  changes: Changes & Events;
   readonly workspaces: Map<string, Buffer>;
   readonly calls: string[];
   /** What a resume answers. */
@@ -49,6 +51,7 @@ export interface FakeManager extends Manager {
 export function createFakeManager(options: { temporary?: boolean } = {}): FakeManager {
   const jobs = new Map<string, FakeJob>();
   const events = new EventEmitter();
+  const changes = createChanges();
   let holds = 0;
   let count = 0;
 
@@ -60,6 +63,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
   const update = (job: FakeJob, change: Partial<JobView>) => {
     job.view = { ...job.view, ...change };
     job.changed.emit('change');
+    changes.mark(`job ${job.view.id}`);
     checkIdle();
   };
   const checkIdle = () => {
@@ -98,6 +102,14 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     held: [],
     open: true,
     events,
+    changes: Object.assign(changes, {
+      view(subject: Subject): Event {
+        const [kind, name] = subject.split(' ') as [Kind, string];
+        const job = kind === 'job' ? manager.job(name) : null;
+        if (job !== null) return ['job', job];
+        return kind === 'slot' ? ['slot', { pool: name, key: name, slot: null }] : ['gone', { what: 'pool', name }];
+      },
+    }),
     statusOverride: {},
     deviceViews: [],
     proofViews: [],
