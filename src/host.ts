@@ -67,7 +67,12 @@ export async function openHost(given: HostParts) {
     logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
     end: { emptied: () => shutdown.look(), hurry: hurry.signal },
-    changed: (key) => changes.mark(`slot ${key}`),
+    changed: (before, after) => {
+      changes.mark(`slot ${after.key}`);
+      // The proof may have changed the verdict of its job.
+      if (before.agent.kind === 'proving' && after.agent.kind !== 'proving')
+        for (const { job } of store.outcomes.ofAgent(before.agent.agent)) changes.mark(`job ${job}`);
+    },
   });
   parts.use(loop);
   const { reconciler, observer, images, fingerprints, caches, deviceManager } = loop;

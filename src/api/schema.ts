@@ -69,8 +69,10 @@ export const jobView = z.object({
   devices: z.array(z.string()).optional(),
   /** Whose fault its end was; null until it has ended, and for jobs that no agent here had. */
   verdict: verdictView.nullable().optional(),
-  /** Jobs of its pool before it. Only in the answer about one queued job. */
+  /** Jobs of its pool before it; left out unless it is queued in the own queue. */
   ahead: z.int().optional(),
+  /** When it will probably start, ms from now; left out if that cannot be known. */
+  startsIn: z.object({ from: z.int(), to: z.int() }).optional(),
 });
 export type JobView = z.infer<typeof jobView>;
 

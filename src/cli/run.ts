@@ -18,7 +18,7 @@ import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
-import { plural } from './text.ts';
+import { formatAge, plural } from './text.ts';
 import { codeOf, jobsNamed, untilEnded } from './wait.ts';
 
 export interface RunOptions {
@@ -276,6 +276,13 @@ class Interrupts {
   }
 }
 
+/** When it will probably start, in words; null if nobody knows. */
+export function startText({ startsIn }: JobView): string | null {
+  if (startsIn === undefined) return null;
+  const [from, to] = [formatAge(startsIn.from), formatAge(startsIn.to)];
+  return to === '0s' ? 'at once' : from === to ? `in about ${to}` : `in ${from} to ${to}`;
+}
+
 /** ms between two looks: often at first, for a job that soon begins; then rarely, since hundreds of jobs may wait. */
 const firstLook = 1_000;
 const longestWait = 5_000;
@@ -333,5 +340,7 @@ function waitingLine(job: JobView, note: string | null): string | null {
   if (job.state === 'reserved') return `an agent is being prepared for job ${job.id}${reason}`;
   if (job.state !== 'queued') return null;
   const { ahead = 0 } = job;
-  return `job ${job.id} is waiting in pool ${job.pool}, ${ahead === 0 ? 'next in line' : `${ahead} before it`}${reason}`;
+  const when = startText(job);
+  const place = ahead === 0 ? 'next in line' : `${ahead} before it`;
+  return `job ${job.id} is waiting in pool ${job.pool}, ${place}${when === null ? '' : `, starts ${when}`}${reason}`;
 }

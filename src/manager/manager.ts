@@ -19,6 +19,7 @@ import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
 import type { Shutdown } from './loop/shutdown.ts';
 import { createServiceJobs, newestLast, notHere } from './services/service-jobs.ts';
+import { createStartEstimate } from './start-estimate.ts';
 import { planLines, poolViews, waitingReason } from './status.ts';
 
 export interface ManagerParts {
@@ -74,13 +75,18 @@ export function createManager(parts: ManagerParts): Manager {
     serviceJobs,
     stateDir: facts.stateDir,
   });
+  const estimate = createStartEstimate({ clock, reconciler, outcomes: store.outcomes, reasonFor });
+  const jobOf = (id: string) => {
+    const job = queue.job(id);
+    return job === null ? serviceJobs.job(id) : estimate(job);
+  };
   const status = { ...loop, clock, about: serviceJobs.about };
   const diagnostics = createDiagnosticSandboxes(loop);
   const events = createEvents({
     ...{ clock, reconciler, status, changes: parts.changes },
     devices: () => (deviceManager === null ? [] : devices.devices()),
     serviceJobs: () => serviceJobs.jobs(null),
-    job: (id) => queue.job(id) ?? serviceJobs.job(id),
+    job: jobOf,
     host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),
     configChanged: host.configChanged,
   });
@@ -152,14 +158,14 @@ export function createManager(parts: ManagerParts): Manager {
     jobs(filter) {
       const { all, pool, limit = all ? jobsListed : undefined } = filter;
       const elsewhere = serviceJobs.jobs(all ? (limit ?? jobsListed) : null).filter((job) => pool === null || job.pool === pool);
-      const own = queue.list(filter);
+      const own = queue.list(filter).map(estimate);
       if (elsewhere.length === 0) return own;
       const jobs = newestLast([...own, ...elsewhere]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
     endedJobs: (filter) => endedJobs(store.outcomes, (id) => queue.job(id) ?? serviceJobs.job(id), filter),
     history: (query) => jobHistory(store.outcomes, query),
-    job: (id) => queue.job(id) ?? serviceJobs.job(id),
+    job: jobOf,
     settled: (id, signal) => (queue.job(id) === null ? serviceJobs : queue).settled(id, signal),
     cancel(id) {
       const job = queue.job(id) === null ? serviceJobs.job(id) : null;

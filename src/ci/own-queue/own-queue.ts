@@ -70,6 +70,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       job.progress.state === 'done' ? store.outcomes.get(job.id) : null,
     );
   const teller = createTeller(index, view, over);
+  const inQueue = (job: Job): JobView => (job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job));
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
 
@@ -257,13 +258,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
           .reverse()
           .map(view);
       const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
-      return (limit === undefined ? listed : listed.slice(-limit)).map(view);
+      return (limit === undefined ? listed : listed.slice(-limit)).map(inQueue);
     },
     /** A waiting job has `ahead`, the number of jobs before it. */
     job(id: string): JobView | null {
       const job = find(id);
-      if (job === null) return null;
-      return job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job);
+      return job === null ? null : inQueue(job);
     },
     waiting: (pool: string): number => index.waiting(pool),
     /** Number of unfinished jobs, without held ones. */

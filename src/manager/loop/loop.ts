@@ -53,8 +53,8 @@ export interface LoopParts {
     /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
     readonly hurry: AbortSignal;
   };
-  /** Called with the key of a slot after each commit that changed it. */
-  readonly changed?: ((key: string) => void) | undefined;
+  /** Called after each commit that changed a slot. */
+  readonly changed?: ((before: Slot, after: Slot) => void) | undefined;
   /** Runs the tools of GPU vendors. Default: as processes. */
   readonly runner?: ToolRunner | undefined;
 }
@@ -114,7 +114,7 @@ export async function openLoop(parts: LoopParts) {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
-      parts.changed?.(after.key);
+      parts.changed?.(before, after);
       deviceManager?.registry.slotChanged(after);
       if (hasEnded(before, after)) caches.used(after.key);
       if (isEmpty(after)) parts.end.emptied();
