@@ -66,7 +66,7 @@ export async function proving(rounds: number): Promise<Stats> {
       clock,
       log,
       registry,
-      probe: { look: async () => idle, near: () => 0, [Symbol.dispose]() {} },
+      probe: { look: async () => idle, near: () => 0, isLooking: false, [Symbol.dispose]() {} },
       kernel: { look: async () => noKernelLook, [Symbol.dispose]() {} },
       owner: 'bench',
       slots: () => slots,

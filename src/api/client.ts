@@ -143,6 +143,8 @@ export function createClient(options: ClientOptions) {
     pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
     devices: () => ask((schemas) => schemas.deviceView.array(), get('/v1/devices')),
+    deviceUse: (name: string, since = 0) =>
+      ask((schemas) => schemas.useView.array(), get(`/v1/devices/${encodeURIComponent(name)}/use?since=${since}`)),
     changeDevice(name: string, { act, ...body }: DeviceChange) {
       const call = post(`/v1/devices/${encodeURIComponent(name)}/${act}`, body);
       return ask((schemas) => schemas.deviceAnswer, call);

@@ -34,6 +34,7 @@ const view: DeviceView = {
   until: null,
   retryAt: null,
   hint: null,
+  use: null,
 };
 
 beforeEach(async () => {
@@ -65,6 +66,27 @@ function raw(method: string, target: string, body?: unknown): Promise<{ status: 
 
 test('devices come as they are, with all there is to say', async () => {
   expect(await client.devices()).toEqual([view]);
+});
+
+describe('their use', () => {
+  const sample = (at: number) => ({ memoryUsedMiB: 12, utilization: 99, temperature: 61, powerW: 300.5, at });
+
+  test('comes with the device, and over time since a time', async () => {
+    manager.deviceViews = [{ ...view, use: sample(5) }];
+    manager.uses.set(view.uuid, [sample(1), sample(2), sample(3)]);
+    expect((await client.devices())[0]?.use).toEqual(sample(5));
+    expect(await client.deviceUse(view.uuid)).toEqual([sample(1), sample(2), sample(3)]);
+    expect(await client.deviceUse(view.uuid, 2)).toEqual([sample(2), sample(3)]);
+  });
+
+  test('a daemon that does not know it yet is understood', async () => {
+    manager.deviceViews = [{ ...view, use: undefined as never }];
+    expect(await client.devices()).toEqual([view]);
+  });
+
+  test.each(['since=-1', 'since=now', 'until=1'])('%s is refused', async (query) => {
+    expect((await raw('GET', `/v1/devices/0/use?${query}`)).status).toBe(400);
+  });
 });
 
 describe('changes', () => {

@@ -68,6 +68,11 @@ export interface Manager {
   /** Each GPU followed by its MIG instances, then missing devices. @throws OnejobError when no pool has devices */
   devices(): Schemas.DeviceView[];
   /**
+   * Samples of the last hour at most, since a time of the wall clock (ms), oldest first; `name` as below.
+   * @throws OnejobError for a device that is unknown
+   */
+  deviceUse(name: string, since: number): Schemas.UseView[];
+  /**
    * `name`: a UUID or its unique beginning, or the index or PCI address of a GPU. A job that runs on it is not touched.
    * @throws OnejobError for a device that is unknown, or in use where that matters, and a store that cannot write
    */

@@ -342,6 +342,14 @@ const deviceRoutes: Routes = {
     answer: schemas.deviceView.array(),
     handle: (_, { manager }) => manager.devices(),
   }),
+  'GET /v1/devices/:device/use': route({
+    summary: 'How much of a device was in use since a time, oldest first, for an hour at most',
+    role: 'read',
+    params: byDevice,
+    query: z.strictObject({ since: z.coerce.number().min(0).default(0) }),
+    answer: schemas.useView.array(),
+    handle: ({ params, query }, { manager }) => manager.deviceUse(params.device, query.since),
+  }),
   'POST /v1/devices/:device/reserve': deviceRoute('Keeps jobs from a device for a person', schemas.reserveRequest, (body) => ({
     act: 'reserve',
     ...body,

@@ -282,6 +282,20 @@ export type ErrorView = z.infer<typeof errorView>;
 const deviceState = z.enum(['free', 'leased', 'occupied', 'reserved', 'quarantined', 'missing', 'unknown', 'elsewhere']);
 export type DeviceState = z.infer<typeof deviceState>;
 
+/** How much of a device is in use; null: unknown. */
+export const useView = z.object({
+  memoryUsedMiB: z.number().nullable(),
+  /** Percent. */
+  utilization: z.number().nullable(),
+  /** °C */
+  temperature: z.number().nullable(),
+  /** W */
+  powerW: z.number().nullable(),
+  /** Wall clock, ms since the epoch. */
+  at: z.number(),
+});
+export type UseView = z.infer<typeof useView>;
+
 export const deviceView = z.object({
   uuid: z.string(),
   kind: z.enum(['gpu', 'mig']),
@@ -309,6 +323,8 @@ export const deviceView = z.object({
   retryAt: z.number().nullable(),
   /** What a person can do, as a sentence. */
   hint: z.string().nullable(),
+  /** In the last minute; null if unknown. */
+  use: useView.nullable().default(null),
 });
 export type DeviceView = z.infer<typeof deviceView>;
 

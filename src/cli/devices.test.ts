@@ -31,6 +31,7 @@ const view: DeviceView = {
   until: null,
   retryAt: null,
   hint: null,
+  use: null,
 };
 const proof = (more: Partial<ProofView> = {}): ProofView => ({
   device: uuid,

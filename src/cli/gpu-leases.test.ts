@@ -46,6 +46,7 @@ function session(json: boolean, own = 'onejob.sock', system: string | null = nul
 
 const probe: Probe = {
   near: () => 0,
+  isLooking: false,
   look: async () => ({ ...noGpus, devices: [gpu(0), gpu(1)] }),
   [Symbol.dispose]() {},
 };
@@ -67,6 +68,7 @@ const view: DeviceView = {
   until: 2,
   retryAt: null,
   hint: 'Type "onejob gpus return GPU-0000" to give it back.',
+  use: null,
 };
 
 test('the table says what jobs use each device for', async () => {

@@ -175,6 +175,7 @@ describe('where a daemon leads', () => {
     until: null,
     retryAt: null,
     hint: null,
+    use: null,
     ...change,
   });
   const card = gpu(0, { mig: { mode: 'enabled', pending: null } });

@@ -148,6 +148,7 @@ function scripted(inventories: readonly Inventory[], stop: () => void): Probe {
   const left = [...inventories];
   return {
     near: () => 0,
+    isLooking: false,
     async look() {
       const next = left.shift();
       if (left.length === 0) stop();

@@ -128,6 +128,10 @@ export function createProbe(options: ProbeOptions) {
     get near() {
       return near;
     },
+    /** Whether a look is in progress. */
+    get isLooking() {
+      return running !== null;
+    },
     /** The host's GPUs. Rejects only with the reason of an aborted signal, or when the probe is closed. */
     async look({ maxAge: age = maxAge, signal }: LookOptions = {}): Promise<Inventory> {
       signal?.throwIfAborted();

@@ -11,7 +11,7 @@ import { serviceHold } from './services/ci-events.ts';
 export interface CausesParts {
   readonly reconciler: Pick<Reconciler, 'pools' | 'pause' | 'slots'>;
   readonly observer: Pick<Observer, 'away'>;
-  readonly deviceManager: Pick<DeviceManager, 'registry' | 'watch'> | null;
+  readonly deviceManager: Pick<DeviceManager, 'registry' | 'watch' | 'use'> | null;
   readonly secrets: readonly SecretTrouble[];
   /** A sentence about the disk of the state directory; null while it has room. */
   readonly stateDisk: string | null;
@@ -42,7 +42,7 @@ function ofDevices({ deviceManager, reconciler }: CausesParts): Cause[] {
   if (deviceManager === null) return [];
   const { registry, watch } = deviceManager;
   const about = (uuid: string) => {
-    const view = deviceView(uuid, registry, reconciler.slots);
+    const view = deviceView(uuid, deviceManager, reconciler.slots);
     const what = [view?.model, view?.pciId].filter((one) => one != null && one !== '').join(', ');
     return { kind: 'device', subject: uuid, hint: view?.hint ?? null, name: what === '' ? uuid : `${uuid} (${what})` } as const;
   };

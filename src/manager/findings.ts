@@ -66,11 +66,11 @@ function findingsOf(
 
 /** What keeps devices from being used, and what to type about it; one line if nothing does. */
 export function deviceFindings(
-  { registry, watch }: Pick<DeviceAccess, 'registry' | 'watch'>,
+  { registry, watch, use }: Pick<DeviceAccess, 'registry' | 'watch' | 'use'>,
   slots: readonly Slot[],
 ): FindingView[] {
   // Problems that instances have because of their GPU are reported once, for the GPU.
-  const views = deviceViews(registry, slots).filter(({ uuid, state }) => state === registry.stateOf(uuid));
+  const views = deviceViews({ registry, use }, slots).filter(({ uuid, state }) => state === registry.stateOf(uuid));
   const fault: FindingView[] = watch.fault === null ? [] : [problem('GPUs', watch.fault)];
   const found = [...fault, ...views.flatMap(findingOf), ...registry.partition.short.map(shortFinding)];
   if (found.length > 0 || registry.inventory === null) return found;

@@ -8,11 +8,12 @@ import { readEnvironment } from '../../src/config/environment.ts';
 import { sleep } from '../../src/core/clock.ts';
 import type { AgentLane, Slot } from '../../src/core/slot.ts';
 import { createLocks, type DeviceLocks } from '../../src/gpu/lock.ts';
+import { useQuery } from '../../src/gpu/nvidia/use.ts';
 import type { ToolReply, ToolRunner } from '../../src/gpu/run.ts';
 import type { KnownDevice } from '../../src/store/devices.ts';
 import { openStore } from '../../src/store/store.ts';
 import { emptyHost, plugIn } from '../support/fake-tools/fake-tools.ts';
-import { card, driver580, instance, listText, queryXml, type StubGpu, versionText } from '../support/gpu-cards.ts';
+import { card, driver580, instance, listText, queryXml, type StubGpu, useText, versionText } from '../support/gpu-cards.ts';
 import type { SimHost } from './host.ts';
 import { asWorld, type SimProcess } from './process.ts';
 import type { Seen } from './runtime.ts';
@@ -114,6 +115,7 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
     printed = new Map([
       ['-q -x', queryXml(there, driver)],
       ['-L', listText(there)],
+      [useQuery.join(' '), useText(there)],
       ...there.map((one) => [`-q -x -i ${one.pciId}`, queryXml([one], driver, there.length)] as const),
     ]);
     return printed;
@@ -330,9 +332,11 @@ function machine(host: SimHost, random: () => number, cards: readonly StubGpu[])
       async run(tool, args, { limit, signal }): Promise<ToolReply> {
         const about = { tool, args, output: '', code: null, missing: false, cut: false, hung: false };
         if (tool !== 'nvidia-smi') return { ...about, code: 127, missing: true };
-        count.tools += 1;
+        // Samples draw no lots, so that they change nothing else of a run.
+        const isSample = args[0] === useQuery[0];
+        if (!isSample) count.tools += 1;
         const now = mode;
-        await sleep(process, now === 'hang' ? limit : lookTakes + random() * 100, signal);
+        await sleep(process, now === 'hang' ? limit : lookTakes + (isSample ? 0 : random() * 100), signal);
         if (now === 'hang' || signal?.aborted === true) return { ...about, hung: true };
         if (now === 'exit 18')
           return {

@@ -10,6 +10,7 @@ import { type Device, noGpus } from '../../src/gpu/inventory.ts';
 import type { Evidence, Verdict } from '../../src/gpu/proof.ts';
 import type { Log } from '../../src/log.ts';
 import { createDeviceReservations, type Reservations } from '../../src/manager/devices/device-reservations.ts';
+import { createDeviceUses, type DeviceUses } from '../../src/manager/devices/device-use.ts';
 import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
@@ -42,6 +43,9 @@ export class DeviceHost implements Disposable {
   registry!: DeviceRegistry;
   quarantine!: Quarantine;
   reservations!: Reservations;
+  use!: DeviceUses;
+  /** What `nvidia-smi --query-gpu` prints next. */
+  usePrinted: string | null = null;
 
   constructor({ pools, agents = 2 }: DeviceHostOptions = {}) {
     this.#pools = pools ?? [devicePool('lab', { agents })];
@@ -80,6 +84,17 @@ export class DeviceHost implements Disposable {
       return { verdict, mark: { seq: null, at: null } };
     };
     this.quarantine = createQuarantine({ clock, log, registry: this.registry, bootId: 'boot', again, repair: () => {} });
+    this.use = createDeviceUses({
+      clock,
+      isLooking: () => false,
+      slots: () => this.slots,
+      runner: {
+        run: async (tool, args) => {
+          const output = this.usePrinted ?? '';
+          return { tool, args, output, code: this.usePrinted === null ? 9 : 0, hung: false, missing: false, cut: false };
+        },
+      },
+    });
     const isBusy = (uuid: string) => this.slots.some(({ agent, devices }) => agent.kind === 'busy' && devices.includes(uuid));
     this.reservations = createDeviceReservations({
       clock,
@@ -92,13 +107,14 @@ export class DeviceHost implements Disposable {
   }
 
   get devices(): DeviceAccess {
-    const { registry, quarantine, reservations, store, fault } = this;
-    return { registry, quarantine, reservations, proofs: store.proofs, watch: { fault } };
+    const { registry, quarantine, reservations, use, store, fault } = this;
+    return { registry, quarantine, reservations, use, proofs: store.proofs, watch: { fault } };
   }
 
   /** A look at the host that lists these; `complete: false`: there may be more. */
   sees(devices: readonly Device[], complete = true): void {
     this.registry.saw({ ...noGpus, complete, devices }, new Map());
+    this.use.looked({ ...noGpus, complete, devices });
   }
 
   /** A look that shows who holds a device. */
@@ -135,6 +151,7 @@ export class DeviceHost implements Disposable {
   }
 
   [Symbol.dispose](): void {
+    this.use.close();
     this.reservations.close();
     this.quarantine.close();
     this.store.close();

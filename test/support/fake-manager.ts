@@ -5,7 +5,7 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { type Changes, createChanges, type Kind, type Subject } from '../../src/api/changes.ts';
 import type { Events, LogPiece, Manager } from '../../src/api/manager.ts';
-import type { DeviceView, Event, ForgottenView, JobView, ProofView, ResumeView, StatusView } from '../../src/api/schema.ts';
+import type { DeviceView, Event, ForgottenView, JobView, ProofView, ResumeView, StatusView, UseView } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { JobRequest } from '../../src/job.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
@@ -32,6 +32,8 @@ export interface FakeManager extends Manager {
   readonly events: EventEmitter;
   statusOverride: Partial<StatusView>;
   deviceViews: DeviceView[];
+  /** Samples by device. */
+  readonly uses: Map<string, UseView[]>;
   proofViews: ProofView[];
   /** Jobs of other CI services. */
   elsewhere: JobView[];
@@ -112,6 +114,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     }),
     statusOverride: {},
     deviceViews: [],
+    uses: new Map(),
     proofViews: [],
     elsewhere: [],
     ownLogs: new Map(),
@@ -255,6 +258,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       yield* pieces;
     },
     devices: () => manager.deviceViews,
+    deviceUse: (name, since) => (manager.uses.get(name) ?? []).filter(({ at }) => at >= since),
     changeDevice(name, change) {
       const device = manager.deviceViews.find(({ uuid }) => uuid === name);
       if (device === undefined) {

@@ -110,6 +110,13 @@ export function listText(cards: readonly StubGpu[]): string {
     .join('');
 }
 
+/** `--query-gpu` with the fields of src/gpu/nvidia/use.ts. */
+export function useText(cards: readonly StubGpu[]): string {
+  const line = ({ uuid, usedMiB, instances, processes }: StubGpu): string =>
+    [uuid, usedMiB, instances === null ? (processes.length === 0 ? 0 : 97) : '[N/A]', 41, '71.15'].join(', ');
+  return cards.map((one) => `${line(one)}\n`).join('');
+}
+
 /** `/proc/driver/nvidia/version` */
 export function versionText({ version }: StubDriver): string {
   return `NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  ${version}  Release Build  (root@host)\n`;

@@ -23,7 +23,7 @@ import {
 import { tmpdir, uptime } from 'node:os';
 import { join } from 'node:path';
 import { emptyHost, plugIn } from './fake-tools/fake-tools.ts';
-import { driver580, listText, queryXml, type StubDriver, type StubGpu, versionText } from './gpu-cards.ts';
+import { driver580, listText, queryXml, type StubDriver, type StubGpu, useText, versionText } from './gpu-cards.ts';
 
 /**
  * What the tool does from its next call on. `hang` is deaf to TERM, `stuck` cannot even be killed (needs `canBeStuck`),
@@ -90,6 +90,7 @@ export function gpuHost(first: readonly StubGpu[], driver: StubDriver = driver58
     writeFileSync(join(into, 'all.xml'), xml);
     writeFileSync(join(into, 'half.xml'), xml.slice(0, xml.indexOf('<fb_memory_usage>')));
     writeFileSync(join(into, 'list'), listText(listed));
+    writeFileSync(join(into, 'use'), useText(listed));
     writeFileSync(join(into, 'first'), `0000${there[0]?.pciId ?? ''}`);
     for (const one of listed) writeFileSync(join(into, `${one.pciId}.xml`), queryXml([one], driver, listed.length));
     for (const one of cards) {
@@ -178,6 +179,7 @@ esac
 case "$*" in
   '-q -x') exec cat all.xml ;;
   -L) exec cat list ;;
+  --query-gpu=*) exec cat use ;;
   '-q -x -i '*)
     [ -e "$4.xml" ] && exec cat "$4.xml"
     echo "No devices were found"; exit 6 ;;

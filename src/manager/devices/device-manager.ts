@@ -26,6 +26,7 @@ import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import { createDeviceReservations } from './device-reservations.ts';
+import { createDeviceUses } from './device-use.ts';
 import { createDeviceWatch } from './device-watch.ts';
 import { KnownDevices } from './known-devices.ts';
 import { createQuarantine, type Quarantine } from './quarantine.ts';
@@ -98,6 +99,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     ...(root !== null && { path: join(root, 'kmsg') }),
     say: ({ message }) => log.warn('kernel log', { reason: message }),
   });
+  const use = createDeviceUses({ clock, runner: tools, isLooking: () => probe.isLooking, slots: () => reconciler.slots });
   const watch = createDeviceWatch({
     ...{ clock, log, registry, probe, kernel, groupsOf },
     owner: store.owner,
@@ -106,7 +108,10 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     slots: () => reconciler.slots,
     listener: {
       idle: (look, devices) => verifier.idle(look, devices),
-      looked: (inventory) => parts.fingerprints.looked(inventory),
+      looked(inventory) {
+        use.looked(inventory);
+        parts.fingerprints.looked(inventory);
+      },
       hold(why) {
         const pauses = pools.flatMap(({ name }) => poolNamed(name)?.pause ?? []);
         const changed = pauses.filter((pause) => (why === null ? pause.release('devices') : pause.hold('devices', why)));
@@ -149,8 +154,12 @@ export function openDeviceManager(parts: DeviceManagerParts) {
   }
 
   return {
-    ...{ registry, watch, verifier, quarantine, reservations },
+    ...{ registry, watch, verifier, quarantine, reservations, use },
     proofs: store.proofs,
+    slotChanged(slot: Slot): void {
+      registry.slotChanged(slot);
+      use.changed(slot);
+    },
     /** CPUs of the NUMA nodes of these devices; null where the host does not tell. */
     cpusNear(devices: readonly Pick<Device, 'pciId'>[]): Promise<string | null> {
       const pciIds = devices.map(({ pciId }) => pciId);
@@ -193,6 +202,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
       repair.close();
       reservations.close();
       watch.close();
+      use.close();
       probe[Symbol.dispose]();
       kernel[Symbol.dispose]();
       if (!leave) locks.keep(new Set(reconciler.slots.flatMap((slot) => (slot.leaving.length > 0 ? slot.devices : []))));

@@ -8,6 +8,7 @@ import type {
   PoolView,
   ProofView,
   QuarantinedView,
+  UseView,
 } from '../../api/schema.ts';
 import { fits } from '../../config/conditions.ts';
 import type { PoolConfig } from '../../config/config.ts';
@@ -20,18 +21,22 @@ import { isInMigMode, profileOf } from '../../gpu/mig.ts';
 import type { KnownDevice } from '../../store/devices.ts';
 import { poolOf } from '../loop/pool.ts';
 import type { DeviceManager } from './device-manager.ts';
+import type { DeviceUses } from './device-use.ts';
 import { type DeviceRegistry, unknownText } from './registry.ts';
 
+type Shown = Pick<DeviceAccess, 'registry'> & { readonly use: Pick<DeviceUses, 'of'> };
+
 /** Present devices, then missing ones and those that a person reserved or put in quarantine. */
-export function deviceViews(registry: DeviceRegistry, slots: readonly Slot[]): DeviceView[] {
+export function deviceViews(devices: Shown, slots: readonly Slot[]): DeviceView[] {
+  const { registry } = devices;
   const here = (registry.inventory?.devices ?? []).map(({ uuid }) => uuid);
   const isMissed = ({ slot, quarantine, reserved }: KnownDevice) => slot !== null || quarantine !== null || reserved !== null;
   const gone = registry.known.all.filter((known) => registry.device(known.uuid) === null && isMissed(known));
-  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, registry, slots) ?? []);
+  return [...here, ...gone.map(({ uuid }) => uuid)].flatMap((uuid) => deviceView(uuid, devices, slots) ?? []);
 }
 
 /** null for an unknown device. */
-export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: readonly Slot[]): DeviceView | null {
+export function deviceView(uuid: DeviceId, { registry, use }: Shown, slots: readonly Slot[]): DeviceView | null {
   const device = registry.device(uuid);
   const known = registry.known.get(uuid);
   if (device === null && known === undefined) return null;
@@ -54,6 +59,7 @@ export function deviceView(uuid: DeviceId, registry: DeviceRegistry, slots: read
     ...judged,
     ...timesOf(judged.state, record, known),
     hint: hintFor(judged.state, record, parent),
+    use: device === null ? null : use.of(uuid),
   };
 }
 
@@ -148,7 +154,7 @@ function isQuarantined({ uuid, parent }: Allocatable, registry: DeviceRegistry):
 }
 
 /** The parts of the device manager that people can reach. */
-export type DeviceAccess = Pick<DeviceManager, 'registry' | 'quarantine' | 'reservations' | 'proofs'> & {
+export type DeviceAccess = Pick<DeviceManager, 'registry' | 'quarantine' | 'reservations' | 'proofs' | 'use'> & {
   readonly watch: { readonly fault: string | null };
 };
 
@@ -161,13 +167,21 @@ export function createDeviceRequests(manager: DeviceAccess | null, clock: Pick<C
     });
   };
   return {
-    devices: (): DeviceView[] => deviceViews(known().registry, slots()),
+    devices(): DeviceView[] {
+      known().use.asked();
+      return deviceViews(known(), slots());
+    },
+    deviceUse(name: string, since: number): UseView[] {
+      const { registry, use } = known();
+      use.asked();
+      return use.recent(registry.find(name).uuid, since);
+    },
     changeDevice(name: string, change: DeviceChange): DeviceAnswer {
       const { registry } = known();
       const before = registry.find(name);
       if (change.act === 'reserve') assertFor(before, change.by, registry, clock.wall());
       const changed = apply(before, change, known());
-      return { uuid: before.uuid, changed, device: deviceView(before.uuid, registry, slots()) };
+      return { uuid: before.uuid, changed, device: deviceView(before.uuid, known(), slots()) };
     },
     proofs({ device, limit }: { readonly device: string | null; readonly limit: number }): ProofView[] {
       const { registry, proofs } = known();

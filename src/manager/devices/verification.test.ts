@@ -45,6 +45,7 @@ beforeEach(() => {
     probe: {
       look: async () => ({ ...noGpus, driver: '580.1', devices, ...more }),
       near: () => 0,
+      isLooking: false,
       [Symbol.dispose]() {},
     },
     kernel: {

@@ -115,7 +115,7 @@ export async function openLoop(parts: LoopParts) {
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
       parts.changed?.(before, after);
-      deviceManager?.registry.slotChanged(after);
+      deviceManager?.slotChanged(after);
       if (hasEnded(before, after)) caches.used(after.key);
       if (isEmpty(after)) parts.end.emptied();
     },
