@@ -9,6 +9,7 @@ import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './dae
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
 import { logFigures } from './logs.ts';
+import { metricsFigure } from './metrics.ts';
 import { inTurn, ratioText, stats } from './stats.ts';
 
 export interface Line {
@@ -55,6 +56,22 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line(`reading the largest recording (${read.kilobytes} kB of nvidia-smi -q -x)`, read.times.p50, 20, 'ms p50'),
         line('release and proof of a device, without the tool: one of 8 cards', proof.p50, 5, 'ms p50'),
         info('the same', `${proof.p95} ms p95`),
+      ],
+    };
+  },
+
+  metrics: async ({ quick }) => {
+    const data = await metricsFigure(1_000, quick ? 20 : 500);
+    return {
+      data,
+      lines: [
+        line(
+          `a scrape of /metrics, 1,000 slots in 20 pools (${data.lines.toLocaleString('en')} lines)`,
+          data.scrape.p50,
+          20,
+          'ms p50',
+        ),
+        info('the same; of that, reading the state', `${data.scrape.p95} ms p95; ${data.reading.p50} ms p50`),
       ],
     };
   },

@@ -153,6 +153,7 @@ async function runManager(
     manager: { ...host.manager, down },
     images: createImageDesk(host.loop.images, config.pools),
     secrets: createSecretPins({ store, clock }),
+    metrics: host.metrics,
     socket: { path: socket, access: system ? 'group' : 'owner' },
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),

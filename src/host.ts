@@ -20,6 +20,7 @@ import { type Loop, type LoopParts, openLoop } from './manager/loop/loop.ts';
 import { keepChoosing } from './manager/loop/observe.ts';
 import { createShutdown, foreignTo, forgetServices, tellLeft } from './manager/loop/shutdown.ts';
 import { createManager } from './manager/manager.ts';
+import { createMetrics } from './manager/metrics/metrics.ts';
 import { followServices, slotFacts } from './manager/services/ci-events.ts';
 import { waitingReason } from './manager/status.ts';
 import { createNotices, type Notices } from './notices/notices.ts';
@@ -50,10 +51,20 @@ export async function openHost(given: HostParts) {
   const { runner, ...outside } = given.outside ?? {};
   await using parts = new AsyncDisposableStack();
   const reasonFor = (pool: string): string | null => waitingReason(loop.reconciler, pool, loop.observer.problems);
+  // It reads what is made below.
+  const metrics = createMetrics({
+    ...{ clock, store, version: given.program.version, serviceNames: config.services.map(({ name }) => name) },
+    problems: () => problems(),
+    state: () => ({
+      ...{ reconciler: loop.reconciler, devices: loop.deviceManager, services: elsewhere, waitingSince: queue.waitingSince },
+    }),
+  });
+  parts.defer(metrics.close);
   const services = createCiServices({
     ...{ config, env, store, clock, log, onejob: { ...given.program, temporary } },
     ...outside,
     slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
+    called: metrics.called,
   });
   const queue = services.own;
   parts.defer(() => queue.close());
@@ -72,6 +83,7 @@ export async function openHost(given: HostParts) {
       // The proof may have changed the verdict of its job.
       if (before.agent.kind === 'proving' && after.agent.kind !== 'proving')
         for (const { job } of store.outcomes.ofAgent(before.agent.agent)) changes.mark(`job ${job}`);
+      metrics.slotChanged(before, after);
     },
   });
   parts.use(loop);
@@ -91,6 +103,12 @@ export async function openHost(given: HostParts) {
     ...foreignTo(queue, reconciler),
   });
   const chosen = () => choiceNow(runtimes, observer.unreachable(runtimes.best.name) !== null);
+  const problems = (): string[] => [
+    ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
+    ...observer.problems,
+    ...house.problems,
+    ...queue.problems,
+  ];
   const started = Promise.withResolvers<void>();
   const manager = createManager({
     ...{ clock, loop, shutdown, queue, store, changes },
@@ -118,12 +136,7 @@ export async function openHost(given: HostParts) {
         ...(await house.findings()),
         ...((await deviceManager?.doctor(signal)) ?? []),
       ],
-      problems: () => [
-        ...[room.problem(), notices?.problem ?? null].filter((one) => one !== null),
-        ...observer.problems,
-        ...house.problems,
-        ...queue.problems,
-      ],
+      problems,
       configChanged: given.configChanged,
     },
     started: started.promise,
@@ -148,7 +161,7 @@ export async function openHost(given: HostParts) {
 
   const opened = parts.move();
   return {
-    ...{ manager, loop, services, shutdown },
+    ...{ manager, loop, services, shutdown, metrics },
     /** Looks at everything once, then lets the loop decide and act. */
     async start(): Promise<void> {
       const demanded = (pool: string) => deviceManager?.registry.demanded(pool);

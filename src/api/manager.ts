@@ -140,3 +140,8 @@ export interface ConfigService {
    */
   applyConfig(request: Schemas.ApplyRequest): Promise<Schemas.ApplyAnswer>;
 }
+
+export interface MetricsService {
+  /** In the text format of Prometheus, version 0.0.4. */
+  read(): Promise<string>;
+}

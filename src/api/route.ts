@@ -4,7 +4,7 @@ import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { attempt, OnejobError } from '../errors.ts';
 import type { EventStreams } from './event-stream.ts';
-import type { ConfigService, ImageService, Manager, SecretPins } from './manager.ts';
+import type { ConfigService, ImageService, Manager, MetricsService, SecretPins } from './manager.ts';
 
 /** `anyone` needs no login; `operator` may do all that `read` may. */
 export type Role = 'anyone' | 'read' | 'operator';
@@ -26,6 +26,8 @@ export interface Served {
   readonly images?: ImageService;
   /** Omitted if no job has encrypted values. */
   readonly secrets?: SecretPins;
+  /** Omitted if nothing is measured. */
+  readonly metrics?: MetricsService;
   /** Omitted if there is no config to apply. */
   readonly config?: ConfigService;
 }

@@ -56,6 +56,13 @@ const controlRoutes: Routes = {
     answer: schemas.statusView,
     handle: (_, { manager }) => manager.status(),
   }),
+  // Where Prometheus looks for it.
+  'GET /metrics': route({
+    summary: 'Metrics for Prometheus',
+    role: 'read',
+    answer: media('text/plain; version=0.0.4; charset=utf-8'),
+    handle: async (_, { metrics }) => given(metrics).read(),
+  }),
   'GET /v1/plan': route({
     summary: 'What each slot does next, and why',
     role: 'read',

@@ -1,7 +1,8 @@
 /** Which services are opened. */
+import { writeFileSync } from 'node:fs';
 import { PassThrough } from 'node:stream';
 import { expect, it } from 'vitest';
-import { testConfig } from '../../test/kit/buildkite-manager.ts';
+import { testConfig, testPool } from '../../test/kit/buildkite-manager.ts';
 import { scratch } from '../../test/support/scratch.ts';
 import { systemClock } from '../clock.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
@@ -67,5 +68,32 @@ it('opens a service that no pool uses while something of its own is in a slot', 
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
   save({ ...empty, agent: { kind: 'busy', agent: 'a1', job: 'job-1', since: 0, due: null } });
   expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'bk']);
+  store.close();
+});
+
+it('tells how each call of a service ended', async () => {
+  using dir = scratch();
+  const store = openStore(dir.path);
+  const told: string[] = [];
+  writeFileSync(`${dir.path}/token`, 'token');
+  const config = testConfig({ token: { kind: 'file', path: `${dir.path}/token`, expires: null } });
+  const services = createCiServices({
+    config: { pools: [testPool()], services: [config], host: 'box' } as unknown as CiParts['config'],
+    ...{
+      store,
+      clock: systemClock,
+      log: createLog({ json: true, stream: new PassThrough() }),
+      onejob: { version: '0.0.0', self: [] },
+    },
+    slots: {
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      reasonFor: () => null,
+    },
+    fetch: async () => new Response('{}', { status: 401 }),
+    called: (service, result) => told.push(`${service} ${result}`),
+  });
+  await services.byName.get('bk')?.check(new AbortController().signal, { like: () => null });
+  expect(new Set(told)).toEqual(new Set(['bk denied']));
+  await services.byName.get('bk')?.close?.(false);
   store.close();
 });

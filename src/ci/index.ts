@@ -9,6 +9,7 @@ import { createOutbound } from '../http/outbound.ts';
 import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/service.ts';
+import { counted } from './calls.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
@@ -63,7 +64,9 @@ function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenP
   const proxies = parts.env?.proxies ?? noProxies;
   const outbound = createOutbound(proxies);
   const pools = parts.config.pools.filter((pool) => pool.service === service.name);
-  const whole = { ...parts, pools, fetch: parts.fetch ?? outbound.fetch };
+  const { called } = parts;
+  const send = parts.fetch ?? outbound.fetch;
+  const whole = { ...parts, pools, fetch: called === undefined ? send : counted(send, (result) => called(service.name, result)) };
   const [made, address] =
     service.type === azurePipelines.type
       ? [openAzurePipelines(service, whole), service.url]

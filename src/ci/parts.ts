@@ -7,6 +7,7 @@ import type { AgentId, JobId } from '../core/slot.ts';
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Store } from '../store/store.ts';
+import type { CallResult } from './calls.ts';
 import type { Filter } from './filter/filter.ts';
 
 export interface CiParts {
@@ -25,6 +26,8 @@ export interface CiParts {
   readonly variables?: Variables;
   /** How services are reached over HTTP; by default Node's own. */
   readonly fetch?: typeof fetch;
+  /** Told how each call of a service ended. */
+  readonly called?: (service: string, result: CallResult) => void;
   /** By default one with a process of its own. */
   readonly filter?: Filter;
 }

@@ -74,6 +74,9 @@ export function proofTable(db: Database) {
   const add = db.prepare(
     'INSERT INTO proofs (device, slot, agent, verdict, evidence, took, proved_at) VALUES (?, ?, ?, ?, ?, ?, ?)',
   );
+  const counted = z.object({ id: z.int(), verdict: z.string(), took: z.number() });
+  const last = query(db, counted, 'SELECT id, verdict, took FROM proofs ORDER BY id DESC LIMIT 1');
+  const after = query(db, counted, 'SELECT id, verdict, took FROM proofs WHERE id > ? ORDER BY id LIMIT ?');
   const all = query(db, proof, `SELECT ${columns} FROM proofs ORDER BY id DESC LIMIT ?`);
   const of = query(db, proof, `SELECT ${columns} FROM proofs WHERE device = ? ORDER BY id DESC LIMIT ?`);
   const ofAgent = query(db, proof, `SELECT ${columns} FROM proofs WHERE agent = ? ORDER BY id LIMIT ?`);
@@ -81,6 +84,10 @@ export function proofTable(db: Database) {
   return {
     add: ({ device, slot, agent, verdict, evidence, took, at }: Proof): void =>
       void add.run(device, slot, agent, verdict, JSON.stringify(evidence), Math.round(took), at),
+    /** Number of the last one; 0 without any. */
+    last: (): number => last.get()?.id ?? 0,
+    /** At most `limit` that were added after that number, the oldest first. */
+    after: (id: number, limit: number) => after.all(id, limit),
     /** Newest first; null: for all devices. */
     of: (device: DeviceId | null, limit: number): Proof[] => (device === null ? all.all(limit) : of.all(device, limit)),
     /** After one agent, oldest first. */

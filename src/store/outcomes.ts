@@ -78,6 +78,16 @@ const sums = z.object({
 });
 export type OutcomeSums = Readonly<z.output<typeof sums>>;
 
+/** What is counted of one. */
+const counted = z.object({
+  seq: z.int(),
+  pool: z.string(),
+  service: z.string(),
+  kind: z.enum(verdictKinds),
+  wait: z.int().nullable(),
+  run: z.int().nullable(),
+});
+
 const hourMs = 3_600_000;
 /** How long sums by hour are kept, ms: a year and a month, so that a month can be compared with that of last year. */
 const keepSums = 396 * 86_400_000;
@@ -96,6 +106,8 @@ export function outcomeTable(db: Reader) {
   );
   const get = query(db, row, `SELECT ${columns} FROM outcomes WHERE job = ?`);
   const ofAgent = query(db, row, `SELECT ${columns} FROM outcomes WHERE agent = ?`);
+  const last = query(db, z.object({ seq: z.int() }), 'SELECT seq FROM outcomes ORDER BY seq DESC LIMIT 1');
+  const after = query(db, counted, 'SELECT seq, pool, service, kind, wait, run FROM outcomes WHERE seq > ? ORDER BY seq LIMIT ?');
   const mark = db.prepare('INSERT OR IGNORE INTO outcome_devices (device, ended_at, seq) VALUES (?, ?, ?)');
   const unmark = db.prepare('DELETE FROM outcome_devices WHERE seq = ?');
   const sum = db.prepare(
@@ -157,6 +169,10 @@ export function outcomeTable(db: Reader) {
       for (const device of devices) mark.run(device, endedAt, seq);
     },
     get: (job: JobId): StoredOutcome | null => get.get(job),
+    /** Number of the last one; 0 without any. */
+    last: (): number => last.get()?.seq ?? 0,
+    /** At most `limit` that were recorded after that number, the oldest first. */
+    after: (seq: number, limit: number) => after.all(seq, limit),
     /** Of the jobs that an agent had. */
     ofAgent: (agent: AgentId): StoredOutcome[] => ofAgent.all(agent),
     /** Newest first. */

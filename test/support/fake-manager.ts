@@ -5,7 +5,16 @@ import { Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { type Changes, createChanges, type Kind, type Subject } from '../../src/api/changes.ts';
 import type { Events, LogPiece, Manager } from '../../src/api/manager.ts';
-import type { DeviceView, Event, ForgottenView, JobView, ProofView, ResumeView, StatusView, UseView } from '../../src/api/schema.ts';
+import type {
+  DeviceView,
+  Event,
+  ForgottenView,
+  JobView,
+  ProofView,
+  ResumeView,
+  StatusView,
+  UseView,
+} from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { JobRequest } from '../../src/job.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';

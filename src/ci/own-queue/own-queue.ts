@@ -266,6 +266,13 @@ export function createOwnQueue(options: OwnQueueOptions) {
       return job === null ? null : inQueue(job);
     },
     waiting: (pool: string): number => index.waiting(pool),
+    /** When the oldest waiting job of each pool was submitted, wall clock, ms. */
+    waitingSince(): Map<string, number> {
+      const since = new Map<string, number>();
+      for (const { progress, request, submittedAt } of index.all())
+        if (progress.state === 'queued' && !since.has(request.pool)) since.set(request.pool, submittedAt);
+      return since;
+    },
     /** Number of unfinished jobs, without held ones. */
     get unfinished(): number {
       return index.all().filter((job) => !isHeld(job)).length;

@@ -114,8 +114,8 @@ export async function openLoop(parts: LoopParts) {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
         tellProgress(before, after, log, (id) => store.serviceJobs.get(id));
-      parts.changed?.(before, after);
       deviceManager?.slotChanged(after);
+      parts.changed?.(before, after);
       if (hasEnded(before, after)) caches.used(after.key);
       if (isEmpty(after)) parts.end.emptied();
     },
