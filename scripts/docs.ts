@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
 import { configurationPage } from './docs-configuration.ts';
+import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
 
 const root = join(import.meta.dirname, '..');
@@ -16,6 +17,7 @@ const root = join(import.meta.dirname, '..');
 /** Each page, and what it should be, given what it is: some are written by hand but for a block. */
 const pages: Readonly<Record<string, (page: string) => string>> = {
   'docs/configuration.md': () => configurationPage(),
+  'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,
   'docs/slot-lifecycle.md': withSlotTables,
 };

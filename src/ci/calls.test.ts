@@ -49,7 +49,7 @@ describe('a call that ends early', () => {
     expect(told).toEqual(['unreachable']);
   });
 
-  test('because its caller needs it no more is no error of the service', async () => {
+  test('because its caller gave it up says nothing about the service', async () => {
     const caller = new AbortController();
     using limit = deadline(handClock(), 1_000, caller.signal);
     const { told, send } = calls(never);

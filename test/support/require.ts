@@ -27,6 +27,8 @@ export interface Machine {
   readonly busybox: string | null;
   /** The command line of OpenSSL, whose encrypted values onejob reads and writes. */
   readonly openssl: string | null;
+  /** Prometheus' tool that checks metrics and alert rules. */
+  readonly promtool: string | null;
   /** Podman with what it needs beside: runc, and catatonit as its init. */
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
@@ -64,6 +66,7 @@ export async function lookAtMachine(): Promise<Machine> {
       found('bwrap') ?? tried('bwrap', ['--ro-bind', '/usr', '/usr', ...libraryLinks(), '--unshare-all', '/usr/bin/true']),
     busybox: found('busybox'),
     openssl: found('openssl'),
+    promtool: found('promtool'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
