@@ -3,6 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { parse } from 'yaml';
+import { definitions } from '../src/manager/metrics/definitions.ts';
 import { MetricsWorld } from '../test/support/metrics-world.ts';
 
 const root = join(import.meta.dirname, '..');
@@ -80,6 +81,10 @@ test('every metric about jobs, pools and devices is on the dashboard', () => {
   expect([...new Set(names)].filter((name) => !new RegExp(`\\b${name}(?:_bucket|_count)?\\b`).test(queries))).toEqual([
     'process_open_fds',
   ]);
+});
+
+test('no metric has a label that Prometheus gives every series', () => {
+  expect(Object.values(definitions).filter(({ labels }) => labels.some((label) => /^(?:job|instance)$/.test(label)))).toEqual([]);
 });
 
 test('panels of the dashboard have their own ids, and do not overlap', () => {

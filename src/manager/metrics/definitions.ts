@@ -11,9 +11,10 @@ interface Definition {
 
 const minutes = 60;
 const hours = 3_600;
-const ofJobs = [1, 10, minutes, 5 * minutes, 15 * minutes, hours, 4 * hours, 12 * hours, 48 * hours] as const;
+const ofJobs = [0.1, 1, 10, minutes, 5 * minutes, 15 * minutes, hours, 4 * hours, 12 * hours, 48 * hours] as const;
 const used = ['device', 'pool'] as const;
 
+/** Prometheus gives each series the labels `job` and `instance`, so no metric may have its own. */
 export const definitions = {
   onejob_build_info: { type: 'gauge', labels: ['version', 'node'], help: 'Always 1: the versions of onejob and of its Node.' },
 
@@ -79,17 +80,17 @@ export const definitions = {
 
   onejob_job_device: {
     type: 'gauge',
-    labels: ['pool', 'job', 'device'],
+    labels: ['pool', 'job_id', 'device'],
     help: 'Always 1: the running job has the device. It joins a job to the use of its devices.',
   },
   onejob_job_memory_peak_bytes: {
     type: 'gauge',
-    labels: ['pool', 'job'],
+    labels: ['pool', 'job_id'],
     help: 'Most memory that was in use on the devices of the running job together.',
   },
   onejob_job_utilization_ratio: {
     type: 'gauge',
-    labels: ['pool', 'job'],
+    labels: ['pool', 'job_id'],
     help: 'Mean utilisation of the devices of the running job so far, 0 to 1.',
   },
 

@@ -194,9 +194,9 @@ describe('devices', () => {
 
   test('a running job has its devices and what it has used, and no series once it is over', async () => {
     await world.fill();
-    expect(await value(`onejob_job_device{pool="lab",job="job-lab/1",device="${device}"}`)).toBe(1);
-    expect(await value('onejob_job_memory_peak_bytes{pool="lab",job="job-lab/1"}')).toBe(512 * 2 ** 20);
-    expect(await value('onejob_job_utilization_ratio{pool="lab",job="job-lab/1"}')).toBe(0.8);
+    expect(await value(`onejob_job_device{pool="lab",job_id="job-lab/1",device="${device}"}`)).toBe(1);
+    expect(await value('onejob_job_memory_peak_bytes{pool="lab",job_id="job-lab/1"}')).toBe(512 * 2 ** 20);
+    expect(await value('onejob_job_utilization_ratio{pool="lab",job_id="job-lab/1"}')).toBe(0.8);
     world.host.slots = world.host.slots.filter(({ key }) => key !== 'lab/1');
     expect(await world.text()).not.toContain('job-lab/1');
   });

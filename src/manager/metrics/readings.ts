@@ -101,13 +101,12 @@ function ofDevice({ uuid: device, kind, model, pciId, memoryMiB, state, slot, us
 function ofJobs(slots: readonly Slot[], { use }: Pick<DeviceAccess, 'use'>): Reading[] {
   return slots.flatMap(({ key, agent, devices }): Reading[] => {
     if (devices.length === 0 || (agent.kind !== 'busy' && agent.kind !== 'ending') || agent.job === null) return [];
-    const { job } = agent;
-    const pool = poolOf(key);
+    const labels = { pool: poolOf(key), job_id: agent.job };
     const { peakMemoryMiB = null, meanUtilization = null } = use.useOf(agent.agent) ?? {};
     return [
-      ...devices.map((device): Reading => ['onejob_job_device', { pool, job, device }, 1]),
-      ...(peakMemoryMiB === null ? [] : [['onejob_job_memory_peak_bytes', { pool, job }, peakMemoryMiB * bytesPerMiB] as const]),
-      ...(meanUtilization === null ? [] : [['onejob_job_utilization_ratio', { pool, job }, meanUtilization / 100] as const]),
+      ...devices.map((device): Reading => ['onejob_job_device', { ...labels, device }, 1]),
+      ...(peakMemoryMiB === null ? [] : [['onejob_job_memory_peak_bytes', labels, peakMemoryMiB * bytesPerMiB] as const]),
+      ...(meanUtilization === null ? [] : [['onejob_job_utilization_ratio', labels, meanUtilization / 100] as const]),
     ];
   });
 }
