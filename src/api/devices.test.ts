@@ -79,11 +79,6 @@ describe('their use', () => {
     expect(await client.deviceUse(view.uuid, 2)).toEqual([sample(2), sample(3)]);
   });
 
-  test('a daemon that does not know it yet is understood', async () => {
-    manager.deviceViews = [{ ...view, use: undefined as never }];
-    expect(await client.devices()).toEqual([view]);
-  });
-
   test.each(['since=-1', 'since=now', 'until=1'])('%s is refused', async (query) => {
     expect((await raw('GET', `/v1/devices/0/use?${query}`)).status).toBe(400);
   });
