@@ -8,6 +8,7 @@ import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
+import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
 import { inTurn, ratioText, stats } from './stats.ts';
@@ -73,6 +74,15 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         ),
         info('the same; of that, reading the state', `${data.scrape.p95} ms p95; ${data.reading.p50} ms p50`),
       ],
+    };
+  },
+
+  history: async ({ quick, dir }) => {
+    const data = historyFigures(dir, quick ? 20_000 : 1_000_000, quick ? 10 : 200);
+    const figure = (name: string) => `history of ${data.jobs.toLocaleString('en')} jobs: ${name}`;
+    return {
+      data,
+      lines: Object.entries(data.queries).map(([name, of]) => line(figure(name), of.p95, 100, 'ms p95')),
     };
   },
 
