@@ -11,7 +11,7 @@ import type { Variables } from '../secrets/reference.ts';
 import type { Output } from './output.ts';
 
 /** A stream that may be a terminal. */
-export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number };
+export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number; readonly rows?: number };
 
 /** Options of `onejob up`. File and defaults decide about what is not set. */
 export interface DaemonOptions extends Flags {

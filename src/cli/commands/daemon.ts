@@ -44,6 +44,12 @@ Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of t
     .does(failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
 
   program
+    .command('top')
+    .description('watch devices, pools, running jobs and the queue on one screen; q quits')
+    .after('\nWithout a terminal, and with --json, it prints one picture and ends.')
+    .does(failed, async (session) => (await import('../top.ts')).showTop(session));
+
+  program
     .command('plan')
     .description('compare the config that the daemon loaded with what exists')
     .argument('[file]', 'with --inventory: the config (default: the config that a daemon would read)')
