@@ -56,7 +56,7 @@ Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIF
 /** The page as it should stand in `docs/configuration.md`. */
 export function configurationPage(): string {
   const parts = [head, section('Top level', '', topFile)];
-  for (const name of ['disk', 'notify', 'secrets']) parts.push(nested(name, ''));
+  for (const name of ['api', 'disk', 'notify', 'secrets']) parts.push(nested(name, ''));
   for (const [type, { keys, maps, needs: needed }] of Object.entries(serviceSchemas)) {
     const needs = needed.map((one) => [one].flat().map(code).join(' or ')).join(', and ');
     const intro =

@@ -1,9 +1,11 @@
 import { constants } from 'node:os';
 import { join } from 'node:path';
+import { isDeepStrictEqual } from 'node:util';
 import { createClient } from './api/client.ts';
 import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
+import { checkListen } from './api/web.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply, howToFix } from './config/changed.ts';
@@ -13,6 +15,7 @@ import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
 import { OnejobError, toFailure } from './errors.ts';
+import { warning } from './finding.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
 import { storedSlots } from './manager/loop/restore-slots.ts';
@@ -110,6 +113,8 @@ async function runManager(
   // The state directory is closed to others, so a shared socket is not in it.
   const isOwn = config.socket === join(config.stateDir, 'onejob.sock');
   const socket = system && isOwn && readGroup() !== null ? sharedSocket(config.stateDir) : config.socket;
+  let web: { readonly problem: string | null } | null = null;
+  const webProblems = (): string[] => (web?.problem == null ? [] : [web.problem]);
   const host = await openHost({
     ...{ config, env, store, runtimes, clock, log, program: { version, self } },
     async configChanged() {
@@ -117,7 +122,8 @@ async function runManager(
       const change = await configChange(loaded, findConfig(options, env, process.cwd()), clock.wall());
       return change === null ? null : `${change} ${await load().then(() => howToApply, howToFix)}`;
     },
-    findings: () => (system ? [socketFinding(socket)] : []),
+    findings: () => [...(system ? [socketFinding(socket)] : []), ...webProblems().map((why) => warning('dashboard', why))],
+    problems: webProblems,
   });
   parts.use(host);
 
@@ -125,6 +131,9 @@ async function runManager(
   const applyConfig: ConfigService['applyConfig'] = async ({ dryRun }) => {
     if (options.instead !== undefined || temporary) throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
     const read = await load();
+    const listen = read.config.api?.listen;
+    // The daemon would go on without the dashboard, so this is told before anything changes.
+    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen)) await checkListen(listen);
     const { decided } = host.shutdown;
     if (decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
     const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);
@@ -135,8 +144,10 @@ async function runManager(
     const changes = differences(config, read.config);
     if (dryRun) return { applied: false, changes };
     log.info('applying the config', { changes });
-    if (changes.length === 0) loaded = { path: read.config.path, files: read.files, at: clock.wall() };
-    else {
+    if (changes.length === 0) {
+      api.refresh();
+      loaded = { path: read.config.path, files: read.files, at: clock.wall() };
+    } else {
       next = read;
       hear(null);
       host.shutdown.begin({ how: 'leave', grace: null, forget: false });
@@ -157,7 +168,11 @@ async function runManager(
     socket: { path: socket, access: system ? 'group' : 'owner' },
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),
+    // A temporary daemon has the jobs of a terminal.
+    web: { config: temporary ? null : config.api, stateDir: store.dir, owner: store.owner, log },
+    onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
   });
+  web = api;
   parts.defer(() => api.close());
   store.listens(socket);
   parts.defer(() => store.listens(null));

@@ -35,6 +35,8 @@ export interface HostParts extends Pick<LoopParts, 'config' | 'env' | 'store' | 
   readonly configChanged: () => Promise<string | null>;
   /** Findings for `doctor` in addition to the manager's own. */
   readonly findings: () => Finding[];
+  /** Problems in addition to the manager's own, one sentence each. */
+  readonly problems?: () => string[];
 }
 
 /** Replaces what lies outside of onejob, for tests. */
@@ -108,6 +110,7 @@ export async function openHost(given: HostParts) {
     ...observer.problems,
     ...house.problems,
     ...queue.problems,
+    ...(given.problems?.() ?? []),
   ];
   const started = Promise.withResolvers<void>();
   const manager = createManager({

@@ -22,7 +22,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
   'scripts/{ci-count,launcher,link-bin,promtool}.test.ts',
-  'src/api/{api,devices,events,secrets,sockets}.test.ts',
+  'src/api/{api,devices,events,secrets,sockets,web}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,drop-in,exchange,init,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{api,init}.test.ts',
@@ -30,7 +30,7 @@ const processes = [
   'src/ci/filter/{connections,filter,server}.test.ts',
   'src/ci/kit/agent-program.test.ts',
   'src/ci/own-queue/script.test.ts',
-  'src/cli/{cli,connect,control,devices,follow,gpu-leases,gpus,image,images}.test.ts',
+  'src/cli/{cli,connect,control,dashboard,devices,follow,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/engine/{call,image}.test.ts',

@@ -158,6 +158,8 @@ export function createClient(options: ClientOptions) {
     close: () => agent.destroy(),
     drain: (pool: string | null) => tell(post(`${poolPath(pool)}/drain`)),
     down: (request: z.input<typeof Schemas.downRequest>) => tell(post('/v1/down', request)),
+    loginLink: (request: z.input<typeof Schemas.linkRequest>) =>
+      ask((schemas) => schemas.linkView, post('/v1/login-links', request)),
     /** Waits until a daemon that ends with `forget` has done so, however long it takes. */
     forgotten: () => ask((schemas) => schemas.forgottenView.array(), { ...get('/v1/forgotten'), patience: null }),
 

@@ -3,8 +3,10 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { attempt, OnejobError } from '../errors.ts';
+import type { Caller } from './access.ts';
 import type { EventStreams } from './event-stream.ts';
 import type { ConfigService, ImageService, Manager, MetricsService, SecretPins } from './manager.ts';
+import type { Web } from './web.ts';
 
 /** `anyone` needs no login; `operator` may do all that `read` may. */
 export type Role = 'anyone' | 'read' | 'operator';
@@ -35,6 +37,8 @@ export interface Served {
 /** What routes answer with. */
 export interface Answering extends Served {
   readonly streams: EventStreams;
+  /** null where the API is on its socket only. */
+  readonly web: Web | null;
 }
 
 export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {
@@ -45,6 +49,8 @@ export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {
   readonly body: B;
   /** Aborts when the client has gone or the server closes. */
   readonly signal: AbortSignal;
+  /** null only on routes for `anyone`. */
+  readonly caller: Caller | null;
   /** For bodies that are not JSON. */
   readonly request: IncomingMessage;
   readonly response: ServerResponse;

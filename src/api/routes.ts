@@ -7,6 +7,7 @@ import { arrayRequest, jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
+import type { Caller } from './access.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import type { LogPiece, LogSource, Manager } from './manager.ts';
@@ -117,6 +118,39 @@ const controlRoutes: Routes = {
   }),
 };
 
+const accessRoutes: Routes = {
+  'GET /v1/me': route({
+    summary: 'Who asks, and what that may do',
+    role: 'read',
+    answer: schemas.meView,
+    handle: ({ caller }) => meOf(caller),
+  }),
+  'POST /v1/login-links': route({
+    summary: 'A link for one login within a minute',
+    role: 'operator',
+    body: schemas.linkRequest,
+    answer: schemas.linkView,
+    status: 201,
+    handle: ({ body }, { web }) => given(web).link(body),
+  }),
+  'POST /v1/login': route({
+    summary: 'Uses the code of a link, and sets the cookie of a session',
+    role: 'anyone',
+    body: schemas.loginRequest,
+    answer: schemas.meView,
+    handle: ({ body, response }, { web }) => meOf(given(web).login(body.code, response)),
+  }),
+  'POST /v1/logout': route({
+    summary: 'Removes the cookie of a session',
+    role: 'anyone',
+    handle: ({ response }, { web }) => given(web).logout(response),
+  }),
+};
+
+function meOf(caller: Caller | null): z.input<typeof schemas.meView> {
+  return { role: caller?.role ?? 'read', user: caller?.user ?? null };
+}
+
 const eventRoutes: Routes = {
   'GET /v1/events': route({
     summary: 'Everything that changes, as server-sent events',
@@ -124,9 +158,9 @@ const eventRoutes: Routes = {
     /** The header `last-event-id`, for clients that cannot set it. */
     query: z.object({ after: z.string().optional() }),
     answer: media('text/event-stream', schemas.eventViews),
-    handle({ query, request, response, signal }, { streams }) {
+    handle({ query, request, response, signal, caller }, { streams }) {
       const from = request.headers['last-event-id']?.toString() ?? query.after ?? null;
-      if (request.method !== 'HEAD') streams.serve(response, { from, until: null, signal });
+      if (request.method !== 'HEAD') streams.serve(response, { from, until: caller?.until ?? null, signal });
       return undefined;
     },
   }),
@@ -454,13 +488,14 @@ const imageRoutes: Routes = {
 };
 
 /** A part of the daemon that tests may leave out. */
-function given<T>(part: T | undefined): T {
-  if (part !== undefined) return part;
+function given<T>(part: T | null | undefined): T {
+  if (part != null) return part;
   throw new OnejobError('E_API_ROUTE', 'This daemon does not support that.');
 }
 
 export const routes: Routes = {
   ...controlRoutes,
+  ...accessRoutes,
   ...eventRoutes,
   ...jobRoutes,
   ...logRoutes,

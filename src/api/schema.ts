@@ -148,6 +148,17 @@ export const poolView = z.object({
 });
 export type PoolView = z.infer<typeof poolView>;
 
+/** Who asks. `user`: as said when the login was asked for; null for a token, and on the socket. */
+export const meView = z.object({ role: z.enum(['read', 'operator']), user: z.string().nullable() });
+
+export const linkRequest = z.strictObject({
+  role: z.enum(['read', 'operator']).default('operator'),
+  user: z.string().min(1).max(64).nullable().default(null),
+});
+/** `until`: wall clock, ms since the epoch. */
+export const linkView = z.object({ url: z.string(), until: z.number() });
+export const loginRequest = z.strictObject({ code: z.string().min(1).max(100) });
+
 /** A device that was once leased and is missing, until it comes back or is forgotten. */
 const missingView = z.object({
   uuid: z.string(),

@@ -1,5 +1,6 @@
 /**
- * The API: HTTP `/v1` over a unix socket. Everyone who can open the socket may do everything.
+ * The API: HTTP `/v1` over a unix socket, and over TCP if that is wanted (`web.ts`). Everyone who can open the socket may do
+ * everything; over TCP a login or a token decides.
  *
  * Every body is checked before a route gets it, and every error is sent as an `errorView`. Waiting requests (the end of a job, a
  * followed log, a held client) end with their client or with the server.
@@ -13,11 +14,15 @@ import { systemClock } from '../clock.ts';
 import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
+import type { Caller } from './access.ts';
+import { isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
 import { type Answering, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
+import { createWeb, type Web, type WebOptions } from './web.ts';
+import { serveFile, webFolder } from './web-files.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
@@ -25,6 +30,10 @@ export interface ApiOptions extends Served {
   readonly clock?: Clock;
   /** Called for each bug. */
   readonly onBug?: (error: Error, route: string) => void;
+  /** Access over TCP; omitted: none. */
+  readonly web?: WebOptions;
+  /** Called for each request over TCP that may change something, such as `POST /v1/drain`. */
+  readonly onCall?: (request: string, caller: Caller) => void;
   /** Called with each JSON answer before it is sent, for tests. */
   readonly onAnswer?: (route: Route, answer: unknown) => void;
 }
@@ -45,7 +54,6 @@ export async function startApi(options: ApiOptions) {
   const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
   const takeTurn = createTurns();
-  const answering: Answering = { ...options, streams: createEventStreams(options.manager.changes, clock) };
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
@@ -59,35 +67,48 @@ export async function startApi(options: ApiOptions) {
     // A client recognises half an answer by its broken end.
     if (response.headersSent) return void response.destroy();
     response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
+    if (response.statusCode === 401) response.setHeader('www-authenticate', 'Bearer');
     sendJson(response, view);
   };
 
-  const serve = async (request: IncomingMessage, response: ServerResponse): Promise<void> => {
+  /** `from`: null for the socket. */
+  const serve = async (from: Web | null, request: IncomingMessage, response: ServerResponse): Promise<void> => {
     const gone = new AbortController();
     open.add(gone);
     response.once('close', () => {
       open.delete(gone);
       gone.abort();
       // Otherwise a connection that becomes idle now keeps the server open.
-      if (closing) setImmediate(() => server.closeIdleConnections());
+      if (closing) setImmediate(closeIdle);
     });
     // Errors of the client lead to 'close'.
     response.on('error', () => {});
-    response.setHeader('onejob-version', version);
+    if (from === null) response.setHeader('onejob-version', version);
+    else for (const [name, value] of webHeaders) response.setHeader(name, value);
     const { method = '', url = '' } = request;
     const [path = '', query = ''] = url.split(/\?(.*)/s);
     try {
       if (closing) throw stopping();
-      const found = findRoute(method === 'HEAD' ? 'GET' : method, path);
+      from?.checkHost(request);
+      const isGet = method === 'GET' || method === 'HEAD';
+      const found = findRoute(isGet ? 'GET' : method, path);
+      if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
+        return await serveFile(response, path, options.web?.files ?? webFolder);
       if (found === null) {
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
           hint: 'Restart the daemon if onejob was updated after it started.',
         });
       }
       const { route, params } = found;
+      const caller = from === null ? onSocket(request) : from.admit(request, route.role);
+      if (from !== null && caller !== null) {
+        response.setHeader('onejob-version', version);
+        if (!isGet) options.onCall?.(`${method} ${path}`, caller);
+      }
       // A PUT brings a file of any size, which its route reads.
-      const body = method === 'POST' ? await readBody(request) : undefined;
-      const asked = checkedRequest(route, { params, query: parse(query), body, signal: gone.signal, request, response });
+      const body = method === 'POST' ? await readBody(request, caller) : undefined;
+      const given = { params, query: parse(query), body, signal: gone.signal, caller, request, response };
+      const asked = checkedRequest(route, given);
       takeTurn(route, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
@@ -99,24 +120,43 @@ export async function startApi(options: ApiOptions) {
     request.resume();
   };
 
-  const server = createServer(patience, serve);
+  const server = createServer(patience, (request, response) => void serve(null, request, response));
+  const web: Web | null =
+    options.web === undefined
+      ? null
+      : createWeb({ ...options.web, clock, patience, handle: (request, response) => void serve(web, request, response) });
+  const answering: Answering = { ...options, web, streams: createEventStreams(options.manager.changes, clock) };
+  const closeIdle = () => {
+    server.closeIdleConnections();
+    web?.closeIdle();
+  };
   const listen = (path: string) => once(server.listen({ path }), 'listening');
   const end = () => new Promise<void>((resolve) => void server.close(() => resolve()));
   const published = await publishSocket(options.socket, listen).catch(async (error) => {
     await end();
     throw error;
   });
+  await web?.start();
   let closed: Promise<void> | null = null;
   const close = async () => {
     closing = true;
     published.unpublish();
     for (const each of open) each.abort();
     // Idle connections end at once; answers that are still being written get a moment.
-    const hurry = setTimeout(() => server.closeAllConnections(), closePatience);
-    await end();
+    const hurry = setTimeout(() => {
+      server.closeAllConnections();
+      web?.closeAll();
+    }, closePatience);
+    await Promise.all([end(), web?.close()]);
     clearTimeout(hurry);
   };
   return {
+    /** Why the configured address of TCP cannot be used; null if it can. */
+    get problem(): string | null {
+      return web?.problem ?? null;
+    },
+    /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
+    refresh: (): void => web?.refresh(),
     /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */
     close(): Promise<void> {
       closed ??= close();
@@ -134,14 +174,34 @@ function stopping(): OnejobError {
   return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
 }
 
-/** Bytes. */
+/** Of every answer over TCP. */
+const webHeaders = Object.entries({
+  'cache-control': 'no-store',
+  'x-content-type-options': 'nosniff',
+  'x-frame-options': 'DENY',
+  'referrer-policy': 'no-referrer',
+  'cross-origin-resource-policy': 'same-origin',
+});
+
+/** A browser gets here only by a socket that somebody forwards, where no page may ask for anything. */
+function onSocket({ headers }: IncomingMessage): Caller {
+  if (!isBrowser(headers)) return { role: 'operator', user: null, until: null };
+  throw new OnejobError('E_API_ORIGIN', 'Cannot answer a browser on the socket.', { hint: 'Type "onejob dashboard" for a link.' });
+}
+
+/** Bytes; less, and ms, for bodies of those who have not logged in. */
 const bodyLimit = 8 << 20;
+const [strangerLimit, strangerPatience] = [4_096, 10_000];
 
 /** @throws OnejobError E_API_REQUEST if it is too large or not JSON; the connection stays open for the answer. */
-async function readBody(request: IncomingMessage): Promise<unknown> {
+async function readBody(request: IncomingMessage, caller: Caller | null): Promise<unknown> {
   const type = request.headers['content-type']?.split(';')[0]?.trim().toLowerCase();
   const stream = request.iterator({ destroyOnReturn: false });
-  const bytes = await bytesOf(stream, bodyLimit, () => unreadable('Request body is too large'));
+  const late = caller !== null ? null : setTimeout(() => request.destroy(), strangerPatience);
+  const limit = caller === null ? strangerLimit : bodyLimit;
+  const bytes = await bytesOf(stream, limit, () => unreadable('Request body is too large')).finally(() =>
+    clearTimeout(late ?? undefined),
+  );
   if (type === undefined && bytes.length === 0) return undefined;
   if (type !== 'application/json') throw unreadable('Unsupported Media Type');
   if (bytes.length === 0) throw unreadable("Body cannot be empty when content-type is set to 'application/json'");

@@ -4,6 +4,7 @@ import { ownQueue } from '../ci/own-queue/type.ts';
 import type { ServiceType } from '../ci/service-type.ts';
 import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/types.ts';
 import { codeOf } from '../errors.ts';
+import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
 import { checkMounts } from './check-mounts.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
@@ -63,6 +64,7 @@ export function checkAcross(config: Config, written: Written, writing: Writing, 
     checkMounts(pool, checking);
   }
   checkServices(checking);
+  checkApi(checking);
   checkNames(checking);
   checkPartition(checking);
   checkRepair(checking);

@@ -1,9 +1,11 @@
 /** The config as the rest of onejob sees it: complete, checked, read-only. `keys.ts` declares its keys. */
 import { serviceType, type serviceTypes } from '../ci/types.ts';
 import type { Mount, Recipe } from '../runtimes/runtime.ts';
+import { parseListen } from './check-api.ts';
 import type { HostFacts } from './environment.ts';
 import { complete } from './key.ts';
 import {
+  apiKeys,
   deviceKeys,
   diskKeys,
   imageKeys,
@@ -85,6 +87,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
     host: host.name,
     stateDir,
     socket: paths.socket.path,
+    api: resolveApi(top.api),
     /** Bytes of log kept per agent. */
     logLimit: top.log_limit,
     /** Share of the disk, 0 to 1, below which nothing is released. */
@@ -114,6 +117,17 @@ function resolveNotify(given: NonNullable<TopFile['notify']>) {
     /** ms for one message. */
     timeout,
   });
+}
+
+/** Access over TCP; null without `listen`. */
+export type ApiConfig = NonNullable<Config['api']>;
+
+function resolveApi(given: TopFile['api']) {
+  const { listen: written = '', tls_cert: cert, tls_key: key, behind_proxy: behindProxy, hosts } = complete(apiKeys, given);
+  const listen = parseListen(written);
+  if (listen === null) return null;
+  const tls = cert === undefined || key === undefined ? null : { cert, key };
+  return Object.freeze({ listen, tls, behindProxy, hosts });
 }
 
 interface Surroundings {

@@ -15,6 +15,7 @@ const sections = {
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
   pool: (key) => `services: { julia: { type: own-queue } }\npools: { x: {} }\ndefaults: { ${key} }`,
+  api: (key) => `api: { ${key} }`,
   disk: (key) => `disk: { ${key} }`,
   secrets: (key) => `secrets: { ${key} }`,
   notify: (key) => `notify: { ${/^(webhook|command)/.test(key) ? key : `command: [x], ${key}`} }`,

@@ -42,6 +42,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
       /** Where sockets of rootless Engines are. */
       runtimeDir: absolute('XDG_RUNTIME_DIR'),
     }),
+    /** Whether a browser can show something here. */
+    hasDisplay: get('DISPLAY') !== null || get('WAYLAND_DISPLAY') !== null,
     proxies: readProxies(variables),
     /** Environment of onejob's own processes that call services. Its values can be secret. */
     handedOn: handedOn(variables, process.cwd()),

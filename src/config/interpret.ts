@@ -5,7 +5,18 @@ import { serviceTypes } from '../ci/types.ts';
 import type { ServiceConfig, Written, WrittenService } from './config.ts';
 import type { Keys } from './key.ts';
 import type { TopFile, WrittenPool } from './keys.ts';
-import { deviceKeys, diskKeys, imageKeys, notifyKeys, poolKeys, secretsKeys, topKeys, trustKeys, unsafeKeys } from './keys.ts';
+import {
+  apiKeys,
+  deviceKeys,
+  diskKeys,
+  imageKeys,
+  notifyKeys,
+  poolKeys,
+  secretsKeys,
+  topKeys,
+  trustKeys,
+  unsafeKeys,
+} from './keys.ts';
 import { describeKind, isMap, strict, word } from './kinds.ts';
 import { formatPath, nearest, type Path, type Problem, suggest } from './problem.ts';
 import { type Combined, mergeMaps } from './source.ts';
@@ -20,7 +31,7 @@ function strictMaps(maps: Readonly<Record<string, Keys>>): Readonly<Record<strin
 /** Keys of the maps inside a pool or the top level. */
 export const nestedKeys = strictMaps({
   ...{ devices: deviceKeys, image: imageKeys, trust: trustKeys, unsafe: unsafeKeys },
-  ...{ secrets: secretsKeys, disk: diskKeys, notify: notifyKeys },
+  ...{ secrets: secretsKeys, disk: diskKeys, notify: notifyKeys, api: apiKeys },
 });
 
 type ServiceSchema = Omit<ServiceType, 'keys' | 'maps'> & { readonly keys: z.ZodObject; readonly maps: typeof nestedKeys };

@@ -370,6 +370,32 @@ export const notifyKeys = {
   }),
 };
 
+export const apiKeys = {
+  listen: key((v) => v.listen, undefined, '`ADDRESS:PORT`', {
+    description:
+      'Where the dashboard, the API and the metrics are served over TCP. Addresses that others can reach need `tls_cert` and `tls_key`, or `behind_proxy`.',
+    example: '"127.0.0.1:7717"',
+    shown: 'only the socket; `onejob dashboard` opens a port of 127.0.0.1 when it is first used',
+  }),
+  tls_cert: key((v) => v.absolute, undefined, {
+    description: 'Certificate for TLS, with the chain, in PEM. Read again by `onejob config apply`.',
+    example: '/etc/onejob/tls.pem',
+  }),
+  tls_key: key((v) => v.absolute, undefined, {
+    description: 'The key of the certificate, in PEM.',
+    example: '/etc/onejob/tls.key',
+  }),
+  behind_proxy: key((v) => v.yesNo, false, {
+    description: 'Only a proxy that encrypts can reach `listen`. Cookies are then for https only.',
+    example: 'true',
+  }),
+  hosts: key((v) => v.z.array(v.hostName), [] as never[], 'list of names', {
+    description:
+      'Names by which browsers reach it, apart from `localhost` and the address of `listen`. Requests for other names are refused.',
+    example: '[gpuci.example.org]',
+  }),
+};
+
 export const topKeys = {
   include: key(
     (v) => v.either(Array.isArray, v.z.array(v.text('a path', v.oneLine)), v.text('a path, or a list of paths', v.oneLine)),
@@ -408,6 +434,10 @@ export const topKeys = {
     example: '/run/onejob/onejob.sock',
     shown:
       '`onejob.sock` in a given state directory, else `/run/onejob/onejob.sock` for root, else `$XDG_RUNTIME_DIR/onejob/onejob.sock`',
+  }),
+  api: key((v) => v.strict(apiKeys), undefined, {
+    description: 'Access over TCP, for the dashboard and for programs. See [api.md](api.md).',
+    example: '{ listen: "127.0.0.1:7717" }',
   }),
   log_limit: key((v) => v.size(1024, '1KiB'), 64 * 2 ** 20, {
     description:

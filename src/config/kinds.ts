@@ -3,6 +3,7 @@ import { z } from 'zod';
 import { globProblem } from '../glob.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import type { SecretReference } from '../secrets/reference.ts';
+import { parseListen } from './check-api.ts';
 import type { Described, Keys } from './key.ts';
 import * as kinds from './kinds.ts';
 import { listed } from './problem.ts';
@@ -236,6 +237,18 @@ export function describeKind(found: unknown): string {
   const kinds: Partial<Record<string, string>> = { object: 'a map', string: 'text', number: 'a number', boolean: 'true or false' };
   return kinds[typeof found] ?? 'something else';
 }
+
+export const listen = value((found) => {
+  return typeof found !== 'string' || parseListen(found) === null
+    ? no('expected an address and a port such as "127.0.0.1:7717" or "[::1]:7717"')
+    : yes(found);
+});
+
+/** As the header `Host` has it, without a port. */
+export const hostName = text(
+  'the name of a host such as "gpuci.example.org", without a port',
+  /^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$/,
+);
 
 export const imageName = /^[A-Za-z0-9][^\s\p{Cc}]{0,511}$/u;
 export const networkName = /^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$/;

@@ -1,5 +1,6 @@
-/** `up`, `down`, `status`, `plan`, `doctor`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
+/** `up`, `down`, `status`, `plan`, `doctor`, `dashboard`, `pause`, `resume`, `drain`, the hidden `filter`: their options and help. */
 import { Option } from 'commander';
+import type { DashboardFlags } from '../dashboard.ts';
 import { wrongUsage } from '../exit.ts';
 import type { DaemonOptions } from '../session.ts';
 import type { StatusFlags } from '../status.ts';
@@ -76,6 +77,19 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
     .command('doctor')
     .description('find problems of this host, and say what to do')
     .does(failed, async (session) => (await import('../doctor.ts')).showDoctor(session));
+
+  program
+    .command('dashboard')
+    .description('print a link to the dashboard, and open it on a desktop')
+    .option('--read-only', 'a link for somebody who may see everything, and change nothing')
+    .option('--print', 'open no browser')
+    .after(`
+The link works once, and within a minute. Without "api" in the config, the dashboard is on a port of 127.0.0.1:
+
+  onejob dashboard
+  onejob dashboard --read-only --print
+  ssh -L 7717:127.0.0.1:7717 gpuci                           from elsewhere, with "api: { listen: 127.0.0.1:7717 }" there`)
+    .does(failed, async (session, flags: DashboardFlags) => (await import('../dashboard.ts')).showDashboard(session, flags));
 
   for (const [what, description] of [
     ['pause', 'start nothing new until "resume", also after a restart; running jobs continue'],

@@ -1,0 +1,68 @@
+/** Which requests may come in over TCP at all: none for another host's name, and none that a page of another origin sends. Pure. */
+import type { IncomingHttpHeaders } from 'node:http';
+import { isIP } from 'node:net';
+import { isLoopback } from '../config/check-api.ts';
+import { OnejobError } from '../errors.ts';
+
+export interface DoorOptions {
+  /** The address it listens on, as the config has it. */
+  readonly listen: string;
+  /** Further names. */
+  readonly hosts: readonly string[];
+}
+
+/**
+ * Refuses other names in `Host`: a page whose name is changed to point here (DNS rebinding) has its own name there. The port does
+ * not matter, since it may be forwarded. @throws OnejobError E_API_ORIGIN
+ */
+export function checkHost({ host = '' }: IncomingHttpHeaders, { listen, hosts }: DoorOptions): void {
+  const name = nameOf(host);
+  const isOwn = name !== null && (isLoopbackName(name) || name === listen || hosts.includes(name));
+  if (isOwn) return;
+  throw new OnejobError('E_API_ORIGIN', `Cannot answer requests for the host ${JSON.stringify(host.slice(0, 100))}.`, {
+    hint: 'Use the address of the link, or add the name to "api.hosts" in the config.',
+  });
+}
+
+/**
+ * Refuses what a page of another origin asks for. `withCookie`: the browser adds the login by itself, so it must also say where
+ * the request comes from. @throws OnejobError E_API_ORIGIN
+ */
+export function checkOrigin(
+  { headers, changes, withCookie }: { headers: IncomingHttpHeaders; changes: boolean; withCookie: boolean },
+  { hosts }: DoorOptions,
+): void {
+  const { origin, host = '' } = headers;
+  const site = headers['sec-fetch-site'];
+  const isFromHere = site === undefined || site === 'same-origin' || site === 'none';
+  const isOwn = origin === undefined || isOwnOrigin(origin, host, hosts);
+  const isTold = origin !== undefined || site !== undefined;
+  if (isFromHere && isOwn && (isTold || !changes || !withCookie)) return;
+  const who = origin === undefined ? 'a page of another site' : `a page of ${JSON.stringify(origin.slice(0, 100))}`;
+  throw new OnejobError('E_API_ORIGIN', `Cannot answer a request of ${isTold ? who : 'a page that does not say its origin'}.`, {
+    hint: 'Open the dashboard by its own address. Programs use a token instead of a login.',
+  });
+}
+
+/** Whether a request comes from a browser. */
+export function isBrowser(headers: IncomingHttpHeaders): boolean {
+  return headers.origin !== undefined || headers['sec-fetch-site'] !== undefined;
+}
+
+/** A proxy may pass on another name than the browser's. Other ports of this host are other origins, perhaps of other users. */
+function isOwnOrigin(origin: string, host: string, hosts: readonly string[]): boolean {
+  const [, rest = ''] = /^https?:\/\/(.+)$/.exec(origin) ?? [];
+  if (rest !== '' && rest === host.toLowerCase()) return true;
+  const name = nameOf(rest);
+  return name !== null && !isLoopbackName(name) && hosts.includes(name);
+}
+
+/** The name in a `Host`; null if it is not one. */
+function nameOf(host: string): string | null {
+  const [, bare, bracketed] = /^(?:([a-z0-9._-]+)|\[([0-9a-f:.]+)\])(?::\d{1,5})?$/.exec(host.toLowerCase()) ?? [];
+  return bare ?? bracketed ?? null;
+}
+
+function isLoopbackName(name: string): boolean {
+  return name === 'localhost' || (isIP(name) !== 0 && isLoopback(name));
+}

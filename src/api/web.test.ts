@@ -1,0 +1,371 @@
+/** The API over TCP, with real sockets: who gets in, and what a browser gets. */
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import http from 'node:http';
+import https from 'node:https';
+import { type AddressInfo, connect, createServer } from 'node:net';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
+import { checkAnswer } from '../../test/support/answers.ts';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { createAuthority } from '../../test/support/tls-front.ts';
+import type { ApiConfig } from '../config/config.ts';
+import { type Client, createClient } from './client.ts';
+import { routes } from './routes.ts';
+import { type ApiServer, startApi } from './server.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+let client: Client;
+let calls: string[];
+let log: string[];
+const clock = handClock();
+
+async function start(config: Partial<ApiConfig> | null = { listen: { host: '127.0.0.1', port: 0 } }): Promise<void> {
+  const write = (event: string, about?: object) => void log.push(`${event} ${JSON.stringify(about)}`);
+  server = await startApi({
+    ...{ manager, version: '1.0.0', clock, onAnswer: checkAnswer },
+    socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
+    onCall: (request, { role, user }) => void calls.push(`${request} ${role} ${user}`),
+    web: {
+      config: config && { listen: { host: '127.0.0.1', port: 0 }, tls: null, behindProxy: false, hosts: [], ...config },
+      ...{ stateDir: dir.path, owner: 'abc', log: { info: write, error: write }, files: join(dir.path, 'web') },
+    },
+  });
+}
+
+beforeEach(() => {
+  [calls, log] = [[], []];
+  dir = scratch();
+  manager = createFakeManager();
+  client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
+});
+
+afterEach(async () => {
+  await server.close();
+  await manager.end();
+  dir[Symbol.dispose]();
+  expect(clock.next()).toBeNull();
+});
+
+const tokenFile = (role: string) => join(dir.path, 'api', `${role}.token`);
+const bearer = (role: 'read' | 'operator') => ({ authorization: `Bearer ${readFileSync(tokenFile(role), 'utf8').trim()}` });
+const link = async (role: 'read' | 'operator' = 'operator') => {
+  const { url } = await client.loginLink({ role, user: 'eve' });
+  const [base = '', code = ''] = url.split('/login#');
+  return { base, code, port: Number(new URL(base).port) };
+};
+
+interface Answer {
+  readonly status: number;
+  readonly headers: http.IncomingHttpHeaders;
+  readonly text: string;
+  /** The code of an error. */
+  readonly code: string | undefined;
+}
+
+async function ask(
+  base: string,
+  method: string,
+  path: string,
+  headers: http.OutgoingHttpHeaders = {},
+  body?: unknown,
+): Promise<Answer> {
+  const { hostname, port, protocol } = new URL(base);
+  const json = body === undefined ? {} : { 'content-type': 'application/json' };
+  const options = { hostname, port, method, path, headers: { ...json, ...headers }, agent: false, rejectUnauthorized: false };
+  const request = protocol === 'https:' ? https.request(options) : http.request(options);
+  request.end(body === undefined ? undefined : JSON.stringify(body));
+  const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+  const text = (await buffer(response)).toString();
+  const isJson = response.headers['content-type']?.startsWith('application/json') === true;
+  return { status: response.statusCode ?? 0, headers: response.headers, text, code: isJson ? JSON.parse(text).code : undefined };
+}
+
+/** The headers that a page of the dashboard sends, once somebody has logged in. */
+async function login(role: 'read' | 'operator' = 'operator') {
+  const { base, code } = await link(role);
+  const page = { origin: base, 'sec-fetch-site': 'same-origin' };
+  const answer = await ask(base, 'POST', '/v1/login', page, { code });
+  const cookie = answer.headers['set-cookie']?.[0]?.split(';')[0] ?? '';
+  return { base, code, answer, headers: { ...page, cookie } };
+}
+
+/** Each route, with something for the parts of its path. */
+const each = Object.entries(routes).map(([name, route]) => {
+  const [method = '', path = ''] = name.replaceAll(/:[a-z]+/g, 'abcdef01').split(' ');
+  return { method, path, role: route.role };
+});
+
+describe('who gets in', () => {
+  beforeEach(() => start());
+
+  test('a link gives one login', async () => {
+    const { base, code, answer, headers } = await login('read');
+    expect(JSON.parse(answer.text)).toEqual({ role: 'read', user: 'eve' });
+    expect(JSON.parse((await ask(base, 'GET', '/v1/me', headers)).text)).toEqual({ role: 'read', user: 'eve' });
+    expect(await ask(base, 'POST', '/v1/login', {}, { code })).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
+    const gone = await ask(base, 'POST', '/v1/logout', headers);
+    expect(gone).toMatchObject({ status: 204, headers: { 'set-cookie': [expect.stringContaining('Max-Age=0')] } });
+  });
+
+  test('without a login nothing but a login is answered', async () => {
+    const { base } = await link();
+    for (const { method, path, role } of each.filter((one) => one.role !== 'anyone')) {
+      for (const headers of [{}, { authorization: 'Bearer wrong' }, { cookie: 'onejob-abc=wrong' }]) {
+        const { status, code } = await ask(base, method, path, { ...headers, origin: base });
+        expect([method, path, role, status, code]).toEqual([method, path, role, 401, 'E_API_LOGIN']);
+      }
+    }
+    expect(manager.calls).toEqual([]);
+  });
+
+  test('a login that may read changes nothing', async () => {
+    const { base, headers } = await login('read');
+    const changing = each.filter(({ role, method }) => role === 'operator' || method !== 'GET');
+    expect(changing.length).toBeGreaterThan(20);
+    for (const { method, path } of changing.filter((one) => one.role !== 'anyone')) {
+      for (const sent of [headers, bearer('read')]) {
+        const { status, code } = await ask(base, method, path, sent);
+        expect([method, path, status, code]).toEqual([method, path, 403, 'E_API_ROLE']);
+      }
+    }
+    expect(await ask(base, 'GET', '/v1/status', headers)).toMatchObject({ status: 200, headers: { 'cache-control': 'no-store' } });
+    expect([manager.calls, calls]).toEqual([[], []]);
+  });
+
+  test('an operator changes things, and that is logged', async () => {
+    const { base, headers } = await login();
+    expect((await ask(base, 'POST', '/v1/pools/lab/drain', headers)).status).toBe(204);
+    expect((await ask(base, 'POST', '/v1/pause', bearer('operator'), { reason: 'eve' })).status).toBe(204);
+    expect(manager.calls).toEqual(['drain lab', 'pause null eve']);
+    expect(calls).toEqual(['POST /v1/pools/lab/drain operator eve', 'POST /v1/pause operator null']);
+  });
+
+  test('a page of another site changes and learns nothing, even with a cookie', async () => {
+    const { base, headers } = await login();
+    const sites = [
+      { origin: 'https://evil.example', 'sec-fetch-site': 'cross-site' },
+      { origin: 'http://127.0.0.1:8080', 'sec-fetch-site': 'same-site' },
+      { origin: 'null' },
+    ];
+    for (const { method, path, role } of each) {
+      for (const site of sites) {
+        const { status, code } = await ask(base, method, path, { cookie: headers.cookie, ...site });
+        expect([method, path, role, site, status, code]).toEqual([method, path, role, site, 403, 'E_API_ORIGIN']);
+      }
+    }
+    expect(manager.calls).toEqual([]);
+  });
+
+  test('a name that was pointed here gets nothing, not even a page', async () => {
+    const { base, headers } = await login();
+    for (const path of ['/', '/v1/status', '/assets/x.js'])
+      expect(await ask(base, 'GET', path, { ...headers, host: 'evil.example' })).toMatchObject({
+        status: 403,
+        code: 'E_API_ORIGIN',
+      });
+    expect(
+      (await ask(base, 'GET', '/v1/status', { cookie: headers.cookie, host: 'localhost:9999', origin: 'http://localhost:9999' }))
+        .status,
+    ).toBe(200);
+  });
+
+  test('a stolen login ends with its token, and so does what it reads', async () => {
+    const { base, headers } = await login('read');
+    const old = bearer('read');
+    const request = http.get(`${base}/v1/events`, { headers: { ...headers } });
+    const [events] = (await once(request, 'response')) as [http.IncomingMessage];
+    events.on('error', () => {});
+    const closed = new Promise((resolve) => events.resume().once('close', resolve));
+    rmSync(tokenFile('read'));
+    server.refresh();
+    await closed;
+    for (const sent of [headers, old]) expect((await ask(base, 'GET', '/v1/me', sent)).status).toBe(401);
+    expect((await ask(base, 'GET', '/v1/me', bearer('read'))).status).toBe(200);
+  });
+
+  test('a stream of events ends with its login', async () => {
+    const { base, headers } = await login('read');
+    const request = http.get(`${base}/v1/events`, { headers: { ...headers } });
+    const [events] = (await once(request, 'response')) as [http.IncomingMessage];
+    const ended = once(events.resume(), 'end');
+    clock.advance(7 * 86_400_000);
+    await ended;
+  });
+
+  test('strangers cannot send much', async () => {
+    const { base } = await link();
+    expect(await ask(base, 'POST', '/v1/login', {}, { code: 'x'.repeat(5_000) })).toMatchObject({
+      status: 400,
+      code: 'E_API_REQUEST',
+    });
+    expect(await ask(base, 'POST', '/v1/jobs', {}, { command: ['x'.repeat(5_000)] })).toMatchObject({ status: 401 });
+  });
+
+  test('a browser does not get in by a socket that somebody forwards', async () => {
+    const request = http.request({
+      ...{ socketPath: join(dir.path, 'onejob.sock'), method: 'POST', path: '/v1/drain' },
+      headers: { host: 'localhost:8080', origin: 'http://evil.example' },
+    });
+    request.end();
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+    response.resume();
+    expect([response.statusCode, manager.calls]).toEqual([403, []]);
+  });
+});
+
+describe('where it listens', () => {
+  test('without config a port opens with the first login, is found again after a restart, and closes when no login is left', async () => {
+    await start(null);
+    const first = await login();
+    expect(first.base).toMatch(/^http:\/\/127\.0\.0\.1:\d+$/);
+    await server.close();
+    await start(null);
+    expect((await ask(first.base, 'GET', '/v1/me', first.headers)).status).toBe(200);
+    clock.advance(7 * 86_400_000);
+    await expect(ask(first.base, 'GET', '/v1/me')).rejects.toMatchObject({ code: 'ECONNREFUSED' });
+    expect((await login()).answer.status).toBe(200);
+  });
+
+  test('nothing is opened before', async () => {
+    await start(null);
+    expect(clock.next()).toBeNull();
+    await client.status();
+    expect(() => readFileSync(tokenFile('read'))).toThrow();
+  });
+
+  test('a port that is taken is a problem to see, and is used once it is free', async () => {
+    const other = createServer();
+    await once(other.listen(0, '127.0.0.1'), 'listening');
+    const { port } = other.address() as AddressInfo;
+    await start({ listen: { host: '127.0.0.1', port } });
+    expect(server.problem).toMatch(
+      new RegExp(`^Cannot listen on 127\\.0\\.0\\.1:${port} .*: another program already does\\..*"ss -ltnp`),
+    );
+    await client.status();
+    await expect(client.loginLink({})).rejects.toMatchObject({ code: 'E_API_LISTEN', retry: true });
+    clock.advance(10_000);
+    await vi.waitFor(() => expect(clock.next()).toBe(10_000));
+    await new Promise((resolve) => other.close(resolve));
+    clock.advance(10_000);
+    await vi.waitFor(() => expect(server.problem).toBeNull());
+    expect((await login()).answer.status).toBe(200);
+    // Once, however often it was tried.
+    expect(log.map((line) => line.split(' {')[0])).toEqual(['failed to listen', 'listening after all']);
+  });
+
+  test('a token that cannot be used keeps only the dashboard away', async () => {
+    mkdirSync(join(dir.path, 'api'));
+    writeFileSync(tokenFile('read'), 'x'.repeat(40), { mode: 0o644 });
+    await start();
+    expect(server.problem).toContain('others can read it (mode 0644)');
+    await client.status();
+    rmSync(tokenFile('read'));
+    clock.advance(10_000);
+    await vi.waitFor(() => expect(server.problem).toBeNull());
+  });
+
+  test('with a certificate it speaks TLS, and reads a new one', async () => {
+    const authority = createAuthority(dir.path);
+    const [cert, key] = [join(dir.path, 'tls.pem'), join(dir.path, 'tls.key')];
+    const issue = (host: string) => {
+      const identity = authority.issue(host);
+      writeFileSync(cert, identity.cert);
+      writeFileSync(key, identity.key);
+    };
+    issue('localhost');
+    await start({ tls: { cert, key }, hosts: ['localhost'] });
+    const { base, answer, headers } = await login();
+    expect(base).toMatch(/^https:\/\/localhost:\d+$/);
+    expect(answer.headers['set-cookie']?.[0]).toMatch(/^__Host-.*; Secure$/);
+    expect((await ask(base, 'GET', '/v1/me', headers)).status).toBe(200);
+    await expect(ask(base.replace('https', 'http'), 'GET', '/v1/me')).rejects.toThrow();
+    issue('renewed.example');
+    server.refresh();
+    const request = https.request(`${base}/`, { rejectUnauthorized: false, agent: false }).end();
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+    response.resume();
+    const socket = response.socket as import('node:tls').TLSSocket;
+    expect(socket.getPeerCertificate().subject.CN).toBe('renewed.example');
+  });
+
+  test('behind a proxy the link and the cookie are those of the proxy', async () => {
+    await start({ behindProxy: true, hosts: ['ci.example.org'] });
+    const { url } = await client.loginLink({});
+    const [base, code] = url.split('/login#');
+    expect(base).toBe('https://ci.example.org');
+    expect(code).toHaveLength(22);
+  });
+});
+
+describe('the dashboard’s files', () => {
+  let base: string;
+  const web = () => join(dir.path, 'web');
+
+  beforeEach(async () => {
+    mkdirSync(join(web(), 'assets'), { recursive: true });
+    writeFileSync(join(web(), 'index.html'), '<title>onejob</title>');
+    writeFileSync(join(web(), 'assets', 'app-1a2b.js'), 'start();');
+    writeFileSync(join(dir.path, 'secret.html'), 'secret');
+    symlinkSync(join(dir.path, 'secret.html'), join(web(), 'link.html'));
+    await start();
+    ({ base } = await link());
+  });
+
+  test('pages and assets', async () => {
+    const page = await ask(base, 'GET', '/');
+    expect(page).toMatchObject({ status: 200, text: '<title>onejob</title>' });
+    expect(page.headers).toMatchObject({
+      'content-type': 'text/html; charset=utf-8',
+      'cache-control': 'no-cache',
+      'x-content-type-options': 'nosniff',
+      'content-security-policy': expect.stringMatching(/^default-src 'self';.*frame-ancestors 'none'$/),
+    });
+    expect(page.headers['content-security-policy']).not.toContain('unsafe');
+    expect((await ask(base, 'GET', '/jobs/abc?x=1')).text).toBe('<title>onejob</title>');
+    const script = await ask(base, 'GET', '/assets/app-1a2b.js');
+    expect(script).toMatchObject({ text: 'start();', headers: { 'content-type': 'text/javascript; charset=utf-8' } });
+    expect(script.headers['cache-control']).toContain('immutable');
+    expect((await ask(base, 'GET', '/assets/app-0000.js')).status).toBe(404);
+    expect((await ask(base, 'HEAD', '/')).text).toBe('');
+    expect(await ask(base, 'POST', '/')).toMatchObject({ status: 404, code: 'E_API_ROUTE' });
+  });
+
+  test.each([
+    '/../secret.html',
+    '/..%2fsecret.html',
+    '/%2e%2e/secret.html',
+    '/assets/../../secret.html',
+    '/assets/..%5c..%5csecret.html',
+    '//etc/passwd',
+    '/link.html',
+    '/index.html%00.js',
+    '/.',
+    '/assets',
+  ])('%s leads nowhere else', async (path) => {
+    const { port } = new URL(base);
+    const socket = connect(Number(port), '127.0.0.1');
+    socket.write(`GET ${path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n`);
+    const text = (await buffer(socket)).toString();
+    expect(text).toMatch(/^HTTP\/1\.1 (200 OK|404 Not Found)\r\n/);
+    expect(text).toMatch(/(<title>onejob<\/title>|Not found\.\n)(\r\n0\r\n\r\n)?$/);
+  });
+
+  test('a whole address as the path is refused', async () => {
+    const socket = connect(Number(new URL(base).port), '127.0.0.1');
+    socket.write('GET http://localhost/v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n');
+    expect((await buffer(socket)).toString()).toMatch(/^HTTP\/1\.1 404 /);
+  });
+
+  test('a dashboard that was not built says how to', async () => {
+    rmSync(web(), { recursive: true });
+    const { status, text, headers } = await ask(base, 'GET', '/');
+    expect([status, headers['content-type']]).toEqual([404, 'text/plain; charset=utf-8']);
+    expect(text).toContain('npm run build:web');
+  });
+});

@@ -1,0 +1,243 @@
+/**
+ * The API over TCP, with the dashboard: where the config says, or on a port of 127.0.0.1 from the first login on. An address that
+ * cannot be used is a problem that people are shown, and is tried again; it never keeps agents from working.
+ */
+import { once } from 'node:events';
+import { readFileSync, rmSync, writeFileSync } from 'node:fs';
+import http, { type IncomingMessage, type ServerResponse } from 'node:http';
+import type https from 'node:https';
+import type { AddressInfo, Server } from 'node:net';
+import { join } from 'node:path';
+import { z } from 'zod';
+import type { Listen } from '../config/check-api.ts';
+import type { ApiConfig } from '../config/config.ts';
+import type { Clock } from '../core/clock.ts';
+import { attempt, codeOf, messageOf, OnejobError, toFailure } from '../errors.ts';
+import type { Log } from '../log.ts';
+import { jsonOf } from '../system/json.ts';
+import { type Access, type AccessTable, type Caller, openAccess, sessionLife } from './access.ts';
+import { checkHost, checkOrigin } from './door.ts';
+import type { Role } from './route.ts';
+
+export interface WebOptions {
+  /** null: from the first login on. */
+  readonly config: ApiConfig | null;
+  readonly stateDir: string;
+  /** Name of this installation. */
+  readonly owner: string;
+  readonly log: Pick<Log, 'info' | 'error'>;
+  /** Default: of this onejob. */
+  readonly files?: string;
+}
+
+interface WebParts extends WebOptions {
+  readonly clock: Clock;
+  /** Answers requests. */
+  readonly handle: (request: IncomingMessage, response: ServerResponse) => void;
+  readonly patience: http.ServerOptions;
+}
+
+/** ms until an address that could not be used is tried again. */
+const again = 10_000;
+/** Connections at a time. */
+const most = 1_000;
+
+/** The port that was opened for a login, and until when somebody may be logged in there (wall clock, ms). */
+const remembered = z.object({ port: z.int().min(1).max(65_535), until: z.number() });
+
+export type Web = ReturnType<typeof createWeb>;
+
+export function createWeb({ config, stateDir, owner, log, clock, handle, patience }: WebParts) {
+  const memory = join(stateDir, 'api', 'port.json');
+  const isSecure = config !== null && (config.tls !== null || config.behindProxy);
+  const door = { listen: config?.listen.host ?? '127.0.0.1', hosts: config?.hosts ?? [] };
+  let server: http.Server | https.Server | null = null;
+  let access: AccessTable | null = null;
+  let problem: OnejobError | null = null;
+  let callOff = (): void => {};
+  let opening: Promise<void> | null = null;
+  let isClosed = false;
+
+  /** @throws OnejobError E_API_LISTEN */
+  async function open(listen: Listen): Promise<void> {
+    access ??= openAccess({ dir: stateDir, name: owner, clock });
+    const made =
+      config?.tls == null
+        ? http.createServer(patience, handle)
+        : (await import('node:https')).createServer({ ...patience, ...readTls(config.tls) }, handle);
+    made.maxConnections = most;
+    await listenAt(made, listen);
+    if (isClosed) await ended(made);
+    else server = made;
+  }
+
+  /** Opens what the config says, now or later. */
+  async function openConfigured(written: ApiConfig): Promise<void> {
+    const { listen } = written;
+    try {
+      await open(listen);
+      if (problem !== null) log.info('listening after all', { address: textOf(listen) });
+      problem = null;
+    } catch (error) {
+      const failure = error instanceof OnejobError ? error : unusable(listen, error);
+      if (problem?.message !== failure.message) log.error('failed to listen', { reason: failure.message, hint: failure.hint });
+      problem = failure;
+      if (!isClosed)
+        callOff = clock.after(again, () => {
+          opening = openConfigured(written);
+        });
+    }
+  }
+
+  /** Opens a port of 127.0.0.1 until nobody can be logged in any more; the next daemon opens the same. */
+  async function openForLogins(port: number, until: number): Promise<void> {
+    await open({ host: '127.0.0.1', port });
+    if (server !== null) keepUntil(until);
+  }
+
+  function keepUntil(until: number): void {
+    const { port } = (server?.address() ?? { port: 0 }) as AddressInfo;
+    // Without it the next daemon has another port.
+    attempt(() => writeFileSync(memory, JSON.stringify({ port, until } satisfies z.infer<typeof remembered>), { mode: 0o600 }));
+    callOff();
+    callOff = clock.after(until - clock.wall(), () => {
+      rmSync(memory, { force: true });
+      if (server !== null) void ended(server);
+      server = null;
+    });
+  }
+
+  return {
+    door,
+    isSecure,
+    /** Why the configured address cannot be used, as a sentence; null if it can. */
+    get problem(): string | null {
+      return problem === null ? null : `${problem.message}${problem.hint === null ? '' : ` ${problem.hint}`}`;
+    },
+    /** Resolves once it listens, or it is known that it cannot. */
+    async start(): Promise<void> {
+      if (config !== null) {
+        opening = openConfigured(config);
+        return opening;
+      }
+      const found = remembered.safeParse(jsonOf(attempt(() => readFileSync(memory, 'utf8')) ?? ''));
+      if (!found.success || found.data.until <= clock.wall()) return;
+      const { port, until } = found.data;
+      await openForLogins(port, until).catch((error: unknown) => {
+        log.info('the dashboard has no port until the next "onejob dashboard"', { reason: toFailure(error).message });
+      });
+    },
+    /** A link for one login. @throws OnejobError E_API_LISTEN */
+    async link(caller: { readonly role: Access; readonly user: string | null }): Promise<{ url: string; until: number }> {
+      await opening;
+      if (problem !== null) throw problem;
+      const life = clock.wall() + sessionLife;
+      if (server === null) {
+        // Two may ask at the same moment.
+        opening ??= openForLogins(0, life).finally(() => {
+          opening = null;
+        });
+        await opening;
+      } else if (config === null) keepUntil(life);
+      if (server === null || access === null)
+        throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
+      const { code, until } = access.code(caller);
+      return { url: `${base((server.address() as AddressInfo).port)}/login#${code}`, until };
+    },
+    /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
+    admit({ headers, method = '' }: IncomingMessage, role: Role): Caller | null {
+      const caller = access?.callerOf(headers) ?? null;
+      const changes = method !== 'GET' && method !== 'HEAD';
+      checkOrigin({ headers, changes, withCookie: caller !== null && headers.authorization === undefined }, door);
+      if (role === 'anyone') return caller;
+      if (caller === null) {
+        throw new OnejobError('E_API_LOGIN', 'Cannot answer without a login or a token that is valid now.', {
+          hint: 'Type "onejob dashboard" on the host for a link.',
+        });
+      }
+      if (role === 'operator' && caller.role !== 'operator')
+        throw new OnejobError('E_API_ROLE', 'Cannot do that with a login or a token that may only read.', {
+          hint: 'Type "onejob dashboard" on the host for a link of an operator.',
+        });
+      return caller;
+    },
+    /** @throws OnejobError E_API_ORIGIN */
+    checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
+    /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
+    login(code: string, response: ServerResponse): Caller {
+      if (access === null) throw new OnejobError('E_API_LOGIN', 'Cannot log in here.');
+      const caller = access.login(code);
+      response.setHeader('set-cookie', access.cookieOf(caller, isSecure));
+      return caller;
+    },
+    logout(response: ServerResponse): void {
+      if (access !== null) response.setHeader('set-cookie', access.cookieOf(null, isSecure));
+    },
+    /** Reads tokens and certificate again. Logins of a replaced token end. @throws OnejobError E_API_LISTEN */
+    refresh(): void {
+      if (access?.refresh() === true) server?.closeAllConnections();
+      if (server !== null && 'setSecureContext' in server && config?.tls != null) server.setSecureContext(readTls(config.tls));
+    },
+    closeIdle: (): void => server?.closeIdleConnections(),
+    closeAll: (): void => server?.closeAllConnections(),
+    async close(): Promise<void> {
+      isClosed = true;
+      callOff();
+      await opening?.catch(() => {});
+      if (server !== null) await ended(server, false);
+    },
+  };
+
+  function base(port: number): string {
+    const [name] = door.hosts;
+    const host = name ?? (door.listen.includes(':') ? `[${door.listen}]` : door.listen);
+    // The proxy has the usual port.
+    return config?.behindProxy ? `https://${host}` : `${config?.tls == null ? 'http' : 'https'}://${host}:${port}`;
+  }
+}
+
+/** Whether it can be listened at an address. @throws OnejobError E_API_LISTEN */
+export async function checkListen(listen: Listen): Promise<void> {
+  const probe = http.createServer();
+  await listenAt(probe, listen);
+  await ended(probe);
+}
+
+async function listenAt(server: Server, listen: Listen): Promise<void> {
+  try {
+    await once(server.listen(listen), 'listening');
+  } catch (error) {
+    throw unusable(listen, error);
+  }
+}
+
+function ended(server: http.Server | https.Server, now = true): Promise<void> {
+  return new Promise((resolve) => {
+    server.close(() => resolve());
+    if (now) server.closeAllConnections();
+  });
+}
+
+function unusable(listen: Listen, error: unknown): OnejobError {
+  const why: Partial<Record<string, string>> = {
+    EADDRINUSE: 'another program already does',
+    EADDRNOTAVAIL: 'this host does not have that address',
+    EACCES: 'only root may use that port',
+  };
+  const hint = `Change "api.listen" in the config, or find the program with "ss -ltnp 'sport = :${listen.port}'". onejob tries again every 10 s.`;
+  const message = `Cannot listen on ${textOf(listen)} for the dashboard: ${why[codeOf(error)] ?? messageOf(error)}.`;
+  return new OnejobError('E_API_LISTEN', message, { hint, retry: true, cause: error });
+}
+
+function textOf({ host, port }: Listen): string {
+  return `${host.includes(':') ? `[${host}]` : host}:${port}`;
+}
+
+/** @throws OnejobError E_API_LISTEN */
+function readTls({ cert, key }: NonNullable<ApiConfig['tls']>) {
+  try {
+    return { cert: readFileSync(cert), key: readFileSync(key), minVersion: 'TLSv1.2' as const };
+  } catch (error) {
+    throw new OnejobError('E_API_LISTEN', `Cannot read the certificate of the dashboard: ${messageOf(error)}.`, { cause: error });
+  }
+}

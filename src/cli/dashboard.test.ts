@@ -1,0 +1,69 @@
+/** `onejob dashboard`: the link, and the browser, which is a script here. */
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { testContext } from '../../test/support/cli-context.ts';
+import { createFakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { type ApiServer, startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+import { readEnvironment } from '../config/environment.ts';
+import { readVersion } from './session.ts';
+
+let dir: Scratch;
+let server: ApiServer;
+
+beforeEach(async () => {
+  dir = scratch();
+  server = await startApi({
+    ...{ manager: createFakeManager(), version: readVersion() },
+    socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
+    web: { config: null, stateDir: dir.path, owner: 'abc', log: { info: () => {}, error: () => {} } },
+  });
+});
+
+afterEach(async () => {
+  await server.close();
+  dir[Symbol.dispose]();
+});
+
+const link = /^http:\/\/127\.0\.0\.1:\d+\/login#[\w-]{22}$/m;
+
+/** On a desktop, whose browser writes down what it was started with. */
+async function onDesktop(...args: string[]) {
+  const bin = join(dir.path, 'bin');
+  mkdirSync(bin, { recursive: true });
+  writeFileSync(join(bin, 'xdg-open'), `#!/bin/sh\necho "$@" >${dir.path}/opened\n`, { mode: 0o755 });
+  const variables = { HOME: dir.path, ONEJOB_STATE_DIR: dir.path, DISPLAY: ':0', PATH: `${bin}:/usr/bin:/bin` };
+  const { context, stdout, stderr } = testContext(['dashboard', ...args], dir.path, {
+    variables,
+    environment: readEnvironment(variables),
+  });
+  Object.assign(context.stdout, { isTTY: true });
+  const code = await runCli(context);
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+
+test('prints a link that works once', async () => {
+  const { context, stdout, stderr } = testContext(['dashboard', '--read-only'], dir.path);
+  expect(await runCli(context)).toBe(0);
+  expect(stdout()).toMatch(link);
+  expect(stderr()).toMatch(/within a minute.*may see everything for seven days/s);
+});
+
+test('opens the browser of a desktop, and no argument of a program has the code', async () => {
+  const { stdout, stderr } = await onDesktop();
+  expect(stderr).toContain('opened in your browser');
+  const opened = join(dir.path, 'opened');
+  await expect.poll(() => existsSync(opened) && readFileSync(opened, 'utf8')).toBe(`${join(dir.path, 'dashboard.html')}\n`);
+  const page = join(dir.path, 'dashboard.html');
+  expect(readFileSync(page, 'utf8')).toContain(link.exec(stdout)?.[0] ?? '?');
+  expect(statSync(page).mode & 0o777).toBe(0o600);
+});
+
+test('opens none where only the link, or JSON, is asked for', async () => {
+  expect((await onDesktop('--print')).stdout).toMatch(link);
+  const { url, role, until } = JSON.parse((await onDesktop('--json')).stdout);
+  expect([url, role, typeof until]).toEqual([expect.stringMatching(link), 'operator', 'number']);
+  expect(existsSync(join(dir.path, 'opened'))).toBe(false);
+});

@@ -1,0 +1,84 @@
+/** Access over TCP to a real daemon: through its restart, a changed config, a port that is taken, and a token that is replaced. */
+import { once } from 'node:events';
+import { readFileSync, rmSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
+import { join } from 'node:path';
+import { expect, test } from 'vitest';
+import { type Home, onejob } from '../support/onejob.ts';
+
+const pools = 'pools: { default: { agents: 1, runtime: process } }';
+
+async function login(here: Home, ...flags: string[]) {
+  const { stdout, stderr } = await here.cli(['dashboard', '--json', ...flags]).ended;
+  const { url, role } = JSON.parse(stdout || stderr) as { url: string; role: string };
+  const [base = '', code] = url.split('/login#');
+  const answer = await fetch(`${base}/v1/login`, {
+    method: 'POST',
+    headers: { 'content-type': 'application/json', origin: base },
+    body: JSON.stringify({ code }),
+  });
+  return { base, role, cookie: answer.headers.get('set-cookie')?.split(';')[0] ?? '' };
+}
+
+const me = async (base: string, headers: Record<string, string>) => {
+  const answer = await fetch(`${base}/v1/me`, { headers });
+  return [answer.status, ((await answer.json()) as { role?: string }).role];
+};
+
+test('a login survives the daemon, also one that is killed, and what it may do is kept', async () => {
+  await using here = await onejob({ config: pools });
+  const daemon = await here.up();
+  const { base, role, cookie } = await login(here, '--read-only');
+  expect([role, await me(base, { cookie })]).toEqual(['read', [200, 'read']]);
+  await daemon.kill();
+  await expect(me(base, { cookie })).rejects.toThrow();
+  await here.up();
+  expect(await me(base, { cookie })).toEqual([200, 'read']);
+  const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { cookie, origin: base } });
+  expect(refused.status).toBe(403);
+});
+
+test('the config moves it, a port that is taken is refused, and a token that was deleted is replaced', async () => {
+  await using here = await onejob({ config: pools });
+  const daemon = await here.up();
+  const other = createServer();
+  await once(other.listen(0, '127.0.0.1'), 'listening');
+  const { port } = other.address() as AddressInfo;
+  const configured = `${pools}\napi: { listen: "127.0.0.1:${port}" }`;
+  here.configure(configured);
+  const refused = await here.cli(['config', 'apply']).ended;
+  expect(refused).toMatchObject({ code: 1, stderr: expect.stringContaining(`Cannot listen on 127.0.0.1:${port}`) });
+  expect(daemon.child.running).toBe(true);
+  await new Promise((resolve) => other.close(resolve));
+  expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Applied:\n  api: changed\n');
+
+  const { base, cookie } = await login(here);
+  expect([base, await me(base, { cookie })]).toEqual([`http://127.0.0.1:${port}`, [200, 'operator']]);
+  const file = join(here.stateDir, 'api', 'operator.token');
+  const token = () => ({ authorization: `Bearer ${readFileSync(file, 'utf8').trim()}` });
+  const old = token();
+  expect(await me(base, old)).toEqual([200, 'operator']);
+  rmSync(file);
+  expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Nothing to apply.\n');
+  expect([await me(base, old), await me(base, { cookie })]).toEqual([
+    [401, undefined],
+    [401, undefined],
+  ]);
+  expect(await me(base, token())).toEqual([200, 'operator']);
+});
+
+test('a daemon whose port is taken runs its agents, and says what is wrong', async () => {
+  const other = createServer();
+  await once(other.listen(0, '127.0.0.1'), 'listening');
+  const { port } = other.address() as AddressInfo;
+  await using here = await onejob({ config: `${pools}\napi: { listen: "127.0.0.1:${port}" }` });
+  await here.up();
+  expect((await here.run('--no-workspace', '--', 'true').ended).code).toBe(0);
+  expect((await here.cli(['status']).ended).stdout).toContain(`Cannot listen on 127.0.0.1:${port} for the dashboard`);
+  expect((await here.cli(['doctor']).ended).stdout).toMatch(/^warning +dashboard: Cannot listen/m);
+  expect(await here.cli(['dashboard']).ended).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('another program already does'),
+  });
+  await new Promise((resolve) => other.close(resolve));
+});
