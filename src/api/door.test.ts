@@ -2,7 +2,7 @@ import { expect, test } from 'vitest';
 import { checkHost, checkOrigin } from './door.ts';
 
 const refused = expect.objectContaining({ code: 'E_API_ORIGIN' });
-const door = { listen: '192.168.1.7', hosts: ['ci.example.org'] };
+const door = { listen: '192.168.1.7', hosts: ['ci.example.org'], isSecure: false };
 
 test.each([
   '127.0.0.1:7717',
@@ -54,6 +54,15 @@ test.each([
   [{ origin: 'https://ci.example.org' }, {}],
 ])('%j %j is answered', (headers, how) => {
   expect(() => ask(headers, how)).not.toThrow();
+});
+
+test('where browsers use https, a page that came without is another origin', () => {
+  const headers = { host: 'ci.example.org', origin: 'http://ci.example.org' };
+  const request = { headers, changes: true, withCookie: true };
+  expect(() => checkOrigin(request, { ...door, isSecure: true })).toThrow(refused);
+  expect(() =>
+    checkOrigin({ ...request, headers: { ...headers, origin: 'https://ci.example.org' } }, { ...door, isSecure: true }),
+  ).not.toThrow();
 });
 
 test.each([

@@ -9,6 +9,8 @@ export interface DoorOptions {
   readonly listen: string;
   /** Further names. */
   readonly hosts: readonly string[];
+  /** Browsers use https. */
+  readonly isSecure: boolean;
 }
 
 /**
@@ -30,12 +32,12 @@ export function checkHost({ host = '' }: IncomingHttpHeaders, { listen, hosts }:
  */
 export function checkOrigin(
   { headers, changes, withCookie }: { headers: IncomingHttpHeaders; changes: boolean; withCookie: boolean },
-  { hosts }: DoorOptions,
+  { hosts, isSecure }: DoorOptions,
 ): void {
   const { origin, host = '' } = headers;
   const site = headers['sec-fetch-site'];
   const isFromHere = site === undefined || site === 'same-origin' || site === 'none';
-  const isOwn = origin === undefined || isOwnOrigin(origin, host, hosts);
+  const isOwn = origin === undefined || (isOwnOrigin(origin, host, hosts) && (!isSecure || origin.startsWith('https:')));
   const isTold = origin !== undefined || site !== undefined;
   if (isFromHere && isOwn && (isTold || !changes || !withCookie)) return;
   const who = origin === undefined ? 'a page of another site' : `a page of ${JSON.stringify(origin.slice(0, 100))}`;

@@ -95,6 +95,7 @@ export async function startApi(options: ApiOptions) {
       if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
         return await serveFile(response, path, options.web?.files ?? webFolder);
       if (found === null) {
+        from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
           hint: 'Restart the daemon if onejob was updated after it started.',
         });

@@ -256,7 +256,7 @@ describe('where it listens', () => {
     await vi.waitFor(() => expect(server.problem).toBeNull());
     expect((await login()).answer.status).toBe(200);
     // Once, however often it was tried.
-    expect(log.map((line) => line.split(' {')[0])).toEqual(['failed to listen', 'listening after all']);
+    expect(log.map((line) => line.split(' {')[0])).toEqual(['failed to listen', 'listening after all', 'logged in over TCP']);
   });
 
   test('a token that cannot be used keeps only the dashboard away', async () => {
@@ -333,7 +333,8 @@ describe('the dashboard’s files', () => {
     expect(script.headers['cache-control']).toContain('immutable');
     expect((await ask(base, 'GET', '/assets/app-0000.js')).status).toBe(404);
     expect((await ask(base, 'HEAD', '/')).text).toBe('');
-    expect(await ask(base, 'POST', '/')).toMatchObject({ status: 404, code: 'E_API_ROUTE' });
+    expect(await ask(base, 'POST', '/')).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
+    expect(await ask(base, 'POST', '/', bearer('read'))).toMatchObject({ status: 404, code: 'E_API_ROUTE' });
   });
 
   test.each([
@@ -357,8 +358,11 @@ describe('the dashboard’s files', () => {
   });
 
   test('a whole address as the path is refused', async () => {
+    const { authorization } = bearer('operator');
     const socket = connect(Number(new URL(base).port), '127.0.0.1');
-    socket.write('GET http://localhost/v1/status HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n');
+    socket.write(
+      `GET http://localhost/v1/status HTTP/1.1\r\nhost: localhost\r\nauthorization: ${authorization}\r\nconnection: close\r\n\r\n`,
+    );
     expect((await buffer(socket)).toString()).toMatch(/^HTTP\/1\.1 404 /);
   });
 

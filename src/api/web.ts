@@ -50,7 +50,7 @@ export type Web = ReturnType<typeof createWeb>;
 export function createWeb({ config, stateDir, owner, log, clock, handle, patience }: WebParts) {
   const memory = join(stateDir, 'api', 'port.json');
   const isSecure = config !== null && (config.tls !== null || config.behindProxy);
-  const door = { listen: config?.listen.host ?? '127.0.0.1', hosts: config?.hosts ?? [] };
+  const door = { listen: config?.listen.host ?? '127.0.0.1', hosts: config?.hosts ?? [], isSecure };
   let server: http.Server | https.Server | null = null;
   let access: AccessTable | null = null;
   let problem: OnejobError | null = null;
@@ -108,8 +108,6 @@ export function createWeb({ config, stateDir, owner, log, clock, handle, patienc
   }
 
   return {
-    door,
-    isSecure,
     /** Why the configured address cannot be used, as a sentence; null if it can. */
     get problem(): string | null {
       return problem === null ? null : `${problem.message}${problem.hint === null ? '' : ` ${problem.hint}`}`;
@@ -167,6 +165,7 @@ export function createWeb({ config, stateDir, owner, log, clock, handle, patienc
     login(code: string, response: ServerResponse): Caller {
       if (access === null) throw new OnejobError('E_API_LOGIN', 'Cannot log in here.');
       const caller = access.login(code);
+      log.info('logged in over TCP', { user: caller.user, role: caller.role });
       response.setHeader('set-cookie', access.cookieOf(caller, isSecure));
       return caller;
     },
