@@ -16,15 +16,18 @@ export function whyLost(result: JobResult, pool: PoolConfig | undefined): string
     case 'oom':
       return 'This job was lost: its sandbox ran out of memory.';
     case 'lost':
-      return `This job was lost: ${result.reason}.`;
+      return `This job was lost: ${result.reason}. ${notTheJobs}`;
     case 'unstartable':
-      return `This job was lost: ${result.failure.message}`;
+      return `This job was lost: ${result.failure.message} ${notTheJobs}`;
     case 'code':
       return `This job was lost: its agent ended with exit code ${result.code}, and did not report how the job ended.`;
     case 'signal':
       return `This job was lost: its agent was ended by ${result.signal}.`;
   }
 }
+
+/** The verdict `infrastructure`, for the page of a job. */
+const notTheJobs = 'The infrastructure is to blame, not the job.';
 
 /** Why a running job is ended, as a sentence for its log; null: the service knows it. */
 export function whyEnding(why: StopReason, pool: PoolConfig | undefined): string | null {
