@@ -1,5 +1,5 @@
 /** Tokens, sessions and codes, in virtual time. */
-import { chmodSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
@@ -28,6 +28,13 @@ test('tokens are made once, for this user only', () => {
   expect([file('read'), file('operator')].map((path) => statSync(path).mode & 0o777)).toEqual([0o600, 0o600]);
   expect(access.callerOf(token('read'))).toEqual({ role: 'read', user: null, until: null });
   expect(open().callerOf(token('operator'))).toEqual({ role: 'operator', user: null, until: null });
+});
+
+test('a kill while a token is made leaves none, and the next start makes it', () => {
+  mkdirSync(join(dir.path, 'api'), { mode: 0o700 });
+  writeFileSync(`${file('operator')}.new`, '', { mode: 0o600 });
+  expect(open().callerOf(token('operator'))).toMatchObject({ role: 'operator' });
+  expect(readdirSync(join(dir.path, 'api')).toSorted()).toEqual(['operator.token', 'read.token']);
 });
 
 test.each([

@@ -3,7 +3,7 @@
  * these survive a restart of the daemon, and end when the token is replaced. Codes for a login are used once, and soon.
  */
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
-import { closeSync, fstatSync, fsyncSync, openSync, readFileSync, writeFileSync } from 'node:fs';
+import { closeSync, existsSync, fstatSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { Clock } from '../core/clock.ts';
@@ -135,15 +135,9 @@ function tokenIn(path: string): string {
     throw new OnejobError('E_API_LISTEN', `Cannot use the token in ${path}: ${why}.`, { hint, cause });
   };
   try {
-    const file = openSync(path, 'wx', 0o600);
-    try {
-      writeFileSync(file, `${randomBytes(32).toString('base64url')}\n`);
-      fsyncSync(file);
-    } finally {
-      closeSync(file);
-    }
+    if (!existsSync(path)) makeToken(path);
   } catch (error) {
-    if (codeOf(error) !== 'EEXIST') return refuse(messageOf(error), error);
+    return refuse(messageOf(error), error);
   }
   const file = attempt(() => openSync(path, 'r')) ?? refuse('it cannot be read');
   try {
@@ -154,5 +148,25 @@ function tokenIn(path: string): string {
     return token.length >= 32 ? token : refuse('it has less than 32 characters');
   } finally {
     closeSync(file);
+  }
+}
+
+/** Whole or not at all, also after kill -9. One that exists by now is kept. */
+function makeToken(path: string): void {
+  const unfinished = `${path}.new`;
+  rmSync(unfinished, { force: true });
+  const file = openSync(unfinished, 'wx', 0o600);
+  try {
+    writeFileSync(file, `${randomBytes(32).toString('base64url')}\n`);
+    fsyncSync(file);
+  } finally {
+    closeSync(file);
+  }
+  try {
+    linkSync(unfinished, path);
+  } catch (error) {
+    if (codeOf(error) !== 'EEXIST') throw error;
+  } finally {
+    rmSync(unfinished, { force: true });
   }
 }
