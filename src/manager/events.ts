@@ -8,7 +8,7 @@ import type { Events } from '../api/manager.ts';
 import type { DeviceView, Event, EventView, JobView, PoolView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { Reconciler } from './loop/reconciler.ts';
-import { poolViews, type StatusParts, slotView } from './status.ts';
+import { poolHeads, type StatusParts, slotView } from './status.ts';
 
 export interface EventsParts {
   readonly clock: Clock;
@@ -52,8 +52,7 @@ export function createEvents(parts: EventsParts) {
   }
 
   function* all(): Generator<[Subject, Seen]> {
-    for (const { slots: _, ...pool } of poolViews(status))
-      yield [`pool ${pool.name}`, { key: textOf(pool), event: ['pool', pool] }];
+    for (const [pool] of poolHeads(status)) yield [`pool ${pool.name}`, { key: textOf(pool), event: ['pool', pool] }];
     for (const device of parts.devices())
       yield [`device ${device.uuid}`, { key: JSON.stringify(device), event: ['device', device] }];
     for (const job of parts.serviceJobs()) yield [`job ${job.id}`, { key: JSON.stringify(job), event: ['job', job] }];

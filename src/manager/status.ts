@@ -20,11 +20,16 @@ export interface StatusParts {
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
-  const slots = parts.reconciler.slots;
-  return parts.reconciler.pools.flatMap((pool) => {
-    const mine = slots.filter((slot) => parts.reconciler.poolOf(slot.key) === pool);
-    if (pool.leaving && mine.every(isEmpty)) return [];
-    return {
+  return [...poolHeads(parts)].map(([head, slots]) => ({ ...head, slots: slots.map((slot) => slotView(slot, parts)) }));
+}
+
+/** Each pool, with its slots as the loop has them. */
+export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolView, 'slots'>, readonly Slot[]]> {
+  const slots = Map.groupBy(parts.reconciler.slots, ({ key }) => parts.reconciler.poolOf(key));
+  for (const pool of parts.reconciler.pools) {
+    const mine = slots.get(pool) ?? [];
+    if (pool.leaving && mine.every(isEmpty)) continue;
+    const head = {
       name: pool.config.name,
       service: pool.config.service,
       runtime: pool.runtime.name,
@@ -36,9 +41,9 @@ export function poolViews(parts: StatusParts): PoolView[] {
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
       devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.registry, pool.config),
-      slots: mine.map((slot) => slotView(slot, parts)),
     };
-  });
+    yield [head, mine];
+  }
 }
 
 function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {

@@ -1,8 +1,10 @@
 /** Access over TCP to a real daemon: through its restart, a changed config, a port that is taken, and a token that is replaced. */
 import { once } from 'node:events';
 import { readFileSync, rmSync } from 'node:fs';
+import http from 'node:http';
 import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { expect, test } from 'vitest';
 import { type Home, onejob } from '../support/onejob.ts';
 
@@ -36,6 +38,30 @@ test('a login survives the daemon, also one that is killed, and what it may do i
   expect(await me(base, { cookie })).toEqual([200, 'read']);
   const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { cookie, origin: base } });
   expect(refused.status).toBe(403);
+});
+
+test('a reader hears of a job as it runs, and of a pool that somebody drains', async () => {
+  await using here = await onejob({ config: pools });
+  await here.up();
+  const { base, cookie } = await login(here, '--read-only');
+  const request = http.get(`${base}/v1/events`, { headers: { cookie } }).on('error', () => {});
+  const [answer] = (await once(request, 'response')) as [http.IncomingMessage];
+  const lines = createInterface({ input: answer.on('error', () => {}) }).on('error', () => {});
+  const heard = new Set<string>();
+  let name = '';
+  lines.on('line', (line) => {
+    if (line.startsWith('event: ')) name = line.slice(7);
+    if (!line.startsWith('data: ')) return;
+    const data = JSON.parse(line.slice(6));
+    const of: Record<string, string> = { job: data.state, slot: data.slot?.agent.state, pool: `draining ${data.draining}` };
+    heard.add(`${name} ${of[name] ?? data.reason}`);
+  });
+  await expect.poll(() => [...heard]).toContain('reset new');
+  expect((await here.run('--no-workspace', '--', 'true').ended).code).toBe(0);
+  await expect.poll(() => [...heard]).toEqual(expect.arrayContaining(['job done', 'slot free']));
+  await here.api.drain(null);
+  await expect.poll(() => [...heard]).toContain('pool draining true');
+  request.destroy();
 });
 
 test('the config moves it, a port that is taken is refused, and a token that was deleted is replaced', async () => {
