@@ -49,6 +49,7 @@ without its secret files: \`onejob config check --no-secrets docs/examples/eight
 | \`ONEJOB_CONFIG\` | \`--config\` | The config file. |
 | \`ONEJOB_STATE_DIR\` | \`--state-dir\` | As \`state_dir\`; the socket is then \`onejob.sock\` in it. |
 | \`ONEJOB_SOCKET\` | \`--socket\` | As \`socket\`. |
+| \`ONEJOB_HOST\` | \`--host\` | For commands that talk to a daemon: [another host's](operating.md#several-hosts). |
 
 Docker is reached as its own CLI reaches it: \`DOCKER_HOST\`, \`DOCKER_TLS_VERIFY\`, \`DOCKER_CERT_PATH\`, \`DOCKER_CONTEXT\`, \`DOCKER_CONFIG\`.
 `;

@@ -12,10 +12,10 @@ import { addImageCommands } from './cli/commands/image.ts';
 import { addImportCommands } from './cli/commands/import.ts';
 import { addInitCommands } from './cli/commands/init.ts';
 import { addJobCommands } from './cli/commands/jobs.ts';
-import { type Act, Cli } from './cli/commands/options.ts';
+import { type Act, Cli, hostOption } from './cli/commands/options.ts';
 import { addSecretCommands } from './cli/commands/secret.ts';
 import { addServiceCommands } from './cli/commands/service.ts';
-import { exitCodes } from './cli/exit.ts';
+import { exitCodes, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
 import { usageError } from './cli/usage.ts';
@@ -27,11 +27,15 @@ export async function runCli(context: CliContext): Promise<number> {
   let output: Output = createOutput(context, context.args.includes('--json'));
   const program = buildProgram(context, (work, onError) => async (flags: GlobalFlags) => {
     output = createOutput(context, flags.json === true);
+    let session: Session | null = null;
     try {
-      code = await work(createSession(context, output, flags));
+      session = await createSession(context, output, flags);
+      code = await work(session);
     } catch (error) {
       code = error instanceof OutputClosed ? exitCodes.outputClosed : onError(error);
       output.fail(error);
+    } finally {
+      await session?.remote?.close();
     }
   });
   try {
@@ -61,6 +65,7 @@ export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act
       throw new CommanderError(exitCodes.ok, 'commander.version', version);
     })
     .helpOption('-h, --help', 'show this help')
+    .addOption(hostOption())
     .enablePositionalOptions()
     .exitOverride()
     .configureOutput({
@@ -78,6 +83,8 @@ Examples:
   onejob logs -f JOB               follow a job
   onejob up                        run the daemon of this host in the foreground
   onejob status                    show what every slot is doing, problems first
+  onejob --host ssh://gpuci status
+                                   the same of another host
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of the job, or 125 if the job could not run.`);
   program.commandsGroup('Jobs:');
@@ -97,16 +104,24 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of th
   return program;
 }
 
-function createSession(context: CliContext, output: Output, given: GlobalFlags): Session {
+async function createSession(context: CliContext, output: Output, given: GlobalFlags): Promise<Session> {
   // Absolute, since a temporary daemon runs in another directory.
   const path = (value: string | undefined) => (value === undefined ? undefined : resolve(context.cwd, value));
   const flags = { config: path(given.config), stateDir: path(given.stateDir), socket: path(given.socket) };
+  // A socket on the command line counts more than a host in the environment.
+  const usual = (flags.socket ?? flags.stateDir) === undefined ? context.environment.host : null;
+  const { host: named = usual } = given;
+  const host = named === null ? null : await (await import('./cli/hosts.ts')).findHost(named, context.environment);
+  const session = { context, output, flags, version: readVersion() };
   let place: Promise<Place> | null = null;
+  if (host === null)
+    return { ...session, remote: null, place: () => (place ??= findPlace(flags, context.environment, context.cwd)) };
+  const { createRemote } = await import('./cli/remote.ts');
+  const { variables } = context;
+  const { progress } = output;
   return {
-    context,
-    output,
-    flags,
-    version: readVersion(),
-    place: () => (place ??= findPlace(flags, context.environment, context.cwd)),
+    ...session,
+    remote: createRemote({ host, variables, interactive: context.stderr.isTTY === true, progress }),
+    place: () => Promise.reject(wrongUsage('This works only with the daemon of this host.', 'Leave out --host and ONEJOB_HOST.')),
   };
 }

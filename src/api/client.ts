@@ -4,7 +4,7 @@
  */
 import http from 'node:http';
 import { createInterface } from 'node:readline';
-import { type Readable, Transform } from 'node:stream';
+import { type Duplex, type Readable, Transform } from 'node:stream';
 import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
@@ -21,7 +21,10 @@ import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
 export interface ClientOptions {
+  /** Path of the socket; with `dial`, what people call it. */
   readonly socket: string;
+  /** Opens a connection in another way, such as to another host. */
+  readonly dial?: () => Duplex;
   /** Version of this client, to explain an answer that it cannot read. */
   readonly version: string;
   /** ms to wait for an answer that should come at once; default 60 s. */
@@ -58,23 +61,24 @@ const slow = 600_000;
 
 /** @throws OnejobError E_SOCKET_PATH */
 export function createClient(options: ClientOptions) {
-  const { socket } = options;
-  checkSocketPath(socket);
+  const { socket, dial } = options;
+  if (dial === undefined) checkSocketPath(socket);
 
   // A new connection for each request: a kept one may turn out to be dead only after the request was sent.
   const agent = new http.Agent({ keepAlive: false });
+  if (dial !== undefined) agent.createConnection = dial;
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
     new Promise<http.IncomingMessage>((resolve, reject) => {
       try {
-        checkSocketOwner(socket);
+        if (dial === undefined) checkSocketOwner(socket);
       } catch (error) {
         throw connectionError(error, socket);
       }
       const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
       const body = call.body === undefined ? null : JSON.stringify(call.body);
       const request = http.request({
-        socketPath: socket,
+        ...(dial === undefined && { socketPath: socket }),
         agent,
         method: call.method,
         path: call.path,

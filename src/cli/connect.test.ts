@@ -58,6 +58,7 @@ function session(place: Partial<Place> = {}): Session {
     output: createOutput(context, false),
     version: '0',
     flags: {},
+    remote: null,
     place: async () => ({ stateDir: dir.path, socket: own(), isSocketNamed: false, systemSocket: system(), ...place }),
   };
 }

@@ -10,10 +10,12 @@ import { abortable } from '../abortable.ts';
 import type { Client } from '../api/client.ts';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
+import { socketDenied } from '../api/socket-access.ts';
 import { probeSocket, type SocketState } from '../api/sockets.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
+import type { Remote } from './remote.ts';
 import type { Place, Session } from './session.ts';
 import { formatAge } from './text.ts';
 
@@ -30,8 +32,8 @@ const closePatience = 10_000;
 
 /**
  * Connects to the daemon that leads here; with `start`, to a temporary one if there is none. Without `start` it waits up to
- * `patience` ms for a stopping daemon to end, which is then absent.
- * @throws OnejobError E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon
+ * `patience` ms for a stopping daemon to end, which is then absent. On another host it starts none.
+ * @throws OnejobError E_HOST, E_DAEMON_ABSENT, E_DAEMON_ELSEWHERE, E_SOCKET_DENIED, E_SOCKET_FOREIGN, E_DAEMON_START, or what the daemon
  * said; the reason of `signal`.
  */
 export async function connect(
@@ -39,6 +41,7 @@ export async function connect(
   options: { readonly start: boolean; readonly signal?: AbortSignal; readonly patience?: number },
 ): Promise<Connection> {
   const { start, signal = new AbortController().signal, patience = closePatience } = options;
+  if (session.remote !== null) return connectRemote(session, session.remote, signal);
   const place = await session.place();
   const there = await locate(place);
   const mayStart = start && there.socket !== place.systemSocket;
@@ -68,15 +71,32 @@ export async function connect(
   }
 }
 
-/** Connects to the running daemon; null if no daemon runs. */
+async function connectRemote(session: Session, remote: Remote, signal: AbortSignal): Promise<Connection> {
+  const [dial, { createClient }] = await Promise.all([remote.dial(signal), import('../api/client.ts')]);
+  return hold(createClient({ socket: remote.shown, version: session.version, dial }), signal);
+}
+
+/** Where the daemon of this host listens. @throws OnejobError as `connect` */
+export async function daemonSocket(session: Session): Promise<string> {
+  const place = await session.place();
+  const { socket, state } = await locate(place);
+  if (state === 'listening') return socket;
+  if (state === 'denied') throw socketDenied(socket);
+  throw (await unreachableLeader(place)) ?? (await nobodyHere(place, undefined));
+}
+
+/** Connects to the running daemon; null if no daemon runs here. @throws OnejobError as `connect`; for another host also if none runs */
 export async function findDaemon(session: Session): Promise<Connection | null> {
   return connect(session, { start: false }).catch((error: unknown) => {
-    if (hasCode(error, 'E_DAEMON_ABSENT')) return null;
+    if (session.remote === null && hasCode(error, 'E_DAEMON_ABSENT')) return null;
     throw error;
   });
 }
 
-/** Runs `work` with a connection to a daemon that must be there already, or else `alone`, which gets the error. */
+/**
+ * Runs `work` with a connection to a daemon that must be there already, or else `alone`, which gets the error. `alone` is for this
+ * host only.
+ */
 export async function withDaemon<T>(
   session: Session,
   work: (client: Client) => Promise<T>,
@@ -86,7 +106,7 @@ export async function withDaemon<T>(
     using connection = await connect(session, { start: false });
     return await work(connection.client);
   } catch (error) {
-    if (alone === undefined || !hasCode(error, 'E_DAEMON_ABSENT')) throw error;
+    if (alone === undefined || session.remote !== null || !hasCode(error, 'E_DAEMON_ABSENT')) throw error;
     return await alone(error);
   }
 }
@@ -97,16 +117,18 @@ export async function reconnect(
   lost: Client,
   { temporary, patience, signal }: { readonly temporary: boolean; readonly patience: number; readonly signal: AbortSignal },
 ): Promise<Connection> {
-  if (temporary) return connect(session, { start: true, signal });
-  const place = await session.place();
+  const { remote } = session;
+  if (temporary && remote === null) return connect(session, { start: true, signal });
   const deadline = performance.now() + patience;
   const { createClient } = await import('../api/client.ts');
   for (;;) {
     try {
-      return await hold(createClient({ socket: (await locate(place)).socket, version: session.version }), signal);
+      if (remote !== null) return await connectRemote(session, remote, signal);
+      const { socket } = await locate(await session.place());
+      return await hold(createClient({ socket, version: session.version }), signal);
     } catch (error) {
       signal.throwIfAborted();
-      if (!isGone(error)) throw error;
+      if (!isGone(error) && !(hasCode(error, 'E_HOST') && error.retry)) throw error;
       if (performance.now() >= deadline)
         throw absent(`Gave up after ${formatAge(patience)}: no daemon has come back on ${lost.socket}.`, error);
     }

@@ -74,7 +74,8 @@ async function end(session: Session, connection: Connection, request: DownReques
       return exitCodes.cancelled;
     }
     const told = await forgotten;
-    await untilEnded(pid);
+    // A process of another host cannot be seen from here.
+    if (session.remote === null) await untilEnded(pid);
     output.progress(null);
     const became = { end: 'It ended', drain: 'It waited for', leave: 'It left' }[request.how];
     const ended = jobs === 0 ? [] : [`${became} ${count(jobs)}.`];

@@ -144,7 +144,7 @@ test('gives up waiting for a daemon after a time, and says that the job was not 
   };
   const request = jobRequest.parse({ command: ['true'] });
   const run = runJob(
-    { context: cli.context, output, version: '0', flags, place },
+    { context: cli.context, output, version: '0', flags, remote: null, place },
     { request, workspace: null, detach: true, array: null, needs: [], patience: 30 },
   );
   await expect(run).rejects.toMatchObject({

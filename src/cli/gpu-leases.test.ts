@@ -40,7 +40,7 @@ function session(json: boolean, own = 'onejob.sock', system: string | null = nul
     systemSocket: systemSocket ?? null,
   });
   const flags = {};
-  const made: Session = { context, output: createOutput(context, json), flags, version: '1.0.0', place };
+  const made: Session = { context, output: createOutput(context, json), flags, version: '1.0.0', remote: null, place };
   return { session: made, stdout };
 }
 

@@ -140,7 +140,7 @@ function session(args: readonly string[], terminal = false): { readonly session:
   if (terminal) Object.assign(context.stdout, { isTTY: true, columns: 200 });
   const output = createOutput(context, args.includes('--json'));
   const place = () => Promise.reject(new Error('no daemon is needed'));
-  return { session: { context, output, flags: {}, version: '0', place }, stdout };
+  return { session: { context, output, flags: {}, version: '0', remote: null, place }, stdout };
 }
 
 /** Sees one inventory after the other, and has `stop` called when there are no more. */

@@ -47,7 +47,7 @@ export async function run(session: Session, options: RunOptions): Promise<number
   try {
     const connection = await connect(session, { start: true, signal });
     // The status says it too, unless the daemon is gone before.
-    const temporary = leaderOf((await session.place()).stateDir)?.temporary ?? false;
+    const temporary = session.remote === null && leaderOf((await session.place()).stateDir)?.temporary === true;
     lasting = new Lasting(session, connection, { temporary, mayStart: true, signal, patience: options.patience });
     const jobs = await interrupts.orStop(submit(session, lasting, options, packing));
     const [job] = jobs;

@@ -9,6 +9,7 @@ import { choosePaths, type Flags, findConfig, sharedSocket } from '../config/pat
 import type { Log } from '../log.ts';
 import type { Variables } from '../secrets/reference.ts';
 import type { Output } from './output.ts';
+import type { Remote } from './remote.ts';
 
 /** A stream that may be a terminal. */
 export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number; readonly rows?: number };
@@ -97,6 +98,8 @@ export function processContext(variables: Variables, host: HostActions): CliCont
 /** Flags that every command takes. */
 export interface GlobalFlags extends Flags {
   readonly json?: boolean;
+  /** The host whose daemon is meant: `ssh://…`, a name of the hosts file, or `local`; null: this one. Undefined: not said. */
+  readonly host?: string | null | undefined;
 }
 
 export interface Session {
@@ -104,7 +107,9 @@ export interface Session {
   readonly output: Output;
   readonly version: string;
   readonly flags: Flags;
-  /** Found once, at first need. */
+  /** The host whose daemon the command is for; null: this one. */
+  readonly remote: Remote | null;
+  /** Found once, at first need. @throws OnejobError E_USAGE for another host: nothing of it is here */
   place(): Promise<Place>;
 }
 

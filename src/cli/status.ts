@@ -49,7 +49,7 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   return lines.map((line) => cut(line, width));
 }
 
-function poolProblems(pool: PoolView): string[] {
+export function poolProblems(pool: PoolView): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
   if (pool.leaving) problems.push('the config no longer asks for it; it goes away when its job has ended');
   else if (pool.draining) problems.push('draining: nothing new starts until "onejob resume"');
@@ -64,7 +64,7 @@ function poolProblems(pool: PoolView): string[] {
 }
 
 /** `13 of 14: MIG-… absent since boot; layout not restored?`, the count only in the first line. */
-function deviceProblems({ name, devices }: PoolView, { missing, quarantined }: StatusView): string[] {
+export function deviceProblems({ name, devices }: PoolView, { missing, quarantined }: StatusView): string[] {
   const mine = [...missing.filter(({ slot }) => poolOf(slot) === name), ...quarantined.filter(({ pool }) => pool === name)];
   const whys = mine.map(({ why }) => why);
   if (devices === null || devices.ready >= devices.wanted) return whys;
@@ -98,7 +98,7 @@ function below(text: string, width: number | null): string[] {
 }
 
 /** An agent that waits for a job is not busy. */
-function isBusy({ agent: { state, job } }: SlotView): boolean {
+export function isBusy({ agent: { state, job } }: SlotView): boolean {
   if (state === 'releasing') return job !== null;
   return state !== 'free' && state !== 'registering' && state !== 'idle' && state !== 'retiring';
 }

@@ -26,6 +26,8 @@ export function readEnvironment(variables: Variables = process.env, uid: number 
     config: get('ONEJOB_CONFIG'),
     stateDir: get('ONEJOB_STATE_DIR'),
     socket: get('ONEJOB_SOCKET'),
+    /** The host whose daemon commands use; null: this one. */
+    host: get('ONEJOB_HOST'),
     home,
     /** `$XDG_CONFIG_HOME`, else `~/.config`. */
     configHome: absolute('XDG_CONFIG_HOME') ?? join(home, '.config'),

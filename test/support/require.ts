@@ -33,6 +33,8 @@ export interface Machine {
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
+  /** OpenSSH's client and server, which a test starts itself. */
+  readonly sshd: string | null;
   /** A machine of its own with systemd: systemd-nspawn and debootstrap. */
   readonly nspawn: string | null;
   /** The real buildkite-agent, built before the tests. The only thing that CI may lack, and only where there is no Go. */
@@ -69,6 +71,7 @@ export async function lookAtMachine(): Promise<Machine> {
     promtool: found('promtool'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+    sshd: root ?? found('ssh') ?? found('/usr/sbin/sshd') ?? found('ssh-keygen'),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
     buildkiteAgent: lacksAgent(),
   };

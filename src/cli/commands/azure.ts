@@ -25,6 +25,7 @@ export function addAzureCommands(program: Cli): void {
 
 function define(command: Cli): void {
   command
+    .local()
     .description('run agents for an agent pool of Azure Pipelines, with the arguments of the Python manager')
     .usage('[options] <PAT|@FILE|-> <URL> <POOL>')
     .argument('<pat>', 'personal access token; @FILE: read it from that file; -: from AZP_TOKEN_FILE or AZP_TOKEN')

@@ -10,6 +10,7 @@ export function addConfigCommands(program: Cli): void {
   const usual = 'default: the config that a daemon would read';
   config
     .command('check')
+    .local()
     .description('report every problem in the config; exit code 1 if there are errors')
     .option('--no-secrets', 'for the config of another host: check neither its secrets nor what this host has')
     .argument('[file]', usual)
@@ -20,6 +21,7 @@ export function addConfigCommands(program: Cli): void {
     );
   config
     .command('show')
+    .local()
     .description('print the whole config in effect, and where each value comes from')
     .argument('[file]', usual)
     .does(failed, async (session) => (await import('../config.ts')).showConfig(session), configFile);
@@ -35,6 +37,7 @@ Exit codes: 0; 1 when there is a problem, or no daemon runs here; 2 wrong usage.
   const notify = program.command('notify').description('messages for the few things that need a person');
   notify
     .command('test')
+    .local()
     .description('send a test message to where "notify" in the config points, and show the answer')
     .after(`
 It is sent by this command, not by the daemon: type it as the daemon's user, who can read the same files.
@@ -43,6 +46,7 @@ Exit codes: 0; 1 when nobody accepted the message, or the config has no "notify"
 
   program
     .command('completion')
+    .local()
     .description('print a completion script for a shell')
     .addArgument(new Argument('<shell>').choices(['bash', 'zsh', 'fish']))
     .after('\nExample:\n  source <(onejob completion bash)')
@@ -62,6 +66,7 @@ Exit codes: 0; 1 when nobody accepted the message, or the config has no "notify"
 export function addAboutCommands(program: Cli): void {
   program
     .command('version')
+    .local()
     .description('print the version of this program')
     .does(failed, async ({ output, version }) => {
       await (output.json ? output.value({ version }) : output.print(version));

@@ -9,6 +9,7 @@ import { type Cli, configFile, failed, wrongOrFailed } from './options.ts';
 export function addDaemonCommands(program: Cli): void {
   program
     .command('up')
+    .local()
     .description('run the daemon of this host in the foreground')
     .addOption(new Option('--on-stop <how>', 'what a signal does with running jobs').choices(['end', 'drain', 'leave']))
     .addOption(new Option('--temporary').hideHelp())
@@ -39,10 +40,24 @@ Exit codes: 0; 1 when no daemon runs here, or --forget could not remove all of t
     .description('show what every slot is doing, problems first')
     .option('-w, --watch', 'refresh every second')
     .option('--wide', 'truncate nothing, and show links to jobs')
-    .after(
-      '\nExit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, or there is no daemon; 2 wrong usage.',
+    .addOption(
+      new Option('--all', 'one line for each host of ~/.config/onejob/hosts.yml or /etc/onejob/hosts.yml').conflicts([
+        'watch',
+        'wide',
+        'host',
+      ]),
     )
-    .does(failed, async (session, flags: StatusFlags) => (await import('../status.ts')).showStatus(session, flags));
+    .after(`
+Examples:
+  onejob status --watch
+  onejob status --host ssh://ci@gpuci         another host, through SSH
+  onejob status --all                         all hosts of the file
+
+Exit codes: 0; 1 when a device that was once leased is missing, a device is in quarantine, or there is no daemon, with --all on any
+host; 2 wrong usage.`)
+    .does(failed, async (session, { all = false, ...flags }: StatusFlags & { all?: boolean }) =>
+      all ? (await import('../status-all.ts')).showAll(session) : (await import('../status.ts')).showStatus(session, flags),
+    );
 
   program
     .command('top')
@@ -105,9 +120,16 @@ The link works once, and within a minute. Without "api" in the config, the dashb
     });
   }
 
+  // Hidden, since only "--host" of another onejob starts it.
+  program
+    .command('relay', { hidden: true })
+    .local()
+    .description('pass connections on to the daemon; started through SSH')
+    .does(failed, async (session) => (await import('../relay.ts')).relay(session));
   // Hidden, since only the daemon starts it.
   program
     .command('filter', { hidden: true })
+    .local()
     .description('pass calls of untrusted jobs to their service; started by the daemon')
     .does(failed, async (session) => (await import('../filter.ts')).runFilter(session));
 }

@@ -15,6 +15,7 @@ const named = ['<gpu>', 'its UUID or the beginning of it, or the index or PCI ad
 export function addGpuCommands(program: Cli): void {
   const gpus = program
     .command('gpus')
+    .local()
     .description('list the GPUs of this host, who holds them, and their problems')
     .option('-w, --watch', 'print again whenever something changes; in a pipe, one JSON object per change')
     .option('--every <time>', 'how often --watch checks (default: 5s)', duration(100, 'at least 100ms'))

@@ -8,6 +8,7 @@ export function addImageCommands(program: Cli): void {
 
   image
     .command('choose')
+    .local()
     .description('print the image that "image: auto" takes, for this host or a recorded one')
     .option('--explain', 'explain each step on standard error')
     .option('--from <file|dir>', 'use a recording of nvidia-smi output instead of this host')

@@ -9,6 +9,7 @@ export function addImportCommands(program: Cli): void {
 
   all
     .command('compose')
+    .local()
     .description('read a folder of Compose files, one for each Buildkite agent, and write one config per host')
     .argument('<dir>', 'the folder, with one folder for each agent somewhere in it')
     .option('--host <name=glob>', 'agents of this host, by folder, agent or host name; may be repeated', hostRule)

@@ -9,12 +9,14 @@ import { type Cli, failed, wrongOrFailed } from './options.ts';
 export function addInitCommands(program: Cli): void {
   const init = program
     .command('init')
+    .local()
     .description('write a first config, for the own queue or a CI service; without a name, list the choices')
     .enablePositionalOptions();
   init.does(failed, listServices);
 
   init
     .command('own-queue')
+    .local()
     .description('read the cards of this host, and write a config for jobs of "onejob run"')
     .option('--force', 'overwrite the config')
     .after(`\nExample:\n  onejob init own-queue\n\n${ending}`)
@@ -31,7 +33,7 @@ function addSteps(
   { asks, options, token, force: alsoForced = '', example, hint, run }: InitSteps,
 ): void {
   const { type } = service;
-  const command = init.command(type).description(`ask for ${asks}, check them, write config and token file`);
+  const command = init.command(type).local().description(`ask for ${asks}, check them, write config and token file`);
   for (const [flags, about] of options) command.option(flags, about);
   command
     .option('--token-file <file>', `where ${token.what} is, or will be written (default: ${token.file} next to the config)`)
@@ -47,7 +49,7 @@ Examples:
 
 ${hint}
 ${ending}`)
-    .does(wrongOrFailed, async (session, given: GlobalFlags & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
+    .does(wrongOrFailed, async (session, given: Omit<GlobalFlags, 'host'> & Partial<Omit<InitFlags, 'own'>>): Promise<number> => {
       const { tokenFile = null, agents = null, expires = null, yes = false, force = false, check = true, json: _, ...own } = given;
       const flags: InitFlags = { own, tokenFile, agents, expires, yes, force, check };
       const [{ openFrame }, { unlessInterrupted }] = await Promise.all([import('../init-steps.ts'), import('../init-ask.ts')]);

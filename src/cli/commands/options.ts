@@ -25,6 +25,7 @@ export function notRun(error: unknown): number {
 /** A command of onejob. */
 export class Cli extends Command {
   readonly #act: Act;
+  #isLocal = false;
 
   constructor(name: string | undefined, act: Act) {
     super(name);
@@ -38,6 +39,27 @@ export class Cli extends Command {
   /** Text at the end of its help. */
   after(text: string): this {
     return this.addHelpText('after', text);
+  }
+
+  /** It has nothing to do with a daemon, or only with this host's. */
+  local(): this {
+    this.#isLocal = true;
+    return this;
+  }
+
+  /** What the command line says about the host, before or after the command; null: this one. */
+  #host(): string | null | undefined {
+    let root: Command = this;
+    while (root.parent !== null) root = root.parent;
+    const before: string | undefined = root.opts().host;
+    if (this.#isLocal) {
+      if (before !== undefined) this.error('error: this command is only about the host it is typed on; leave out --host');
+      return null;
+    }
+    const { host = before, socket, stateDir } = this.opts();
+    if (host !== undefined && (socket ?? stateDir) !== undefined)
+      this.error('error: --socket and --state-dir are of this host; write --host ssh://HOST/PATH/OF/SOCKET');
+    return host;
   }
 
   /** Options that name pipelines. */
@@ -56,7 +78,7 @@ export class Cli extends Command {
     this.action((...given: Given) => {
       const command = (session: Session) => work(session, ...given);
       const run = this.#act(command, (error) => onError(error, ...given));
-      return run({ ...this.opts(), ...more(...given) });
+      return run({ ...this.opts(), ...more(...given), host: this.#host() });
     })
       .optionsGroup('Options of every command:')
       .addHelpOption(new Option('-h, --help', 'show this help'))
@@ -64,6 +86,7 @@ export class Cli extends Command {
       .addOption(new Option('--state-dir <dir>', 'use the daemon with this state directory (ONEJOB_STATE_DIR)'))
       .addOption(new Option('--socket <path>', 'use the daemon that listens on this socket (ONEJOB_SOCKET)'))
       .addOption(new Option('--config <file>', 'read this config (ONEJOB_CONFIG)'));
+    if (!this.#isLocal) this.addOption(hostOption());
   }
 }
 
@@ -79,6 +102,10 @@ export function number(min: number, max: number, form = /^\d+(\.\d+)?$/, what = 
     if (form.test(text) && value >= min && value <= max) return value;
     throw new InvalidArgumentError(`It must be ${what} from ${min} to ${max}.`);
   };
+}
+
+export function hostOption(): Option {
+  return new Option('--host <host>', "use another host's daemon: ssh://[USER@]HOST, or a name in hosts.yml (ONEJOB_HOST)");
 }
 
 /** For commands whose first argument may name the config. */

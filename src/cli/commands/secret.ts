@@ -9,6 +9,7 @@ export function addSecretCommands(program: Cli): void {
 
   secret
     .command('keygen')
+    .local()
     .description('create a private key in a file that only this user can read, and print its public key')
     .argument('[file]', 'the key file', 'secrets.key')
     .option('--rsa', 'for the old format, which OpenSSL scripts read')
@@ -27,6 +28,7 @@ ${codes}`)
 
   secret
     .command('encrypt')
+    .local()
     .description('encrypt a value for one variable of one pipeline; type it at a hidden prompt, or pass it on standard input')
     .requiredOption('--key <public>', 'public key, or a file that contains it')
     .requiredOption('--name <name>', 'variable that the job gets it in, without SECRET_')
@@ -47,6 +49,7 @@ pipeline; into a pipe it prints only the encrypted value. ${codes}`)
 
   secret
     .command('decrypt')
+    .local()
     .description('decrypt the value on standard input, in either format, and print it')
     .requiredOption('--key <private>', 'file with the private key')
     .after(`
@@ -59,6 +62,7 @@ Standard output is exactly the value; standard error names its variable and pipe
 
   secret
     .command('rotate')
+    .local()
     .description('re-encrypt every value in a text for another key; everything else stays the same, byte for byte')
     .requiredOption('--key <private>', 'file with the keys that decrypt the current values')
     .requiredOption('--to <public>', 'public key, or a file that contains it')

@@ -7,6 +7,7 @@ export function addServiceCommands(program: Cli): void {
   const own = ['--user', 'your own service instead of the one of the system; it needs no root'] as const;
   service
     .command('install')
+    .local()
     .description('write the unit, and start the daemon now and at every boot')
     .option(...own)
     .option('--print', 'only show the unit')
@@ -20,6 +21,7 @@ A stop or restart of the service leaves the running jobs to the next daemon. "on
     .does(failed, async (session, flags: Flags) => (await import('../service.ts')).installService(session, flags));
   service
     .command('upgrade')
+    .local()
     .description('install a release, and restart the daemon with it; running jobs continue')
     .argument('[archive]', 'onejob-VERSION-linux-ARCH.tar.gz (default: restart with what is installed now)')
     .option(...own)
@@ -38,6 +40,7 @@ Example:
   ] as const)
     service
       .command(name)
+      .local()
       .description(description)
       .option(...own)
       .does(failed, async (session, flags: Flags) => (await import('../service.ts'))[act](session, flags));

@@ -1,0 +1,107 @@
+import { createHash } from 'node:crypto';
+import { type Duplex, duplexPair, Transform } from 'node:stream';
+import { buffer } from 'node:stream/consumers';
+import { pipeline } from 'node:stream/promises';
+import { setImmediate as turn } from 'node:timers/promises';
+import fc from 'fast-check';
+import { expect, test } from 'vitest';
+import { createMux } from './mux.ts';
+
+/** Both ends; the far one gives each stream to `opened`. `tear`: how large the pieces are in which the pipe delivers. */
+function pair(opened: (stream: Duplex) => void, tear?: number) {
+  const [near, middle] = duplexPair();
+  const [end, far] = duplexPair();
+  const torn = () =>
+    new Transform({
+      transform(data: Buffer, _, done) {
+        for (let at = 0; at < data.length; at += tear ?? data.length) this.push(data.subarray(at, at + (tear ?? data.length)));
+        done();
+      },
+    });
+  void pipeline(middle, torn(), end).catch(() => {});
+  void pipeline(end, torn(), middle).catch(() => {});
+  return { near, mux: createMux(near), far: createMux(far, opened) };
+}
+
+const hash = (data: Buffer): string => createHash('sha256').update(data).digest('hex');
+
+test('every stream gets back what it sent, whatever the sizes and however the pipe tears it', async () => {
+  const size = fc.oneof(fc.nat(5), fc.nat(70_000), fc.constant(3 << 20));
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.array(size, { maxLength: 4 }), { minLength: 1, maxLength: 5 }),
+      fc.integer({ min: 1_000, max: 200_000 }),
+      async (all, tear) => {
+        const { mux } = pair((stream) => void pipeline(stream, stream).catch(() => {}), tear);
+        const back = all.map(async (sizes, at) => {
+          const stream = mux.open();
+          const sent = sizes.map((bytes, n) => Buffer.alloc(bytes, `${at} ${n} `));
+          for (const data of sent) stream.write(data);
+          stream.end();
+          return hash(await buffer(stream)) === hash(Buffer.concat(sent));
+        });
+        expect(await Promise.all(back)).toEqual(all.map(() => true));
+      },
+    ),
+    { numRuns: 25 },
+  );
+});
+
+test('what nobody reads is held back at its sender', async () => {
+  const opened: Duplex[] = [];
+  const { mux } = pair((stream) => void opened.push(stream));
+  const stream = mux.open();
+  let sent = 0;
+  const data = Buffer.alloc(100_000);
+  for (let n = 0; n < 60; n++)
+    stream.write(data, () => {
+      sent += data.length;
+    });
+  for (let turns = 0; turns < 200; turns++) await turn();
+  expect(sent).toBeGreaterThan(500_000);
+  expect(sent).toBeLessThan(1_500_000);
+  opened[0]?.resume();
+  await expect.poll(() => sent).toBe(6_000_000);
+  stream.destroy();
+  await expect.poll(() => opened[0]?.destroyed).toBe(true);
+});
+
+test('one end may finish before the other', async () => {
+  const { mux } = pair((stream) => {
+    stream.resume().once('end', () => stream.end('answer'));
+  });
+  const stream = mux.open();
+  stream.end('question');
+  expect(String(await buffer(stream))).toBe('answer');
+});
+
+test('the end of the pipe cuts off every stream, and opens none', async () => {
+  const { mux, near } = pair(() => {});
+  const stream = mux.open();
+  const ended = buffer(stream);
+  near.destroy();
+  await mux.ended;
+  await expect(ended).rejects.toMatchObject({ code: 'ECONNRESET' });
+  await expect(buffer(mux.open())).rejects.toMatchObject({ code: 'ECONNRESET' });
+  expect(mux.isOver).toBe(true);
+});
+
+test.each([
+  ['an unknown kind', [9, 0, 0, 0, 1, 0, 0, 0, 0]],
+  ['a frame that is too large', [2, 0, 0, 0, 1, 255, 0, 0, 0]],
+])('%s ends it', async (_, bytes) => {
+  const { mux, near } = pair(() => {});
+  const stream = mux.open();
+  const ended = buffer(stream);
+  near.emit('data', Buffer.from(bytes));
+  await mux.ended;
+  await expect(ended).rejects.toMatchObject({ code: 'ECONNRESET' });
+});
+
+test('frames of streams that this end has given up, or never had, are nothing', async () => {
+  const { mux, near } = pair((stream) => void pipeline(stream, stream).catch(() => {}));
+  for (const kind of [3, 4, 5]) near.emit('data', Buffer.from([kind, 0, 0, 0, 77, 0, 0, 0, 0]));
+  const stream = mux.open();
+  stream.end('x');
+  expect(String(await buffer(stream))).toBe('x');
+});
