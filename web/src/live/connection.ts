@@ -1,0 +1,163 @@
+/**
+ * Keeps a `World` current: opens the event stream, reads everything, then applies events. Whenever the stream ends, everything is
+ * read again. While it is down nothing counts as current; a stream without a sign of life is down too.
+ */
+import type { StatusView } from '../../../src/api/schema.ts';
+import { ask, clockOffset, get, Problem } from '../api.ts';
+import type { Device, Job } from '../views.ts';
+import { createEventParser, type ServerEvent } from './sse.ts';
+import { applied, type LiveEvent, type World, worldOf } from './world.ts';
+
+/**
+ * `reading`: connected, and not yet current. `lost`: since `since`; the next try is at `retryAt`. Both on the browser's clock, ms.
+ * `login`: the daemon does not know this browser. `asleep`: nobody looks at this tab.
+ */
+export type Link =
+  | { readonly kind: 'reading' | 'live' | 'login' | 'asleep' }
+  | { readonly kind: 'lost'; readonly since: number; readonly retryAt: number; readonly why: string };
+
+export interface ConnectionOptions {
+  readonly onLink: (link: Link) => void;
+  /** `offset`: ms that the daemon's clock is ahead. */
+  readonly onWorld: (world: World, offset: number) => void;
+  /** Calls back when it is time to draw. */
+  readonly nextFrame: (draw: () => void) => void;
+  readonly now: () => number;
+  readonly after: (ms: number, call: () => void) => () => void;
+}
+
+/** ms without a sign of life; the daemon gives one every 15 s. */
+const silence = 40_000;
+/** ms between two tries, the last for all further ones. */
+const tries = [500, 1_000, 2_000, 4_000];
+const known: ReadonlySet<string> = new Set(['job', 'slot', 'pool', 'device', 'host']);
+
+/** Runs until `signal` aborts. */
+export async function keepCurrent(options: ConnectionOptions, signal: AbortSignal): Promise<void> {
+  const { onLink, now, after } = options;
+  let failures = 0;
+  let since: number | null = null;
+  let world: World | null = null;
+  const heard = (next: World) => {
+    world = next;
+    since = null;
+    failures = 0;
+  };
+  while (!signal.aborted) {
+    let why = 'The daemon ended the connection.';
+    try {
+      if (since === null) onLink({ kind: 'reading' });
+      await session(options, world, heard, signal);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (error instanceof Problem && error.status === 401) return onLink({ kind: 'login' });
+      why = error instanceof Problem ? error.message : 'The connection was cut.';
+    }
+    if (signal.aborted) return;
+    since ??= now();
+    const wait = tries[Math.min(failures, tries.length - 1)] ?? 0;
+    failures += 1;
+    onLink({ kind: 'lost', since, retryAt: now() + wait, why });
+    await new Promise<void>((resolve) => {
+      const stop = after(wait, resolve);
+      signal.addEventListener('abort', () => (stop(), resolve()), { once: true });
+    });
+  }
+}
+
+/** One stream from its start to its end. */
+async function session(
+  options: ConnectionOptions,
+  before: World | null,
+  heard: (world: World) => void,
+  outer: AbortSignal,
+): Promise<void> {
+  const { onLink, onWorld, nextFrame, now, after } = options;
+  const cut = new AbortController();
+  const signal = AbortSignal.any([outer, cut.signal]);
+  let stopWaiting = after(silence, () => cut.abort());
+  let world: World | null = null;
+  let last = before;
+  let offset = 0;
+  let pending: LiveEvent[] = [];
+  let drawing = false;
+
+  const draw = () => {
+    drawing = false;
+    if (world === null || signal.aborted) return;
+    if (pending.length > 0) world = applied(world, pending, now() + offset);
+    pending = [];
+    last = world;
+    heard(world);
+    onWorld(world, offset);
+  };
+  const drawSoon = () => {
+    if (drawing || world === null) return;
+    drawing = true;
+    nextFrame(draw);
+  };
+  /** Events that come meanwhile wait, and are applied to what was read. */
+  const readAll = async (): Promise<void> => {
+    world = null;
+    const [status, jobs, devices] = await Promise.all([
+      ask('/v1/status', { signal }),
+      get<Job[]>('/v1/jobs', signal),
+      get<Device[]>('/v1/devices', signal).catch(withoutDevices),
+    ]);
+    offset = clockOffset(status, now());
+    world = worldOf((await status.json()) as StatusView, jobs, devices, now() + offset, last);
+    draw();
+    onLink({ kind: 'live' });
+  };
+
+  try {
+    const response = await ask('/v1/events', { signal, headers: { accept: 'text/event-stream' } });
+    const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
+    if (reader === undefined) return;
+    const parse = createEventParser();
+    // What fails in there ends the stream, and with it this session.
+    let failed: unknown = null;
+    let reading = readAll().catch((error: unknown) => {
+      failed = error;
+      cut.abort();
+    });
+    let first = true;
+    for (;;) {
+      const { done, value } = await reader.read().catch((error: unknown) => {
+        throw failed ?? error;
+      });
+      if (done) return;
+      stopWaiting();
+      stopWaiting = after(silence, () => cut.abort());
+      for (const event of parse(value)) {
+        // The first one only says that this stream does not continue another. Everything is being read anyway.
+        if (event.name === 'reset' && !first) {
+          pending = [];
+          onLink({ kind: 'reading' });
+          reading = reading.then(readAll).catch((error: unknown) => {
+            failed = error;
+            cut.abort();
+          });
+        }
+        const live = liveEvent(event);
+        if (live !== null) pending.push(live);
+        first = false;
+      }
+      if (pending.length > 0) drawSoon();
+    }
+  } finally {
+    stopWaiting();
+    cut.abort();
+  }
+}
+
+/** Not an error: no pool has devices. */
+function withoutDevices(error: unknown): Device[] {
+  if (error instanceof Problem && error.code === 'E_DEVICE_UNKNOWN') return [];
+  throw error;
+}
+
+/** null for an event that this page does not know. */
+function liveEvent({ name, data }: ServerEvent): LiveEvent | null {
+  return known.has(name) ? ({ name, data: JSON.parse(data) } as LiveEvent) : null;
+}

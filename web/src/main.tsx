@@ -1,0 +1,77 @@
+/** Puts the dashboard together: the store, the connection that keeps it current, and the pages. */
+import { createRoot } from 'react-dom/client';
+import { App } from './app.tsx';
+import { get } from './api.ts';
+import { keepCurrent } from './live/connection.ts';
+import { createStore, createTicker, ServicesContext } from './live/store.ts';
+import { LoginPage } from './pages/login.tsx';
+import { startTheme } from './theme.ts';
+import type { Me } from './views.ts';
+
+/** ms that a tab may be out of sight before it costs the daemon nothing more. */
+const patience = 60_000;
+
+startTheme();
+const place = document.getElementById('root');
+if (place === null) throw new Error('index.html has no place for the dashboard.');
+const root = createRoot(place);
+if (window.location.pathname === '/login') root.render(<LoginPage />);
+else start();
+
+function start(): void {
+  const store = createStore({ link: { kind: 'reading' }, world: null, me: null });
+  const ticker = createTicker(Date.now);
+  let offset = 0;
+  let running: AbortController | null = null;
+
+  const connect = () => {
+    running = new AbortController();
+    void keepCurrent(
+      {
+        onLink(link) {
+          ticker.set(offset, link.kind === 'live');
+          store.set({ link });
+          if (link.kind === 'live') readMe();
+        },
+        onWorld(world, ahead) {
+          offset = ahead;
+          store.set({ world });
+        },
+        nextFrame: (draw) => void (document.hidden ? setTimeout(draw, 500) : requestAnimationFrame(draw)),
+        now: Date.now,
+        after(ms, call) {
+          const timer = setTimeout(call, ms);
+          return () => clearTimeout(timer);
+        },
+      },
+      running.signal,
+    );
+  };
+
+  /** Who one is may have changed with the daemon. Without an answer one may only look. */
+  const readMe = () => {
+    get<Me>('/v1/me').then(
+      (me) => store.set({ me }),
+      () => store.set({ me: { role: 'read', user: null } }),
+    );
+  };
+
+  let hiding: number | undefined;
+  document.addEventListener('visibilitychange', () => {
+    window.clearTimeout(hiding);
+    if (document.hidden) {
+      hiding = window.setTimeout(() => {
+        running?.abort();
+        running = null;
+        ticker.set(offset, false);
+        store.set({ link: { kind: 'asleep' } });
+      }, patience);
+    } else if (running === null && store.get().link.kind !== 'login') connect();
+  });
+  connect();
+  root.render(
+    <ServicesContext value={{ store, ticker }}>
+      <App />
+    </ServicesContext>,
+  );
+}

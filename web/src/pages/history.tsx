@@ -1,0 +1,308 @@
+/** Jobs that ended: which pool, image or device fails, and each job by pages. */
+import { type ReactNode, useEffect, useState } from 'react';
+import { ask, get, query } from '../api.ts';
+import { useLive, useServices } from '../live/store.ts';
+import { problemText } from '../parts/dialog.tsx';
+import { Badge, Icon } from '../parts/icon.tsx';
+import { JobLink } from '../parts/job.tsx';
+import { Clock } from '../parts/time.tsx';
+import { historyHref, jobHref } from '../route.ts';
+import type { Device, HistoryLine, Job } from '../views.ts';
+import { deviceName } from '../words/attention.ts';
+import { standsOut } from '../words/stands-out.ts';
+import { formatAge, plain, plural } from '../words/text.ts';
+import { jobOrigin, jobState, resultText } from '../words/words.ts';
+
+type Filter = Readonly<Record<string, string>>;
+
+const spans: readonly (readonly [value: string, label: string, ms: number])[] = [
+  ['1d', 'last day', 86_400_000],
+  ['7d', 'last 7 days', 7 * 86_400_000],
+  ['30d', 'last 30 days', 30 * 86_400_000],
+  ['all', 'everything', 0],
+];
+const usualSpan = '7d';
+const pageSize = 50;
+
+/** Start of the time that is shown, wall clock, ms; undefined: no limit. To the minute, so that pages stay the same. */
+function sinceOf(filter: Filter, now: number): number | undefined {
+  const ms = spans.find(([value]) => value === (filter.since ?? usualSpan))?.[2] ?? 7 * 86_400_000;
+  return ms === 0 ? undefined : Math.floor((now - ms) / 60_000) * 60_000;
+}
+
+export function HistoryPage({ filter }: { readonly filter: Filter }) {
+  const { ticker } = useServices();
+  const since = sinceOf(filter, ticker.now());
+  return (
+    <div className="page">
+      <h1>History</h1>
+      <Filters filter={filter} />
+      <div className="bars-row">
+        <Bars by="device" title="Devices" filter={filter} since={since} />
+        <Bars by="pool" title="Pools" filter={filter} since={since} />
+        <Bars by="image" title="Images" filter={filter} since={since} />
+      </div>
+      <JobPages filter={filter} since={since} />
+    </div>
+  );
+}
+
+const verdicts = ['passed', 'code', 'infrastructure', 'unknown', 'cancelled'] as const;
+const verdictLabels = { passed: 'passed', code: 'your code', infrastructure: 'infrastructure', unknown: 'unknown', cancelled: 'cancelled' } as const;
+
+function Filters({ filter }: { readonly filter: Filter }) {
+  const pools = useLive(({ world }) => world?.pools) ?? [];
+  const devices = useLive(({ world }) => world?.devices) ?? [];
+  const go = (more: Filter) => {
+    const { before: _, ...kept } = filter;
+    window.location.hash = historyHref({ ...kept, ...more });
+  };
+  const services = [...new Set(pools.map(({ service }) => service))];
+  const named = (values: readonly string[]) => values.map((value) => [value, plain(value)] as const);
+  return (
+    <form className="filters" aria-label="Filter" onSubmit={(event) => event.preventDefault()}>
+      <Choice name="Time" value={filter.since ?? usualSpan} options={spans} onChange={(since) => go({ since })} />
+      <Choice name="Pool" value={filter.pool ?? ''} options={[['', 'all'], ...named(pools.map(({ name }) => name))]} onChange={(pool) => go({ pool })} />
+      {services.length > 1 && (
+        <Choice name="Service" value={filter.service ?? ''} options={[['', 'all'], ...named(services)]} onChange={(service) => go({ service })} />
+      )}
+      <Choice
+        name="Outcome"
+        value={filter.failed === 'true' ? 'failed' : (filter.verdict ?? '')}
+        options={[['', 'all'], ['failed', 'all failures'], ...verdicts.map((kind) => [kind, verdictLabels[kind]] as const)]}
+        onChange={(kind) => go(kind === 'failed' ? { failed: 'true', verdict: '' } : { failed: '', verdict: kind })}
+      />
+      {devices.length > 0 && (
+        <Choice
+          name="Device"
+          value={filter.device ?? ''}
+          options={[['', 'all'], ...devices.map((device) => [device.uuid, deviceName(device, devices)] as const)]}
+          onChange={(device) => go({ device })}
+        />
+      )}
+    </form>
+  );
+}
+
+interface ChoiceProps {
+  readonly name: string;
+  readonly value: string;
+  readonly options: readonly (readonly [value: string, label: string, ...unknown[]])[];
+  readonly onChange: (value: string) => void;
+}
+
+function Choice({ name, value, options, onChange }: ChoiceProps) {
+  const known = options.some(([each]) => each === value);
+  return (
+    <label>
+      {name}
+      <select value={value} onChange={(event) => onChange(event.currentTarget.value)}>
+        {!known && <option value={value}>{plain(value)}</option>}
+        {options.map(([each, label]) => (
+          <option key={each} value={each}>
+            {label}
+          </option>
+        ))}
+      </select>
+    </label>
+  );
+}
+
+interface BarsProps {
+  readonly by: 'device' | 'pool' | 'image';
+  readonly title: string;
+  readonly filter: Filter;
+  readonly since: number | undefined;
+}
+
+/** Failure shares, the worst first, so that a bad card is seen at once. */
+function Bars({ by, title, filter, since }: BarsProps) {
+  const devices = useLive(({ world }) => world?.devices) ?? [];
+  const pool = by === 'pool' ? undefined : filter.pool;
+  const { data, problem } = useRead<HistoryLine[]>(`/v1/history${query({ by, since, pool })}`);
+  const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
+  const odd = standsOut(lines);
+  const id = `bars-${by}`;
+  return (
+    <section className="panel bars" aria-labelledby={id}>
+      <h2 id={id}>{title}</h2>
+      {problem !== null && <p className="problem">{problem}</p>}
+      {data !== null && lines.length === 0 && <p className="nothing">Nothing ended in this time.</p>}
+      <ul>
+        {lines.slice(0, 12).map((line) => (
+          <Bar key={line.value} line={line} name={barName(line.value, by, devices)} odd={odd.has(line.value)} href={historyHref({ ...filter, before: '', [by === 'image' ? 'image' : by]: line.value })} linked={by !== 'image'} />
+        ))}
+      </ul>
+      {lines.length > 12 && <p className="nothing">{plural(lines.length - 12, 'more')} with fewer failures</p>}
+    </section>
+  );
+}
+
+function barName(value: string, by: BarsProps['by'], devices: readonly Device[]): string {
+  if (by !== 'device') return value === '' ? 'none' : plain(value);
+  const device = devices.find(({ uuid }) => uuid === value);
+  return device === undefined ? plain(value) : deviceName(device, devices);
+}
+
+/** Of infrastructure failures, then of all. */
+function share({ jobs, infrastructure, code, unknown }: HistoryLine): number {
+  return jobs === 0 ? 0 : infrastructure / jobs + (code + unknown) / jobs / 1_000;
+}
+
+interface BarProps {
+  readonly line: HistoryLine;
+  readonly name: string;
+  readonly odd: boolean;
+  readonly href: string;
+  readonly linked: boolean;
+}
+
+function Bar({ line, name, odd, href, linked }: BarProps) {
+  const { jobs, infrastructure, code, unknown, runMs, waitMs } = line;
+  const percent = Math.round((100 * infrastructure) / Math.max(1, jobs));
+  const others = [code > 0 ? `${code} your code` : '', unknown > 0 ? `${unknown} unknown` : ''].filter((text) => text !== '');
+  const times = [
+    runMs === null ? '' : `runs ${formatAge(runMs)}`,
+    waitMs === null ? '' : `waits ${formatAge(waitMs)} on average`,
+  ].filter((text) => text !== '');
+  return (
+    <li className={odd ? 'bar odd' : 'bar'}>
+      <div className="bar-head">
+        {linked ? (
+          <a href={href} title={plain(line.value)}>
+            <bdi>{name}</bdi>
+          </a>
+        ) : (
+          <bdi title={plain(line.value)}>{name}</bdi>
+        )}
+        {odd && (
+          <span className="badge tone-bad">
+            <Icon shape="alert" /> stands out
+          </span>
+        )}
+        <span className="bar-number">
+          {infrastructure} of {jobs} infrastructure ({percent}%)
+        </span>
+      </div>
+      <Share line={line} />
+      <div className="bar-facts">{[...others, ...times].join(', ')}</div>
+    </li>
+  );
+}
+
+/** Drawn as SVG, whose widths are attributes and not styles. */
+function Share({ line }: { readonly line: HistoryLine }) {
+  const parts = [
+    ['infrastructure', line.infrastructure],
+    ['unknown', line.unknown],
+    ['code', line.code],
+    ['cancelled', line.cancelled],
+    ['passed', line.passed],
+  ] as const;
+  let x = 0;
+  const shapes: ReactNode[] = [];
+  for (const [kind, count] of parts) {
+    const width = (100 * count) / Math.max(1, line.jobs);
+    if (count > 0) shapes.push(<rect key={kind} className={`share-${kind}`} x={x} y={0} width={width} height={10} />);
+    x += width;
+  }
+  return (
+    <svg className="share" viewBox="0 0 100 10" preserveAspectRatio="none" aria-hidden="true">
+      {shapes}
+    </svg>
+  );
+}
+
+function JobPages({ filter, since }: { readonly filter: Filter; readonly since: number | undefined }) {
+  const { pool, service, failed, verdict, device, before } = filter;
+  const address = `/v1/jobs${query({ all: true, since, pool, service, failed, verdict, device, limit: pageSize, before })}`;
+  const { data, problem } = useRead<{ jobs: Job[]; next: string | null }>(address, async (response) => ({
+    jobs: ((await response.json()) as Job[]).toReversed(),
+    next: response.headers.get('onejob-next'),
+  }));
+  const ended = data?.jobs ?? [];
+  return (
+    <section className="panel" aria-labelledby="ended">
+      <h2 id="ended">Jobs</h2>
+      {problem !== null && (
+        <p role="alert" className="problem">
+          {problem}
+        </p>
+      )}
+      {data !== null && ended.length === 0 && <p className="nothing">No job fits.</p>}
+      {ended.length > 0 && (
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by the keyboard
+        <div className="table-scroll" tabIndex={0} role="region" aria-label="Jobs">
+          <table>
+            <thead>
+              <tr>
+                <th scope="col">Job</th>
+                <th scope="col">Outcome</th>
+                <th scope="col">Pool</th>
+                <th scope="col">Ended</th>
+                <th scope="col" className="number">
+                  Waited
+                </th>
+                <th scope="col" className="number">
+                  Ran
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {ended.map((job) => (
+                <JobLine key={job.id} job={job} />
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      <nav aria-label="Pages" className="pages">
+        {before !== undefined && before !== '' && <a href={historyHref({ ...filter, before: '' })}>Newest</a>}
+        {data?.next != null && <a href={historyHref({ ...filter, before: data.next })}>Older</a>}
+      </nav>
+    </section>
+  );
+}
+
+function JobLine({ job }: { readonly job: Job }) {
+  const { submittedAt, startedAt, endedAt } = job;
+  const span = (from: number | null, to: number | null) => (from === null || to === null ? '–' : formatAge(to - from));
+  const why = job.verdict?.why ?? resultText(job);
+  const origin = jobOrigin(job);
+  return (
+    <tr>
+      <td>
+        <JobLink job={job} />
+        <a className="mono nothing" href={jobHref(job.id)} tabIndex={-1} aria-hidden="true">
+          {job.id.slice(0, 12)}
+        </a>
+        {origin !== '' && <bdi className="nothing"> {origin}</bdi>}
+      </td>
+      <td>
+        <Badge {...jobState(job)} /> <span className="nothing">{plain(why)}</span>
+      </td>
+      <td>{plain(job.pool)}</td>
+      <td className="nowrap">{endedAt === null ? '–' : <Clock at={endedAt} />}</td>
+      <td className="number">{span(submittedAt, startedAt)}</td>
+      <td className="number">{span(startedAt, endedAt)}</td>
+    </tr>
+  );
+}
+
+/** Reads an address, and again when it changes. */
+function useRead<T>(address: string, parse?: (response: Response) => Promise<T>): { readonly data: T | null; readonly problem: string | null } {
+  const [answer, setAnswer] = useState<{ readonly address: string; readonly data: T | null; readonly problem: string | null } | null>(null);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the same for an address
+  useEffect(() => {
+    const gone = new AbortController();
+    const read = parse === undefined ? get<T>(address, gone.signal) : ask(address, { signal: gone.signal }).then(parse);
+    read.then(
+      (data) => setAnswer({ address, data, problem: null }),
+      (error: unknown) => {
+        if (!gone.signal.aborted) setAnswer({ address, data: null, problem: problemText(error) });
+      },
+    );
+    return () => gone.abort();
+  }, [address]);
+  return answer?.address === address ? answer : { data: null, problem: null };
+}

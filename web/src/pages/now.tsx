@@ -1,0 +1,162 @@
+/** What is going on: what needs a person, devices, pools, and jobs. */
+import { useMemo, useState } from 'react';
+import type { World } from '../live/world.ts';
+import { useLive, useServices, useTimed } from '../live/store.ts';
+import { Icon, ToneIcon } from '../parts/icon.tsx';
+import { JobItem } from '../parts/job.tsx';
+import type { Job, Pool } from '../views.ts';
+import { type Concern, concerns } from '../words/attention.ts';
+import { formatAge, plural } from '../words/text.ts';
+import { isBusy, isReady, isWaiting } from '../words/words.ts';
+import { Devices } from './devices.tsx';
+import { Pools } from './pools.tsx';
+
+export function NowPage({ world }: { readonly world: World }) {
+  return (
+    <div className="now">
+      <h1 className="unseen">Now</h1>
+      <Summary world={world} />
+      <div className="now-left">
+        <Devices />
+        <Pools />
+      </div>
+      <Jobs world={world} />
+    </div>
+  );
+}
+
+function Summary({ world }: { readonly world: World }) {
+  const { pools, devices, jobs, host } = world;
+  const { ticker } = useServices();
+  // The text of some concerns counts seconds.
+  useTimed((now) => Math.floor(now / 5_000));
+  const found = concerns({ host, pools, devices }, ticker.now());
+  const slots = pools.flatMap((pool) => pool.slots);
+  const waiting = [...jobs.values()].filter(isWaiting);
+  const oldest = waiting.reduce((least, { submittedAt }) => Math.min(least, submittedAt ?? Number.POSITIVE_INFINITY), Number.POSITIVE_INFINITY);
+  const cards = devices.filter(({ uuid }) => !devices.some(({ parent }) => parent === uuid));
+  const usable = cards.filter(({ state }) => state === 'free' || state === 'leased').length;
+  return (
+    <section aria-label="At a glance" className="summary">
+      <dl className="tiles">
+        <Tile name="Agents at work" value={`${slots.filter(isBusy).length}`} more={`of ${slots.length}`} />
+        <Tile name="Ready for a job" value={`${slots.filter(isReady).length}`} more={slots.length === 0 ? 'no pools' : 'at once'} />
+        <Tile name="Jobs that wait" value={`${waiting.length}`} more={<Oldest at={oldest} />} />
+        {cards.length > 0 && (
+          <Tile name="Devices in order" value={`${usable}`} more={`of ${cards.length}`} tone={usable < cards.length ? 'warn' : 'ok'} />
+        )}
+      </dl>
+      <Concerns found={found} />
+    </section>
+  );
+}
+
+function Oldest({ at }: { readonly at: number }) {
+  const text = useTimed((now) => (Number.isFinite(at) ? `the longest for ${formatAge(now - at)}` : ''));
+  return <>{text}</>;
+}
+
+function Tile({ name, value, more, tone = 'ok' }: { readonly name: string; readonly value: string; readonly more: React.ReactNode; readonly tone?: 'ok' | 'warn' }) {
+  return (
+    <div className={`tile tile-${tone}`}>
+      <dt>{name}</dt>
+      <dd>
+        <b>{value}</b> <span>{more}</span>
+      </dd>
+    </div>
+  );
+}
+
+/** Shown at first. */
+const concernsShown = 6;
+
+function Concerns({ found }: { readonly found: readonly Concern[] }) {
+  const [all, setAll] = useState(false);
+  if (found.length === 0) {
+    return (
+      <p className="all-well">
+        <Icon shape="check" /> Nothing needs a person.
+      </p>
+    );
+  }
+  const shown = all ? found : found.slice(0, concernsShown);
+  return (
+    <div className="concerns">
+      <h2>{found.length === 1 ? 'One thing needs attention' : `${found.length} things need attention`}</h2>
+      <ul>
+        {shown.map(({ key, tone, subject, text, hint }) => (
+          <li key={key} className={`concern tone-${tone}`}>
+            <ToneIcon tone={tone} />
+            <span>
+              <b>{subject}</b> <bdi>{text}</bdi>
+              {hint !== null && <span className="hint"> {hint}</span>}
+            </span>
+          </li>
+        ))}
+      </ul>
+      {found.length > shown.length && (
+        <button type="button" className="quiet" onClick={() => setAll(true)}>
+          Show {found.length - shown.length} more
+        </button>
+      )}
+    </div>
+  );
+}
+
+const jobsShown = 25;
+
+function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
+  const groups = useMemo(() => {
+    const waiting: Job[] = [];
+    const running: Job[] = [];
+    const ended: Job[] = [];
+    for (const job of jobs.values()) (isWaiting(job) ? waiting : job.state === 'done' ? ended : running).push(job);
+    return { waiting, running: running.toReversed(), ended: ended.toReversed().slice(0, 10) };
+  }, [jobs]);
+  const byName = useMemo(() => new Map(pools.map((pool) => [pool.name, pool])), [pools]);
+  return (
+    <div className="now-right">
+      <JobList title="Waiting" jobs={groups.waiting} pools={byName} nothing="No job waits." />
+      <JobList title="Running" jobs={groups.running} pools={byName} nothing="No job runs." />
+      {groups.ended.length > 0 && <JobList title="Just ended" jobs={groups.ended} pools={byName} nothing="" />}
+      <p className="more">
+        <a href="#/history">All jobs that ended</a>
+      </p>
+    </div>
+  );
+}
+
+interface JobListProps {
+  readonly title: string;
+  readonly jobs: readonly Job[];
+  readonly pools: ReadonlyMap<string, Pool>;
+  readonly nothing: string;
+}
+
+function JobList({ title, jobs, pools, nothing }: JobListProps) {
+  const [shown, setShown] = useState(jobsShown);
+  const id = `jobs-${title.toLowerCase().replaceAll(' ', '-')}`;
+  return (
+    <section aria-labelledby={id} className="panel">
+      <h2 id={id}>
+        {title} <span className="count">{jobs.length > 0 && jobs.length}</span>
+      </h2>
+      {jobs.length === 0 && <p className="nothing">{nothing}</p>}
+      <ul className="jobs">
+        {jobs.slice(0, shown).map((job) => (
+          <JobItem key={job.id} job={job} pool={isWaiting(job) ? pools.get(job.pool) : undefined} />
+        ))}
+      </ul>
+      {jobs.length > shown && (
+        <button type="button" className="quiet" onClick={() => setShown(shown + 100)}>
+          {plural(jobs.length - shown, 'more job')}
+        </button>
+      )}
+    </section>
+  );
+}
+
+/** The world, or null before the first answer. */
+export function useWorld(): World | null {
+  return useLive(({ world }) => world);
+}

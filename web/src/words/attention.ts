@@ -1,0 +1,48 @@
+/** What needs a person, most serious first. Pure. */
+import type { World } from '../live/world.ts';
+import type { Device } from '../views.ts';
+import { plain } from './text.ts';
+import { deviceState, poolProblems, type Tone } from './words.ts';
+
+export interface Concern {
+  readonly key: string;
+  readonly tone: Extract<Tone, 'bad' | 'warn' | 'calm'>;
+  readonly subject: string;
+  readonly text: string;
+  readonly hint: string | null;
+}
+
+const ranks = { bad: 0, warn: 1, calm: 2 } as const;
+
+/** `now`: wall clock, ms. */
+export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' | 'devices'>, now: number): Concern[] {
+  const found: Concern[] = [];
+  const add = (tone: Concern['tone'], subject: string, text: string, hint: string | null = null) =>
+    found.push({ key: `${subject} ${text}`, tone, subject, text: plain(text), hint: hint === null ? null : plain(hint) });
+  if (host.stopping) add('warn', 'Daemon', 'it is stopping');
+  for (const problem of host.problems) add('bad', 'Host', problem);
+  if (host.configChanged !== null) add('warn', 'Config', host.configChanged);
+  for (const device of devices) {
+    // What its GPU says already.
+    if (device.parent !== null && devices.some(({ uuid, why }) => uuid === device.parent && why === device.why)) continue;
+    const { word, tone } = deviceState(device);
+    if (tone === 'bad') add('bad', deviceName(device, devices), `${word}${device.why === null ? '' : `: ${device.why}`}`, device.hint);
+  }
+  for (const pool of pools) {
+    const tone = pool.backoff === null ? 'warn' : 'bad';
+    for (const problem of poolProblems(pool, now)) add(tone, `Pool ${plain(pool.name)}`, problem);
+    if (pool.devices !== null && pool.devices.ready < pool.devices.wanted)
+      add('warn', `Pool ${plain(pool.name)}`, `it can have devices for ${pool.devices.ready} of ${pool.devices.wanted} agents`);
+  }
+  return found.sort((a, b) => ranks[a.tone] - ranks[b.tone]);
+}
+
+/** `GPU 3`, `GPU 3 instance 1g.10gb`, or what there is. */
+export function deviceName({ index, profile, kind, parent, uuid }: Device, devices: readonly Device[]): string {
+  if (kind === 'mig') {
+    const gpu = devices.find((one) => one.uuid === parent);
+    const of = gpu?.index == null ? '' : `GPU ${gpu.index} `;
+    return `${of}instance ${plain(profile ?? uuid)}`;
+  }
+  return index === null ? plain(uuid) : `GPU ${index}`;
+}

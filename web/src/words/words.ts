@@ -1,0 +1,176 @@
+/** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
+import type { Device, Job, Pool, Slot, Verdict } from '../views.ts';
+import { formatAge, plain, plural, rangeText } from './text.ts';
+
+export type Tone = 'ok' | 'busy' | 'calm' | 'warn' | 'bad' | 'off';
+
+export interface Said {
+  readonly word: string;
+  readonly tone: Tone;
+}
+
+/** What people call it: its name, its title at the CI service, or its command. */
+export function jobName({ name, about, command, id }: Job): string {
+  const text = plain(name ?? about?.title ?? command.join(' ')).trim();
+  return text === '' ? id : text.slice(0, 300);
+}
+
+/** Who submitted it, or where it comes from. */
+export function jobOrigin({ user, about }: Job): string {
+  const from = about === null ? [] : [about.branch, about.repository].filter((part) => part !== null);
+  return plain([user ?? '', from.join(' of '), about?.reason ?? ''].filter((part) => part !== '').join(', '));
+}
+
+export const verdictWords: Readonly<Record<Verdict['kind'], Said>> = {
+  passed: { word: 'passed', tone: 'ok' },
+  cancelled: { word: 'cancelled', tone: 'off' },
+  code: { word: 'your code', tone: 'warn' },
+  infrastructure: { word: 'infrastructure', tone: 'bad' },
+  unknown: { word: 'unknown', tone: 'calm' },
+};
+
+export function jobState(job: Job): Said {
+  switch (job.state) {
+    case 'waiting':
+    case 'queued':
+      return { word: 'waiting', tone: 'calm' };
+    case 'reserved':
+    case 'assigned':
+      return { word: 'starting', tone: 'busy' };
+    case 'running':
+      return { word: 'running', tone: 'busy' };
+    case 'settling':
+      return { word: 'finishing', tone: 'busy' };
+    case 'done':
+      // A newer daemon may know more kinds.
+      if (job.verdict) return verdictWords[job.verdict.kind] ?? { word: plain(job.verdict.kind), tone: 'calm' };
+      return job.result?.kind === 'code' && job.result.code === 0
+        ? { word: 'passed', tone: 'ok' }
+        : job.result?.kind === 'cancelled'
+          ? { word: 'cancelled', tone: 'off' }
+          : { word: 'ended', tone: 'calm' };
+  }
+}
+
+/** Its result in words; empty while it has none. */
+export function resultText({ result, state }: Job): string {
+  switch (result?.kind) {
+    case undefined:
+      return state === 'done' ? 'its CI service did not report a result' : '';
+    case 'code':
+      return `exit code ${result.code}`;
+    case 'signal':
+      return `ended by signal ${plain(result.signal)}`;
+    case 'oom':
+      return 'killed because it used more memory than allowed';
+    case 'timeout':
+      return 'ran past its time limit';
+    case 'disk':
+      return 'its files took more disk space than allowed';
+    case 'cancelled':
+      return 'cancelled';
+    case 'lost':
+      return `lost: ${plain(result.reason)}`;
+    case 'unstartable':
+      return `could not be started: ${plain(result.failure.message)}`;
+    case 'reported':
+      return `its CI service reports: ${plain(result.word)}`;
+  }
+}
+
+export function isWaiting({ state }: Job): boolean {
+  return state === 'queued' || state === 'waiting';
+}
+
+/** An agent that waits for a job is not busy. */
+export function isBusy({ agent: { state, job } }: Slot): boolean {
+  if (state === 'releasing') return job !== null;
+  return state !== 'free' && state !== 'registering' && state !== 'idle' && state !== 'retiring';
+}
+
+/** A job could begin there at once. */
+export function isReady(slot: Slot): boolean {
+  return !isBusy(slot) && slot.held === null && (slot.standby.state === 'standby' || slot.agent.online === true);
+}
+
+export function slotState(slot: Slot): Said {
+  const { agent, standby, held } = slot;
+  switch (agent.state) {
+    case 'busy':
+      return { word: 'busy', tone: 'busy' };
+    case 'releasing':
+      return { word: agent.job === null ? 'starting' : 'starting a job', tone: 'busy' };
+    case 'stopping':
+    case 'killing':
+      return { word: 'stopping', tone: 'warn' };
+    case 'proving':
+      return { word: 'being checked', tone: 'calm' };
+    case 'retiring':
+      return { word: 'ending', tone: 'warn' };
+    case 'registering':
+      return { word: 'registering', tone: 'calm' };
+    case 'idle':
+      if (agent.online !== true) return { word: 'starting', tone: 'calm' };
+      return { word: 'ready', tone: 'ok' };
+    case 'free':
+      if (held !== null) return { word: 'held', tone: 'bad' };
+      if (standby.state === 'standby' || agent.online === true) return { word: 'ready', tone: 'ok' };
+      return standby.state === 'preparing' ? { word: 'preparing', tone: 'calm' } : { word: 'empty', tone: 'off' };
+  }
+}
+
+export function deviceState({ state }: Pick<Device, 'state'>): Said {
+  const words: Readonly<Record<Device['state'], Said>> = {
+    free: { word: 'free', tone: 'ok' },
+    leased: { word: 'in use', tone: 'busy' },
+    occupied: { word: 'occupied', tone: 'warn' },
+    reserved: { word: 'reserved', tone: 'warn' },
+    quarantined: { word: 'quarantined', tone: 'bad' },
+    missing: { word: 'missing', tone: 'bad' },
+    unknown: { word: 'unknown', tone: 'warn' },
+    elsewhere: { word: 'of another manager', tone: 'off' },
+  };
+  return words[state] ?? { word: plain(state), tone: 'calm' };
+}
+
+/** Why a pool starts less than it could, one sentence each. `now`: wall clock, ms. */
+export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): string[] {
+  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
+  if (pool.leaving) problems.push('the config no longer has it; it ends when its jobs have ended');
+  else if (pool.draining) problems.push('draining: running jobs finish and nothing new starts until it is resumed');
+  if (pool.backoff !== null) {
+    const { failures, retryIn, reason, waitsFor } = pool.backoff;
+    const times = failures === 1 ? 'an agent failed to start' : `agents failed to start ${failures} times`;
+    const next = retryIn <= now ? 'the next try is now' : `the next try is in ${formatAge(retryIn - now)}`;
+    problems.push(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
+  }
+  return problems.map(plain);
+}
+
+/** Why it waits, as a sentence's end. The daemon's own reason comes first. `pool`: undefined if several may run it. */
+export function whyWaits(job: Job, pool: Pool | undefined, now: number): string {
+  if (job.reason !== null) return plain(job.reason).replace(/\.$/, '');
+  if (pool === undefined) return 'no agent that fits is free';
+  const [problem] = poolProblems(pool, now);
+  if (problem !== undefined) return `pool ${plain(pool.name)}: ${problem}`;
+  const usable = pool.slots.filter(({ held }) => held === null);
+  const [held] = pool.slots.flatMap((slot) => slot.held ?? []);
+  if (usable.length === 0 && held !== undefined) return `no device of pool ${plain(pool.name)} can be used: ${plain(held)}`;
+  if (usable.length > 0 && usable.every(isBusy)) return `all ${plural(usable.length, 'agent')} of pool ${plain(pool.name)} work`;
+  const note = pool.slots.find((slot) => !isBusy(slot) && slot.note !== null)?.note;
+  if (note) return `its agent is being prepared: ${plain(note)}`;
+  if (job.state === 'waiting') return 'its CI service has not given it to an agent yet';
+  return 'its agent is being prepared';
+}
+
+/** Place and start of a waiting job, as far as the daemon says; empty if it says nothing. */
+export function whenStarts({ ahead, startsIn }: Job): string {
+  const place = ahead === undefined ? [] : [ahead === 0 ? 'next in line' : `${plural(ahead, 'job')} before it`];
+  const start = startsIn ? [`starts ${rangeText(startsIn.from, startsIn.to)}`] : [];
+  return [...place, ...start].join(', ');
+}
+
+/** Numbers of a pool as in its head: how many agents are wanted, ready for a job at once, and at work. */
+export function poolCounts(pool: Pool): { readonly wanted: number; readonly ready: number; readonly busy: number } {
+  return { wanted: pool.agents, ready: pool.slots.filter(isReady).length, busy: pool.slots.filter(isBusy).length };
+}
