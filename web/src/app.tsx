@@ -1,7 +1,7 @@
 /** The frame around every page: where one is, whether what is shown is current, and the keyboard. */
 import { type ReactNode, useEffect, useRef, useState } from 'react';
 import type { Link } from './live/connection.ts';
-import { useLive, useTimed } from './live/store.ts';
+import { useLive } from './live/store.ts';
 import { HealthPage } from './pages/health.tsx';
 import { HistoryPage } from './pages/history.tsx';
 import { JobPage } from './pages/job.tsx';
@@ -48,16 +48,9 @@ export function App() {
   const current = link.kind === 'live';
   return (
     <Questions>
-      <a
-        className="skip"
-        href="#main"
-        onClick={(event) => {
-          event.preventDefault();
-          main.current?.focus();
-        }}
-      >
+      <button type="button" className="skip" onClick={() => main.current?.focus()}>
         Skip to the content
-      </a>
+      </button>
       <Header route={route} onOpen={setOpen} />
       <Banner link={link} known={known} />
       {/* What may be stale can neither be read as current nor acted on. */}
@@ -149,7 +142,13 @@ function Theme() {
     choose(next);
   };
   return (
-    <button type="button" className="quiet" aria-label={`Colours: ${names[theme]}. Change to ${names[next]}`} title={`Colours: ${names[theme]}`} onClick={change}>
+    <button
+      type="button"
+      className="quiet"
+      aria-label={`Colours: ${names[theme]}. Change to ${names[next]}`}
+      title={`Colours: ${names[theme]}`}
+      onClick={change}
+    >
       <Icon shape="theme" />
     </button>
   );
@@ -246,8 +245,6 @@ function Help({ onClose }: { readonly onClose: () => void }) {
 function Find({ onClose }: { readonly onClose: () => void }) {
   const jobs = useLive(({ world }) => world?.jobs);
   const [text, setText] = useState('');
-  const now = useTimed((time) => Math.floor(time / 60_000));
-  void now;
   const wanted = text.trim().toLowerCase();
   const found = [...(jobs?.values() ?? [])]
     .toReversed()
@@ -278,7 +275,6 @@ function Find({ onClose }: { readonly onClose: () => void }) {
           value={text}
           onChange={(event) => setText(event.currentTarget.value)}
           autoComplete="off"
-          // biome-ignore lint/a11y/noAutofocus: the dialog is there to type into it
           autoFocus
         />
         <ul className="found">

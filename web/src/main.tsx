@@ -1,7 +1,7 @@
 /** Puts the dashboard together: the store, the connection that keeps it current, and the pages. */
 import { createRoot } from 'react-dom/client';
-import { App } from './app.tsx';
 import { get } from './api.ts';
+import { App } from './app.tsx';
 import { keepCurrent } from './live/connection.ts';
 import { createStore, createTicker, ServicesContext } from './live/store.ts';
 import { LoginPage } from './pages/login.tsx';

@@ -12,9 +12,13 @@ import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';
 
 const files = join(import.meta.dirname, '..', '..', 'dist', 'web');
-const types: Readonly<Record<string, string>> = { '.html': 'text/html; charset=utf-8', '.js': 'text/javascript', '.css': 'text/css', '.svg': 'image/svg+xml' };
+const types: Readonly<Record<string, string>> = {
+  '.html': 'text/html; charset=utf-8',
+  '.js': 'text/javascript',
+  '.css': 'text/css',
+  '.svg': 'image/svg+xml',
+};
 export const policy = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
-
 
 export interface Standin extends AsyncDisposable {
   readonly url: string;
@@ -60,7 +64,7 @@ export async function startStandin(state: HostState): Promise<Standin> {
     '/v1/jobs': ({ url, response }) => listed(state.jobs, url.searchParams, response),
   };
 
-  async function answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+  async function answer(request: IncomingMessage, response: ServerResponse): Promise<unknown> {
     const url = new URL(request.url ?? '/', 'http://standin');
     const parts = url.pathname.split('/').map(decodeURIComponent);
     response.setHeader('content-security-policy', policy);
@@ -77,7 +81,8 @@ export async function startStandin(state: HostState): Promise<Standin> {
     if (url.pathname === '/v1/events') return stream(request, response);
     if (url.pathname === '/v1/logs') return logs(url.searchParams, response);
     if (request.method === 'POST') return act(parts, body, response);
-    if (parts[2] === 'devices' && parts[4] === 'use') return json(response, samples(Number(url.searchParams.get('since')), parts[3] ?? ''));
+    if (parts[2] === 'devices' && parts[4] === 'use')
+      return json(response, samples(Number(url.searchParams.get('since')), parts[3] ?? ''));
     if (parts[2] === 'jobs' && parts[3] !== undefined) {
       const found = state.jobs.find(({ id }) => id === parts[3]);
       return found === undefined ? refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${parts[3]}.`) : json(response, found);
@@ -87,7 +92,7 @@ export async function startStandin(state: HostState): Promise<Standin> {
     return json(response, route({ url, body, parts, response }));
   }
 
-  function act(parts: string[], body: unknown, response: ServerResponse): void {
+  function act(parts: string[], body: unknown, response: ServerResponse): unknown {
     const [, , noun, name, what] = parts;
     if (noun === 'pools') {
       const pool = state.status.pools.find((one) => one.name === name);
@@ -102,7 +107,13 @@ export async function startStandin(state: HostState): Promise<Standin> {
     if (noun === 'jobs') {
       const found = state.jobs.find(({ id }) => id === name);
       if (found === undefined) return refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${name}.`);
-      setJob({ ...found, state: 'done', result: { kind: 'cancelled' }, endedAt: Date.now(), verdict: { kind: 'cancelled', why: 'somebody cancelled it', evidence: [] } });
+      setJob({
+        ...found,
+        state: 'done',
+        result: { kind: 'cancelled' },
+        endedAt: Date.now(),
+        verdict: { kind: 'cancelled', why: 'somebody cancelled it', evidence: [] },
+      });
       return json(response, found);
     }
     const found = state.devices.find((one) => one.uuid === name);
@@ -126,7 +137,10 @@ export async function startStandin(state: HostState): Promise<Standin> {
     response.setHeader('content-type', 'application/octet-stream');
     const log = standin.logs.get(query.get('job') ?? '') ?? '';
     response.write(frame('stdout'));
-    if (typeof log === 'function') return log(response, query);
+    if (typeof log === 'function') {
+      await log(response, query);
+      return;
+    }
     const bytes = Buffer.from(log);
     let from = Number(query.get('stdout') ?? 0);
     const tail = query.get('tail');
@@ -134,7 +148,9 @@ export async function startStandin(state: HostState): Promise<Standin> {
       const lines = log.split('\n');
       const last = lines.slice(-Number(tail) - (log.endsWith('\n') ? 1 : 0));
       from = bytes.length - Buffer.byteLength(last.join('\n'));
-      response.write(frame('gap', JSON.stringify({ missing: { stdout: from, stderr: 0 }, after: { stdout: 0, stderr: 0 }, asked: true })));
+      response.write(
+        frame('gap', JSON.stringify({ missing: { stdout: from, stderr: 0 }, after: { stdout: 0, stderr: 0 }, asked: true })),
+      );
     }
     for (let at = from; at < bytes.length; at += 60_000) {
       if (!response.write(frame('stdout', bytes.subarray(at, at + 60_000)))) await once(response, 'drain').catch(() => {});
@@ -217,7 +233,11 @@ function samples(since: number, device: string): object[] {
   return Array.from({ length: Math.max(0, Math.floor((now - from) / 5_000)) }, (_, n) => {
     const wave = Math.sin(n / 7 + seed) * 14 + Math.sin(n / 2.3 + seed) * 9;
     const busy = seed % 2 === 0 || n > 60;
-    return { at: from + n * 5_000, memoryUsedMiB: busy ? 40_000 + wave * 300 : 600, utilization: busy ? Math.min(100, Math.max(0, 76 + wave)) : 0 };
+    return {
+      at: from + n * 5_000,
+      memoryUsedMiB: busy ? 40_000 + wave * 300 : 600,
+      utilization: busy ? Math.min(100, Math.max(0, 76 + wave)) : 0,
+    };
   });
 }
 
@@ -233,7 +253,9 @@ function json(response: ServerResponse, value: unknown): void {
 }
 
 function refuse(response: ServerResponse, status: number, code: string, message: string): void {
-  response.writeHead(status, { 'content-type': 'application/json; charset=utf-8' }).end(JSON.stringify({ code, message, hint: null, retry: false }));
+  response
+    .writeHead(status, { 'content-type': 'application/json; charset=utf-8' })
+    .end(JSON.stringify({ code, message, hint: null, retry: false }));
 }
 
 function serveFile(path: string, response: ServerResponse): void {

@@ -116,7 +116,13 @@ export function workingDay(): HostState {
   const now = Date.now();
   const running = (id: string, name: string, poolName: string, agent: string, ago: number, more: Partial<Job> = {}): Job =>
     job(id, { name, pool: poolName, state: 'running', agent, submittedAt: now - ago - 90_000, startedAt: now - ago, ...more });
-  const busyUse = (memoryUsedMiB: number, utilization: number) => ({ at: now, memoryUsedMiB, utilization, temperature: 61, powerW: 287 });
+  const busyUse = (memoryUsedMiB: number, utilization: number) => ({
+    at: now,
+    memoryUsedMiB,
+    utilization,
+    temperature: 61,
+    powerW: 287,
+  });
   const why = 'memory stays in use after the agent ended (1,204 MiB), and nobody seems to use it';
   const devices = [
     device(0, { agents: ['gpu-1-7f3a'], use: busyUse(61_300, 97) }),
@@ -160,7 +166,11 @@ export function workingDay(): HostState {
     busySlot('gpu/2', '51e0bb72aa90', 12 * minute, { devices: [uuid(1)] }),
     busySlot('gpu/3', 'c0ffee12ab34', 3 * minute, { devices: [uuid(2)] }),
     slot('gpu/4', {}, { devices: [uuid(3)], held: `${why}`, standby: { state: 'none', agent: null, since: null } }),
-    slot('gpu/5', { state: 'proving', agent: 'gpu-5-11aa', since: 2_000 }, { devices: [uuid(4)], note: 'checks that the device is clean' }),
+    slot(
+      'gpu/5',
+      { state: 'proving', agent: 'gpu-5-11aa', since: 2_000 },
+      { devices: [uuid(4)], note: 'checks that the device is clean' },
+    ),
   ];
   const buildSlots = [
     busySlot('build/1', '77aa01bc33de', 6 * minute),
@@ -168,7 +178,16 @@ export function workingDay(): HostState {
     busySlot('build/3', '77aa01bc33e0', 2 * minute),
     busySlot('build/4', '77aa01bc33e1', 20_000),
   ];
-  const azure = { title: 'nightly-cuda 20261126.3', definition: 'nightly-cuda', build: '20261126.3', repository: 'acme/solver', branch: 'main', reason: 'schedule', link: 'https://dev.azure.com/acme/_build/results?buildId=4711', demands: [] };
+  const azure = {
+    title: 'nightly-cuda 20261126.3',
+    definition: 'nightly-cuda',
+    build: '20261126.3',
+    repository: 'acme/solver',
+    branch: 'main',
+    reason: 'schedule',
+    link: 'https://dev.azure.com/acme/_build/results?buildId=4711',
+    demands: [],
+  };
   const jobs: Job[] = [
     ended('e0a1b2c3d4e5', 'passed', 'exit code 0', { name: 'lint', endedAt: now - 21 * minute, startedAt: now - 23 * minute }),
     ended('e1a1b2c3d4e5', 'code', 'exit code 2', {
@@ -176,7 +195,11 @@ export function workingDay(): HostState {
       user: 'grace',
       endedAt: now - 12 * minute,
       startedAt: now - 19 * minute,
-      verdict: { kind: 'code', why: 'its command ended with exit code 2', evidence: ['exit code 2', 'no sign of trouble on the host or its devices'] },
+      verdict: {
+        kind: 'code',
+        why: 'its command ended with exit code 2',
+        evidence: ['exit code 2', 'no sign of trouble on the host or its devices'],
+      },
     }),
     ended('e2a1b2c3d4e5', 'infrastructure', 'its device was lost', {
       name: 'train-resnet --epochs 3',
@@ -185,6 +208,7 @@ export function workingDay(): HostState {
       devices: [uuid(3)],
       image: 'nvidia/cuda:12.6.2-devel-ubuntu24.04',
       agent: 'gpu-4-c2d1',
+      submittedAt: now - 90 * minute,
       startedAt: now - 71 * minute,
       endedAt: now - 53 * minute,
       result: { kind: 'code', code: 139 },
@@ -194,19 +218,54 @@ export function workingDay(): HostState {
         evidence: ['Xid 79 on GPU 3: the GPU has fallen off the bus', 'exit code 139 (SEGV) two seconds later'],
       },
     }),
-    running('9a41c07be2d1', 'train-llm --config base.yaml', 'gpu', 'gpu-1-7f3a', 44 * minute, { user: 'lin', devices: [uuid(0)], image: 'nvidia/cuda:12.6.2-devel-ubuntu24.04' }),
+    running('9a41c07be2d1', 'train-llm --config base.yaml', 'gpu', 'gpu-1-7f3a', 44 * minute, {
+      user: 'lin',
+      devices: [uuid(0)],
+      image: 'nvidia/cuda:12.6.2-devel-ubuntu24.04',
+    }),
     running('51e0bb72aa90', 'bench attention kernels', 'gpu', 'gpu-2-7f3a', 12 * minute, { user: 'grace', devices: [uuid(1)] }),
     running('77aa01bc33de', 'build (clang 19)', 'build', 'build-1-7f3a', 6 * minute),
     running('77aa01bc33df', 'build (gcc 14)', 'build', 'build-2-7f3a', 5 * minute),
     running('c0ffee12ab34', 'fine-tune adapter', 'gpu', 'gpu-3-7f3a', 3 * minute, { devices: [uuid(2)] }),
     running('77aa01bc33e0', 'docs', 'build', 'build-3-7f3a', 2 * minute, { user: 'grace' }),
     running('77aa01bc33e1', 'package deb', 'build', 'build-4-7f3a', 20_000),
-    running('4f4f4f4f4f4f', 'render thumbnails', 'mig', 'mig-1-7f3a', 8 * minute, { devices: ['MIG-11111111-aaaa-bbbb-cccc-111111111111'] }),
-    job('aa00aa00aa01', { name: 'train-resnet --epochs 90', pool: 'gpu', user: 'lin', submittedAt: now - 26 * minute, ahead: 0, startsIn: { from: 30_000, to: 9 * minute } }),
-    job('aa00aa00aa02', { name: 'integration tests', user: 'grace', submittedAt: now - 3 * minute, reason: 'all 4 agents of pool build work', ahead: 0, startsIn: { from: 40_000, to: 4 * minute } }),
-    job('aa00aa00aa03', { name: 'coverage', submittedAt: now - 2 * minute, reason: 'all 4 agents of pool build work', ahead: 1, startsIn: { from: 3 * minute, to: 11 * minute } }),
+    running('4f4f4f4f4f4f', 'render thumbnails', 'mig', 'mig-1-7f3a', 8 * minute, {
+      devices: ['MIG-11111111-aaaa-bbbb-cccc-111111111111'],
+    }),
+    job('aa00aa00aa01', {
+      name: 'train-resnet --epochs 90',
+      pool: 'gpu',
+      user: 'lin',
+      submittedAt: now - 26 * minute,
+      ahead: 0,
+      startsIn: { from: 30_000, to: 9 * minute },
+    }),
+    job('aa00aa00aa02', {
+      name: 'integration tests',
+      user: 'grace',
+      submittedAt: now - 3 * minute,
+      reason: 'all agents are busy',
+      ahead: 0,
+      startsIn: { from: 40_000, to: 4 * minute },
+    }),
+    job('aa00aa00aa03', {
+      name: 'coverage',
+      submittedAt: now - 2 * minute,
+      reason: 'all agents are busy',
+      ahead: 1,
+      startsIn: { from: 3 * minute, to: 11 * minute },
+    }),
     job('aa00aa00aa04', { name: null, pool: 'release', command: ['./release.sh', '--sign'], submittedAt: now - 95 * minute }),
-    job('azure-4711-1', { service: 'azure', pool: '', command: [], user: null, state: 'waiting', about: azure, submittedAt: now - 4 * minute, reason: null }),
+    job('azure-4711-1', {
+      service: 'azure',
+      pool: '',
+      command: [],
+      user: null,
+      state: 'waiting',
+      about: azure,
+      submittedAt: now - 4 * minute,
+      reason: null,
+    }),
   ];
   const status: StatusView = {
     version: '0.2.0',
@@ -227,17 +286,24 @@ export function workingDay(): HostState {
       pool('mig', [busySlot('mig/1', '4f4f4f4f4f4f', 8 * minute), slot('mig/2')], { devices: { ready: 2, wanted: 2 } }),
       pool('build', buildSlots, { waiting: 2 }),
       pool('release', [slot('release/1')], { waiting: 1, paused: ['by hand'] }),
-      pool('azure', [slot('azure/1', { state: 'idle', agent: 'azure-1', online: true, since: 30 * minute }), slot('azure/2', {}, { standby: { state: 'none', agent: null, since: null } })], {
-        service: 'azure',
-        image: 'onejob/azure:4.261.0',
-        waiting: 1,
-        backoff: {
-          failures: 4,
-          retryIn: 95_000,
-          reason: 'image "onejob/azure:4.261.0" was not found (404)',
-          waitsFor: 'image "onejob/azure:4.261.0" on docker',
+      pool(
+        'azure',
+        [
+          slot('azure/1', { state: 'idle', agent: 'azure-1', online: true, since: 30 * minute }),
+          slot('azure/2', {}, { standby: { state: 'none', agent: null, since: null } }),
+        ],
+        {
+          service: 'azure',
+          image: 'onejob/azure:4.261.0',
+          waiting: 1,
+          backoff: {
+            failures: 4,
+            retryIn: 95_000,
+            reason: 'image "onejob/azure:4.261.0" was not found (404)',
+            waitsFor: 'image "onejob/azure:4.261.0" on docker',
+          },
         },
-      }),
+      ),
     ],
   };
   return {
@@ -256,10 +322,15 @@ export function workingDay(): HostState {
         at: now - (index === 3 ? 52 : 4 + Number(index)) * minute,
       })),
     history: {
-      device: [line(uuid(0), 61, 6, 0), line(uuid(1), 58, 4, 1), line(uuid(2), 64, 7, 0, 1), line(uuid(3), 47, 3, 12, 2), line(uuid(4), 66, 5, 1)],
+      device: [
+        line(uuid(0), 61, 6, 0),
+        line(uuid(1), 58, 4, 1),
+        line(uuid(2), 64, 7, 0, 1),
+        line(uuid(3), 47, 3, 12, 2),
+        line(uuid(4), 66, 5, 1),
+      ],
       pool: [line('gpu', 296, 25, 14, 3, 5), line('build', 812, 96, 3, 1, 20), line('mig', 120, 9, 1), line('release', 14, 1, 0)],
       image: [line('nvidia/cuda:12.6.2-devel-ubuntu24.04', 296, 25, 14, 3, 5), line('debian:stable-slim', 826, 97, 3, 1, 20)],
     },
   };
 }
-

@@ -58,10 +58,7 @@ export async function keepCurrent(options: ConnectionOptions, signal: AbortSigna
     const wait = tries[Math.min(failures, tries.length - 1)] ?? 0;
     failures += 1;
     onLink({ kind: 'lost', since, retryAt: now() + wait, why });
-    await new Promise<void>((resolve) => {
-      const stop = after(wait, resolve);
-      signal.addEventListener('abort', () => (stop(), resolve()), { once: true });
-    });
+    await pause(wait, after, signal);
   }
 }
 
@@ -149,6 +146,21 @@ async function session(
     stopWaiting();
     cut.abort();
   }
+}
+
+/** Resolves after so many ms, or when `signal` aborts. */
+export function pause(ms: number, after: ConnectionOptions['after'], signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const stop = after(ms, resolve);
+    signal.addEventListener(
+      'abort',
+      () => {
+        stop();
+        resolve();
+      },
+      { once: true },
+    );
+  });
 }
 
 /** Not an error: no pool has devices. */

@@ -38,7 +38,13 @@ export type LiveEvent =
 const [endedKept, changesKept] = [100, 200];
 
 /** `now`: wall clock of the daemon, ms. */
-export function worldOf(status: StatusView, jobs: readonly Job[], devices: readonly Device[], now: number, before: World | null): World {
+export function worldOf(
+  status: StatusView,
+  jobs: readonly Job[],
+  devices: readonly Device[],
+  now: number,
+  before: World | null,
+): World {
   const { pools, ...host } = status;
   return {
     host,
@@ -73,8 +79,7 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
         const old = devices.find(({ uuid }) => uuid === event.data.uuid);
         const change = deviceChange(old ?? null, event.data);
         said(change?.what ?? null, { bad: change?.bad ?? false });
-        devices =
-          old === undefined ? [...devices, event.data] : devices.map((device) => (device === old ? event.data : device));
+        devices = old === undefined ? [...devices, event.data] : devices.map((device) => (device === old ? event.data : device));
         break;
       }
       case 'pool': {

@@ -30,7 +30,7 @@ export const usual: Look = {
 };
 
 // CSI; OSC, DCS, SOS, PM and APC up to their end or the line's; other two-letter escapes. Source: ECMA-48, 5.4 and 8.3.
-const escape =
+const sequence =
   // biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
   /(?:\u001b\[|\u009b)([0-?]*)[ -/]*([@-~]?)|\u001b[\]PX^_](?:[^\u0007\u001b\u009c]|\u001b(?!\\))*(?:\u0007|\u001b\\|\u009c|$)|\u001b[ -/]*[0-~]?/g;
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
@@ -45,7 +45,7 @@ export function piecesOf(line: string, start: Look = usual): { readonly pieces: 
     const text = raw.replace(control, '');
     if (text !== '') pieces.push({ text, look });
   };
-  for (const found of line.matchAll(escape)) {
+  for (const found of line.matchAll(sequence)) {
     add(line.slice(at, found.index));
     at = found.index + found[0].length;
     if (found[2] === 'm') look = restyled(look, found[1] ?? '');
@@ -56,7 +56,7 @@ export function piecesOf(line: string, start: Look = usual): { readonly pieces: 
 
 /** The text alone. */
 export function textOf(line: string): string {
-  return line.replace(escape, '').replace(control, '');
+  return line.replace(sequence, '').replace(control, '');
 }
 
 function restyled(before: Look, parameters: string): Look {

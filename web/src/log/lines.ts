@@ -99,7 +99,10 @@ function boundary(bytes: Uint8Array, from: number, room: number): number {
 
 /** What a terminal would show in the end: what a progress bar overwrote is left out. */
 function lineText(parts: readonly Uint8Array[], decoder: TextDecoder): string {
-  const text = parts.length === 1 ? decoder.decode(parts[0]) : parts.map((part) => decoder.decode(part, { stream: true })).join('') + decoder.decode();
+  const text =
+    parts.length === 1
+      ? decoder.decode(parts[0])
+      : parts.map((part) => decoder.decode(part, { stream: true })).join('') + decoder.decode();
   const ended = text.replace(/\r+$/, '');
   return ended.slice(ended.lastIndexOf('\r') + 1);
 }

@@ -34,7 +34,7 @@ export function LogPanel({ job, waits }: PanelProps) {
   const [search, setSearch] = useState<Search>(noSearch);
   /** Number of the line that is to be shown. */
   const [target, setTarget] = useState<number | null>(null);
-  const scroller = useRef<HTMLDivElement>(null);
+  const scroller = useRef<HTMLElement>(null);
 
   useEffect(() => {
     const opened = openLog({
@@ -75,6 +75,11 @@ export function LogPanel({ job, waits }: PanelProps) {
     session.current?.hold(true);
   };
 
+  const earlier = () => {
+    unfollow();
+    void session.current?.earlier();
+  };
+
   /** Brings a found line into the window, and into view. */
   const show = useCallback((match: Match) => {
     setFollow(false);
@@ -99,7 +104,7 @@ export function LogPanel({ job, waits }: PanelProps) {
   );
 
   useKeys({ step, toEnd, toStart, firstError: () => find.firstError() });
-  useScroll(scroller, state, follow, target, setTarget);
+  useScroll(scroller, follow, target, setTarget);
 
   const onScroll = () => {
     const element = scroller.current;
@@ -114,27 +119,36 @@ export function LogPanel({ job, waits }: PanelProps) {
 
   const pattern = useMemo(() => (search.text === '' ? null : new RegExp(escaped(search.text), 'gi')), [search.text]);
   const before = state.before.stdout + state.before.stderr;
+  const isEmpty = state.blocks.length === 0 && state.open.length === 0;
   return (
     <section aria-labelledby="output" className="panel log-panel">
       <div className="log-bar">
         <h2 id="output">Output</h2>
         <span className="log-state">{stateText(state, waits)}</span>
-        <form
-          role="search"
-          className="log-search"
-          onSubmit={(event) => {
-            event.preventDefault();
-            const text = String(new FormData(event.currentTarget).get('text') ?? '');
-            if (text === search.text && search.found !== null) step(1);
-            else void find.all(text);
-          }}
-        >
-          <input name="text" type="search" aria-label="Search the output" placeholder="Search" autoComplete="off" id="log-search" />
-          <button type="submit">
-            <Icon shape="search" />
-            <span className="unseen">Search</span>
-          </button>
-        </form>
+        <search>
+          <form
+            className="log-search"
+            onSubmit={(event) => {
+              event.preventDefault();
+              const text = String(new FormData(event.currentTarget).get('text') ?? '');
+              if (text === search.text && search.found !== null) step(1);
+              else void find.all(text);
+            }}
+          >
+            <input
+              name="text"
+              type="search"
+              aria-label="Search the output"
+              placeholder="Search"
+              autoComplete="off"
+              id="log-search"
+            />
+            <button type="submit">
+              <Icon shape="search" />
+              <span className="unseen">Search</span>
+            </button>
+          </form>
+        </search>
         <SearchState search={search} step={step} cancel={find.cancel} />
         <button type="button" onClick={() => void find.firstError()}>
           First error
@@ -149,10 +163,16 @@ export function LogPanel({ job, waits }: PanelProps) {
           Wrap
         </button>
       </div>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by the keyboard */}
-      <div className={wrap ? 'log wrap' : 'log'} ref={scroller} onScroll={onScroll} role="region" aria-label="Lines of output" tabIndex={0}>
+      <section
+        className={`log${wrap ? ' wrap' : ''}${isEmpty ? ' empty' : ''}`}
+        ref={scroller}
+        onScroll={onScroll}
+        aria-label="Lines of output"
+        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by the keyboard
+        tabIndex={0}
+      >
         {before > 0 && (
-          <button type="button" className="log-more" onClick={() => (unfollow(), void session.current?.earlier())}>
+          <button type="button" className="log-more" onClick={earlier}>
             Show earlier lines ({bytesText(before)} before these)
           </button>
         )}
@@ -172,14 +192,14 @@ export function LogPanel({ job, waits }: PanelProps) {
           </button>
         )}
         {state.problem !== null && <p className="log-problem">{state.problem}</p>}
-      </div>
+      </section>
     </section>
   );
 }
 
 function stateText({ state, blocks }: LogState, waits: boolean): string {
   if (state === 'following') return blocks.length === 0 ? (waits ? 'the job has not begun' : 'no output yet') : 'live';
-  if (state === 'ended') return blocks.length === 0 ? 'there is no output' : 'complete';
+  if (state === 'ended') return blocks.length > 0 ? 'has ended' : waits ? 'the job has not begun' : 'there is no output';
   return { loading: 'reading …', stopped: 'does not follow', waiting: 'connection lost', failed: 'not available' }[state];
 }
 
@@ -235,7 +255,15 @@ function useFind(session: React.RefObject<LogSession | null>, setSearch: (search
   };
 }
 
-function SearchState({ search, step, cancel }: { readonly search: Search; readonly step: (by: number) => void; readonly cancel: () => void }) {
+function SearchState({
+  search,
+  step,
+  cancel,
+}: {
+  readonly search: Search;
+  readonly step: (by: number) => void;
+  readonly cancel: () => void;
+}) {
   const { found, at, read, text, nothing } = search;
   if (read !== null) {
     return (
@@ -269,13 +297,13 @@ function SearchState({ search, step, cancel }: { readonly search: Search; readon
 
 /** Keeps the end in view while following, the wanted line after a jump, and otherwise what was in view where it is. */
 function useScroll(
-  scroller: React.RefObject<HTMLDivElement | null>,
-  state: LogState,
+  scroller: React.RefObject<HTMLElement | null>,
   follow: boolean,
   target: number | null,
   setTarget: (target: number | null) => void,
 ): void {
   const shown = useRef<{ readonly key: string; readonly top: number } | null>(null);
+  // After every change of what is drawn.
   useLayoutEffect(() => {
     const element = scroller.current;
     if (element === null) return;
@@ -288,7 +316,7 @@ function useScroll(
       const block = element.querySelector<HTMLElement>(`[data-block="${shown.current.key}"]`);
       if (block !== null) element.scrollTop += block.getBoundingClientRect().top - shown.current.top;
     }
-  }, [scroller, state, follow, target, setTarget]);
+  });
   useEffect(() => {
     const element = scroller.current;
     if (element === null) return;
@@ -351,7 +379,9 @@ const BlockView = memo(
       <div className="block" data-block={block.key} data-lines={block.lines.length}>
         {block.lines.map((line, at) => {
           const number = first === null ? null : first + at;
-          return <LineView key={line.key} line={line} number={number} pattern={pattern} current={number !== null && number === target} />;
+          return (
+            <LineView key={line.key} line={line} number={number} pattern={pattern} current={number !== null && number === target} />
+          );
         })}
       </div>
     );

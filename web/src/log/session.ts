@@ -3,6 +3,7 @@
  * else; it is moved by reading again from a known place. What is searched for is read once from the start, and not kept.
  */
 import { Problem } from '../api.ts';
+import { pause } from '../live/connection.ts';
 import { bytesText } from '../words/text.ts';
 import { type Counts, createFrameReader, type Frame } from './frames.ts';
 import { type Block, Blocks, createLineReader, type Limits, type Line, type LineReader, minus, nothing, plus } from './lines.ts';
@@ -51,8 +52,9 @@ export interface LogOptions {
   readonly limits?: Limits;
 }
 
-/** Lines that are asked for at once, and between two places that are remembered. */
+/** Lines that are asked for at once, and at first, and between two places that are remembered. */
 const page = 2_000;
+const tailLines = 4_500;
 const placeEvery = 1_000;
 const matchesKept = 1_000;
 /** ms until a cut connection is tried again. */
@@ -133,7 +135,11 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
   };
 
   /** Appends what is read. `enough` lines are one window; null: all, and further output. */
-  async function append(asked: Readonly<Record<string, string | number>>, enough: number | null, signal: AbortSignal): Promise<void> {
+  async function append(
+    asked: Readonly<Record<string, string | number>>,
+    enough: number | null,
+    signal: AbortSignal,
+  ): Promise<void> {
     const reader = createLineReader((stream, text, bytes) => blocks.add(stream, text, { ...nothing, [stream]: bytes }));
     lines = reader;
     const take = (frame: Frame): boolean => {
@@ -168,10 +174,7 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
         }
         lines = null;
         change({ state: 'waiting', problem: 'The connection was cut; trying again.' });
-        await new Promise<void>((resolve) => {
-          const stop = after(retryAfter, resolve);
-          signal.addEventListener('abort', () => (stop(), resolve()), { once: true });
-        });
+        await pause(retryAfter, after, signal);
         if (!signal.aborted) change({ state: 'loading', problem: null });
       }
     }
@@ -225,7 +228,7 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       const signal = restart({});
       held = false;
       // What was read before the connection was cut is not read again.
-      return guarded((again) => append({ ...(again ? end() : { tail: page }), follow: 'true' }, null, signal), signal);
+      return guarded((again) => append({ ...(again ? end() : { tail: tailLines }), follow: 'true' }, null, signal), signal);
     },
     showAt(place: Place = start): Promise<void> {
       const signal = restart({ before: place.at, first: place.number });
@@ -294,7 +297,8 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       const look = (text: string, { number }: Place): boolean => {
         if (!test(text)) return false;
         count += 1;
-        if (matches.length < matchesKept) matches.push({ number, from: places.findLast((place) => place.number <= number) ?? start });
+        if (matches.length < matchesKept)
+          matches.push({ number, from: places.findLast((place) => place.number <= number) ?? start });
         return onlyFirst;
       };
       if (state.atEnd && sameCounts(state.before, nothing)) {

@@ -112,7 +112,8 @@ function Holder({ slot, device }: { readonly slot: Slot | undefined; readonly de
 }
 
 function SlotNote({ slot }: { readonly slot: Slot | undefined }) {
-  const text = slot === undefined ? '' : (slot.note ?? slot.held ?? (slot.agent.state === 'proving' ? 'is being checked' : 'no job'));
+  const text =
+    slot === undefined ? '' : (slot.note ?? slot.held ?? (slot.agent.state === 'proving' ? 'is being checked' : 'no job'));
   return <span className="nothing">{plain(text)}</span>;
 }
 

@@ -4,6 +4,7 @@ import { get } from '../api.ts';
 import { useLive } from '../live/store.ts';
 import { problemText } from '../parts/dialog.tsx';
 import { Icon, ToneIcon } from '../parts/icon.tsx';
+import { TableScroll } from '../parts/scroll.tsx';
 import { Age, Clock } from '../parts/time.tsx';
 import { jobHref } from '../route.ts';
 import type { FindingView, ProofView } from '../views.ts';
@@ -138,8 +139,7 @@ function Proofs() {
   return (
     <section className="panel" aria-labelledby="proofs">
       <h2 id="proofs">Proofs of devices between two jobs</h2>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by the keyboard */}
-      <div className="table-scroll" tabIndex={0} role="region" aria-label="Proofs">
+      <TableScroll label="Proofs">
         <table>
           <thead>
             <tr>
@@ -166,7 +166,7 @@ function Proofs() {
             ))}
           </tbody>
         </table>
-      </div>
+      </TableScroll>
     </section>
   );
 }

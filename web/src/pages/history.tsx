@@ -5,8 +5,9 @@ import { useLive, useServices } from '../live/store.ts';
 import { problemText } from '../parts/dialog.tsx';
 import { Badge, Icon } from '../parts/icon.tsx';
 import { JobLink } from '../parts/job.tsx';
+import { TableScroll } from '../parts/scroll.tsx';
 import { Clock } from '../parts/time.tsx';
-import { historyHref, jobHref } from '../route.ts';
+import { historyHref } from '../route.ts';
 import type { Device, HistoryLine, Job } from '../views.ts';
 import { deviceName } from '../words/attention.ts';
 import { standsOut } from '../words/stands-out.ts';
@@ -42,13 +43,20 @@ export function HistoryPage({ filter }: { readonly filter: Filter }) {
         <Bars by="pool" title="Pools" filter={filter} since={since} />
         <Bars by="image" title="Images" filter={filter} since={since} />
       </div>
+      <Legend />
       <JobPages filter={filter} since={since} />
     </div>
   );
 }
 
 const verdicts = ['passed', 'code', 'infrastructure', 'unknown', 'cancelled'] as const;
-const verdictLabels = { passed: 'passed', code: 'your code', infrastructure: 'infrastructure', unknown: 'unknown', cancelled: 'cancelled' } as const;
+const verdictLabels = {
+  passed: 'passed',
+  code: 'your code',
+  infrastructure: 'infrastructure',
+  unknown: 'unknown',
+  cancelled: 'cancelled',
+} as const;
 
 function Filters({ filter }: { readonly filter: Filter }) {
   const pools = useLive(({ world }) => world?.pools) ?? [];
@@ -62,9 +70,19 @@ function Filters({ filter }: { readonly filter: Filter }) {
   return (
     <form className="filters" aria-label="Filter" onSubmit={(event) => event.preventDefault()}>
       <Choice name="Time" value={filter.since ?? usualSpan} options={spans} onChange={(since) => go({ since })} />
-      <Choice name="Pool" value={filter.pool ?? ''} options={[['', 'all'], ...named(pools.map(({ name }) => name))]} onChange={(pool) => go({ pool })} />
+      <Choice
+        name="Pool"
+        value={filter.pool ?? ''}
+        options={[['', 'all'], ...named(pools.map(({ name }) => name))]}
+        onChange={(pool) => go({ pool })}
+      />
       {services.length > 1 && (
-        <Choice name="Service" value={filter.service ?? ''} options={[['', 'all'], ...named(services)]} onChange={(service) => go({ service })} />
+        <Choice
+          name="Service"
+          value={filter.service ?? ''}
+          options={[['', 'all'], ...named(services)]}
+          onChange={(service) => go({ service })}
+        />
       )}
       <Choice
         name="Outcome"
@@ -121,7 +139,8 @@ function Bars({ by, title, filter, since }: BarsProps) {
   const pool = by === 'pool' ? undefined : filter.pool;
   const { data, problem } = useRead<HistoryLine[]>(`/v1/history${query({ by, since, pool })}`);
   const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
-  const odd = standsOut(lines);
+  // Pools and images differ in what they do, so only devices are compared.
+  const odd = by === 'device' ? standsOut(lines) : new Set<string>();
   const id = `bars-${by}`;
   return (
     <section className="panel bars" aria-labelledby={id}>
@@ -130,7 +149,14 @@ function Bars({ by, title, filter, since }: BarsProps) {
       {data !== null && lines.length === 0 && <p className="nothing">Nothing ended in this time.</p>}
       <ul>
         {lines.slice(0, 12).map((line) => (
-          <Bar key={line.value} line={line} name={barName(line.value, by, devices)} odd={odd.has(line.value)} href={historyHref({ ...filter, before: '', [by === 'image' ? 'image' : by]: line.value })} linked={by !== 'image'} />
+          <Bar
+            key={line.value}
+            line={line}
+            name={barName(line.value, by, devices)}
+            odd={odd.has(line.value)}
+            href={historyHref({ ...filter, before: '', [by === 'image' ? 'image' : by]: line.value })}
+            linked={by !== 'image'}
+          />
         ))}
       </ul>
       {lines.length > 12 && <p className="nothing">{plural(lines.length - 12, 'more')} with fewer failures</p>}
@@ -190,6 +216,21 @@ function Bar({ line, name, odd, href, linked }: BarProps) {
   );
 }
 
+function Legend() {
+  return (
+    <ul className="legend" aria-label="Parts of a bar">
+      {(['infrastructure', 'unknown', 'code', 'cancelled', 'passed'] as const).map((kind) => (
+        <li key={kind}>
+          <svg viewBox="0 0 10 10" aria-hidden="true">
+            <rect className={`share-${kind}`} width="10" height="10" />
+          </svg>
+          {verdictLabels[kind]}
+        </li>
+      ))}
+    </ul>
+  );
+}
+
 /** Drawn as SVG, whose widths are attributes and not styles. */
 function Share({ line }: { readonly line: HistoryLine }) {
   const parts = [
@@ -231,8 +272,7 @@ function JobPages({ filter, since }: { readonly filter: Filter; readonly since: 
       )}
       {data !== null && ended.length === 0 && <p className="nothing">No job fits.</p>}
       {ended.length > 0 && (
-        // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by the keyboard
-        <div className="table-scroll" tabIndex={0} role="region" aria-label="Jobs">
+        <TableScroll label="Jobs">
           <table>
             <thead>
               <tr>
@@ -254,7 +294,7 @@ function JobPages({ filter, since }: { readonly filter: Filter; readonly since: 
               ))}
             </tbody>
           </table>
-        </div>
+        </TableScroll>
       )}
       <nav aria-label="Pages" className="pages">
         {before !== undefined && before !== '' && <a href={historyHref({ ...filter, before: '' })}>Newest</a>}
@@ -273,9 +313,7 @@ function JobLine({ job }: { readonly job: Job }) {
     <tr>
       <td>
         <JobLink job={job} />
-        <a className="mono nothing" href={jobHref(job.id)} tabIndex={-1} aria-hidden="true">
-          {job.id.slice(0, 12)}
-        </a>
+        <span className="mono nothing">{job.id.slice(0, 12)}</span>
         {origin !== '' && <bdi className="nothing"> {origin}</bdi>}
       </td>
       <td>
@@ -290,8 +328,15 @@ function JobLine({ job }: { readonly job: Job }) {
 }
 
 /** Reads an address, and again when it changes. */
-function useRead<T>(address: string, parse?: (response: Response) => Promise<T>): { readonly data: T | null; readonly problem: string | null } {
-  const [answer, setAnswer] = useState<{ readonly address: string; readonly data: T | null; readonly problem: string | null } | null>(null);
+function useRead<T>(
+  address: string,
+  parse?: (response: Response) => Promise<T>,
+): { readonly data: T | null; readonly problem: string | null } {
+  const [answer, setAnswer] = useState<{
+    readonly address: string;
+    readonly data: T | null;
+    readonly problem: string | null;
+  } | null>(null);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the same for an address
   useEffect(() => {
     const gone = new AbortController();

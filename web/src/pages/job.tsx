@@ -1,7 +1,7 @@
 /** One job: how it stands or ended, its times, its devices, and its output. */
 import { useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
-import { get, path, Problem } from '../api.ts';
+import { get, Problem, path } from '../api.ts';
 import { useLive, useMay, useServices, useTimed } from '../live/store.ts';
 import { LogPanel } from '../log/panel.tsx';
 import { Chart } from '../parts/chart.tsx';
@@ -11,9 +11,9 @@ import { cancelQuestion } from '../parts/job.tsx';
 import { Clock } from '../parts/time.tsx';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { deviceName } from '../words/attention.ts';
-import { type Moment, timeLine } from '../words/time-line.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
-import { isWaiting, jobName, jobOrigin, jobState, resultText, whenStarts, whyWaits } from '../words/words.ts';
+import { type Moment, timeLine } from '../words/time-line.ts';
+import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
 
 export function JobPage({ id }: { readonly id: string }) {
   const { job, problem } = useJob(id);
@@ -76,14 +76,39 @@ function Head({ job }: { readonly job: Job }) {
   const origin = jobOrigin(job);
   const link = pageAddress(job.about?.link);
   const facts: [string, React.ReactNode][] = [
-    ['Job', <span key="id" className="mono">{job.id}</span>],
+    [
+      'Job',
+      <span key="id" className="mono">
+        {job.id}
+      </span>,
+    ],
     ['Pool', job.pool === '' ? 'not chosen yet' : plain(job.pool)],
     ...(job.service === 'own' ? [] : [['Service', plain(job.service)] as [string, string]]),
     ...(origin === '' ? [] : [['From', origin] as [string, string]]),
-    ...(job.agent === null ? [] : [['Agent', <span key="agent" className="mono">{plain(job.agent)}</span>] as [string, React.ReactNode]]),
-    ...(job.image ? [['Image', <span key="image" className="mono">{plain(job.image)}</span>] as [string, React.ReactNode]] : []),
+    ...(job.agent === null
+      ? []
+      : [
+          [
+            'Agent',
+            <span key="agent" className="mono">
+              {plain(job.agent)}
+            </span>,
+          ] as [string, React.ReactNode],
+        ]),
+    ...(job.image
+      ? [
+          [
+            'Image',
+            <span key="image" className="mono">
+              {plain(job.image)}
+            </span>,
+          ] as [string, React.ReactNode],
+        ]
+      : []),
     ...(job.attempt > 1 ? [['Attempt', job.attempt] as [string, number]] : []),
-    ...(job.command.length > 0 ? [['Command', <code key="command">{plain(job.command.join(' '))}</code>] as [string, React.ReactNode]] : []),
+    ...(job.command.length > 0
+      ? [['Command', <code key="command">{plain(job.command.join(' '))}</code>] as [string, React.ReactNode]]
+      : []),
   ];
   return (
     <header className="job-header">
@@ -122,16 +147,16 @@ function Head({ job }: { readonly job: Job }) {
 
 /** Why it waits, or how it ended and what shows it. */
 function Outcome({ job }: { readonly job: Job }) {
-  const pool = useLive(({ world }) => world?.pools.find(({ name }) => name === job.pool));
-  const why = useTimed((now) => (isWaiting(job) ? whyWaits(job, pool, now) : ''));
+  const pools = useLive(({ world }) => world?.pools) ?? [];
+  const why = useTimed((now) => (isWaiting(job) ? whyWaits(job, poolsFor(job, pools), now) : ''));
   if (isWaiting(job)) {
     const when = whenStarts(job);
     return (
       <section aria-label="Why it waits" className="outcome tone-calm">
         <p>
-          <b>It waits because {why}.</b>
+          <b>Waits: {why}.</b>
         </p>
-        {when !== '' && <p>{`${when[0]?.toUpperCase()}${when.slice(1)}.`}</p>}
+        {when !== '' && <p>{when}</p>}
       </section>
     );
   }
@@ -189,7 +214,9 @@ function MomentItem({ moment: { name, at, after, note } }: { readonly moment: Mo
     <li className={at === null ? 'moment open' : 'moment'}>
       <b>{name}</b>
       <span>{at === null ? '–' : <Clock at={at} />}</span>
-      <span className="moment-after">{after !== null && `after ${after < 10_000 ? `${(after / 1000).toFixed(1)}s` : formatAge(after)}`}</span>
+      <span className="moment-after">
+        {after !== null && `after ${after < 10_000 ? `${(after / 1000).toFixed(1)}s` : formatAge(after)}`}
+      </span>
       {note !== null && <span className="moment-note">{note}</span>}
     </li>
   );
@@ -250,7 +277,10 @@ function DeviceUse({ uuid, device, devices, job }: DeviceUseProps) {
     const share = ({ memoryUsedMiB }: Sample) => (memoryUsedMiB === null || total === null ? null : (100 * memoryUsedMiB) / total);
     return [samples.map(({ at }) => at / 1000), samples.map(({ utilization }) => utilization), samples.map(share)];
   }, [samples, total]);
-  const most = samples.reduce<number | null>((max, { memoryUsedMiB }) => (memoryUsedMiB === null ? max : Math.max(max ?? 0, memoryUsedMiB)), null);
+  const most = samples.reduce<number | null>(
+    (max, { memoryUsedMiB }) => (memoryUsedMiB === null ? max : Math.max(max ?? 0, memoryUsedMiB)),
+    null,
+  );
   return (
     <li>
       <p>
@@ -295,4 +325,3 @@ function useUseDuring(uuid: string, from: number | null, to: number | null): rea
   }, [uuid, from, to, turn, ticker]);
   return samples;
 }
-

@@ -1,7 +1,7 @@
 /** What is going on: what needs a person, devices, pools, and jobs. */
 import { useMemo, useState } from 'react';
-import type { World } from '../live/world.ts';
 import { useLive, useServices, useTimed } from '../live/store.ts';
+import type { World } from '../live/world.ts';
 import { Icon, ToneIcon } from '../parts/icon.tsx';
 import { JobItem } from '../parts/job.tsx';
 import type { Job, Pool } from '../views.ts';
@@ -33,7 +33,10 @@ function Summary({ world }: { readonly world: World }) {
   const found = concerns({ host, pools, devices }, ticker.now());
   const slots = pools.flatMap((pool) => pool.slots);
   const waiting = [...jobs.values()].filter(isWaiting);
-  const oldest = waiting.reduce((least, { submittedAt }) => Math.min(least, submittedAt ?? Number.POSITIVE_INFINITY), Number.POSITIVE_INFINITY);
+  const oldest = waiting.reduce(
+    (least, { submittedAt }) => Math.min(least, submittedAt ?? Number.POSITIVE_INFINITY),
+    Number.POSITIVE_INFINITY,
+  );
   const cards = devices.filter(({ uuid }) => !devices.some(({ parent }) => parent === uuid));
   const usable = cards.filter(({ state }) => state === 'free' || state === 'leased').length;
   return (
@@ -43,7 +46,12 @@ function Summary({ world }: { readonly world: World }) {
         <Tile name="Ready for a job" value={`${slots.filter(isReady).length}`} more={slots.length === 0 ? 'no pools' : 'at once'} />
         <Tile name="Jobs that wait" value={`${waiting.length}`} more={<Oldest at={oldest} />} />
         {cards.length > 0 && (
-          <Tile name="Devices in order" value={`${usable}`} more={`of ${cards.length}`} tone={usable < cards.length ? 'warn' : 'ok'} />
+          <Tile
+            name="Devices for jobs"
+            value={`${usable}`}
+            more={`of ${cards.length}`}
+            tone={usable < cards.length ? 'warn' : 'ok'}
+          />
         )}
       </dl>
       <Concerns found={found} />
@@ -56,7 +64,17 @@ function Oldest({ at }: { readonly at: number }) {
   return <>{text}</>;
 }
 
-function Tile({ name, value, more, tone = 'ok' }: { readonly name: string; readonly value: string; readonly more: React.ReactNode; readonly tone?: 'ok' | 'warn' }) {
+function Tile({
+  name,
+  value,
+  more,
+  tone = 'ok',
+}: {
+  readonly name: string;
+  readonly value: string;
+  readonly more: React.ReactNode;
+  readonly tone?: 'ok' | 'warn';
+}) {
   return (
     <div className={`tile tile-${tone}`}>
       <dt>{name}</dt>
@@ -104,6 +122,7 @@ function Concerns({ found }: { readonly found: readonly Concern[] }) {
 }
 
 const jobsShown = 25;
+const noPools: readonly Pool[] = [];
 
 function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
   const groups = useMemo(() => {
@@ -113,12 +132,11 @@ function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
     for (const job of jobs.values()) (isWaiting(job) ? waiting : job.state === 'done' ? ended : running).push(job);
     return { waiting, running: running.toReversed(), ended: ended.toReversed().slice(0, 10) };
   }, [jobs]);
-  const byName = useMemo(() => new Map(pools.map((pool) => [pool.name, pool])), [pools]);
   return (
     <div className="now-right">
-      <JobList title="Waiting" jobs={groups.waiting} pools={byName} nothing="No job waits." />
-      <JobList title="Running" jobs={groups.running} pools={byName} nothing="No job runs." />
-      {groups.ended.length > 0 && <JobList title="Just ended" jobs={groups.ended} pools={byName} nothing="" />}
+      <JobList title="Waiting" jobs={groups.waiting} pools={pools} nothing="No job waits." />
+      <JobList title="Running" jobs={groups.running} pools={pools} nothing="No job runs." />
+      {groups.ended.length > 0 && <JobList title="Just ended" jobs={groups.ended} pools={pools} nothing="" />}
       <p className="more">
         <a href="#/history">All jobs that ended</a>
       </p>
@@ -129,7 +147,7 @@ function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
 interface JobListProps {
   readonly title: string;
   readonly jobs: readonly Job[];
-  readonly pools: ReadonlyMap<string, Pool>;
+  readonly pools: readonly Pool[];
   readonly nothing: string;
 }
 
@@ -144,7 +162,7 @@ function JobList({ title, jobs, pools, nothing }: JobListProps) {
       {jobs.length === 0 && <p className="nothing">{nothing}</p>}
       <ul className="jobs">
         {jobs.slice(0, shown).map((job) => (
-          <JobItem key={job.id} job={job} pool={isWaiting(job) ? pools.get(job.pool) : undefined} />
+          <JobItem key={job.id} job={job} pools={isWaiting(job) ? pools : noPools} />
         ))}
       </ul>
       {jobs.length > shown && (

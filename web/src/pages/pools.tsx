@@ -63,7 +63,7 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
         <ul className="pool-problems">
           {problems.split('\n').map((problem) => (
             <li key={problem} className={`concern tone-${pool.backoff === null ? 'warn' : 'bad'}`}>
-              <ToneIcon tone={pool.backoff === null ? 'warn' : 'bad'} /> {problem}
+              <ToneIcon tone={pool.backoff === null ? 'warn' : 'bad'} /> It {problem}.
             </li>
           ))}
         </ul>

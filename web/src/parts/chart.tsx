@@ -71,16 +71,18 @@ function optionsOf(element: HTMLElement, { lines, height, max, small }: Omit<Cha
     axes: small ? [{ show: false }, { show: false }] : [axis, { ...axis, size: 44 }],
     series: [
       { value: (_plot, value) => (value == null ? '–' : new Date(value * 1000).toLocaleTimeString('en-GB')) },
-      ...lines.map((line, at): uPlot.Series => ({
-        label: line.label,
-        stroke: color(line.color),
-        width: small ? 1.5 : 2,
-        // Two lines differ also without colours.
-        ...(at > 0 && { dash: [6, 4] }),
-        ...(small && { fill: color('--shade') }),
-        points: { show: false },
-        value: (_plot, value) => (value == null ? '–' : `${Math.round(value)}${line.unit}`),
-      })),
+      ...lines.map(
+        (line, at): uPlot.Series => ({
+          label: line.label,
+          stroke: color(line.color),
+          width: small ? 1.5 : 2,
+          // Two lines differ also without colours.
+          ...(at > 0 && { dash: [6, 4] }),
+          ...(small && { fill: color('--shade') }),
+          points: { show: false },
+          value: (_plot, value) => (value == null ? '–' : `${Math.round(value)}${line.unit}`),
+        }),
+      ),
     ],
   };
 }

@@ -1,11 +1,11 @@
 /** A job in one line, and what people may do with it. */
 import { memo } from 'react';
 import { path, post } from '../api.ts';
+import { useTimed } from '../live/store.ts';
 import { jobHref } from '../route.ts';
 import type { Job, Pool } from '../views.ts';
-import { useTimed } from '../live/store.ts';
 import { formatAge } from '../words/text.ts';
-import { isWaiting, jobName, jobOrigin, jobState, resultText, whenStarts, whyWaits } from '../words/words.ts';
+import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
 import type { Question } from './dialog.tsx';
 import { Badge } from './icon.tsx';
 import { Age } from './time.tsx';
@@ -18,7 +18,8 @@ export function JobLink({ job }: { readonly job: Job }) {
   );
 }
 
-export const JobItem = memo(function JobItem({ job, pool }: { readonly job: Job; readonly pool: Pool | undefined }) {
+/** `pools`: all, for a job that waits; else none, so that it is not drawn again when they change. */
+export const JobItem = memo(function JobItem({ job, pools }: { readonly job: Job; readonly pools: readonly Pool[] }) {
   const origin = jobOrigin(job);
   return (
     <li className="job">
@@ -27,7 +28,7 @@ export const JobItem = memo(function JobItem({ job, pool }: { readonly job: Job;
         <JobLink job={job} />
         <JobTime job={job} />
       </div>
-      {isWaiting(job) && <Waiting job={job} pool={pool} />}
+      {isWaiting(job) && <Waiting job={job} pools={pools} />}
       {job.state === 'done' && <Ended job={job} />}
       <div className="job-facts">
         {job.pool !== '' && <span>pool {job.pool}</span>}
@@ -49,12 +50,12 @@ function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { readonly
   );
 }
 
-function Waiting({ job, pool }: { readonly job: Job; readonly pool: Pool | undefined }) {
-  const why = useTimed((now) => whyWaits(job, pool, now));
+function Waiting({ job, pools }: { readonly job: Job; readonly pools: readonly Pool[] }) {
+  const why = useTimed((now) => whyWaits(job, poolsFor(job, pools), now));
   const when = whenStarts(job);
   return (
     <p className="why">
-      <span>Waits because {why}.</span> {when !== '' && <strong>{`${when[0]?.toUpperCase()}${when.slice(1)}.`}</strong>}
+      <span>Waits: {why}.</span> {when !== '' && <strong>{when}</strong>}
     </p>
   );
 }

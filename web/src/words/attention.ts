@@ -19,20 +19,21 @@ export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' 
   const found: Concern[] = [];
   const add = (tone: Concern['tone'], subject: string, text: string, hint: string | null = null) =>
     found.push({ key: `${subject} ${text}`, tone, subject, text: plain(text), hint: hint === null ? null : plain(hint) });
-  if (host.stopping) add('warn', 'Daemon', 'it is stopping');
-  for (const problem of host.problems) add('bad', 'Host', problem);
-  if (host.configChanged !== null) add('warn', 'Config', host.configChanged);
+  if (host.stopping) add('warn', 'The daemon', 'is stopping');
+  for (const problem of host.problems) add('bad', 'Host:', problem);
+  if (host.configChanged !== null) add('warn', 'Config:', host.configChanged);
   for (const device of devices) {
     // What its GPU says already.
     if (device.parent !== null && devices.some(({ uuid, why }) => uuid === device.parent && why === device.why)) continue;
     const { word, tone } = deviceState(device);
-    if (tone === 'bad') add('bad', deviceName(device, devices), `${word}${device.why === null ? '' : `: ${device.why}`}`, device.hint);
+    if (tone === 'bad')
+      add('bad', deviceName(device, devices), `is ${word}${device.why === null ? '' : `: ${device.why}`}`, device.hint);
   }
   for (const pool of pools) {
     const tone = pool.backoff === null ? 'warn' : 'bad';
     for (const problem of poolProblems(pool, now)) add(tone, `Pool ${plain(pool.name)}`, problem);
     if (pool.devices !== null && pool.devices.ready < pool.devices.wanted)
-      add('warn', `Pool ${plain(pool.name)}`, `it can have devices for ${pool.devices.ready} of ${pool.devices.wanted} agents`);
+      add('warn', `Pool ${plain(pool.name)}`, `has devices for ${pool.devices.ready} of ${pool.devices.wanted} agents`);
   }
   return found.sort((a, b) => ranks[a.tone] - ranks[b.tone]);
 }

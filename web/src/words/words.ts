@@ -133,41 +133,56 @@ export function deviceState({ state }: Pick<Device, 'state'>): Said {
   return words[state] ?? { word: plain(state), tone: 'calm' };
 }
 
-/** Why a pool starts less than it could, one sentence each. `now`: wall clock, ms. */
+/** Why a pool starts less than it could, each a sentence without its subject. `now`: wall clock, ms. */
 export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): string[] {
-  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `paused ${held}` : `paused: ${held}`));
-  if (pool.leaving) problems.push('the config no longer has it; it ends when its jobs have ended');
-  else if (pool.draining) problems.push('draining: running jobs finish and nothing new starts until it is resumed');
+  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `is paused ${held}` : `is paused: ${held}`));
+  if (pool.leaving) problems.push('is no longer in the config, and ends when its jobs have ended');
+  else if (pool.draining) problems.push('drains: running jobs finish, and nothing new starts until it is resumed');
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
-    const times = failures === 1 ? 'an agent failed to start' : `agents failed to start ${failures} times`;
+    const times = failures === 1 ? 'failed to start an agent' : `failed to start agents ${failures} times`;
     const next = retryIn <= now ? 'the next try is now' : `the next try is in ${formatAge(retryIn - now)}`;
     problems.push(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
   }
   return problems.map(plain);
 }
 
-/** Why it waits, as a sentence's end. The daemon's own reason comes first. `pool`: undefined if several may run it. */
-export function whyWaits(job: Job, pool: Pool | undefined, now: number): string {
+/**
+ * Why it waits, a sentence without its full stop. The daemon's own reason comes first. `pools`: those that may run it. `now`: wall
+ * clock, ms.
+ */
+export function whyWaits(job: Job, pools: readonly Pool[], now: number): string {
   if (job.reason !== null) return plain(job.reason).replace(/\.$/, '');
-  if (pool === undefined) return 'no agent that fits is free';
+  const [pool, ...others] = pools;
+  if (pool === undefined) return 'no pool may run it now';
+  if (others.length > 0) return 'none of the agents that may run it is free';
+  const name = `pool ${plain(pool.name)}`;
   const [problem] = poolProblems(pool, now);
-  if (problem !== undefined) return `pool ${plain(pool.name)}: ${problem}`;
+  if (problem !== undefined) return `${name} ${problem}`;
   const usable = pool.slots.filter(({ held }) => held === null);
   const [held] = pool.slots.flatMap((slot) => slot.held ?? []);
-  if (usable.length === 0 && held !== undefined) return `no device of pool ${plain(pool.name)} can be used: ${plain(held)}`;
-  if (usable.length > 0 && usable.every(isBusy)) return `all ${plural(usable.length, 'agent')} of pool ${plain(pool.name)} work`;
+  const out = held === undefined ? '' : `${pool.slots.length - usable.length} more cannot be used: ${plain(held)}`;
+  if (usable.length === 0 && held !== undefined) return `${name} has no device that can be used: ${plain(held)}`;
+  if (usable.length > 0 && usable.every(isBusy)) {
+    const busy = usable.length === 1 ? `the agent of ${name} is busy` : `all ${usable.length} agents of ${name} are busy`;
+    return out === '' ? busy : `${busy}; ${out}`;
+  }
   const note = pool.slots.find((slot) => !isBusy(slot) && slot.note !== null)?.note;
   if (note) return `its agent is being prepared: ${plain(note)}`;
-  if (job.state === 'waiting') return 'its CI service has not given it to an agent yet';
-  return 'its agent is being prepared';
+  return job.state === 'waiting' ? 'its CI service has not given it to an agent yet' : 'its agent is being prepared';
 }
 
-/** Place and start of a waiting job, as far as the daemon says; empty if it says nothing. */
+/** The pools that may run a job, as far as the dashboard knows. */
+export function poolsFor(job: Job, pools: readonly Pool[]): readonly Pool[] {
+  return pools.filter(({ name, service }) => (job.pool === '' ? service === job.service : name === job.pool));
+}
+
+/** Place and start of a waiting job, as a sentence, as far as the daemon says; empty if it says nothing. */
 export function whenStarts({ ahead, startsIn }: Job): string {
   const place = ahead === undefined ? [] : [ahead === 0 ? 'next in line' : `${plural(ahead, 'job')} before it`];
   const start = startsIn ? [`starts ${rangeText(startsIn.from, startsIn.to)}`] : [];
-  return [...place, ...start].join(', ');
+  const text = [...place, ...start].join(', ');
+  return text === '' ? '' : `${text[0]?.toUpperCase()}${text.slice(1)}.`;
 }
 
 /** Numbers of a pool as in its head: how many agents are wanted, ready for a job at once, and at work. */
