@@ -14,6 +14,7 @@ const beside = [
   'test/properties/**/*.test.ts',
   'test/standins/**/*.test.ts',
   'test/support/**/*.test.ts',
+  'web/src/**/*.test.ts',
 ];
 
 /** What the agent of a stand-in does at real services' pace. */
@@ -49,6 +50,7 @@ const processes = [
   'src/workspace/{ignore,pack}.test.ts',
   'test/standins/**/*.test.ts',
   'test/support/census.test.ts',
+  'web/test/dashboard.test.ts',
 ];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
@@ -73,7 +75,7 @@ export const lanes = {
   unit: { include: beside, exclude: [agents, ...processes] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
-  e2e: { include: ['test/e2e/**/*.test.ts'], exclude: [] },
+  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/daemon.test.ts'], exclude: [] },
   real: { include: real, exclude: [] },
   long: { include: ['test/long/**/*.test.ts', agents], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },

@@ -1,6 +1,6 @@
 /** A host as the API describes it, for tests and pictures: eight cards with everything that can happen to them, pools and jobs. */
 import type { DeviceView, PoolView, ProofView, SlotView, StatusView } from '../../src/api/schema.ts';
-import type { Device, HistoryLine, Job, Verdict } from '../src/views.ts';
+import type { Device, HistoryView, Job, Verdict } from '../src/views.ts';
 
 const minute = 60_000;
 
@@ -9,7 +9,7 @@ export interface HostState {
   jobs: Job[];
   devices: Device[];
   proofs: ProofView[];
-  history: Record<string, HistoryLine[]>;
+  history: Record<string, HistoryView[]>;
 }
 
 export function uuid(n: number): string {
@@ -106,7 +106,7 @@ export function device(n: number, more: Partial<Device> = {}): Device {
   return { ...view, use, ...more };
 }
 
-function line(value: string, jobs: number, code: number, infrastructure: number, unknown = 0, cancelled = 1): HistoryLine {
+function line(value: string, jobs: number, code: number, infrastructure: number, unknown = 0, cancelled = 1): HistoryView {
   const passed = jobs - code - infrastructure - unknown - cancelled;
   return { value, jobs, passed, cancelled, code, infrastructure, unknown, waitMs: 94_000, runMs: 1_310_000, longestMs: 9_000_000 };
 }

@@ -6,7 +6,7 @@ import type { StatusView } from '../../../src/api/schema.ts';
 import { ask, clockOffset, get, Problem } from '../api.ts';
 import type { Device, Job } from '../views.ts';
 import { createEventParser, type ServerEvent } from './sse.ts';
-import { applied, type LiveEvent, type World, worldOf } from './world.ts';
+import { applied, type LiveEvent, reasonsRead, type World, worldOf } from './world.ts';
 
 /**
  * `reading`: connected, and not yet current. `lost`: since `since`; the next try is at `retryAt`. Both on the browser's clock, ms.
@@ -28,9 +28,11 @@ export interface ConnectionOptions {
 
 /** ms without a sign of life; the daemon gives one every 15 s. */
 const silence = 40_000;
+/** ms between two looks at why jobs wait, which changes with their pools, without an event. */
+const lookEvery = 2_000;
 /** ms between two tries, the last for all further ones. */
 const tries = [500, 1_000, 2_000, 4_000];
-const known: ReadonlySet<string> = new Set(['job', 'slot', 'pool', 'device', 'host']);
+const known: ReadonlySet<string> = new Set(['job', 'slot', 'pool', 'device', 'host', 'gone']);
 
 /** Runs until `signal` aborts. */
 export async function keepCurrent(options: ConnectionOptions, signal: AbortSignal): Promise<void> {
@@ -78,6 +80,8 @@ async function session(
   let offset = 0;
   let pending: LiveEvent[] = [];
   let drawing = false;
+  let looking = false;
+  let stopLooking = () => {};
 
   const draw = () => {
     drawing = false;
@@ -87,6 +91,25 @@ async function session(
     last = world;
     heard(world);
     onWorld(world, offset);
+  };
+  /** Soon after a pool has changed, and not more often than that. */
+  const lookSoon = () => {
+    if (looking) return;
+    looking = true;
+    stopLooking = after(lookEvery, () => {
+      get<Job[]>('/v1/jobs', signal).then(
+        (jobs) => {
+          looking = false;
+          if (world === null) return;
+          world = reasonsRead(world, jobs);
+          drawSoon();
+        },
+        // Without an answer the stream will end too.
+        () => {
+          looking = false;
+        },
+      );
+    });
   };
   const drawSoon = () => {
     if (drawing || world === null) return;
@@ -140,10 +163,12 @@ async function session(
         if (live !== null) pending.push(live);
         first = false;
       }
+      if (pending.some(({ name }) => name === 'pool')) lookSoon();
       if (pending.length > 0) drawSoon();
     }
   } finally {
     stopWaiting();
+    stopLooking();
     cut.abort();
   }
 }

@@ -5,6 +5,7 @@
 import type { StatusView } from '../../../src/api/schema.ts';
 import type { Device, Host, Job, Pool, Slot } from '../views.ts';
 import { deviceChange, jobChange, poolChange } from '../words/changes.ts';
+import { isWaiting } from '../words/words.ts';
 
 export interface World {
   readonly host: Host;
@@ -32,7 +33,9 @@ export type LiveEvent =
   | { readonly name: 'slot'; readonly data: { readonly pool: string; readonly key: string; readonly slot: Slot | null } }
   | { readonly name: 'pool'; readonly data: Omit<Pool, 'slots'> }
   | { readonly name: 'device'; readonly data: Device }
-  | { readonly name: 'host'; readonly data: Partial<Pick<Host, 'problems' | 'configChanged' | 'stopping'>> };
+  | { readonly name: 'host'; readonly data: Partial<Pick<Host, 'problems' | 'configChanged' | 'stopping'>> }
+  /** Something that no longer exists: a pool by name, a job by id, a device by UUID. */
+  | { readonly name: 'gone'; readonly data: { readonly what: string; readonly name: string } };
 
 /** Ended jobs and changes that are kept. */
 const [endedKept, changesKept] = [100, 200];
@@ -91,20 +94,37 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
         break;
       }
       case 'slot':
-        pools = pools.flatMap((pool) => {
-          if (pool.name !== event.data.pool) return [pool];
-          const slots = slotsAfter(pool.slots, event.data.key, event.data.slot && anchoredSlot(event.data.slot, now));
-          // The config no longer has it, and its last agent has gone.
-          return pool.leaving && slots.length === 0 ? [] : [{ ...pool, slots }];
+        pools = pools.map((pool) => {
+          if (pool.name !== event.data.pool) return pool;
+          return { ...pool, slots: slotsAfter(pool.slots, event.data.key, event.data.slot && anchoredSlot(event.data.slot, now)) };
         });
         break;
       case 'host':
         host = { ...host, ...event.data };
         break;
+      case 'gone': {
+        const { what, name } = event.data;
+        if (what === 'job') jobs.delete(name);
+        else if (what === 'pool') pools = pools.filter((pool) => pool.name !== name);
+        else if (what === 'device') devices = devices.filter(({ uuid }) => uuid !== name);
+        break;
+      }
     }
   }
-  const touched = events.some(({ name }) => name === 'job');
+  const touched = events.some(({ name, data }) => name === 'job' || (name === 'gone' && data.what === 'job'));
   return { host, pools, jobs: touched ? keptJobs(jobs) : world.jobs, devices, changes };
+}
+
+/** What the daemon says now about jobs that wait. Nothing is known to have happened to them; only why they wait may differ. */
+export function reasonsRead(world: World, read: readonly Job[]): World {
+  const changed = read.filter((job) => {
+    const known = world.jobs.get(job.id);
+    return known !== undefined && known.state === job.state && known.reason !== job.reason && isWaiting(job);
+  });
+  if (changed.length === 0) return world;
+  const jobs = new Map(world.jobs);
+  for (const job of changed) jobs.set(job.id, job);
+  return { ...world, jobs };
 }
 
 function slotsAfter(slots: readonly Slot[], key: string, slot: Slot | null): Slot[] {

@@ -143,6 +143,8 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
     const reader = createLineReader((stream, text, bytes) => blocks.add(stream, text, { ...nothing, [stream]: bytes }));
     lines = reader;
     const take = (frame: Frame): boolean => {
+      // What was left out comes first.
+      if (frame.kind !== 'gap' && sameCounts(state.before, nothing)) change({ first: 0 });
       if (frame.kind === 'stdout' || frame.kind === 'stderr') reader.push(frame.kind, frame.bytes);
       else if (frame.kind === 'gap' && frame.asked) change({ before: plus(state.before, frame.missing) });
       else if (frame.kind === 'gap') blocks.add('note', gapText(frame.missing), frame.missing);
@@ -151,7 +153,7 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       // Somebody reads further up: nothing is taken away from there, so reading stops.
       if (held && (blocks.lines > limits.lines || blocks.size > limits.size)) return true;
       if (!held) trim();
-      change({ state: 'following', atEnd: true, first: sameCounts(state.before, nothing) ? 0 : state.first });
+      change({ state: 'following', atEnd: true });
       return false;
     };
     const ended = await frames(asked, take, signal);

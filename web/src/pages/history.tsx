@@ -8,7 +8,7 @@ import { JobLink } from '../parts/job.tsx';
 import { TableScroll } from '../parts/scroll.tsx';
 import { Clock } from '../parts/time.tsx';
 import { historyHref } from '../route.ts';
-import type { Device, HistoryLine, Job } from '../views.ts';
+import type { Device, HistoryView, Job } from '../views.ts';
 import { deviceName } from '../words/attention.ts';
 import { standsOut } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
@@ -25,10 +25,10 @@ const spans: readonly (readonly [value: string, label: string, ms: number])[] = 
 const usualSpan = '7d';
 const pageSize = 50;
 
-/** Start of the time that is shown, wall clock, ms; undefined: no limit. To the minute, so that pages stay the same. */
-function sinceOf(filter: Filter, now: number): number | undefined {
+/** Start of the time that is shown, wall clock, ms. To the minute, so that pages stay the same. */
+function sinceOf(filter: Filter, now: number): number {
   const ms = spans.find(([value]) => value === (filter.since ?? usualSpan))?.[2] ?? 7 * 86_400_000;
-  return ms === 0 ? undefined : Math.floor((now - ms) / 60_000) * 60_000;
+  return ms === 0 ? 0 : Math.floor((now - ms) / 60_000) * 60_000;
 }
 
 export function HistoryPage({ filter }: { readonly filter: Filter }) {
@@ -130,14 +130,14 @@ interface BarsProps {
   readonly by: 'device' | 'pool' | 'image';
   readonly title: string;
   readonly filter: Filter;
-  readonly since: number | undefined;
+  readonly since: number;
 }
 
 /** Failure shares, the worst first, so that a bad card is seen at once. */
 function Bars({ by, title, filter, since }: BarsProps) {
   const devices = useLive(({ world }) => world?.devices) ?? [];
   const pool = by === 'pool' ? undefined : filter.pool;
-  const { data, problem } = useRead<HistoryLine[]>(`/v1/history${query({ by, since, pool })}`);
+  const { data, problem } = useRead<HistoryView[]>(`/v1/history${query({ by, since, pool })}`);
   const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
   // Pools and images differ in what they do, so only devices are compared.
   const odd = by === 'device' ? standsOut(lines) : new Set<string>();
@@ -171,12 +171,12 @@ function barName(value: string, by: BarsProps['by'], devices: readonly Device[])
 }
 
 /** Of infrastructure failures, then of all. */
-function share({ jobs, infrastructure, code, unknown }: HistoryLine): number {
+function share({ jobs, infrastructure, code, unknown }: HistoryView): number {
   return jobs === 0 ? 0 : infrastructure / jobs + (code + unknown) / jobs / 1_000;
 }
 
 interface BarProps {
-  readonly line: HistoryLine;
+  readonly line: HistoryView;
   readonly name: string;
   readonly odd: boolean;
   readonly href: string;
@@ -232,7 +232,7 @@ function Legend() {
 }
 
 /** Drawn as SVG, whose widths are attributes and not styles. */
-function Share({ line }: { readonly line: HistoryLine }) {
+function Share({ line }: { readonly line: HistoryView }) {
   const parts = [
     ['infrastructure', line.infrastructure],
     ['unknown', line.unknown],
@@ -254,7 +254,7 @@ function Share({ line }: { readonly line: HistoryLine }) {
   );
 }
 
-function JobPages({ filter, since }: { readonly filter: Filter; readonly since: number | undefined }) {
+function JobPages({ filter, since }: { readonly filter: Filter; readonly since: number }) {
   const { pool, service, failed, verdict, device, before } = filter;
   const address = `/v1/jobs${query({ all: true, since, pool, service, failed, verdict, device, limit: pageSize, before })}`;
   const { data, problem } = useRead<{ jobs: Job[]; next: string | null }>(address, async (response) => ({

@@ -1,5 +1,5 @@
 /** Which of several lines fails more often by its infrastructure than the rest. */
-import type { HistoryLine } from '../views.ts';
+import type { HistoryView } from '../views.ts';
 
 /** Fewer failures may be chance. */
 const least = 3;
@@ -7,7 +7,7 @@ const least = 3;
 const times = 3;
 
 /** Values whose share of infrastructure failures is at least three times that of the others, with at least three of them. */
-export function standsOut(lines: readonly HistoryLine[]): ReadonlySet<string> {
+export function standsOut(lines: readonly HistoryView[]): ReadonlySet<string> {
   const total = lines.reduce((sum, { jobs }) => sum + jobs, 0);
   const failed = lines.reduce((sum, { infrastructure }) => sum + infrastructure, 0);
   const found = lines.filter(({ jobs, infrastructure }) => {

@@ -1,0 +1,128 @@
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
+import { job, workingDay } from '../../test/world.ts';
+import { keepCurrent, type Link } from './connection.ts';
+import type { World } from './world.ts';
+
+/** A daemon in this process: what it answers, and its open event stream. */
+let streams: ReadableStreamDefaultController<Uint8Array>[] = [];
+let reads: string[] = [];
+let status = 200;
+let links: Link[] = [];
+let world: World | null = null;
+let stop: AbortController;
+let ended: Promise<void>;
+const state = workingDay();
+
+function respond(path: string, signal: AbortSignal): Response {
+  reads.push(path);
+  if (status !== 200) return new Response(JSON.stringify({ code: 'E_X', message: 'no', hint: null, retry: false }), { status });
+  if (path !== '/v1/events') {
+    const body = { '/v1/status': state.status, '/v1/jobs': state.jobs, '/v1/devices': state.devices }[path];
+    return new Response(JSON.stringify(body));
+  }
+  const body = new ReadableStream<Uint8Array>({
+    start(controller) {
+      streams.push(controller);
+      signal.addEventListener('abort', () => controller.error(signal.reason), { once: true });
+    },
+  });
+  return new Response(body);
+}
+
+function send(text: string): void {
+  streams.at(-1)?.enqueue(new TextEncoder().encode(text));
+}
+const event = (name: string, data: unknown) => send(`event: ${name}\ndata: ${JSON.stringify(data)}\n\n`);
+const kinds = () => links.map(({ kind }) => kind);
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  [streams, reads, links, world, status] = [[], [], [], null, 200];
+  vi.stubGlobal('fetch', async (path: string, { signal }: { signal: AbortSignal }) => respond(path, signal));
+  stop = new AbortController();
+  ended = keepCurrent(
+    {
+      onLink: (link) => links.push(link),
+      onWorld: (next) => {
+        world = next;
+      },
+      nextFrame: (draw) => draw(),
+      now: Date.now,
+      after(ms, call) {
+        const timer = setTimeout(call, ms);
+        return () => clearTimeout(timer);
+      },
+    },
+    stop.signal,
+  );
+});
+afterEach(async () => {
+  stop.abort();
+  await ended;
+  expect(vi.getTimerCount()).toBe(0);
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+test('reads everything once, then follows events', async () => {
+  await vi.waitFor(() => expect(kinds()).toEqual(['reading', 'live']));
+  event('reset', { reason: 'new' });
+  event('job', job('aa00aa00aa02', { state: 'running' }));
+  await vi.waitFor(() => expect(world?.jobs.get('aa00aa00aa02')?.state).toBe('running'));
+  expect(reads).toEqual(['/v1/events', '/v1/status', '/v1/jobs', '/v1/devices']);
+});
+
+test('a reset in the middle reads everything again, and nothing is live meanwhile', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  event('reset', { reason: 'new' });
+  event('reset', { reason: 'missed' });
+  await vi.waitFor(() => expect(kinds()).toEqual(['reading', 'live', 'reading', 'live']));
+  expect(reads.filter((path) => path === '/v1/status')).toHaveLength(2);
+});
+
+test('a cut connection is lost at once, tried again, and read anew', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  streams.at(-1)?.close();
+  await vi.waitFor(() => expect(links.at(-1)).toMatchObject({ kind: 'lost', why: 'The daemon ended the connection.' }));
+  const since = links.at(-1);
+  status = 503;
+  await vi.advanceTimersByTimeAsync(500);
+  await vi.waitFor(() => expect(links.at(-1)).toMatchObject({ kind: 'lost', why: 'no' }));
+  expect(links.at(-1)).toMatchObject({ since: since?.kind === 'lost' ? since.since : null });
+  status = 200;
+  await vi.advanceTimersByTimeAsync(1_000);
+  await vi.waitFor(() => expect(kinds().at(-1)).toBe('live'));
+});
+
+test('a daemon that gives no sign of life is lost', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  await vi.advanceTimersByTimeAsync(30_000);
+  send(': alive\n\n');
+  await vi.advanceTimersByTimeAsync(30_000);
+  expect(kinds().at(-1)).toBe('live');
+  await vi.advanceTimersByTimeAsync(11_000);
+  expect(kinds()).toContain('lost');
+});
+
+test('a browser that the daemon does not know is not tried again', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  status = 401;
+  streams.at(-1)?.close();
+  await vi.advanceTimersByTimeAsync(500);
+  await vi.waitFor(() => expect(kinds().at(-1)).toBe('login'));
+  const asked = reads.length;
+  await vi.advanceTimersByTimeAsync(60_000);
+  expect(reads).toHaveLength(asked);
+});
+
+test('why jobs wait is read again after a change of their pool', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  const [, , build] = state.status.pools;
+  const { slots: _, ...view } = build ?? expect.fail();
+  event('pool', view);
+  event('pool', view);
+  state.jobs = state.jobs.map((one) => (one.id === 'aa00aa00aa03' ? { ...one, reason: 'its pool is paused' } : one));
+  await vi.advanceTimersByTimeAsync(2_000);
+  await vi.waitFor(() => expect(world?.jobs.get('aa00aa00aa03')?.reason).toBe('its pool is paused'));
+  expect(reads.filter((path) => path === '/v1/jobs')).toHaveLength(2);
+});

@@ -1,0 +1,129 @@
+import { expect, test } from 'vitest';
+import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test/world.ts';
+import type { Pool } from '../views.ts';
+import { concerns, deviceName } from './attention.ts';
+import { standsOut } from './stands-out.ts';
+import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
+import { timeLine } from './time-line.ts';
+import { isReady, jobName, jobState, poolCounts, poolsFor, whenStarts, whyWaits } from './words.ts';
+
+const now = Date.now();
+const minute = 60_000;
+
+test.each([
+  [0, 30_000, 'within a minute'],
+  [30_000, 9 * minute, 'within 9 min'],
+  [2 * minute, 9 * minute, 'in 2 to 9 min'],
+  [2.9 * minute, 8.1 * minute, 'in 2 to 9 min'],
+  [5 * minute, 5 * minute, 'in 5 min'],
+  [60 * minute, 190 * minute, 'in 1 to 4 h'],
+  [2 * minute, null, 'in 2 min or later'],
+  [0, null, 'nobody can say when'],
+])('a start in %s to %s ms is said without promising more', (from, to, text) => expect(rangeText(from, to)).toBe(text));
+
+test('foreign text cannot leave its line or turn its direction', () => {
+  expect(plain('a\u001b[31m\nb\u202ec\u0000')).toBe('a [31m b\ufffdc ');
+  expect(plain('<b>')).toBe('<b>');
+  expect(jobName(job('1', { name: '\u0000\n' }))).toBe('1');
+  expect(jobName(job('1', { name: 'x'.repeat(10_000) }))).toHaveLength(300);
+});
+
+test.each([
+  ['https://ci.example/1', 'https://ci.example/1'],
+  ['javascript:alert(1)', null],
+  ['data:text/html,x', null],
+  ['//evil', null],
+  [null, null],
+])('the link %s', (link, address) => expect(pageAddress(link)).toBe(address));
+
+test('times and sizes', () => {
+  const noon = new Date(2026, 10, 26, 12, 3, 10).getTime();
+  expect(clockText(noon, noon + 1_000)).toBe('12:03:10');
+  expect(clockText(noon - 86_400_000, noon)).toBe('25 Nov, 12:03');
+  expect(memoryText(620, 81_920)).toBe('0.6 / 80.0 GiB');
+  expect(memoryText(null, null)).toBe('');
+});
+
+test('why a job waits: what the daemon says, else what its pool shows', () => {
+  const why = (pools: Pool[], more = {}) => whyWaits(job('j', more), pools, now);
+  const busy = pool('a', [busySlot('a/1', 'x', 0), busySlot('a/2', 'y', 0)]);
+  expect(why([busy], { reason: 'Tried again, because its agent was lost.' })).toBe('Tried again, because its agent was lost');
+  expect(why([busy])).toBe('all 2 agents of pool a are busy');
+  expect(why([{ ...busy, paused: ['by hand'] }])).toBe('pool a is paused by hand');
+  expect(why([{ ...busy, draining: true }])).toMatch(/^pool a drains/);
+  const backoff = { failures: 3, retryIn: now + 20_000, reason: 'no such image', waitsFor: null };
+  expect(why([{ ...busy, backoff }])).toBe('pool a failed to start agents 3 times, the next try is in 20s: no such image');
+  const held = slot('a/3', {}, { held: 'GPU 3 is in quarantine' });
+  expect(why([pool('a', [held])])).toBe('pool a has no device that can be used: GPU 3 is in quarantine');
+  expect(why([pool('a', [busySlot('a/1', 'x', 0), held])])).toBe(
+    'the agent of pool a is busy; 1 more cannot be used: GPU 3 is in quarantine',
+  );
+  expect(why([pool('a', [slot('a/1', {}, { note: 'pulls x:1, 40 %' })])])).toBe('its agent is being prepared: pulls x:1, 40 %');
+  expect(why([pool('a', [slot('a/1')])], { state: 'waiting' })).toMatch(/has not given it/);
+  expect(why([])).toBe('no pool may run it now');
+  const pools = workingDay().status.pools;
+  expect(poolsFor(job('j', { pool: '', service: 'azure' }), pools).map(({ name }) => name)).toEqual(['azure']);
+});
+
+test('when a job starts is said as far as it is known', () => {
+  expect(whenStarts(job('j'))).toBe('');
+  expect(whenStarts(job('j', { ahead: 0 }))).toBe('Next in line.');
+  expect(whenStarts(job('j', { ahead: 2, startsIn: { from: 3 * minute, to: 11 * minute } }))).toBe(
+    '2 jobs before it, starts in 3 to 11 min.',
+  );
+});
+
+test('an ended job is what its verdict says', () => {
+  expect(jobState(ended('j', 'infrastructure', 'x'))).toEqual({ word: 'infrastructure', tone: 'bad' });
+  expect(jobState(ended('j', 'code', 'x')).word).toBe('your code');
+  expect(jobState(ended('j', 'passed', 'x', { verdict: null })).word).toBe('passed');
+  expect(jobState(ended('j', 'code', 'x', { verdict: null })).word).toBe('ended');
+});
+
+test('the numbers of a pool', () => {
+  const held = slot('a/3', {}, { held: 'no' });
+  expect(poolCounts(pool('a', [slot('a/1'), busySlot('a/2', 'x', 0), held]))).toEqual({ wanted: 3, ready: 1, busy: 1 });
+  const none = { state: 'none', agent: null, since: null } as const;
+  expect(isReady(slot('a/1', { state: 'idle', online: true }, { standby: none }))).toBe(true);
+  expect(isReady(slot('a/1', {}, { standby: none }))).toBe(false);
+});
+
+test('what needs a person comes with the most serious first, each once', () => {
+  const { status, devices } = workingDay();
+  const found = concerns({ host: { ...status, problems: ['the Engine does not answer'] }, pools: status.pools, devices }, now);
+  expect(found.map(({ tone, subject }) => `${tone} ${subject}`)).toEqual([
+    'bad Host:',
+    'bad GPU 3',
+    'bad Pool azure',
+    'warn Pool gpu',
+    'warn Pool release',
+  ]);
+  const [card] = devices;
+  const parent = { ...(card ?? expect.fail()), state: 'quarantined', why: 'Xid 79' } as const;
+  const part = { ...parent, uuid: 'MIG-1', kind: 'mig', parent: parent.uuid, profile: '1g.10gb' } as const;
+  expect(concerns({ host: status, pools: [], devices: [parent, part] }, now)).toHaveLength(1);
+  expect(deviceName(part, [parent, part])).toBe('GPU 0 instance 1g.10gb');
+});
+
+test('a card stands out by three times the share of the others, and not by chance', () => {
+  const line = (value: string, jobs: number, infrastructure: number) => ({
+    ...{ value, jobs, infrastructure, passed: 0, cancelled: 0, code: 0, unknown: 0 },
+    ...{ waitMs: null, runMs: null, longestMs: 0 },
+  });
+  expect([...standsOut([line('a', 50, 12), line('b', 60, 1), line('c', 60, 0)])]).toEqual(['a']);
+  expect([...standsOut([line('a', 4, 2), line('b', 60, 0)])]).toEqual([]);
+  expect([...standsOut([line('a', 60, 6), line('b', 60, 5)])]).toEqual([]);
+  expect([...standsOut([line('a', 60, 60)])]).toEqual([]);
+});
+
+test('the times of a job, with what is not known left open', () => {
+  const one = ended('j', 'passed', 'x', { submittedAt: 1_000, startedAt: 3_000, endedAt: 9_000, agent: 'a-1' });
+  const proof = { device: device(0).uuid, slot: 'a/1', agent: 'a-1', verdict: 'clean', evidence: {}, took: 300, at: 9_400 };
+  expect(timeLine(one, [proof]).map(({ name, at, after }) => [name, at, after])).toEqual([
+    ['Queued', 1_000, null],
+    ['Released', 3_000, 2_000],
+    ['Ended', 9_000, 6_000],
+    ['Proved', 9_400, 400],
+  ]);
+  expect(timeLine(job('j', { submittedAt: 1_000 }), []).map(({ at }) => at)).toEqual([1_000, null, null]);
+});
