@@ -35,6 +35,8 @@ export interface Machine {
   readonly mount: string | null;
   /** OpenSSH's client and server, which a test starts itself. */
   readonly sshd: string | null;
+  /** Debian's browser, for the dashboard. It is never downloaded. */
+  readonly chromium: string | null;
   /** A machine of its own with systemd: systemd-nspawn and debootstrap. */
   readonly nspawn: string | null;
   /** The real buildkite-agent, built before the tests. The only thing that CI may lack, and only where there is no Go. */
@@ -70,6 +72,7 @@ export async function lookAtMachine(): Promise<Machine> {
     openssl: found('openssl'),
     promtool: found('promtool'),
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
+    chromium: found('chromium'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
     sshd: root ?? found('ssh') ?? found('/usr/sbin/sshd') ?? found('ssh-keygen'),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),

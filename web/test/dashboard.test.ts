@@ -1,0 +1,438 @@
+/** The dashboard in a real browser, against a stand-in for the daemon, which can show what a real one rarely does. */
+import { once } from 'node:events';
+import type { ServerResponse } from 'node:http';
+import type { Browser, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { frame } from '../../src/api/frames.ts';
+import { lacks } from '../../test/support/require.ts';
+import { buildDashboard, openBrowser, type Visit, visit } from './browser.ts';
+import { startStandin } from './standin.ts';
+import { busySlot, ended, job, pool, slot, uuid, workingDay } from './world.ts';
+
+let browser: Browser;
+
+const phone = { viewport: { width: 360, height: 740 } };
+
+/** Opens a page once it is live. */
+async function open(url: string, options: Parameters<typeof visit>[2] = {}): Promise<Visit> {
+  const opened = await visit(browser, url, options);
+  await opened.page.locator('.link-live').waitFor({ state: 'attached' });
+  return opened;
+}
+
+const overflow = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+
+describe.skipIf(lacks('chromium'))('dashboard', () => {
+  beforeAll(async () => {
+    await buildDashboard();
+    browser = await openBrowser();
+  });
+  afterAll(() => browser?.close());
+
+  test('says which card is bad and why each job waits', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    const card = page.getByRole('listitem', { name: 'GPU 3, quarantined' });
+    await expect.poll(() => card.innerText()).toContain('memory stays in use after the agent ended');
+    await expect.poll(() => card.innerText()).toContain('proof: dirty');
+    expect(await page.locator('.concerns').innerText()).toContain('GPU 3 is quarantined');
+    const waiting = await page.locator('.job', { hasText: 'train-resnet --epochs 90' }).innerText();
+    expect(waiting).toContain('all 4 agents of pool gpu are busy; 1 more cannot be used: memory stays in use');
+    expect(waiting).toContain('Next in line, starts within 9 min.');
+    expect(await page.locator('.job', { hasText: './release.sh' }).innerText()).toContain('pool release is paused by hand');
+    expect(await page.locator('.job', { hasText: 'nightly-cuda' }).innerText()).toContain('was not found (404)');
+    await page.goto(`${standin.url}/#/history`);
+    await expect.poll(() => page.locator('.bars').first().locator('li').first().innerText()).toMatch(/GPU 3\s+stands out/);
+    expect(faults).toEqual([]);
+  });
+
+  test('shows events as they come, and draws nothing else again', async () => {
+    const state = workingDay();
+    state.status.pools.push(
+      pool(
+        'many',
+        Array.from({ length: 1_000 }, (_, n) => slot(`many/${n + 1}`)),
+      ),
+    );
+    await using standin = await startStandin(state);
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    await page.evaluate(`
+      window.touched = 0;
+      new MutationObserver((all) => { window.touched += all.filter(({ target }) => !(target.parentElement ?? target).closest('time')).length; })
+        .observe(document.querySelector('.cells'), { subtree: true, childList: true, attributes: true, characterData: true });`);
+    standin.emit('slot', { pool: 'many', key: 'many/500', slot: busySlot('many/500', 'aa00aa00aa02', 0) });
+    await page.getByRole('button', { name: 'many/500: busy' }).waitFor();
+    expect(await page.evaluate('window.touched')).toBeLessThan(8);
+    const next = job('aa00aa00aa02', { name: 'integration tests', state: 'running', startedAt: Date.now() });
+    standin.setJob(next);
+    await page
+      .locator('section', { hasText: /^Running/ })
+      .locator('.job', { hasText: 'integration tests' })
+      .waitFor();
+    standin.setJob({ ...next, state: 'done', endedAt: Date.now(), verdict: { kind: 'code', why: 'exit code 1', evidence: [] } });
+    await page
+      .locator('section', { hasText: /^Just ended/ })
+      .locator('.job', { hasText: 'your code' })
+      .waitFor();
+    expect(faults).toEqual([]);
+  });
+
+  test('keeps up with many jobs', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    for (let n = 0; n < 400; n += 1) {
+      standin.emit('job', job(`n${n}`, { state: 'running', startedAt: Date.now() }));
+      standin.emit('job', ended(`n${n}`, 'passed', 'exit code 0', { name: `job ${n}`, endedAt: Date.now() }));
+    }
+    await view.page.locator('.job', { hasText: 'job 399' }).waitFor();
+    expect(view.faults).toEqual([]);
+  });
+
+  test('a restart of the daemon shows nothing stale as current, and reads everything again', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    const { page } = view;
+    await standin.down();
+    await page.getByText(/Connection lost since \d\d:\d\d:\d\d/).waitFor();
+    expect(await page.locator('main').getAttribute('inert')).not.toBe(null);
+    expect(await page.locator('main').getAttribute('class')).toBe('stale');
+    expect(await page.locator('.link-state').innerText()).toBe('not current');
+    // Ages stand still: nobody knows whether they still hold.
+    const age = page.locator('.slot-since time').first();
+    const before = await age.innerText();
+    await page.getByText(/Next try in|Trying now/).waitFor();
+    expect(await age.innerText()).toBe(before);
+    standin.state.devices = standin.state.devices.map((one) =>
+      one.uuid === uuid(3) ? { ...one, state: 'leased', why: null, hint: null, retryAt: null } : one,
+    );
+    await standin.up();
+    await page.locator('.link-live').waitFor({ state: 'attached' });
+    expect(await page.locator('main').getAttribute('inert')).toBe(null);
+    await page.getByRole('listitem', { name: 'GPU 3, in use' }).waitFor();
+    expect(await page.getByText('Connection lost').count()).toBe(0);
+  });
+
+  test('a login link works once and leaves no code behind; without a login it says how to get one', async () => {
+    await using standin = await startStandin(workingDay());
+    standin.role = null;
+    await using view = await visit(browser, standin.url);
+    const { page } = view;
+    await page.getByText('onejob dashboard', { exact: true }).waitFor();
+    await page.goto(`${standin.url}/login#bad`);
+    await page.getByText('the code was used, or is too old').waitFor();
+    expect(page.url()).toBe(`${standin.url}/login`);
+    // Another page first: a new fragment alone loads nothing.
+    await page.goto('about:blank');
+    await page.goto(`${standin.url}/login#good`);
+    await page.locator('.link-live').waitFor({ state: 'attached' });
+    expect(page.url()).toBe(`${standin.url}/`);
+    standin.role = null;
+    await standin.down();
+    await standin.up();
+    await page.getByText('This browser is not logged in, or no longer.').waitFor();
+  });
+
+  test('operators change things after a question; others see no way to', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    const card = page.getByRole('listitem', { name: /^GPU 0,/ });
+    await card.getByLabel('Change GPU 0').click();
+    await card.getByRole('button', { name: 'Quarantine' }).click();
+    const dialog = page.getByRole('dialog', { name: 'Put GPU 0 in quarantine?' });
+    expect(await dialog.innerText()).toContain('The job that runs on it is not touched');
+    await page.keyboard.press('Escape');
+    await dialog.waitFor({ state: 'detached' });
+    expect(standin.posted).toEqual([]);
+    await card.getByLabel('Change GPU 0').click();
+    await card.getByRole('button', { name: 'Quarantine' }).click();
+    await dialog.getByLabel('Why').fill('smells burnt');
+    await dialog.getByRole('button', { name: 'Quarantine' }).click();
+    await page.getByRole('listitem', { name: 'GPU 0, quarantined' }).waitFor();
+    expect(standin.posted).toEqual([{ path: `/v1/devices/${uuid(0)}/quarantine`, body: { reason: 'smells burnt' } }]);
+    await page.getByLabel('Change pool build').click();
+    await page.getByRole('button', { name: 'Pause' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
+    await page.getByText('It is paused by hand.').first().waitFor();
+    await page.goto(`${standin.url}/#/jobs/aa00aa00aa02`);
+    await page.getByRole('button', { name: 'Cancel the job' }).click();
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel the job' }).click();
+    await page.getByText('It was cancelled: somebody cancelled it.').waitFor();
+    // A refusal is shown in the dialog, which stays.
+    standin.state.jobs.push(job('aa00aa00bb01'));
+    await page.goto(`${standin.url}/#/jobs/aa00aa00bb01`);
+    await page.getByRole('button', { name: 'Cancel the job' }).click();
+    standin.state.jobs = standin.state.jobs.filter(({ id }) => id !== 'aa00aa00bb01');
+    await page.getByRole('dialog').getByRole('button', { name: 'Cancel the job' }).click();
+    await page.getByRole('dialog').getByText('There is no job aa00aa00bb01.').waitFor();
+    expect(faults).toEqual([]);
+
+    standin.role = 'read';
+    await using guest = await open(standin.url);
+    await guest.page.getByText('read-only').waitFor();
+    expect(await guest.page.locator('.menu').count()).toBe(0);
+  });
+
+  test('output has colours, is searched, and jumps to its first error', async () => {
+    await using standin = await startStandin(workingDay());
+    const lines = Array.from({ length: 12_000 }, (_, n) =>
+      n === 5_000 ? '\u001b[31merror:\u001b[0m it broke <b>here</b>' : `\u001b[32m[${n}]\u001b[0m compiles`,
+    );
+    standin.logs.set('e1a1b2c3d4e5', `${lines.join('\n')}\n`);
+    await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`);
+    const { page, faults } = view;
+    const log = page.getByRole('region', { name: 'Lines of output' });
+    await log.getByText('[11999] compiles').waitFor();
+    expect(await log.locator('.fg-c2').last().innerText()).toBe('[11999]');
+    expect(await page.getByRole('region', { name: 'How it ended' }).innerText()).toContain(
+      'It failed by its own code: its command ended with exit code 2.',
+    );
+    await page.keyboard.press('e');
+    const found = log.getByText('it broke <b>here</b>');
+    await found.waitFor();
+    expect(
+      await found.evaluate((node) => {
+        const [line, log] = [node, node.closest('.log')].map((one) => one?.getBoundingClientRect());
+        return line !== undefined && log !== undefined && line.top > log.top && line.bottom < log.bottom;
+      }),
+    ).toBe(true);
+    expect(await log.locator('.line', { hasText: 'it broke' }).getAttribute('data-n')).toBe('5001');
+    await page.keyboard.press('l');
+    await page.keyboard.type('[77');
+    await page.keyboard.press('Enter');
+    await page.getByText('1 of 111').waitFor();
+    await log.locator('mark').first().waitFor();
+    await page.getByRole('button', { name: 'Next match' }).click();
+    await page.getByText('2 of 111').waitFor();
+    await page.getByRole('button', { name: 'Start', exact: true }).click();
+    await log.getByText('[0] compiles').waitFor();
+    expect(faults).toEqual([]);
+  });
+
+  test('output that comes is followed, and left alone while somebody reads', async () => {
+    await using standin = await startStandin(workingDay());
+    let response: ServerResponse | null = null;
+    standin.logs.set('9a41c07be2d1', async (answer) => {
+      response = answer;
+      answer.write(frame('stdout', 'begins\n'));
+    });
+    const say = (text: string) => response?.write(frame('stdout', text));
+    await using view = await open(`${standin.url}/#/jobs/9a41c07be2d1`);
+    const { page } = view;
+    const log = page.getByRole('region', { name: 'Lines of output' });
+    await log.getByText('begins').waitFor();
+    say(Array.from({ length: 300 }, (_, n) => `step ${n}\n`).join(''));
+    const distance = () => log.evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight);
+    await log.getByText('step 299').waitFor();
+    await expect.poll(distance).toBeLessThan(4);
+    await log.evaluate((node) => node.scrollTo({ top: 900 }));
+    await page.getByRole('button', { name: 'Follow', pressed: false }).waitFor();
+    const top = () => log.evaluate((node) => node.scrollTop);
+    say('later\n');
+    await log.getByText('later').waitFor({ state: 'attached' });
+    expect(await top()).toBe(900);
+    await page.keyboard.press('f');
+    await expect.poll(distance).toBeLessThan(4);
+  });
+
+  test('a huge log costs the tab little memory, also while it is searched', async () => {
+    await using standin = await startStandin(workingDay());
+    const megabytes = 96;
+    const chunk = Buffer.from(`${'some output of a job that prints very much '.repeat(3)}\n`.repeat(8_000)).subarray(0, 1_000_000);
+    standin.logs.set('e1a1b2c3d4e5', async (answer, query) => {
+      if (query.has('tail')) {
+        answer.write(
+          frame(
+            'gap',
+            JSON.stringify({ missing: { stdout: megabytes * 1e6, stderr: 0 }, after: { stdout: 0, stderr: 0 }, asked: true }),
+          ),
+        );
+        answer.end(Buffer.concat([frame('stdout', '\nthe last line\n'), frame('end')]));
+        return;
+      }
+      const gone = new AbortController();
+      answer.once('close', () => gone.abort());
+      for (let n = 0; n < megabytes && !answer.destroyed; n += 1) {
+        if (!answer.write(frame('stdout', chunk))) await once(answer, 'drain', { signal: gone.signal }).catch(() => {});
+      }
+      answer.end(Buffer.concat([frame('stdout', '\nthe last line\n'), frame('end')]));
+    });
+    await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`);
+    const { page, faults } = view;
+    await page.getByText('the last line').waitFor();
+    await page.getByRole('searchbox').fill('last line');
+    await page.keyboard.press('Enter');
+    await page.getByText('1 of 1').waitFor();
+    const client = await page.context().newCDPSession(page);
+    await client.send('HeapProfiler.collectGarbage');
+    const { usedSize } = await client.send('Runtime.getHeapUsage');
+    expect(usedSize).toBeLessThan(40e6);
+    expect(faults).toEqual([]);
+  });
+
+  test('hostile names and output do nothing, and break no page', async () => {
+    const state = workingDay();
+    const evil = `<img src=x onerror="window.pwned=1">\u202e\u001b]0;x\u0007${'W'.repeat(4_000)}`;
+    const about = {
+      title: evil,
+      definition: null,
+      build: null,
+      repository: evil,
+      branch: evil,
+      reason: evil,
+      link: 'javascript:window.pwned=1',
+      demands: [evil],
+    };
+    state.jobs.push(job('ee00ee00ee01', { name: evil, user: evil, pool: evil, reason: evil, command: [evil] }));
+    state.jobs.push(job('ee/../00?x#y', { service: evil, pool: '', about, state: 'running', agent: evil, startedAt: Date.now() }));
+    state.jobs.push(
+      ended('ee00ee00ee03', 'infrastructure', evil, {
+        name: evil,
+        verdict: { kind: 'infrastructure', why: evil, evidence: [evil] },
+      }),
+    );
+    state.status.pools.push(
+      pool(evil, [busySlot(`${evil}/1`, 'ee/../00?x#y', 0, { note: evil, held: evil })], { image: evil, paused: [evil] }),
+    );
+    state.status.problems = [evil];
+    state.devices = state.devices.map((one) => ({ ...one, model: evil, why: evil, hint: evil, state: 'quarantined' as const }));
+    await using standin = await startStandin(state);
+    standin.findings.push({ level: 'error', subject: evil, message: evil, hint: evil });
+    standin.logs.set('ee00ee00ee03', `${evil}\n<script>window.pwned=1</script>\n\u001b[2J\u001b[31m${evil}\n`);
+    for (const options of [phone, {}]) {
+      await using view = await open(standin.url, options);
+      const { page, faults } = view;
+      const pages = [
+        '',
+        '#/jobs/ee00ee00ee01',
+        '#/jobs/ee00ee00ee03',
+        `#/jobs/${encodeURIComponent('ee/../00?x#y')}`,
+        '#/history',
+        '#/health',
+      ];
+      for (const path of pages) {
+        await page.goto(`${standin.url}/${path}`);
+        await page.locator('h1, .now').first().waitFor({ state: 'attached' });
+        if (path.endsWith('ee03')) await page.locator('.line').first().waitFor();
+        expect(await overflow(page), path).toBe(0);
+        expect(await page.locator('a[href^="javascript:"]').count()).toBe(0);
+        expect(await page.evaluate('window.pwned'), path).toBe(undefined);
+      }
+      expect(faults).toEqual([]);
+    }
+  });
+
+  test('every page fits a phone, and can be read in light and dark', async () => {
+    await using standin = await startStandin(workingDay());
+    standin.logs.set('e2a1b2c3d4e5', '\u001b[31mred\u001b[32mgreen\u001b[33myellow\u001b[34mblue\u001b[90mgrey\u001b[0m plain\n');
+    for (const colorScheme of ['light', 'dark'] as const) {
+      await using view = await open(standin.url, { ...phone, colorScheme });
+      const { page, faults } = view;
+      for (const path of ['', '#/jobs/e2a1b2c3d4e5', '#/jobs/aa00aa00aa02', '#/history', '#/health']) {
+        await page.goto(`${standin.url}/${path}`);
+        await page.locator('h1, .now').first().waitFor({ state: 'attached' });
+        expect(await overflow(page), path).toBe(0);
+        expect(await faintTexts(page), `${colorScheme} ${path}`).toEqual([]);
+        expect(await unnamed(page), path).toEqual([]);
+      }
+      expect(faults).toEqual([]);
+    }
+  });
+
+  test('the keyboard reaches everything', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    const { page } = view;
+    await page.keyboard.press('Tab');
+    expect(await page.evaluate('document.activeElement.textContent')).toBe('Skip to the content');
+    await page.keyboard.press('Enter');
+    expect(await page.evaluate('document.activeElement.tagName')).toBe('MAIN');
+    await page.keyboard.press('2');
+    await page.getByRole('heading', { name: 'History', level: 1 }).waitFor();
+    await page.keyboard.press('?');
+    const help = page.getByRole('dialog', { name: 'Keyboard' });
+    expect(await help.innerText()).toContain('Find a job');
+    await help.getByLabel('Use these keys').uncheck();
+    await page.keyboard.press('Escape');
+    await page.keyboard.press('3');
+    expect(page.url()).toContain('#/history');
+    await page.evaluate("localStorage.setItem('onejob-keys', 'on')");
+    await page.keyboard.press('/');
+    await page.keyboard.type('coverage');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: 'coverage', level: 1 }).waitFor();
+    await page.keyboard.press('t');
+    expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light');
+  });
+
+  test('history is filtered and goes back page by page', async () => {
+    const state = workingDay();
+    for (let n = 0; n < 120; n += 1) {
+      const kind = n % 3 === 0 ? 'infrastructure' : 'passed';
+      state.jobs.push(
+        ended(`b${n}`, kind, 'so it is', {
+          name: `batch ${n}`,
+          pool: 'gpu',
+          devices: [uuid(n % 2)],
+          endedAt: Date.now() - 1_000_000 - n * 1_000,
+        }),
+      );
+    }
+    await using standin = await startStandin(state);
+    await using view = await open(`${standin.url}/#/history`);
+    const { page, faults } = view;
+    await page.getByRole('combobox', { name: 'Pool' }).selectOption('gpu');
+    await page.getByRole('combobox', { name: 'Outcome' }).selectOption('infrastructure');
+    await page.getByRole('combobox', { name: 'Device' }).selectOption({ label: 'GPU 0' });
+    await page.getByRole('cell', { name: /batch 0\b/ }).waitFor();
+    expect(await page.getByRole('cell', { name: /batch 3\b/ }).count()).toBe(0);
+    const asked = standin.read.findLast((path) => path.startsWith('/v1/jobs?')) ?? '';
+    expect(Object.fromEntries(new URLSearchParams(asked.split('?')[1]))).toMatchObject({
+      all: 'true',
+      pool: 'gpu',
+      verdict: 'infrastructure',
+      device: uuid(0),
+      limit: '50',
+    });
+    await page.goto(`${standin.url}/#/history?pool=gpu`);
+    await page.getByRole('link', { name: 'Older' }).click();
+    await page.getByRole('cell', { name: /batch 60\b/ }).waitFor();
+    await page.goBack();
+    await page.getByRole('cell', { name: /batch 1\b/ }).waitFor();
+    expect(faults).toEqual([]);
+  });
+});
+
+/** Texts with less contrast than 4.5 to 1 (WCAG 2.2, 1.4.3). */
+function faintTexts(page: Page): Promise<string[]> {
+  return page.evaluate<string[]>(`(() => {
+    const numbers = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)).reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+    const ground = (node) => {
+      for (let one = node; one; one = one.parentElement) {
+        const found = numbers(getComputedStyle(one).backgroundColor);
+        if (found.length === 3) return found;
+      }
+      return [255, 255, 255];
+    };
+    return [...document.querySelectorAll('body *')].flatMap((node) => {
+      const text = [...node.childNodes].filter((one) => one.nodeType === 3).map((one) => one.data).join('').trim();
+      if (text === '' || node.closest('svg, option, .u-legend, .unseen, .toast') || node.getClientRects().length === 0) return [];
+      const [a, b] = [light(numbers(getComputedStyle(node).color)), light(ground(node))].sort((x, y) => y - x);
+      const contrast = (a + 0.05) / (b + 0.05);
+      return contrast < 4.5 ? [contrast.toFixed(2) + ' ' + text.slice(0, 40)] : [];
+    });
+  })()`);
+}
+
+/** Controls without a name, and pages without their landmarks. */
+function unnamed(page: Page): Promise<string[]> {
+  return page.evaluate<string[]>(`(() => {
+    const name = (node) => (node.getAttribute('aria-label') ?? node.labels?.[0]?.textContent ?? node.textContent ?? '').trim();
+    const controls = [...document.querySelectorAll('a, button, input, select, summary, [tabindex="0"]')].filter((node) => name(node) === '');
+    const marks = ['main', 'header.bar', 'nav[aria-label]', 'h1'].filter((mark) => document.querySelectorAll(mark).length !== 1 && !(mark === 'nav[aria-label]' && document.querySelector(mark)));
+    return [...controls.map((node) => node.outerHTML.slice(0, 100)), ...marks];
+  })()`);
+}
