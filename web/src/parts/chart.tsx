@@ -56,6 +56,11 @@ export function Chart({ label, lines, data, height, max, small = false }: ChartP
   return <div ref={place} className={small ? 'chart small' : 'chart'} role="img" aria-label={label} />;
 }
 
+/** Times of the day at an axis. */
+function clocks(_plot: uPlot, times: readonly number[]): string[] {
+  return times.map((time) => new Date(time * 1000).toLocaleTimeString('en-GB'));
+}
+
 function optionsOf(element: HTMLElement, { lines, height, max, small }: Omit<ChartProps, 'label' | 'data'>): uPlot.Options {
   const style = getComputedStyle(element);
   const color = (name: string) => style.getPropertyValue(name).trim();
@@ -68,7 +73,12 @@ function optionsOf(element: HTMLElement, { lines, height, max, small }: Omit<Cha
     cursor: small ? { show: false } : { y: false, drag: { x: false, y: false } },
     legend: { show: !small },
     scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, max ?? Math.max(1, high * 1.1)] } },
-    axes: small ? [{ show: false }, { show: false }] : [axis, { ...axis, size: 44 }],
+    axes: small
+      ? [{ show: false }, { show: false }]
+      : [
+          { ...axis, space: 90, values: clocks },
+          { ...axis, size: 44 },
+        ],
     series: [
       { value: (_plot, value) => (value == null ? '–' : new Date(value * 1000).toLocaleTimeString('en-GB')) },
       ...lines.map(

@@ -38,12 +38,11 @@ export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' 
   return found.sort((a, b) => ranks[a.tone] - ranks[b.tone]);
 }
 
-/** `GPU 3`, `GPU 3 instance 1g.10gb`, or what there is. */
+/** `GPU 3`, `GPU 3 / 1g.10gb`, with a number if it has several such instances, or what there is. */
 export function deviceName({ index, profile, kind, parent, uuid }: Device, devices: readonly Device[]): string {
-  if (kind === 'mig') {
-    const gpu = devices.find((one) => one.uuid === parent);
-    const of = gpu?.index == null ? '' : `GPU ${gpu.index} `;
-    return `${of}instance ${plain(profile ?? uuid)}`;
-  }
-  return index === null ? plain(uuid) : `GPU ${index}`;
+  if (kind !== 'mig') return index === null ? plain(uuid) : `GPU ${index}`;
+  const gpu = devices.find((one) => one.uuid === parent)?.index ?? null;
+  const alike = devices.filter((one) => one.parent === parent && one.profile === profile);
+  const number = alike.length < 2 ? '' : ` #${alike.findIndex((one) => one.uuid === uuid) + 1}`;
+  return `${gpu === null ? 'MIG' : `GPU ${gpu}`} / ${plain(profile ?? uuid)}${number}`;
 }

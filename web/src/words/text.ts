@@ -1,10 +1,14 @@
 /** Foreign text, times and numbers for people. */
 export { formatAge, plural } from '../../../src/cli/text.ts';
 
+/** Characters of foreign text that are shown, so that nobody can fill a page. */
+const longest = 600;
+
 /** Foreign text in one line: without control characters, and without those that change the direction of what follows. */
 export function plain(text: string): string {
+  const cut = text.length > longest ? `${text.slice(0, longest)}…` : text;
   // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
-  return text.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').replace(/[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd');
+  return cut.replace(/[\u0000-\u001f\u007f-\u009f]+/g, ' ').replace(/[\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, '\ufffd');
 }
 
 /** `12:03:10`, and with its day if that is not the day of `now`. Wall clock, ms. */

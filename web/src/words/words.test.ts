@@ -102,7 +102,7 @@ test('what needs a person comes with the most serious first, each once', () => {
   const parent = { ...(card ?? expect.fail()), state: 'quarantined', why: 'Xid 79' } as const;
   const part = { ...parent, uuid: 'MIG-1', kind: 'mig', parent: parent.uuid, profile: '1g.10gb' } as const;
   expect(concerns({ host: status, pools: [], devices: [parent, part] }, now)).toHaveLength(1);
-  expect(deviceName(part, [parent, part])).toBe('GPU 0 instance 1g.10gb');
+  expect(deviceName(part, [parent, part])).toBe('GPU 0 / 1g.10gb');
 });
 
 test('a card stands out by three times the share of the others, and not by chance', () => {
