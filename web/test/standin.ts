@@ -82,7 +82,13 @@ export async function startStandin(state: HostState): Promise<Standin> {
     if (url.pathname === '/v1/logs') return logs(url.searchParams, response);
     if (request.method === 'POST') return act(parts, body, response);
     if (parts[2] === 'devices' && parts[4] === 'use')
-      return json(response, samples(Number(url.searchParams.get('since')), parts[3] ?? ''));
+      return json(
+        response,
+        samples(
+          Number(url.searchParams.get('since')),
+          state.devices.find(({ uuid }) => uuid === parts[3]),
+        ),
+      );
     if (parts[2] === 'jobs' && parts[3] !== undefined) {
       const found = state.jobs.find(({ id }) => id === parts[3]);
       return found === undefined ? refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${parts[3]}.`) : json(response, found);
@@ -225,18 +231,21 @@ function listed(jobs: readonly Job[], query: URLSearchParams, response: ServerRe
   return sorted.slice(from, before);
 }
 
-/** A steady use that looks like work, a sample every five seconds. */
-function samples(since: number, device: string): object[] {
+/** What a device may have done until now, a sample every five seconds. */
+function samples(since: number, device: Device | undefined): object[] {
   const now = Date.now();
-  const seed = device.charCodeAt(4);
+  const { utilization = 0, memoryUsedMiB = 0 } = device?.use ?? {};
+  const seed = device?.index ?? 0;
   const from = Math.max(since, now - 600_000);
-  return Array.from({ length: Math.max(0, Math.floor((now - from) / 5_000)) }, (_, n) => {
-    const wave = Math.sin(n / 7 + seed) * 14 + Math.sin(n / 2.3 + seed) * 9;
-    const busy = seed % 2 === 0 || n > 60;
+  const count = Math.max(0, Math.floor((now - from) / 5_000));
+  return Array.from({ length: count }, (_, n) => {
+    const wave = Math.sin(n / 7 + seed) * 9 + Math.sin(n / 2.3 + seed) * 5;
+    const begun = seed % 2 === 0 || n > count / 2;
+    const isBusy = (utilization ?? 0) > 0 && begun;
     return {
       at: from + n * 5_000,
-      memoryUsedMiB: busy ? 40_000 + wave * 300 : 600,
-      utilization: busy ? Math.min(100, Math.max(0, 76 + wave)) : 0,
+      memoryUsedMiB: isBusy ? (memoryUsedMiB ?? 0) + wave * 60 : 600,
+      utilization: utilization === null ? null : isBusy ? Math.min(100, utilization + wave) : 0,
     };
   });
 }

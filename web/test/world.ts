@@ -334,3 +334,23 @@ export function workingDay(): HostState {
     },
   };
 }
+
+/** Output of a training that loses its card. */
+export function brokenRun(): string {
+  const esc = '\u001b';
+  const steps = Array.from({ length: 180 }, (_, n) => {
+    const loss = (2.31 * Math.exp(-n / 120) + 0.4 + Math.sin(n) / 40).toFixed(4);
+    return `${esc}[2m[gpu-4]${esc}[0m epoch ${1 + Math.floor(n / 100)} step ${String(n % 100).padStart(3)}/100  loss ${esc}[36m${loss}${esc}[0m  ${esc}[32m${(412 + (n % 7)).toFixed(0)} images/s${esc}[0m`;
+  });
+  return [
+    `${esc}[1mtrain-resnet${esc}[0m --epochs 3 --data /datasets/imagenet`,
+    'device: NVIDIA A100-SXM4-80GB, driver 580.82.07, CUDA 12.6',
+    ...steps,
+    `${esc}[1;31mRuntimeError: CUDA error: device-side operation failed: GPU is lost${esc}[0m`,
+    '  at step 180, in conv2d(input[256, 64, 56, 56])',
+    'CUDA kernel errors might be asynchronously reported at some other API call.',
+    `${esc}[33mwarning:${esc}[0m checkpoint of epoch 1 was kept in /workspace/out/epoch-1.pt`,
+    'Segmentation fault (core dumped)',
+    '',
+  ].join('\n');
+}

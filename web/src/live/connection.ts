@@ -32,7 +32,7 @@ const silence = 40_000;
 const lookEvery = 2_000;
 /** ms between two tries, the last for all further ones. */
 const tries = [500, 1_000, 2_000, 4_000];
-const known: ReadonlySet<string> = new Set(['job', 'slot', 'pool', 'device', 'host', 'gone']);
+const known: ReadonlySet<string> = new Set<LiveEvent['name']>(['job', 'slot', 'pool', 'device', 'host', 'gone']);
 
 /** Runs until `signal` aborts. */
 export async function keepCurrent(options: ConnectionOptions, signal: AbortSignal): Promise<void> {

@@ -2,7 +2,7 @@
  * What the daemon says now, as one value: read whole, then changed by its events. Values in, values out. What an event does not
  * touch stays the same object, so that only what changed is drawn again.
  */
-import type { StatusView } from '../../../src/api/schema.ts';
+import type { EventName, EventView, StatusView } from '../../../src/api/schema.ts';
 import type { Device, Host, Job, Pool, Slot } from '../views.ts';
 import { deviceChange, jobChange, poolChange } from '../words/changes.ts';
 import { isWaiting } from '../words/words.ts';
@@ -28,14 +28,8 @@ export interface Change {
   readonly bad: boolean;
 }
 
-export type LiveEvent =
-  | { readonly name: 'job'; readonly data: Job }
-  | { readonly name: 'slot'; readonly data: { readonly pool: string; readonly key: string; readonly slot: Slot | null } }
-  | { readonly name: 'pool'; readonly data: Omit<Pool, 'slots'> }
-  | { readonly name: 'device'; readonly data: Device }
-  | { readonly name: 'host'; readonly data: Partial<Pick<Host, 'problems' | 'configChanged' | 'stopping'>> }
-  /** Something that no longer exists: a pool by name, a job by id, a device by UUID. */
-  | { readonly name: 'gone'; readonly data: { readonly what: string; readonly name: string } };
+type Named = Exclude<EventName, 'reset'>;
+export type LiveEvent = { [N in Named]: { readonly name: N; readonly data: EventView<N> } }[Named];
 
 /** Ended jobs and changes that are kept. */
 const [endedKept, changesKept] = [100, 200];

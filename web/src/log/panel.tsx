@@ -32,8 +32,10 @@ export function LogPanel({ job, waits }: PanelProps) {
   const [follow, setFollow] = useState(true);
   const [wrap, setWrap] = useState(() => window.innerWidth < 640);
   const [search, setSearch] = useState<Search>(noSearch);
-  /** Number of the line that is to be shown. */
+  /** Number of the line that was jumped to. */
   const [target, setTarget] = useState<number | null>(null);
+  /** Whether it has yet to be brought into view. */
+  const jumping = useRef(false);
   const scroller = useRef<HTMLElement>(null);
 
   useEffect(() => {
@@ -85,6 +87,7 @@ export function LogPanel({ job, waits }: PanelProps) {
     setFollow(false);
     session.current?.hold(true);
     setTarget(match.number);
+    jumping.current = true;
     const { first, blocks } = stateRef.current;
     const count = blocks.reduce((sum, { lines }) => sum + lines.length, 0);
     if (first === null || match.number < first || match.number >= first + count) void session.current?.showAt(match.from);
@@ -104,14 +107,14 @@ export function LogPanel({ job, waits }: PanelProps) {
   );
 
   useKeys({ step, toEnd, toStart, firstError: () => find.firstError() });
-  useScroll(scroller, follow, target, setTarget);
+  useScroll(scroller, follow, target, jumping);
 
   const onScroll = () => {
     const element = scroller.current;
     if (element === null) return;
     const fromEnd = element.scrollHeight - element.scrollTop - element.clientHeight;
     if (follow && fromEnd > 60) unfollow();
-    else if (!follow && fromEnd < 4 && state.atEnd && target === null) {
+    else if (!follow && fromEnd < 4 && state.atEnd && !jumping.current) {
       setFollow(true);
       session.current?.hold(false);
     }
@@ -300,17 +303,18 @@ function useScroll(
   scroller: React.RefObject<HTMLElement | null>,
   follow: boolean,
   target: number | null,
-  setTarget: (target: number | null) => void,
+  jumping: React.RefObject<boolean>,
 ): void {
   const shown = useRef<{ readonly key: string; readonly top: number } | null>(null);
   // After every change of what is drawn.
   useLayoutEffect(() => {
     const element = scroller.current;
     if (element === null) return;
-    const wanted = target === null ? null : element.querySelector(`[data-n="${target + 1}"]`);
+    const wanted = jumping.current && target !== null ? element.querySelector(`[data-n="${target + 1}"]`) : null;
     if (wanted !== null) {
-      wanted.scrollIntoView({ block: 'center' });
-      setTarget(null);
+      const middle = (element.clientHeight - wanted.clientHeight) / 2;
+      element.scrollTop += wanted.getBoundingClientRect().top - element.getBoundingClientRect().top - middle;
+      jumping.current = false;
     } else if (follow) element.scrollTop = element.scrollHeight;
     else if (shown.current !== null) {
       const block = element.querySelector<HTMLElement>(`[data-block="${shown.current.key}"]`);

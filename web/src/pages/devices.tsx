@@ -147,7 +147,7 @@ function Use({ device }: { readonly device: Device }) {
       {used !== null && memoryMiB !== null && memoryMiB > 0 && (
         <meter aria-label={`Memory in use: ${memory}`} min={0} max={memoryMiB} value={Math.min(used, memoryMiB)} />
       )}
-      {samples.length > 1 && (
+      {samples.filter((one) => one.utilization !== null).length > 1 && (
         <Chart
           small
           label={`Utilisation in the last ten minutes, now ${utilization === null ? 'unknown' : `${Math.round(utilization)} percent`}`}

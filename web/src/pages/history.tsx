@@ -188,8 +188,8 @@ function Bar({ line, name, odd, href, linked }: BarProps) {
   const percent = Math.round((100 * infrastructure) / Math.max(1, jobs));
   const others = [code > 0 ? `${code} your code` : '', unknown > 0 ? `${unknown} unknown` : ''].filter((text) => text !== '');
   const times = [
-    runMs === null ? '' : `runs ${formatAge(runMs)}`,
-    waitMs === null ? '' : `waits ${formatAge(waitMs)} on average`,
+    waitMs === null ? '' : `mean wait ${formatAge(waitMs)}`,
+    runMs === null ? '' : `mean run ${formatAge(runMs)}`,
   ].filter((text) => text !== '');
   return (
     <li className={odd ? 'bar odd' : 'bar'}>

@@ -9,6 +9,7 @@ import { problemText, useAsk } from '../parts/dialog.tsx';
 import { Badge } from '../parts/icon.tsx';
 import { cancelQuestion } from '../parts/job.tsx';
 import { Clock } from '../parts/time.tsx';
+import { jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { deviceName } from '../words/attention.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
@@ -105,6 +106,19 @@ function Head({ job }: { readonly job: Job }) {
           ] as [string, React.ReactNode],
         ]
       : []),
+    ...(job.array === undefined
+      ? []
+      : [
+          [
+            'Array',
+            <span key="array" className="mono">
+              {plain(job.array.id)}
+            </span>,
+          ] as [string, React.ReactNode],
+        ]),
+    ...(job.needs === undefined || job.needs.length === 0
+      ? []
+      : [['Needs', <Needs key="needs" ids={job.needs} />] as [string, React.ReactNode]]),
     ...(job.attempt > 1 ? [['Attempt', job.attempt] as [string, number]] : []),
     ...(job.command.length > 0
       ? [['Command', <code key="command">{plain(job.command.join(' '))}</code>] as [string, React.ReactNode]]
@@ -143,6 +157,14 @@ function Head({ job }: { readonly job: Job }) {
       </dl>
     </header>
   );
+}
+
+function Needs({ ids }: { readonly ids: readonly string[] }) {
+  return ids.map((id) => (
+    <a key={id} className="mono needs" href={jobHref(id)}>
+      {plain(id)}
+    </a>
+  ));
 }
 
 /** Why it waits, or how it ended and what shows it. */

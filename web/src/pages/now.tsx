@@ -106,7 +106,7 @@ function Concerns({ found }: { readonly found: readonly Concern[] }) {
           <li key={key} className={`concern tone-${tone}`}>
             <ToneIcon tone={tone} />
             <span>
-              <b>{subject}</b> <bdi>{text}</bdi>
+              <b>{subject}</b> <bdi>{text.replace(/\.$/, '')}.</bdi>
               {hint !== null && <span className="hint"> {hint}</span>}
             </span>
           </li>

@@ -54,9 +54,10 @@ function Waiting({ job, pools }: { readonly job: Job; readonly pools: readonly P
   const why = useTimed((now) => whyWaits(job, poolsFor(job, pools), now));
   const when = whenStarts(job);
   return (
-    <p className="why">
-      <span>Waits: {why}.</span> {when !== '' && <strong>{when}</strong>}
-    </p>
+    <>
+      <p className="why">Waits: {why}.</p>
+      {when !== '' && <p className="when">{when}</p>}
+    </>
   );
 }
 

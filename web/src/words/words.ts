@@ -9,10 +9,11 @@ export interface Said {
   readonly tone: Tone;
 }
 
-/** What people call it: its name, its title at the CI service, or its command. */
-export function jobName({ name, about, command, id }: Job): string {
+/** What people call it: its name, its title at the CI service, or its command; `[3]` behind it is its place in an array. */
+export function jobName({ name, about, command, id, array }: Job): string {
   const text = plain(name ?? about?.title ?? command.join(' ')).trim();
-  return text === '' ? id : text.slice(0, 300);
+  const place = array === undefined ? '' : ` [${array.index}]`;
+  return (text === '' ? id : text.slice(0, 300)) + place;
 }
 
 /** Who submitted it, or where it comes from. */

@@ -1,0 +1,61 @@
+/**
+ * Makes the pictures in docs/dashboard.md: the dashboard in Chromium, on a working day of a made-up host with eight cards.
+ *
+ *     node scripts/picture-dashboard.ts
+ */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import type { BrowserContextOptions, Page } from 'playwright-core';
+import { buildDashboard, openBrowser, visit } from '../web/test/browser.ts';
+import { type Standin, startStandin } from '../web/test/standin.ts';
+import { brokenRun, workingDay } from '../web/test/world.ts';
+import { smallPng } from './small-png.ts';
+
+interface Picture {
+  readonly path: string;
+  readonly options: BrowserContextOptions;
+  /** Until everything is there, and after that where to look. */
+  readonly ready: (page: Page) => Promise<unknown>;
+}
+
+const wide: BrowserContextOptions = { viewport: { width: 1280, height: 860 } };
+const pictures: Readonly<Record<string, Picture>> = {
+  now: { path: '', options: wide, ready: (page) => page.getByText('proof: dirty').waitFor() },
+  job: {
+    path: '#/jobs/e2a1b2c3d4e5',
+    options: { viewport: { width: 1280, height: 900 } },
+    async ready(page) {
+      await page.getByText('epoch 1').first().waitFor();
+      await page.keyboard.press('e');
+      await page.locator('.line.current', { hasText: 'RuntimeError' }).waitFor();
+    },
+  },
+  history: {
+    path: '#/history',
+    options: { viewport: { width: 1280, height: 760 } },
+    ready: (page) => page.getByText('stands out').waitFor(),
+  },
+  phone: {
+    path: '',
+    options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, colorScheme: 'dark' },
+    ready: (page) => page.getByText('Next in line').first().waitFor(),
+  },
+};
+
+async function take(standin: Standin, name: string, { path, options, ready }: Picture): Promise<void> {
+  await using view = await visit(browser, `${standin.url}/${path}`, { ...options, reducedMotion: 'reduce' });
+  const { page } = view;
+  await page.locator('.link-live').waitFor({ state: 'attached' });
+  await ready(page);
+  if (name !== 'history' && name !== 'job') await page.locator('.chart canvas').last().waitFor({ state: 'attached' });
+  const file = join(import.meta.dirname, '..', 'docs', 'pictures', `dashboard-${name}.png`);
+  const picture = smallPng(await page.screenshot());
+  writeFileSync(file, picture);
+  process.stdout.write(`${file}: ${Math.round(picture.length / 1000)} kB\n`);
+}
+
+await buildDashboard();
+await using standin = await startStandin(workingDay());
+standin.logs.set('e2a1b2c3d4e5', brokenRun());
+await using browser = await openBrowser();
+for (const [name, picture] of Object.entries(pictures)) await take(standin, name, picture);
