@@ -62,6 +62,13 @@ try {
   };
   const node = about.devDependencies.node ?? '';
   const materials = JSON.parse(run('npm', ['sbom', '--omit=dev', '--sbom-format=cyclonedx', '--package-lock-only'], app));
+  // What the dashboard's files contain is not installed, and yet delivered.
+  const bundled = (JSON.parse(readFileSync(join(app, 'dist/web/bundled.json'), 'utf8')) as Record<string, string>[]).map(
+    ({ name, version, license }) => ({
+      ...{ type: 'library', name, version, purl: `pkg:npm/${name}@${version}` },
+      licenses: [{ license: { id: license } }],
+    }),
+  );
   rmSync(join(app, 'package-lock.json'));
   const committed = run('git', ['log', '-1', '--format=%ct'], root).trim();
   const made: string[] = [];
@@ -84,7 +91,7 @@ try {
       ...{ type: 'application', name: 'node', version: node, purl: `pkg:npm/node-linux-${arch}@${node}` },
       hashes: [{ alg: 'SHA-256', content: sums[arch] }],
     };
-    const sbom = { ...materials, components: [...materials.components, runtime] };
+    const sbom = { ...materials, components: [...materials.components, ...bundled, runtime] };
     // npm writes a random number and the time; the same release is to have the same list.
     delete sbom.serialNumber;
     sbom.metadata.timestamp = new Date(Number(committed) * 1000).toISOString();

@@ -1,5 +1,5 @@
 /** Builds the dashboard into dist/web: files that a strict Content-Security-Policy takes, and that stay small. */
-import { globSync, readFileSync } from 'node:fs';
+import { existsSync, globSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { gzipSync } from 'node:zlib';
 import { defineConfig, type Plugin } from 'vite';
@@ -23,9 +23,27 @@ function weighed(): Plugin {
   };
 }
 
+/** Writes down whose work is in the files, with the licences that have to come along; the release lists it among its materials. */
+function credited(): Plugin {
+  return {
+    name: 'credited',
+    apply: 'build',
+    generateBundle() {
+      const found = [...this.getModuleIds()].flatMap((id) => /^.*\/node_modules\/(?:@[^/]+\/)?[^/]+/.exec(id)?.[0] ?? []);
+      const packages = [...new Set(found)].sort().map((folder) => {
+        const { name, version, license } = JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Record<string, string>;
+        const file = join(folder, 'LICENSE');
+        if (!existsSync(file)) throw new Error(`${name} has no file LICENSE, which the dashboard would have to contain.`);
+        return { name, version, license, text: readFileSync(file, 'utf8') };
+      });
+      this.emitFile({ type: 'asset', fileName: 'bundled.json', source: `${JSON.stringify(packages, null, 2)}\n` });
+    },
+  };
+}
+
 export default defineConfig({
   root: import.meta.dirname,
-  plugins: [weighed()],
+  plugins: [credited(), weighed()],
   build: {
     outDir: output,
     emptyOutDir: true,
