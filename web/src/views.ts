@@ -3,24 +3,12 @@ import type * as api from '../../src/api/schema.ts';
 
 export type { ErrorView, FindingView, HistoryView, ProofView } from '../../src/api/schema.ts';
 
-export type Verdict = NonNullable<api.JobView['verdict']>;
+export type Job = api.JobView;
+export type Verdict = NonNullable<Job['verdict']>;
+export type Device = api.DeviceView;
 
-export type Job = api.JobView & {
-  /** When it may start, ms from now; `to` null: nobody can say. */
-  readonly startsIn?: { readonly from: number; readonly to: number | null } | null;
-};
-
-/** Wall clock `at`, ms since the epoch. */
-export interface Sample {
-  readonly at: number;
-  readonly memoryUsedMiB: number | null;
-  /** 0 to 100. */
-  readonly utilization: number | null;
-}
-
-export type Device = api.DeviceView & {
-  readonly use?: (Sample & { readonly temperature: number | null; readonly powerW: number | null }) | null;
-};
+/** Of a device's use. */
+export type Sample = Pick<api.UseView, 'at' | 'memoryUsedMiB' | 'utilization'>;
 
 /** `since` is wall clock here, ms since the epoch, so that it need not be counted on. */
 export type Slot = api.SlotView;
@@ -30,6 +18,7 @@ export type Pool = api.PoolView;
 
 export type Host = Omit<api.StatusView, 'pools'>;
 
+/** Who looks. */
 export interface Me {
   readonly role: 'read' | 'operator';
   readonly user: string | null;

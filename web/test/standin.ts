@@ -18,7 +18,7 @@ const types: Readonly<Record<string, string>> = {
   '.css': 'text/css',
   '.svg': 'image/svg+xml',
 };
-export const policy = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'";
+const policy = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 export interface Standin extends AsyncDisposable {
   readonly url: string;

@@ -101,6 +101,7 @@ export function device(n: number, more: Partial<Device> = {}): Device {
     until: null,
     retryAt: null,
     hint: null,
+    use: null,
   };
   const use = { at: Date.now(), memoryUsedMiB: 620, utilization: 0, temperature: 34, powerW: 62 };
   return { ...view, use, ...more };

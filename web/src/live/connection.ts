@@ -5,6 +5,7 @@
 import type { StatusView } from '../../../src/api/schema.ts';
 import { ask, clockOffset, get, Problem } from '../api.ts';
 import type { Device, Job } from '../views.ts';
+import { isWaiting } from '../words/words.ts';
 import { createEventParser, type ServerEvent } from './sse.ts';
 import { applied, type LiveEvent, reasonsRead, type World, worldOf } from './world.ts';
 
@@ -28,8 +29,10 @@ export interface ConnectionOptions {
 
 /** ms without a sign of life; the daemon gives one every 15 s. */
 const silence = 40_000;
-/** ms between two looks at why jobs wait, which changes with their pools, without an event. */
-const lookEvery = 2_000;
+/** ms between two looks at why jobs wait and when they may start, which changes without an event of theirs: after events, and always. */
+const [lookEvery, lookAnyway] = [2_000, 15_000];
+/** A look at many jobs takes long, and is taken so much more rarely. */
+const lookShare = 20;
 /** ms between two tries, the last for all further ones. */
 const tries = [500, 1_000, 2_000, 4_000];
 const known: ReadonlySet<string> = new Set<LiveEvent['name']>(['job', 'slot', 'pool', 'device', 'host', 'gone']);
@@ -80,8 +83,8 @@ async function session(
   let offset = 0;
   let pending: LiveEvent[] = [];
   let drawing = false;
-  let looking = false;
   let stopLooking = () => {};
+  let [lookAt, lookedAt, lookTook] = [Number.POSITIVE_INFINITY, 0, 0];
 
   const draw = () => {
     drawing = false;
@@ -92,22 +95,28 @@ async function session(
     heard(world);
     onWorld(world, offset);
   };
-  /** Soon after a pool has changed, and not more often than that. */
-  const lookSoon = () => {
-    if (looking) return;
-    looking = true;
-    stopLooking = after(lookEvery, () => {
-      get<Job[]>('/v1/jobs', signal).then(
+  /** Looks at jobs that wait in at most so many ms, and not before the last look is old enough. */
+  const lookWithin = (ms: number) => {
+    const at = Math.max(now() + ms, lookedAt + lookEvery, lookedAt + lookShare * lookTook);
+    if (at >= lookAt) return;
+    stopLooking();
+    lookAt = at;
+    stopLooking = after(at - now(), () => {
+      lookedAt = now();
+      const anybody = world !== null && [...world.jobs.values()].some(isWaiting);
+      const read = anybody ? get<Job[]>('/v1/jobs', signal) : Promise.resolve(null);
+      read.then(
         (jobs) => {
-          looking = false;
-          if (world === null) return;
+          if (signal.aborted) return;
+          lookTook = now() - lookedAt;
+          lookAt = Number.POSITIVE_INFINITY;
+          lookWithin(lookAnyway);
+          if (world === null || jobs === null) return;
           world = reasonsRead(world, jobs);
           drawSoon();
         },
         // Without an answer the stream will end too.
-        () => {
-          looking = false;
-        },
+        () => {},
       );
     });
   };
@@ -127,6 +136,7 @@ async function session(
     offset = clockOffset(status, now());
     world = worldOf((await status.json()) as StatusView, jobs, devices, now() + offset, last);
     draw();
+    lookWithin(lookAnyway);
     onLink({ kind: 'live' });
   };
 
@@ -163,7 +173,7 @@ async function session(
         if (live !== null) pending.push(live);
         first = false;
       }
-      if (pending.some(({ name }) => name === 'pool')) lookSoon();
+      if (pending.some(({ name }) => name === 'pool' || name === 'job')) lookWithin(lookEvery);
       if (pending.length > 0) drawSoon();
     }
   } finally {

@@ -66,6 +66,15 @@ test('of ended jobs only the newest are kept', () => {
   expect(world.changes).toHaveLength(200);
 });
 
+test('a waiting job keeps its place until it is read again, as events do not have it', () => {
+  const [before, start] = [small(), { from: 1, to: 2 }];
+  const known = reasonsRead(before, [job('j2', { ahead: 1, startsIn: start })]);
+  const still = applied(known, [{ name: 'job', data: job('j2', { priority: 5 }) }], now);
+  expect(still.jobs.get('j2')).toMatchObject({ priority: 5, ahead: 1, startsIn: start });
+  const begun = applied(still, [{ name: 'job', data: job('j2', { state: 'running' }) }], now);
+  expect(begun.jobs.get('j2')).not.toHaveProperty('ahead');
+});
+
 test('what is read about waiting jobs changes only why they wait', () => {
   const before = small();
   const read = [job('j1', { state: 'queued', reason: 'old' }), job('j2', { reason: 'its pool is paused' }), job('j3')];

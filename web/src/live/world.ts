@@ -69,7 +69,7 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
         said(change?.what ?? null, { job: id, bad: change?.bad ?? false });
         // A job that ends becomes the newest one.
         if (event.data.state === 'done') jobs.delete(id);
-        jobs.set(id, event.data);
+        jobs.set(id, placed(event.data, jobs.get(id)));
         break;
       }
       case 'device': {
@@ -109,11 +109,23 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
   return { host, pools, jobs: touched ? keptJobs(jobs) : world.jobs, devices, changes };
 }
 
-/** What the daemon says now about jobs that wait. Nothing is known to have happened to them; only why they wait may differ. */
+/** The place of a waiting job is not part of its events. */
+function placed(job: Job, before: Job | undefined): Job {
+  if (before === undefined || !isWaiting(job)) return job;
+  const { ahead, startsIn } = before;
+  return { ...(ahead !== undefined && { ahead }), ...(startsIn !== undefined && { startsIn }), ...job };
+}
+
+const waitText = ({ reason, ahead, startsIn }: Job) => JSON.stringify([reason, ahead, startsIn]);
+
+/**
+ * What the daemon says now about jobs that wait. Nothing is known to have happened to them; only why they wait, their places and
+ * their starts may differ.
+ */
 export function reasonsRead(world: World, read: readonly Job[]): World {
   const changed = read.filter((job) => {
     const known = world.jobs.get(job.id);
-    return known !== undefined && known.state === job.state && known.reason !== job.reason && isWaiting(job);
+    return known !== undefined && known.state === job.state && isWaiting(job) && waitText(known) !== waitText(job);
   });
   if (changed.length === 0) return world;
   const jobs = new Map(world.jobs);

@@ -21,13 +21,12 @@ export function clockText(at: number, now: number): string {
 }
 
 /** A range of waiting, ms: `in 2 to 9 min`. Rounded outwards, so that it promises no more than was said. */
-export function rangeText(from: number, to: number | null): string {
-  if (to !== null && to <= 60_000) return 'within a minute';
-  const [unit, word] = (to ?? from) >= 2 * 3_600_000 ? [3_600_000, 'h'] : [60_000, 'min'];
-  const least = Math.floor(from / unit);
-  if (to === null) return least === 0 ? 'nobody can say when' : `in ${least} ${word} or later`;
-  const most = Math.ceil(to / unit);
-  return least === most ? `in ${most} ${word}` : least === 0 ? `within ${most} ${word}` : `in ${least} to ${most} ${word}`;
+export function rangeText(from: number, to: number): string {
+  if (to <= 0) return 'at once';
+  if (to <= 60_000) return 'within a minute';
+  const [unit, word] = to >= 2 * 3_600_000 ? [3_600_000, 'h'] : [60_000, 'min'];
+  const [least, most] = [Math.floor(from / unit), Math.ceil(to / unit)];
+  return least === 0 ? `within ${most} ${word}` : least === most ? `in ${most} ${word}` : `in ${least} to ${most} ${word}`;
 }
 
 /** `38.2 / 79.6 GiB`, without unknown parts; empty if both are unknown. */
