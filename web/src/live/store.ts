@@ -1,6 +1,7 @@
 /** What is known now, for components: each draws again only when what it selects has changed. */
 import { createContext, useContext, useSyncExternalStore } from 'react';
 import type { Me } from '../views.ts';
+import { type Names, named } from '../words/names.ts';
 import type { Link } from './connection.ts';
 import type { World } from './world.ts';
 
@@ -86,6 +87,19 @@ export function useLive<T>(select: (live: Live) => T): T {
 export function useTimed<T extends string | number | boolean>(text: (now: number) => T): T {
   const { ticker } = useServices();
   return useSyncExternalStore(ticker.subscribe, () => text(ticker.now()));
+}
+
+const noNames: Names = new Map();
+
+/** Names of devices by UUID. */
+export function useNames(): Names {
+  return useLive(({ world }) => world?.names ?? noNames);
+}
+
+/** A function that puts names of devices into a text of the daemon. */
+export function useNamed(): (text: string) => string {
+  const names = useNames();
+  return (text) => named(text, names);
 }
 
 /** Whether this person may change something, and what is shown is current. */

@@ -5,6 +5,7 @@
 import type { EventName, EventView, StatusView } from '../../../src/api/schema.ts';
 import type { Device, Host, Job, Pool, Slot } from '../views.ts';
 import { deviceChange, jobChange, poolChange } from '../words/changes.ts';
+import { type Names, namesOf } from '../words/names.ts';
 import { isWaiting } from '../words/words.ts';
 
 export interface World {
@@ -13,6 +14,7 @@ export interface World {
   /** By id: all that have not ended, and some that have. */
   readonly jobs: ReadonlyMap<string, Job>;
   readonly devices: readonly Device[];
+  readonly names: Names;
   /** Newest first. */
   readonly changes: readonly Change[];
 }
@@ -48,6 +50,7 @@ export function worldOf(
     pools: pools.map((pool) => ({ ...anchored(pool, now), slots: pool.slots.map((slot) => anchoredSlot(slot, now)) })),
     jobs: keptJobs(new Map(jobs.map((job) => [job.id, job]))),
     devices,
+    names: namesOf(devices, before?.names),
     changes: before?.changes ?? [],
   };
 }
@@ -74,7 +77,7 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
       }
       case 'device': {
         const old = devices.find(({ uuid }) => uuid === event.data.uuid);
-        const change = deviceChange(old ?? null, event.data);
+        const change = deviceChange(old ?? null, event.data, world.names);
         said(change?.what ?? null, { bad: change?.bad ?? false });
         devices = old === undefined ? [...devices, event.data] : devices.map((device) => (device === old ? event.data : device));
         break;
@@ -106,7 +109,8 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
     }
   }
   const touched = events.some(({ name, data }) => name === 'job' || (name === 'gone' && data.what === 'job'));
-  return { host, pools, jobs: touched ? keptJobs(jobs) : world.jobs, devices, changes };
+  const names = devices === world.devices ? world.names : namesOf(devices, world.names);
+  return { host, pools, jobs: touched ? keptJobs(jobs) : world.jobs, devices, names, changes };
 }
 
 /** The place of a waiting job is not part of its events. */

@@ -1,7 +1,7 @@
 /** One card for each device: what it is, what it does, who has it, and why nobody may. */
 import { memo, useEffect, useMemo, useState } from 'react';
 import { get, path, post } from '../api.ts';
-import { useLive, useMay, useServices } from '../live/store.ts';
+import { useLive, useMay, useNames, useServices } from '../live/store.ts';
 import { Chart } from '../parts/chart.tsx';
 import { type Question, useAsk } from '../parts/dialog.tsx';
 import { Badge } from '../parts/icon.tsx';
@@ -9,7 +9,7 @@ import { Menu } from '../parts/menu.tsx';
 import { Age } from '../parts/time.tsx';
 import { jobHref } from '../route.ts';
 import type { Device, ProofView, Sample, Slot } from '../views.ts';
-import { deviceName } from '../words/attention.ts';
+import { deviceReason, type Names } from '../words/names.ts';
 import { memoryText, plain, shortUuid } from '../words/text.ts';
 import { deviceState, jobName } from '../words/words.ts';
 
@@ -19,6 +19,7 @@ const shownUse = 600_000;
 export function Devices() {
   const devices = useLive(({ world }) => world?.devices);
   const pools = useLive(({ world }) => world?.pools);
+  const names = useNames();
   const proofs = useLastProofs(devices);
   const slots = useMemo(() => new Map(pools?.flatMap((pool) => pool.slots.map((slot) => [slot.key, slot] as const))), [pools]);
   if (devices === undefined || devices.length === 0) return null;
@@ -33,7 +34,8 @@ export function Devices() {
           <DeviceCard
             key={device.uuid}
             device={device}
-            name={deviceName(device, devices)}
+            name={names.get(device.uuid) ?? ''}
+            names={names}
             slot={device.slot === null ? undefined : slots.get(device.slot)}
             proof={proofs.get(device.uuid)}
             split={split.has(device.uuid)}
@@ -47,14 +49,16 @@ export function Devices() {
 interface CardProps {
   readonly device: Device;
   readonly name: string;
+  readonly names: Names;
   readonly slot: Slot | undefined;
   readonly proof: ProofView | undefined;
   /** It has instances of its own. */
   readonly split: boolean;
 }
 
-const DeviceCard = memo(function DeviceCard({ device, name, slot, proof, split }: CardProps) {
-  const { uuid, model, use = null, why, hint, retryAt, until, state } = device;
+const DeviceCard = memo(function DeviceCard({ device, name, names, slot, proof, split }: CardProps) {
+  const { uuid, model, use, hint, retryAt, until, state } = device;
+  const why = deviceReason(device, names);
   const said = deviceState(device);
   const may = useMay();
   const trouble = why !== null && state !== 'leased' && state !== 'free';
@@ -71,7 +75,8 @@ const DeviceCard = memo(function DeviceCard({ device, name, slot, proof, split }
       {!split && <Use device={device} />}
       {trouble ? (
         <p className="device-why">
-          {plain(why)}. {hint !== null && <span className="hint">{plain(hint)}</span>}
+          {/* What a bad device needs is above all devices. */}
+          {why}. {hint !== null && said.tone !== 'bad' && <span className="hint">{plain(hint)}</span>}
           {retryAt !== null && (
             <>
               {' '}
@@ -130,7 +135,7 @@ function HeldBy({ job }: { readonly job: string }) {
 }
 
 function Use({ device }: { readonly device: Device }) {
-  const { use = null, memoryMiB } = device;
+  const { use, memoryMiB } = device;
   const samples = useSamples(device);
   const data = useMemo((): [number[], (number | null)[]] => {
     return [samples.map(({ at }) => at / 1000), samples.map(({ utilization }) => utilization)];
@@ -162,7 +167,7 @@ function Use({ device }: { readonly device: Device }) {
 }
 
 /** What the daemon remembers of the device's use, and what comes while this is shown. */
-function useSamples({ uuid, use = null }: Device): readonly Sample[] {
+function useSamples({ uuid, use }: Device): readonly Sample[] {
   const { ticker } = useServices();
   const [samples, setSamples] = useState<readonly Sample[]>([]);
   useEffect(() => {
@@ -245,7 +250,7 @@ function quarantineQuestion(device: Device, name: string): Question {
 function clearQuestion(device: Device, name: string): Question {
   return {
     title: `Clear ${name}?`,
-    text: `It leaves quarantine and is checked before a job gets it. It was there because: ${plain(device.why ?? 'nobody said why')}.`,
+    text: `It leaves quarantine and is checked before a job gets it. It was there because: ${plain(device.why ?? 'nobody said why').replace(/\.$/, '')}.`,
     confirm: 'Clear',
     async run() {
       await change(device, 'clear');

@@ -1,15 +1,15 @@
 /** Jobs that ended: which pool, image or device fails, and each job by pages. */
 import { type ReactNode, useEffect, useState } from 'react';
 import { ask, get, query } from '../api.ts';
-import { useLive, useServices } from '../live/store.ts';
+import { useLive, useNames, useServices } from '../live/store.ts';
 import { problemText } from '../parts/dialog.tsx';
 import { Badge, Icon } from '../parts/icon.tsx';
 import { JobLink } from '../parts/job.tsx';
 import { TableScroll } from '../parts/scroll.tsx';
 import { Clock } from '../parts/time.tsx';
 import { historyHref } from '../route.ts';
-import type { Device, HistoryView, Job } from '../views.ts';
-import { deviceName } from '../words/attention.ts';
+import type { HistoryView, Job } from '../views.ts';
+import type { Names } from '../words/names.ts';
 import { standsOut } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
 import { jobOrigin, jobState, resultText } from '../words/words.ts';
@@ -60,7 +60,7 @@ const verdictLabels = {
 
 function Filters({ filter }: { readonly filter: Filter }) {
   const pools = useLive(({ world }) => world?.pools) ?? [];
-  const devices = useLive(({ world }) => world?.devices) ?? [];
+  const names = useNames();
   const go = (more: Filter) => {
     const { before: _, ...kept } = filter;
     window.location.hash = historyHref({ ...kept, ...more });
@@ -90,13 +90,8 @@ function Filters({ filter }: { readonly filter: Filter }) {
         options={[['', 'all'], ['failed', 'all failures'], ...verdicts.map((kind) => [kind, verdictLabels[kind]] as const)]}
         onChange={(kind) => go(kind === 'failed' ? { failed: 'true', verdict: '' } : { failed: '', verdict: kind })}
       />
-      {devices.length > 0 && (
-        <Choice
-          name="Device"
-          value={filter.device ?? ''}
-          options={[['', 'all'], ...devices.map((device) => [device.uuid, deviceName(device, devices)] as const)]}
-          onChange={(device) => go({ device })}
-        />
+      {names.size > 0 && (
+        <Choice name="Device" value={filter.device ?? ''} options={[['', 'all'], ...names]} onChange={(device) => go({ device })} />
       )}
     </form>
   );
@@ -135,7 +130,7 @@ interface BarsProps {
 
 /** Failure shares, the worst first, so that a bad card is seen at once. */
 function Bars({ by, title, filter, since }: BarsProps) {
-  const devices = useLive(({ world }) => world?.devices) ?? [];
+  const names = useNames();
   const pool = by === 'pool' ? undefined : filter.pool;
   const { data, problem } = useRead<HistoryView[]>(`/v1/history${query({ by, since, pool })}`);
   const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
@@ -152,7 +147,7 @@ function Bars({ by, title, filter, since }: BarsProps) {
           <Bar
             key={line.value}
             line={line}
-            name={barName(line.value, by, devices)}
+            name={barName(line.value, by, names)}
             odd={odd.has(line.value)}
             href={historyHref({ ...filter, before: '', [by === 'image' ? 'image' : by]: line.value })}
             linked={by !== 'image'}
@@ -164,10 +159,8 @@ function Bars({ by, title, filter, since }: BarsProps) {
   );
 }
 
-function barName(value: string, by: BarsProps['by'], devices: readonly Device[]): string {
-  if (by !== 'device') return value === '' ? 'none' : plain(value);
-  const device = devices.find(({ uuid }) => uuid === value);
-  return device === undefined ? plain(value) : deviceName(device, devices);
+function barName(value: string, by: BarsProps['by'], names: Names): string {
+  return (by === 'device' ? names.get(value) : undefined) ?? (value === '' ? 'none' : plain(value));
 }
 
 /** Of infrastructure failures, then of all. */

@@ -2,7 +2,7 @@
 import { useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
 import { get, Problem, path } from '../api.ts';
-import { useLive, useMay, useServices, useTimed } from '../live/store.ts';
+import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../live/store.ts';
 import { LogPanel } from '../log/panel.tsx';
 import { Chart } from '../parts/chart.tsx';
 import { problemText, useAsk } from '../parts/dialog.tsx';
@@ -11,7 +11,6 @@ import { cancelQuestion } from '../parts/job.tsx';
 import { Clock } from '../parts/time.tsx';
 import { jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
-import { deviceName } from '../words/attention.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
 import { type Moment, timeLine } from '../words/time-line.ts';
 import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
@@ -169,6 +168,7 @@ function Needs({ ids }: { readonly ids: readonly string[] }) {
 
 /** Why it waits, or how it ended and what shows it. */
 function Outcome({ job }: { readonly job: Job }) {
+  const named = useNamed();
   const pools = useLive(({ world }) => world?.pools) ?? [];
   const why = useTimed((now) => (isWaiting(job) ? whyWaits(job, poolsFor(job, pools), now) : ''));
   if (isWaiting(job)) {
@@ -176,7 +176,7 @@ function Outcome({ job }: { readonly job: Job }) {
     return (
       <section aria-label="Why it waits" className="outcome tone-calm">
         <p>
-          <b>Waits: {why}.</b>
+          <b>Waits: {named(why)}.</b>
         </p>
         {when !== '' && <p>{when}</p>}
       </section>
@@ -189,16 +189,16 @@ function Outcome({ job }: { readonly job: Job }) {
   return (
     <section aria-label="How it ended" className={`outcome tone-${tone}`}>
       <p>
-        <b>{verdictSentence(job)}</b>
+        <b>{named(verdictSentence(job))}</b>
       </p>
       {evidence.length > 0 && (
         <ul>
           {evidence.map((each) => (
-            <li key={each}>{plain(each)}</li>
+            <li key={each}>{named(each)}</li>
           ))}
         </ul>
       )}
-      {job.reason !== null && <p className="hint">{plain(job.reason)}</p>}
+      {job.reason !== null && <p className="hint">{named(job.reason)}</p>}
     </section>
   );
 }
@@ -277,7 +277,7 @@ function JobDevices({ job }: { readonly job: Job }) {
       <h2 id="job-devices">Devices</h2>
       <ul className="job-devices">
         {uuids.map((uuid) => (
-          <DeviceUse key={uuid} uuid={uuid} device={known?.find((one) => one.uuid === uuid)} devices={known ?? []} job={job} />
+          <DeviceUse key={uuid} uuid={uuid} device={known?.find((one) => one.uuid === uuid)} job={job} />
         ))}
       </ul>
     </section>
@@ -287,11 +287,11 @@ function JobDevices({ job }: { readonly job: Job }) {
 interface DeviceUseProps {
   readonly uuid: string;
   readonly device: Device | undefined;
-  readonly devices: readonly Device[];
   readonly job: Job;
 }
 
-function DeviceUse({ uuid, device, devices, job }: DeviceUseProps) {
+function DeviceUse({ uuid, device, job }: DeviceUseProps) {
+  const name = useNames().get(uuid);
   const { startedAt, endedAt } = job;
   const samples = useUseDuring(uuid, startedAt, endedAt);
   const total = device?.memoryMiB ?? null;
@@ -306,7 +306,7 @@ function DeviceUse({ uuid, device, devices, job }: DeviceUseProps) {
   return (
     <li>
       <p>
-        <b>{device === undefined ? shortUuid(plain(uuid)) : deviceName(device, devices)}</b>{' '}
+        <b>{name ?? shortUuid(plain(uuid))}</b>{' '}
         <span className="nothing">
           {plain(device?.model ?? '')} <span className="mono">{plain(uuid)}</span>
         </span>

@@ -26,11 +26,11 @@ export function NowPage({ world }: { readonly world: World }) {
 }
 
 function Summary({ world }: { readonly world: World }) {
-  const { pools, devices, jobs, host } = world;
+  const { pools, devices, jobs } = world;
   const { ticker } = useServices();
   // The text of some concerns counts seconds.
   useTimed((now) => Math.floor(now / 5_000));
-  const found = concerns({ host, pools, devices }, ticker.now());
+  const found = concerns(world, ticker.now());
   const slots = pools.flatMap((pool) => pool.slots);
   const waiting = [...jobs.values()].filter(isWaiting);
   const oldest = waiting.reduce(

@@ -1,7 +1,7 @@
 /** Pools with their numbers, why they start less than they could, and every agent in its slot. */
 import { memo, useState } from 'react';
 import { path, post } from '../api.ts';
-import { useLive, useMay, useTimed } from '../live/store.ts';
+import { useLive, useMay, useNamed, useTimed } from '../live/store.ts';
 import { type Question, useAsk } from '../parts/dialog.tsx';
 import { Badge, ToneIcon } from '../parts/icon.tsx';
 import { Menu } from '../parts/menu.tsx';
@@ -98,6 +98,7 @@ function Rows({ slots }: { readonly slots: readonly Slot[] }) {
 }
 
 const SlotRow = memo(function SlotRow({ slot }: { readonly slot: Slot }) {
+  const named = useNamed();
   const { agent, standby, note, held, leaving } = slot;
   const notes = [...new Set([held, note])].filter((text) => text !== null);
   return (
@@ -112,7 +113,7 @@ const SlotRow = memo(function SlotRow({ slot }: { readonly slot: Slot }) {
       </span>
       {notes.map((text) => (
         <span key={text} className="slot-note">
-          {plain(text)}
+          {named(text)}
         </span>
       ))}
     </li>

@@ -1,7 +1,7 @@
 /** A job in one line, and what people may do with it. */
 import { memo } from 'react';
 import { path, post } from '../api.ts';
-import { useTimed } from '../live/store.ts';
+import { useNamed, useTimed } from '../live/store.ts';
 import { jobHref } from '../route.ts';
 import type { Job, Pool } from '../views.ts';
 import { formatAge } from '../words/text.ts';
@@ -51,11 +51,12 @@ function JobTime({ job: { state, submittedAt, startedAt, endedAt } }: { readonly
 }
 
 function Waiting({ job, pools }: { readonly job: Job; readonly pools: readonly Pool[] }) {
+  const named = useNamed();
   const why = useTimed((now) => whyWaits(job, poolsFor(job, pools), now));
   const when = whenStarts(job);
   return (
     <>
-      <p className="why">Waits: {why}.</p>
+      <p className="why">Waits: {named(why)}.</p>
       {when !== '' && <p className="when">{when}</p>}
     </>
   );
@@ -63,7 +64,7 @@ function Waiting({ job, pools }: { readonly job: Job; readonly pools: readonly P
 
 function Ended({ job }: { readonly job: Job }) {
   const took = job.startedAt === null || job.endedAt === null ? '' : `, after ${formatAge(job.endedAt - job.startedAt)}`;
-  const why = job.verdict?.why ?? resultText(job);
+  const why = useNamed()(job.verdict?.why ?? resultText(job));
   return why === '' && took === '' ? null : <p className="why">{`${why}${took}`}</p>;
 }
 

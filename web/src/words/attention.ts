@@ -1,6 +1,6 @@
 /** What needs a person, most serious first. Pure. */
 import type { World } from '../live/world.ts';
-import type { Device } from '../views.ts';
+import { deviceReason, named } from './names.ts';
 import { plain } from './text.ts';
 import { deviceState, poolProblems, type Tone } from './words.ts';
 
@@ -15,10 +15,13 @@ export interface Concern {
 const ranks = { bad: 0, warn: 1, calm: 2 } as const;
 
 /** `now`: wall clock, ms. */
-export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' | 'devices'>, now: number): Concern[] {
+export function concerns(
+  { host, pools, devices, names }: Pick<World, 'host' | 'pools' | 'devices' | 'names'>,
+  now: number,
+): Concern[] {
   const found: Concern[] = [];
   const add = (tone: Concern['tone'], subject: string, text: string, hint: string | null = null) =>
-    found.push({ key: `${subject} ${text}`, tone, subject, text: plain(text), hint: hint === null ? null : plain(hint) });
+    found.push({ key: `${subject} ${text}`, tone, subject, text: named(text, names), hint: hint === null ? null : plain(hint) });
   if (host.stopping) add('warn', 'The daemon', 'is stopping');
   for (const problem of host.problems) add('bad', 'Host:', problem);
   if (host.configChanged !== null) add('warn', 'Config:', host.configChanged);
@@ -26,8 +29,8 @@ export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' 
     // What its GPU says already.
     if (device.parent !== null && devices.some(({ uuid, why }) => uuid === device.parent && why === device.why)) continue;
     const { word, tone } = deviceState(device);
-    if (tone === 'bad')
-      add('bad', deviceName(device, devices), `is ${word}${device.why === null ? '' : `: ${device.why}`}`, device.hint);
+    const why = deviceReason(device, names);
+    if (tone === 'bad') add('bad', names.get(device.uuid) ?? '', `is ${word}${why === null ? '' : `: ${why}`}`, device.hint);
   }
   for (const pool of pools) {
     const tone = pool.backoff === null ? 'warn' : 'bad';
@@ -36,13 +39,4 @@ export function concerns({ host, pools, devices }: Pick<World, 'host' | 'pools' 
       add('warn', `Pool ${plain(pool.name)}`, `has devices for ${pool.devices.ready} of ${pool.devices.wanted} agents`);
   }
   return found.sort((a, b) => ranks[a.tone] - ranks[b.tone]);
-}
-
-/** `GPU 3`, `GPU 3 / 1g.10gb`, with a number if it has several such instances, or what there is. */
-export function deviceName({ index, profile, kind, parent, uuid }: Device, devices: readonly Device[]): string {
-  if (kind !== 'mig') return index === null ? plain(uuid) : `GPU ${index}`;
-  const gpu = devices.find((one) => one.uuid === parent)?.index ?? null;
-  const alike = devices.filter((one) => one.parent === parent && one.profile === profile);
-  const number = alike.length < 2 ? '' : ` #${alike.findIndex((one) => one.uuid === uuid) + 1}`;
-  return `${gpu === null ? 'MIG' : `GPU ${gpu}`} / ${plain(profile ?? uuid)}${number}`;
 }

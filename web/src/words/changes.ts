@@ -1,5 +1,6 @@
 /** What an event changed, as a sentence for the list of changes; null if nobody needs to know. */
 import type { Device, Job, Pool } from '../views.ts';
+import { deviceReason, type Names } from './names.ts';
 import { plain, shortUuid } from './text.ts';
 import { deviceState, jobName, jobState, resultText } from './words.ts';
 
@@ -27,14 +28,17 @@ export function jobChange(before: Job | null, after: Job): Told | null {
   }
 }
 
-export function deviceChange(before: Device | null, after: Device): Told | null {
+export function deviceChange(before: Device | null, after: Device, names: Names): Told | null {
   if (before?.state === after.state) return null;
   // Leased and free change with every job.
   const usual = (state: Device['state'] | undefined) => state === undefined || state === 'free' || state === 'leased';
   if (usual(before?.state) && usual(after.state)) return null;
   const { word, tone } = deviceState(after);
-  const why = after.why === null ? '' : `: ${plain(after.why)}`;
-  return { what: `Device ${shortUuid(after.uuid)} is ${word}${why}`, bad: tone === 'bad' };
+  const why = deviceReason(after, names);
+  return {
+    what: `${names.get(after.uuid) ?? shortUuid(after.uuid)} is ${word}${why === null ? '' : `: ${why}`}`,
+    bad: tone === 'bad',
+  };
 }
 
 export function poolChange(before: Omit<Pool, 'slots'> | null, after: Omit<Pool, 'slots'>): Told | null {

@@ -1,7 +1,8 @@
 import { expect, test } from 'vitest';
 import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test/world.ts';
 import type { Pool } from '../views.ts';
-import { concerns, deviceName } from './attention.ts';
+import { concerns } from './attention.ts';
+import { deviceReason, named, namesOf } from './names.ts';
 import { standsOut } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
@@ -89,7 +90,8 @@ test('the numbers of a pool', () => {
 
 test('what needs a person comes with the most serious first, each once', () => {
   const { status, devices } = workingDay();
-  const found = concerns({ host: { ...status, problems: ['the Engine does not answer'] }, pools: status.pools, devices }, now);
+  const host = { ...status, problems: ['the Engine does not answer'] };
+  const found = concerns({ host, pools: status.pools, devices, names: namesOf(devices) }, now);
   expect(found.map(({ tone, subject }) => `${tone} ${subject}`)).toEqual([
     'bad Host:',
     'bad GPU 3',
@@ -100,8 +102,13 @@ test('what needs a person comes with the most serious first, each once', () => {
   const [card] = devices;
   const parent = { ...(card ?? expect.fail()), state: 'quarantined', why: 'Xid 79' } as const;
   const part = { ...parent, uuid: 'MIG-1', kind: 'mig', parent: parent.uuid, profile: '1g.10gb' } as const;
-  expect(concerns({ host: status, pools: [], devices: [parent, part] }, now)).toHaveLength(1);
-  expect(deviceName(part, [parent, part])).toBe('GPU 0 / 1g.10gb');
+  const names = namesOf([parent, part]);
+  expect(concerns({ host: status, pools: [], devices: [parent, part], names }, now)).toHaveLength(1);
+  expect(names.get('MIG-1')).toBe('GPU 0 / 1g.10gb');
+  expect(namesOf([{ ...parent, why: null }, part], names)).toBe(names);
+  expect(named(`errors on ${parent.uuid} and MIG-1`, names)).toBe('errors on GPU 0 and GPU 0 / 1g.10gb');
+  const why = `${parent.uuid} is in quarantine: 2 errors on ${parent.uuid}.`;
+  expect(deviceReason({ why }, names)).toBe('2 errors on GPU 0');
 });
 
 test('a card stands out by three times the share of the others, and not by chance', () => {
