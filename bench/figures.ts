@@ -6,6 +6,7 @@ import { azureGap, azurePolls } from './azure.ts';
 import { buildkiteIdle, buildkiteRun } from './buildkite.ts';
 import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
+import { dashboardFigure } from './dashboard.ts';
 import { floor } from './floor.ts';
 import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
@@ -83,6 +84,18 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
     return {
       data,
       lines: Object.entries(data.queries).map(([name, of]) => line(figure(name), of.p95, 100, 'ms p95')),
+    };
+  },
+
+  dashboard: async ({ quick }) => {
+    const data = await dashboardFigure(quick ? 20 : 400);
+    return {
+      data,
+      lines: [
+        line('a submitted job is in the dashboard (Chromium), 200 jobs a minute', data.shown.p95, 100, 'ms p95'),
+        info('the same', `${data.shown.p50} ms p50`),
+        line('the daemon with ten dashboard clients meanwhile', data.residentMB, 150, 'MB RSS'),
+      ],
     };
   },
 

@@ -65,7 +65,7 @@ test('links to a heading lead to one', () => {
 test('docs/security.md names tests that exist, by file and title', () => {
   const page = readFileSync(join(root, 'docs', 'security.md'), 'utf8');
   // `file` (words of a title), and further (words) of the same file.
-  const named = [...page.matchAll(/`((?:src|test|scripts)\/[^`]+\.test\.ts)`((?: \((?:[^()]|\([^()]*\))+\))*)/g)];
+  const named = [...page.matchAll(/`((?:src|test|scripts|web)\/[^`]+\.test\.ts)`((?: \((?:[^()]|\([^()]*\))+\))*)/g)];
   expect(named.length).toBeGreaterThan(40);
   const missing = named.flatMap(([, path = '', titles = '']) => {
     if (!existsSync(join(root, path))) return [path];

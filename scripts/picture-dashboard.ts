@@ -14,6 +14,8 @@ import { smallPng } from './small-png.ts';
 interface Picture {
   readonly path: string;
   readonly options: BrowserContextOptions;
+  /** All of the page, also below the window. */
+  readonly whole?: boolean;
   /** Until everything is there, and after that where to look. */
   readonly ready: (page: Page) => Promise<unknown>;
 }
@@ -23,7 +25,8 @@ const pictures: Readonly<Record<string, Picture>> = {
   now: { path: '', options: wide, ready: (page) => page.getByText('proof: dirty').waitFor() },
   job: {
     path: '#/jobs/e2a1b2c3d4e5',
-    options: { viewport: { width: 1280, height: 900 } },
+    options: { viewport: { width: 1280, height: 560 } },
+    whole: true,
     async ready(page) {
       await page.getByText('epoch 1').first().waitFor();
       await page.keyboard.press('e');
@@ -42,14 +45,14 @@ const pictures: Readonly<Record<string, Picture>> = {
   },
 };
 
-async function take(standin: Standin, name: string, { path, options, ready }: Picture): Promise<void> {
+async function take(standin: Standin, name: string, { path, options, ready, whole = false }: Picture): Promise<void> {
   await using view = await visit(browser, `${standin.url}/${path}`, { ...options, reducedMotion: 'reduce' });
   const { page } = view;
   await page.locator('.link-live').waitFor({ state: 'attached' });
   await ready(page);
-  if (name !== 'history' && name !== 'job') await page.locator('.chart canvas').last().waitFor({ state: 'attached' });
+  if (name !== 'history') await page.locator('.chart canvas').last().waitFor({ state: 'attached' });
   const file = join(import.meta.dirname, '..', 'docs', 'pictures', `dashboard-${name}.png`);
-  const picture = smallPng(await page.screenshot());
+  const picture = smallPng(await page.screenshot({ fullPage: whole }));
   writeFileSync(file, picture);
   process.stdout.write(`${file}: ${Math.round(picture.length / 1000)} kB\n`);
 }

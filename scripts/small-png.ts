@@ -76,7 +76,7 @@ function reduced(pixels: readonly number[]): { readonly palette: readonly Color[
   for (const [pixel] of [...counts].sort(([, a], [, b]) => b - a)) {
     const color = parts(pixel);
     // Colours that nobody can tell apart share a place.
-    if (palette.length < 256 && palette.every((known) => distance(known, color) > 60)) palette.push(color);
+    if (palette.length < 256 && palette.every((known) => distance(known, color) > 160)) palette.push(color);
   }
   const nearest = new Map<number, number>();
   for (const pixel of counts.keys()) {

@@ -132,6 +132,13 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await standin.down();
     await standin.up();
     await page.getByText('This browser is not logged in, or no longer.').waitFor();
+    standin.role = 'read';
+    await page.reload();
+    await page.locator('.link-live').waitFor({ state: 'attached' });
+    await page.keyboard.press('?');
+    await page.getByRole('button', { name: 'Log out' }).click();
+    await page.getByText('This browser is not logged in, or no longer.').waitFor();
+    expect(standin.role).toBe(null);
   });
 
   test('operators change things after a question; others see no way to', async () => {

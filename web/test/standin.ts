@@ -77,6 +77,10 @@ export async function startStandin(state: HostState): Promise<Standin> {
       if (ok) standin.role = 'operator';
       return ok ? json(response, {}) : refuse(response, 401, 'E_LOGIN', 'Cannot log in: the code was used, or is too old.');
     }
+    if (url.pathname === '/v1/logout') {
+      standin.role = null;
+      return json(response, undefined);
+    }
     if (standin.role === null) return refuse(response, 401, 'E_LOGIN_NEEDED', 'This needs a login.');
     if (url.pathname === '/v1/events') return stream(request, response);
     if (url.pathname === '/v1/logs') return logs(url.searchParams, response);
@@ -231,21 +235,24 @@ function listed(jobs: readonly Job[], query: URLSearchParams, response: ServerRe
   return sorted.slice(from, before);
 }
 
-/** What a device may have done until now, a sample every five seconds. */
+/** What a device may have done until now; one in quarantine worked until a minute before that. */
 function samples(since: number, device: Device | undefined): object[] {
   const now = Date.now();
   const { utilization = 0, memoryUsedMiB = 0 } = device?.use ?? {};
   const seed = device?.index ?? 0;
-  const from = Math.max(since, now - 600_000);
-  const count = Math.max(0, Math.floor((now - from) / 5_000));
-  return Array.from({ length: count }, (_, n) => {
+  const lost = device?.state === 'quarantined' ? (device.since ?? now) - 60_000 : null;
+  const from = Math.max(since, now - 7_200_000);
+  const step = Math.max(5_000, (now - from) / 300);
+  return Array.from({ length: Math.floor((now - from) / step) }, (_, n) => {
+    const at = from + n * step;
     const wave = Math.sin(n / 7 + seed) * 9 + Math.sin(n / 2.3 + seed) * 5;
-    const begun = seed % 2 === 0 || n > count / 2;
-    const isBusy = (utilization ?? 0) > 0 && begun;
+    const isBusy = lost === null ? (utilization ?? 0) > 0 && (seed % 2 === 0 || now - at < 300_000) : at < lost;
+    const most = lost === null ? (utilization ?? 0) : 84;
+    const held = lost === null ? (memoryUsedMiB ?? 0) : 70_000;
     return {
-      at: from + n * 5_000,
-      memoryUsedMiB: isBusy ? (memoryUsedMiB ?? 0) + wave * 60 : 600,
-      utilization: utilization === null ? null : isBusy ? Math.min(100, utilization + wave) : 0,
+      at,
+      memoryUsedMiB: isBusy ? held + wave * 60 : 600,
+      utilization: utilization === null ? null : isBusy ? Math.min(100, most + wave) : 0,
     };
   });
 }

@@ -204,6 +204,7 @@ export function workingDay(): HostState {
     }),
     ended('e2a1b2c3d4e5', 'infrastructure', 'its device was lost', {
       name: 'train-resnet --epochs 3',
+      command: ['python3', 'train.py', '--epochs', '3', '--data', '/datasets/imagenet'],
       pool: 'gpu',
       user: 'lin',
       devices: [uuid(3)],
