@@ -26,10 +26,13 @@ export interface TopView {
 export async function showTop(session: Session): Promise<number> {
   const { output, context } = session;
   const { stdout } = context;
+  const whose = session.remote === null ? {} : { host: session.remote.shown };
   if (output.width === null || output.json) {
     const view = await look(session);
     if (view === null) throw new OnejobError('E_DAEMON_ABSENT', 'No daemon is running.', { hint: 'Start it with "onejob up".' });
-    await output.result(view, () => topLines(view, { colors: output.colors, width: null, height: null, now: Date.now() }));
+    await output.result(view, () =>
+      topLines(view, { colors: output.colors, width: null, height: null, now: Date.now(), ...whose }),
+    );
     return exitCodes.ok;
   }
   const quit = new AbortController();
@@ -53,7 +56,7 @@ export async function showTop(session: Session): Promise<number> {
       const [width, height] = [stdout.columns ?? 80, stdout.rows ?? 24];
       lostAt = view === null ? (lostAt ?? Date.now()) : null;
       const away = `No daemon is running since ${new Date(lostAt ?? 0).toLocaleTimeString('en-GB')}; waiting for it. q quits.`;
-      const lines = view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: Date.now() });
+      const lines = view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: Date.now(), ...whose });
       await output.write('stdout', `\u001b[H${lines.map((line) => `${line}\u001b[K`).join('\r\n')}\u001b[J`);
       await pause(redrawEvery, quit.signal);
     }
@@ -113,16 +116,21 @@ export interface TopFormat {
   readonly height: number | null;
   /** Wall clock, ms. */
   readonly now: number;
+  /** Whose daemon it is; default: this host. */
+  readonly host?: string;
 }
 
 /** What does not fit is counted: problems, devices and pools come first, then running jobs, then the queue. */
-export function topLines({ status, devices, jobs }: TopView, { colors, width, height, now }: TopFormat): string[] {
+export function topLines(
+  { status, devices, jobs }: TopView,
+  { colors, width, height, now, host = hostname() }: TopFormat,
+): string[] {
   const format = { colors, width };
   const running = jobs.filter(({ state }) => state !== 'queued' && state !== 'waiting');
   const queued = jobs.filter(({ state }) => state === 'queued' || state === 'waiting');
   const busy = status.pools.reduce((sum, pool) => sum + busyOf(pool), 0);
   const time = new Date(now).toLocaleTimeString('en-GB');
-  const lines = [colors.bold(`onejob on ${hostname()}, ${time}: ${busy} busy, ${queued.length} waiting`)];
+  const lines = [colors.bold(`onejob on ${host}, ${time}: ${busy} busy, ${queued.length} waiting`)];
   for (const problem of [...status.problems, ...status.missing.map(({ why }) => why), ...status.quarantined.map(({ why }) => why)])
     lines.push(...hang('! ', printable(problem), width).map(colors.red));
   const section = (title: string, rows: readonly Readonly<Record<string, string>>[], left: number): void => {

@@ -8,6 +8,7 @@ it('absent and empty variables are the same', () => {
     config: null,
     stateDir: null,
     socket: null,
+    host: null,
     hasDisplay: false,
     home: '/h',
     configHome: '/h/.config',

@@ -95,6 +95,7 @@ Exit codes: 0; 1 when there is no daemon, or with --inventory when an agent woul
 
   program
     .command('dashboard')
+    .local()
     .description('print a link to the dashboard, and open it on a desktop')
     .option('--read-only', 'a link for somebody who may see everything, and change nothing')
     .option('--print', 'open no browser')
