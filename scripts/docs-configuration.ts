@@ -12,7 +12,8 @@ const head = `# Configuration
 
 One file, in YAML 1.2. onejob looks for it in this order: \`--config\`, \`ONEJOB_CONFIG\`, \`/etc/onejob/config.yml\`,
 \`$XDG_CONFIG_HOME/onejob/config.yml\`. \`onejob status\` says which one is used. Without a file there is the own queue with
-one pool, \`default\`, of two agents, in Docker if it is usable, otherwise as processes of this host.
+one pool, \`default\`, of two agents, in Docker if it is usable, otherwise as processes of this host. On a host with GPUs
+there is also a pool \`gpu\` with one agent for each of them, for jobs that ask for devices (\`onejob run --devices 1\`).
 
 - Keys that are not set have their defaults; environment variables override the file, and flags override both.
 - \`onejob config check\` finds every problem at once, each with its line; \`onejob config show\` prints the values in use and where they come from.

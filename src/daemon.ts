@@ -41,7 +41,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
     }),
   );
   const running: Running = {
-    load: () => loadConfig({ flags: options, env, instead: options.instead }),
+    load: () => loadConfig({ flags: options, env, instead: options.instead, temporary: options.temporary }),
     hear(by) {
       hears = by;
       for (; by !== null && missed.stops > 0; missed.stops--) by.stop();

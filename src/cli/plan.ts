@@ -30,8 +30,8 @@ export async function showPlan(session: Session): Promise<number> {
 /** 1 when an agent would not have the devices it asks for. @throws OnejobError E_CONFIG; E_USAGE for a missing recording */
 export async function planInventory(session: Session, recording: string): Promise<number> {
   const { context, output } = session;
-  const { config } = await loadConfig({ ...configSource(session), secrets: 'skip' });
   const inventory = await readRecording(resolve(context.cwd, recording));
+  const { config } = await loadConfig({ ...configSource(session), secrets: 'skip', gpus: inventory.devices.length > 0 });
   const agents = plannedAgents(config, inventory.devices);
   const findings = deviceFindings(config, inventory);
   const isWell = agents.every(({ lacks }) => !lacks) && findings.every(({ level }) => level !== 'error');

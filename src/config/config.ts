@@ -64,10 +64,27 @@ export interface Written {
 
 export const nothingWritten: Written = { top: {}, services: new Map(), defaults: {}, pools: null, broken: new Set() };
 
-/** The pool without `pools` in the file, or without a file. */
-const onlyPool = { name: 'default', agents: 2 } as const;
+/** What decides about the pools where none are written. */
+export interface Usual {
+  /** Whether this host has GPUs that jobs could use. */
+  readonly gpus: boolean;
+  /** Whether the daemon ends with its last job. */
+  readonly temporary: boolean;
+}
 
-export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
+/**
+ * The pools without `pools` in the file, or without a file, as `onejob init own-queue` writes them: a job that asks for no devices
+ * must not take one. A daemon that stays keeps an agent on each device; one that is there for a job takes devices only for jobs
+ * that ask for them, because other managers of the host may want them.
+ */
+function usualPools({ gpus, temporary }: Usual, defaults: WrittenPool): ReadonlyMap<string, WrittenPool> {
+  const pools = new Map<string, WrittenPool>([['default', { agents: 2, ...defaults }]]);
+  // What "defaults" says was meant for the one pool that there was.
+  if (!gpus || Object.keys(defaults).length > 0) return pools;
+  return pools.set('gpu', { agents: 'per-device', devices: { count: 1 }, ...(temporary && { standby: false }) });
+}
+
+export function resolveConfig(written: Written, paths: Paths, host: HostFacts, usual: Usual = { gpus: false, temporary: false }) {
   const top = complete(topKeys, written.top);
   const services: readonly ServiceConfig[] = [...written.services].flatMap(
     ([name, { type, keys }]) => serviceType(type).resolve(name, keys) ?? [],
@@ -75,7 +92,7 @@ export function resolveConfig(written: Written, paths: Paths, host: HostFacts) {
   const ownNames = new Set(services.filter((service) => service.type === 'own-queue').map((service) => service.name));
   // From what is written: a service with problems has the same kind of pools.
   const typeOf = (service = '') => serviceType(written.services.get(service)?.type);
-  const writtenPools = written.pools ?? new Map([[onlyPool.name, { agents: onlyPool.agents, ...written.defaults }]]);
+  const writtenPools = written.pools ?? usualPools(usual, written.defaults);
   const stateDir = paths.stateDir.path;
   const pools: readonly PoolConfig[] = [...writtenPools].map(([name, pool]) => {
     return resolvePool(name, pool, { ownNames, isInImages: typeOf(pool.service).agent !== null, stateDir });

@@ -2,9 +2,10 @@
 import { serviceType } from '../ci/types.ts';
 import type { Mount } from '../runtimes/runtime.ts';
 import { describeSecret, type SecretReference } from '../secrets/reference.ts';
+import type { PoolConfig } from './config.ts';
 import { nestedKeys, poolFile, serviceSchemas, topFile } from './interpret.ts';
 import { defaultsOf } from './key.ts';
-import { poolKeys, topKeys, trustKeys } from './keys.ts';
+import { poolKeys, topKeys, trustKeys, type WrittenPool } from './keys.ts';
 import { aboutOf } from './kinds.ts';
 import type { Checked } from './load.ts';
 import type { Given } from './paths.ts';
@@ -57,7 +58,7 @@ export function configShow(checked: Checked): ShownValue[] {
     for (const [key, value] of Object.entries(shownKeys)) addFrom([...path, key], value, [[...path, key]]);
   }
   for (const pool of config.pools) {
-    const keys = written.pools?.get(pool.name) ?? { agents: pool.agents, ...written.defaults };
+    const keys = written.pools?.get(pool.name) ?? usualKeys(pool, written.defaults);
     const defaults = defaultsOf(poolKeys, serviceType(written.services.get(pool.service)?.type).agent !== null);
     for (const [key, value] of Object.entries({ ...defaults, ...keys, trust: { ...trustDefaults, ...keys.trust } })) {
       const path = ['pools', pool.name, key];
@@ -65,6 +66,11 @@ export function configShow(checked: Checked): ShownValue[] {
     }
   }
   return shown;
+}
+
+/** What a pool is where none are written. */
+function usualKeys({ agents, devices: { count }, standby }: PoolConfig, defaults: WrittenPool): WrittenPool {
+  return { agents, ...(count !== 0 && { devices: { count } }), ...(!standby && { standby }), ...defaults };
 }
 
 /** As lines `key: value  # origin`. */

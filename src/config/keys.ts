@@ -420,9 +420,10 @@ export const topKeys = {
     example: '{ cpus: 4 }',
   }),
   pools: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
-    description: 'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents.',
+    description:
+      'Pools of equal slots, by name. Without this key there is one pool, `default`, with two agents; on a host with GPUs also `gpu`, with an agent for each (not if there are `defaults`).',
     example: '{ lab: { agents: 4 } }',
-    shown: '`default`, two agents',
+    shown: '`default`, two agents; `gpu`, one per GPU',
   }),
   state_dir: key((v) => v.absolute, undefined, {
     description: 'Where onejob keeps its state; it must be on a local file system.',

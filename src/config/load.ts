@@ -2,6 +2,7 @@
  * Reads the config: defaults < file < environment < flags. Finds all problems before it reports any. Without a file it loads
  * neither the YAML parser nor the schema, so that `onejob run` starts quickly.
  */
+import { join } from 'node:path';
 import { OnejobError } from '../errors.ts';
 import { checkAcross } from './check.ts';
 import { nothingWritten, resolveConfig, type Written } from './config.ts';
@@ -22,6 +23,10 @@ export interface LoadOptions {
   readonly now?: number;
   /** `skip`: neither secrets nor this host are checked, as for a client, or for the config of another host. */
   readonly secrets?: 'check' | 'skip';
+  /** Whether the host has GPUs that jobs could use, for a config that names no pools. Default: as this host's buses show. */
+  readonly gpus?: boolean;
+  /** Whether the daemon ends with its last job. Default false. */
+  readonly temporary?: boolean;
   /** Used instead of a file. */
   readonly instead?: Instead | undefined;
 }
@@ -48,7 +53,9 @@ export async function checkConfig(options: LoadOptions) {
     return path === undefined ? null : { path, from: writing.locate([key]) };
   };
   const paths = { config: found, ...choosePaths(flags, env, cwd, { stateDir: given('state_dir'), socket: given('socket') }) };
-  const config = resolveConfig(written, paths, host);
+  const hasGpus = async () => (await import('../gpu/pci.ts')).hasComputeCards(join(env.hostRoot ?? '/', 'sys'));
+  const gpus = written.pools === null && instead === undefined && (options.gpus ?? (await hasGpus()));
+  const config = resolveConfig(written, paths, host, { gpus, temporary: options.temporary === true });
   const all: Problem[] = [...problems, ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host)];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);

@@ -11,7 +11,7 @@ import { readRecording } from './recording.ts';
 import { recorded } from './run.ts';
 
 const onBus = (driver: string | null): PciCard => ({
-  ...{ vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver, renderMinor: null },
+  ...{ vendor: 'nvidia', pciId: '0000:01:00.0', isDisplay: true, chip: '0x20b2', driver, renderMinor: null },
 });
 /** A host of Ubuntu with nothing wrong. */
 const well: DoctorFacts = {

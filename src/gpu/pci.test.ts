@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { emptyHost, plugIn } from '../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
-import { comparePci, normalPci, readPci } from './pci.ts';
+import { comparePci, hasComputeCards, normalPci, readPci } from './pci.ts';
 
 let dir: Scratch;
 let sys: string;
@@ -51,9 +51,9 @@ test('GPUs of the three vendors are found, in order; what else their cards bring
   plugIn(sys, '0008:00:00.0', { vendor: '0x10de', class: '0x060400' });
   plugIn(sys, '0000:4d:00.0', { vendor: '0x8086', class: '0x038000', chip: '0x56c0' });
   expect(await readPci(sys)).toEqual([
-    { vendor: 'nvidia', pciId: '0000:01:00.0', chip: '0x20b2', driver: 'nvidia', renderMinor: null },
-    { vendor: 'intel', pciId: '0000:4d:00.0', chip: '0x56c0', driver: null, renderMinor: null },
-    { vendor: 'amd', pciId: '0000:65:00.0', chip: '0x74a1', driver: 'amdgpu', renderMinor: 129 },
+    { vendor: 'nvidia', pciId: '0000:01:00.0', isDisplay: false, chip: '0x20b2', driver: 'nvidia', renderMinor: null },
+    { vendor: 'intel', pciId: '0000:4d:00.0', isDisplay: false, chip: '0x56c0', driver: null, renderMinor: null },
+    { vendor: 'amd', pciId: '0000:65:00.0', isDisplay: false, chip: '0x74a1', driver: 'amdgpu', renderMinor: 129 },
   ]);
 });
 
@@ -61,4 +61,22 @@ test('a host without a list of PCI devices says nothing, which is not the same a
   expect(await readPci(sys)).toEqual([]);
   rmSync(join(sys, 'bus'), { recursive: true });
   expect(await readPci(sys)).toBeNull();
+});
+
+test.each<[string, Parameters<typeof plugIn>[2], boolean]>([
+  ["a card with NVIDIA's driver", { vendor: '0x10de', driver: 'nvidia' }, true],
+  ['one with the free driver', { vendor: '0x10de', driver: 'nouveau' }, false],
+  ['one that a virtual machine has', { vendor: '0x10de', driver: 'vfio-pci' }, false],
+  ['an accelerator of AMD', { vendor: '0x1002', class: '0x120000', driver: 'amdgpu' }, true],
+  ['the display of a processor of AMD', { vendor: '0x1002', class: '0x030000', driver: 'amdgpu' }, false],
+  ['the display of a processor of Intel', { vendor: '0x8086', class: '0x030000', driver: 'i915' }, false],
+  ['a card of Intel without a driver', { vendor: '0x8086', class: '0x038000' }, false],
+])('%s: jobs could use it: %s', async (_, card, expected) => {
+  plugIn(sys, '0000:01:00.0', card);
+  expect(await hasComputeCards(sys)).toBe(expected);
+});
+
+test('jobs can use nothing of a host without a list', async () => {
+  rmSync(join(sys, 'bus'), { recursive: true });
+  expect(await hasComputeCards(sys)).toBe(false);
 });

@@ -8,6 +8,8 @@ import type { Vendor } from './inventory.ts';
 
 /** A GPU on the bus, with or without a driver. */
 export interface PciCard {
+  /** Whether it is a display adapter: class 0300. */
+  readonly isDisplay: boolean;
   readonly vendor: Vendor;
   /** As `Device.pciId`. */
   readonly pciId: string;
@@ -34,6 +36,17 @@ export async function readPci(sys: string): Promise<readonly PciCard[] | null> {
   return cards.filter((card) => card !== null).sort((a, b) => comparePci(a.pciId, b.pciId));
 }
 
+/**
+ * Whether the host has cards that jobs could use, as far as the kernel shows: any with NVIDIA's driver, and others with a driver that
+ * drive no display, since most of those that do are part of a processor.
+ */
+export async function hasComputeCards(sys: string): Promise<boolean> {
+  const cards = (await readPci(sys)) ?? [];
+  return cards.some(({ vendor, driver, isDisplay }) =>
+    vendor === 'nvidia' ? driver === 'nvidia' : !isDisplay && (driver === 'amdgpu' || driver === 'xe' || driver === 'i915'),
+  );
+}
+
 async function readCard(folder: string): Promise<PciCard | null> {
   const pciId = normalPci(basename(folder));
   const [number, kind] = await Promise.all([readText(join(folder, 'vendor')), readText(join(folder, 'class'))]);
@@ -47,7 +60,8 @@ async function readCard(folder: string): Promise<PciCard | null> {
     readdir(join(folder, 'drm')).catch((): string[] => []),
   ]);
   const render = drm.map((name) => /^renderD(\d+)$/.exec(name)?.[1]).find((minor) => minor !== undefined);
-  return { vendor, pciId, chip, driver, renderMinor: render === undefined ? null : Number(render) };
+  const isDisplay = kind.startsWith('0x0300');
+  return { vendor, pciId, isDisplay, chip, driver, renderMinor: render === undefined ? null : Number(render) };
 }
 
 /** Any spelling of a PCI address as `Device.pciId`; domain and function default to 0. null for anything else. */

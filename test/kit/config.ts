@@ -31,7 +31,7 @@ export class Folder implements Disposable {
 
   load(content: string | Uint8Array, options: Partial<LoadOptions> = {}) {
     const config = this.write('config.yml', content);
-    return checkConfig({ flags: { config }, env: emptyEnvironment(), host, secrets: 'skip', ...options });
+    return checkConfig({ flags: { config }, env: emptyEnvironment(), host, secrets: 'skip', gpus: false, ...options });
   }
 
   [Symbol.dispose](): void {
