@@ -158,14 +158,13 @@ export function outcomeTable(db: Reader) {
         endedAt,
       ] as const;
       const before = get.get(job);
-      if (before === null) insert.run(job, ...values);
-      else {
+      const seq = before?.seq ?? Number(insert.run(job, ...values).lastInsertRowid);
+      if (before !== null) {
         count(before, -1);
-        update.run(...values, before.seq);
-        unmark.run(before.seq);
+        update.run(...values, seq);
+        unmark.run(seq);
       }
       count(outcome, 1);
-      const seq = before?.seq ?? get.get(job)?.seq ?? 0;
       for (const device of devices) mark.run(device, endedAt, seq);
     },
     get: (job: JobId): StoredOutcome | null => get.get(job),
