@@ -164,7 +164,7 @@ async function runMany(home: Home, jobs: number): Promise<void> {
   );
 }
 
-function rss(pid: number): number {
+export function rss(pid: number): number {
   const kib = /VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1];
   return rounded((Number(kib) * 1024) / 1e6);
 }

@@ -1,9 +1,9 @@
 /** How soon the dashboard shows what happens, in a real browser on a real daemon, and what ten of its clients cost the daemon. */
-import { readFileSync } from 'node:fs';
 import { get } from 'node:http';
 import { setTimeout as after } from 'node:timers/promises';
 import { onejob } from '../test/support/onejob.ts';
 import { buildDashboard, openBrowser, visit } from '../web/test/browser.ts';
+import { rss } from './daemon.ts';
 import { rounded, type Stats, stats } from './stats.ts';
 
 export interface DashboardFigure {
@@ -45,14 +45,8 @@ export async function dashboardFigure(jobs: number): Promise<DashboardFigure> {
   }
   await after(1_000);
   const seen = await page.evaluate<Record<string, number>>('window.seen');
-  const residentMB = residentOf(daemon.pid);
+  const residentMB = rss(daemon.pid);
   for (const one of others) one.destroy();
   const times = [...submitted].map(([job, at]) => rounded((seen[job] ?? Number.POSITIVE_INFINITY) - at));
   return { shown: stats(times), residentMB };
-}
-
-/** MB of a process in memory. */
-function residentOf(pid: number): number {
-  const [, kilobytes = ''] = /^VmRSS:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? [];
-  return Math.round(Number(kilobytes) / 1_000);
 }

@@ -12,6 +12,7 @@ import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
 import { metricsFigure } from './metrics.ts';
+import { statusWall, submitMany } from './people.ts';
 import { inTurn, ratioText, stats } from './stats.ts';
 
 export interface Line {
@@ -97,6 +98,22 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line('the daemon with ten dashboard clients meanwhile', data.residentMB, 150, 'MB RSS'),
       ],
     };
+  },
+
+  status: async ({ quick }) => {
+    const { status, floor: start } = await statusWall(quick ? 5 : 60);
+    return {
+      data: { status, start },
+      lines: [
+        line('`onejob status`, 16 slots', status.p50, 150, 'ms p50 wall'),
+        info('of that, what `onejob version` takes as well', `${start.p50} ms p50 wall`),
+      ],
+    };
+  },
+
+  array: async ({ quick }) => {
+    const data = await submitMany(500, quick ? 2 : 10);
+    return { data, lines: [line('500 jobs submitted by one command', data.max / 1000, 5, 's, the slowest')] };
   },
 
   run: async ({ quick }) => {
