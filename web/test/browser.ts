@@ -1,19 +1,42 @@
 /** Real Chromium (Debian's, never downloaded), and what every page must keep to: no errors, no refused content, no other host. */
-import { existsSync, globSync, statSync } from 'node:fs';
-import { join } from 'node:path';
+import { existsSync, globSync, mkdirSync, rmSync, statSync } from 'node:fs';
+import { dirname, join } from 'node:path';
+import { setTimeout as after } from 'node:timers/promises';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import { build } from 'vite';
 
 const web = join(import.meta.dirname, '..');
 export const chromiumPath = '/usr/bin/chromium';
 
-/** Builds dist/web unless it is newer than everything that it is made of. */
+const made = join(web, '..', 'dist', 'web');
+
+/** Builds dist/web unless it is newer than everything that it is made of. Tests that run at the same time build it once. */
 export async function buildDashboard(): Promise<void> {
-  const made = join(web, '..', 'dist', 'web', 'index.html');
-  const sources = globSync(['src/**/*', 'public/*', 'index.html', 'vite.config.ts'], { cwd: web }).map((file) => join(web, file));
-  const newest = Math.max(...sources.map((file) => statSync(file).mtimeMs));
-  if (existsSync(made) && statSync(made).mtimeMs > newest) return;
-  await build({ configFile: join(web, 'vite.config.ts'), logLevel: 'error' });
+  const lock = `${made}.lock`;
+  mkdirSync(dirname(made), { recursive: true });
+  // It is written file by file, so it is not ready while somebody builds it.
+  while (!isBuilt() || existsSync(lock)) {
+    try {
+      mkdirSync(lock);
+    } catch {
+      // Somebody builds it, or was killed while doing so.
+      const since = statSync(lock, { throwIfNoEntry: false })?.mtimeMs ?? Date.now();
+      if (Date.now() - since > 120_000) rmSync(lock, { recursive: true, force: true });
+      await after(200);
+      continue;
+    }
+    try {
+      if (!isBuilt()) await build({ configFile: join(web, 'vite.config.ts'), logLevel: 'error' });
+    } finally {
+      rmSync(lock, { recursive: true, force: true });
+    }
+  }
+}
+
+function isBuilt(): boolean {
+  const index = statSync(join(made, 'index.html'), { throwIfNoEntry: false });
+  const sources = globSync(['src/**/*', 'public/*', 'index.html', 'vite.config.ts'], { cwd: web });
+  return index !== undefined && sources.every((file) => statSync(join(web, file)).mtimeMs <= index.mtimeMs);
 }
 
 export function openBrowser(): Promise<Browser> {
