@@ -31,7 +31,7 @@ export interface ConnectionOptions {
 const silence = 40_000;
 /** ms between two looks at why jobs wait and when they may start, which changes without an event of theirs: after events, and always. */
 const [lookEvery, lookAnyway] = [2_000, 15_000];
-/** A look at many jobs takes long, and is taken so much more rarely. */
+/** A look at many jobs takes long, and is taken so much more rarely, but no reason is older than `lookAnyway`. */
 const lookShare = 20;
 /** ms between two tries, the last for all further ones. */
 const tries = [500, 1_000, 2_000, 4_000];
@@ -97,7 +97,7 @@ async function session(
   };
   /** Looks at jobs that wait in at most so many ms, and not before the last look is old enough. */
   const lookWithin = (ms: number) => {
-    const at = Math.max(now() + ms, lookedAt + lookEvery, lookedAt + lookShare * lookTook);
+    const at = Math.max(now() + ms, lookedAt + lookEvery, lookedAt + Math.min(lookAnyway, lookShare * lookTook));
     if (at >= lookAt) return;
     stopLooking();
     lookAt = at;
