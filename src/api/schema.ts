@@ -63,6 +63,8 @@ export const jobView = z.object({
   submittedAt: z.number().nullable(),
   startedAt: z.number().nullable(),
   endedAt: z.number().nullable(),
+  /** When it first printed something; null: nothing yet. Only in the answer about one job. */
+  firstOutputAt: z.number().nullable().optional(),
   /** Image of its agent; null if its runtime has none. Only of a job that has ended. */
   image: z.string().nullable().optional(),
   /** UUIDs of the devices of its agent. */

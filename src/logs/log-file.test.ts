@@ -35,6 +35,19 @@ async function all(pieces: AsyncIterable<{ stream: string; bytes: Uint8Array }>)
 }
 
 describe('a log', () => {
+  it('knows when its first output was printed, whatever came before and after', () => {
+    const folder = createLogFolder(dir.path);
+    expect(folder.firstOutputAt('a1')).toBe(null);
+    const log = new LogFile(path);
+    log.note('a line of ours');
+    log.append(chunk('marker', 1_000_000_000n), new Uint8Array());
+    expect(folder.firstOutputAt('a1')).toBe(null);
+    add(log, chunk('x'.repeat(100_000), 2_000_000_000n, 'stderr'));
+    add(log, chunk('y', 3_000_000_000n));
+    log.close();
+    expect(folder.firstOutputAt('a1')).toBe(2_000);
+  });
+
   it('returns what was kept, by stream, with unchanged bytes', async () => {
     const log = new LogFile(path);
     const binary = Buffer.from([0, 255, 10, 13, 27, 128, 254]);

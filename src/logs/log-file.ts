@@ -27,7 +27,7 @@ import {
   sharesOf,
   takeOver,
 } from './parts.ts';
-import { Cursor, keptPieces, readLog, readRecords } from './read.ts';
+import { Cursor, firstOutputAt, keptPieces, readLog, readRecords } from './read.ts';
 import { encodeHead, encodePosition, headSize, positionAfter, positionSize } from './record.ts';
 
 /** Default for the kept bytes of output. */
@@ -319,6 +319,8 @@ export function createLogFolder(folder: string, options: LogFileOptions = {}) {
     /** Opens or makes an agent's log. @throws OnejobError E_STATE_FULL, E_STATE_DIR */
     open: (agent: AgentId): LogFile => new LogFile(path(agent), options),
     delete: (agent: AgentId): void => deleteLog(path(agent)),
+    /** As `firstOutputAt` in `read.ts`. */
+    firstOutputAt: (agent: AgentId): number | null => firstOutputAt(path(agent)),
     /** A log that nobody writes to; empty if there is none. */
     read: (agent: AgentId) => readLog(path(agent)),
   };

@@ -4,10 +4,10 @@
  * A reader counts what it has passed on. So it passes on repeated output once, and reports how much is missing before records
  * that are further on: the files of a log may be read in order at any speed while older ones are deleted.
  */
-import { readFileSync, readSync } from 'node:fs';
+import { closeSync, openSync, readFileSync, readSync } from 'node:fs';
 import type { FileHandle } from 'node:fs/promises';
 import type { LogPiece } from '../api/manager.ts';
-import { codeOf } from '../errors.ts';
+import { attempt, codeOf } from '../errors.ts';
 import { start } from '../runtimes/runtime.ts';
 import { openExisting } from '../system/files.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus } from './gap.ts';
@@ -127,4 +127,26 @@ export async function* readLog(path: string): AsyncGenerator<LogPiece, void> {
 async function readAt(file: FileHandle, bytes: Buffer, offset: number): Promise<number> {
   if (bytes.length <= 64 * 1024) return readSync(file.fd, bytes, 0, bytes.length, offset);
   return (await file.read(bytes, 0, bytes.length, offset)).bytesRead;
+}
+
+/** Bytes in which the first output begins: before it there are only the gate's markers and notes. */
+const headOfLog = 16 * 1024;
+
+/** When a log's first output was printed, as its runtime stamped it, ms since the epoch; null if there is none yet. */
+export function firstOutputAt(path: string): number | null {
+  const fd = attempt(() => openSync(path, 'r'));
+  if (fd === null) return null;
+  try {
+    const bytes = Buffer.alloc(headOfLog);
+    const length = readSync(fd, bytes, 0, headOfLog, 0);
+    const read = bytes.subarray(0, length);
+    for (let at = 0; ; ) {
+      const head = decodeHead(read, at);
+      if (head === null) return null;
+      if ((head.type === 'stdout' || head.type === 'stderr') && head.length > 0) return Number(head.time / 1_000_000n);
+      at += headSize + head.length;
+    }
+  } finally {
+    closeSync(fd);
+  }
 }

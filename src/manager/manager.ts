@@ -77,8 +77,9 @@ export function createManager(parts: ManagerParts): Manager {
   });
   const estimate = createStartEstimate({ clock, reconciler, outcomes: store.outcomes, reasonFor });
   const jobOf = (id: string) => {
-    const job = queue.job(id);
-    return job === null ? serviceJobs.job(id) : estimate(job);
+    const own = queue.job(id);
+    const job = own === null ? serviceJobs.job(id) : estimate(own);
+    return job === null || job.agent === null ? job : { ...job, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
   };
   const status = { ...loop, clock, about: serviceJobs.about };
   const diagnostics = createDiagnosticSandboxes(loop);

@@ -12,7 +12,7 @@ export interface Moment {
 }
 
 /** `proofs`: of its devices, made after its agent. */
-export function timeLine(job: Job & { readonly firstOutputAt?: number | null }, proofs: readonly ProofView[]): Moment[] {
+export function timeLine(job: Job, proofs: readonly ProofView[]): Moment[] {
   const { submittedAt, startedAt, endedAt, firstOutputAt } = job;
   const proved = proofs.length === 0 ? null : Math.max(...proofs.map(({ at }) => at));
   const verdicts = [...new Set(proofs.map(({ verdict }) => plain(verdict)))].join(', ');
