@@ -71,10 +71,17 @@ function endOf(job: JobView, limit: number | null): { readonly code: number; rea
     case 'unstartable':
       return { code: exitCodes.notRun, line: `job ${id} could not be started: ${result.failure.message} (${result.failure.code})` };
     case 'reported':
-      return { code: exitCodes.notRun, line: `job ${id} has ended, and its CI service reports: ${result.word}` };
+      return { code: reportedCode(job), line: `job ${id} has ended, and its CI service reports: ${result.word}` };
     case undefined:
       return { code: exitCodes.notRun, line: `job ${id} ended without a result` };
   }
+}
+
+/** The end of a job that its service reports in a word, as far as that is understood. */
+function reportedCode({ verdict: known }: JobView): number {
+  const codes = { passed: exitCodes.ok, cancelled: exitCodes.cancelled, code: exitCodes.failed } as const;
+  const kind = known?.kind;
+  return kind === 'passed' || kind === 'cancelled' || kind === 'code' ? codes[kind] : exitCodes.notRun;
 }
 
 /** The signal that an exit code of a shell stands for (128 and more), such as `SEGV`; null for any other code. */

@@ -14,7 +14,7 @@ function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<
   return {
     ...{ job, service: 'own', pool: 'gpu', agent: null, image: null, devices: [], endedAt, wait: 10, run: 100 },
     verdict: { kind, why: 'because', evidence: [] },
-    ending: { result: null, exit: null, memoryLimited: false, ownRecipe: false },
+    ending: { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false },
     ...more,
   };
 }

@@ -21,6 +21,7 @@ const ending = z.object({
   exit: exit.nullable(),
   memoryLimited: z.boolean(),
   ownRecipe: z.boolean(),
+  ownImage: z.boolean().default(false),
 });
 
 const body = z.object({ why: z.string(), evidence: z.array(z.string()), ending });

@@ -12,6 +12,8 @@ const evidence = z.object({
   checks: z.array(z.object({ check: z.string(), result: z.string() })).default([]),
   kernel: z.array(z.string()).default([]),
   message: z.string().nullable().default(null),
+  /** Whether other agents may have used the device at the same time. */
+  shared: z.boolean().default(false),
 });
 
 /**
@@ -27,18 +29,23 @@ export function deviceEvidence(proofs: readonly Pick<Proof, 'device' | 'evidence
   for (const { device, evidence: found } of proofs) {
     const read = evidence.safeParse(found);
     if (!read.success) continue;
-    const { checks, kernel, message } = read.data;
+    const { checks, kernel, message, shared } = read.data;
+    let told = 0;
     for (const line of kernel) {
       const xid = /\bXid \([^)]*\): (\d+)/.exec(line)?.[1];
       if (xid === undefined) continue;
       const { grade, meaning } = gradeXid(Number(xid));
       const text = `Xid ${xid}, ${meaning}, on ${device}`;
-      if (Number(xid) === endsJob || grade === 'reset' || grade === 'restart' || grade === 'hardware') faults.add(text);
-      else if (grade !== 'info') (grade === 'unknown' ? doubts : errors).add(text);
+      const isFault = grade === 'reset' || grade === 'restart' || grade === 'hardware';
+      if (isFault || grade === 'unknown') told += 1;
+      if (isFault || (Number(xid) === endsJob && !shared)) faults.add(text);
+      // Of several programs on a device, it ended one.
+      else if (grade === 'unknown' || Number(xid) === endsJob) doubts.add(text);
+      else if (grade !== 'info') errors.add(text);
     }
     const failed = checks.filter(({ check, result }) => result === 'failed' && hardwareChecks.has(check));
-    // The kernel log's lines have said it already.
-    const isTold = failed.every(({ check }) => check === 'kernelLog') && kernel.some((line) => line.includes('Xid'));
+    // The lines above have said it already, unless its fault is without a number, such as a card that fell off the bus.
+    const isTold = told > 0 && failed.every(({ check }) => check === 'kernelLog');
     if (failed.length > 0 && !isTold)
       faults.add(message?.replace(/\.$/, '') ?? `${failed.map(({ check }) => check).join(', ')} of ${device}`);
   }

@@ -15,7 +15,7 @@ const proofsRead = 100;
 /** A job of the own queue that is done. */
 export function ownJobEnded(store: OutcomeStore, { id, request, submittedAt, progress }: Job): void {
   const { result, agent, startedAt, endedAt, cold } = progress;
-  const ending = { result, exit: null, memoryLimited: request.memory !== null, ownRecipe: cold };
+  const ending = { result, exit: null, memoryLimited: request.memory !== null, ownRecipe: cold, ownImage: request.image !== null };
   const about = { job: id, service: 'own', pool: request.pool, image: request.image };
   record(store, about, agent, ending, { queuedAt: submittedAt, startedAt, endedAt: endedAt ?? submittedAt });
 }
@@ -26,7 +26,7 @@ export function serviceJobEnded(store: OutcomeStore, job: ServiceJob, seenAt: nu
   // A job that never had an agent here is another host's.
   if (state !== 'done' || agent === null) return;
   const reported = result === null ? null : { kind: 'reported' as const, word: result, outcome, note };
-  const ending: Ending = { result: reported, exit: null, memoryLimited: false, ownRecipe: false };
+  const ending: Ending = { result: reported, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
   record(store, { job: id, service, pool, image: null }, agent, ending, { queuedAt, startedAt, endedAt: endedAt ?? seenAt });
 }
 

@@ -15,11 +15,18 @@ const failed = (errorCode: string, retry: boolean): JobResult => ({
 });
 
 function own(result: JobResult | null, more: Partial<Ending> = {}): Ending {
-  return { result, exit: null, memoryLimited: true, ownRecipe: false, ...more };
+  return { result, exit: null, memoryLimited: true, ownRecipe: false, ownImage: false, ...more };
 }
 
 function reported(outcome: Outcome | null, exit: Exit | null = null, more: Partial<Ending> = {}): Ending {
-  return { result: { kind: 'reported', word: 'word', outcome, note: null }, exit, memoryLimited: true, ownRecipe: false, ...more };
+  return {
+    result: { kind: 'reported', word: 'word', outcome, note: null },
+    exit,
+    memoryLimited: true,
+    ownRecipe: false,
+    ownImage: false,
+    ...more,
+  };
 }
 
 it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
@@ -31,6 +38,8 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['exit 1 and an unknown Xid', own(code(1)), doubt, 'unknown', 'Xid 999, not known to onejob, on GPU-1'],
   ['exit 127', own(code(127)), healthy, 'code', 'exit code 127'],
   ['exit 137 without an OOM kill', own(code(137)), healthy, 'unknown', 'exit code 137'],
+  ['exit 143, as after docker stop', own(code(143)), healthy, 'unknown', 'exit code 143'],
+  ['exit 130', own(code(130)), healthy, 'unknown', 'exit code 130'],
   ['exit 139', own(code(139)), healthy, 'code', 'exit code 139'],
   ['SIGSEGV', own({ kind: 'signal', signal: 'SIGSEGV' }), healthy, 'code', 'signal SIGSEGV'],
   ['SIGKILL', own({ kind: 'signal', signal: 'SIGKILL' }), healthy, 'unknown', 'signal SIGKILL'],
@@ -45,17 +54,24 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['an image that cannot be pulled', own(failed('E_IMAGE_PULL', true)), healthy, 'infrastructure', 'E_IMAGE_PULL: it failed'],
   [
     'its own image, which does not exist',
-    own(failed('E_IMAGE_MISSING', false), { ownRecipe: true }),
+    own(failed('E_IMAGE_NOT_FOUND', false), { ownRecipe: true, ownImage: true }),
     healthy,
     'code',
-    'E_IMAGE_MISSING: it failed',
+    'E_IMAGE_NOT_FOUND: it failed',
   ],
   [
     "a registry that is away, with the job's own image",
-    own(failed('E_IMAGE_PULL', true), { ownRecipe: true }),
+    own(failed('E_IMAGE_PULL', true), { ownRecipe: true, ownImage: true }),
     healthy,
-    'infrastructure',
+    'unknown',
     'E_IMAGE_PULL: it failed',
+  ],
+  [
+    'a volume of its pool that is gone, with a memory limit of its own',
+    own(failed('E_MOUNT_MISSING', false), { ownRecipe: true }),
+    healthy,
+    'unknown',
+    'E_MOUNT_MISSING: it failed',
   ],
   ['an invalid request', own(failed('E_JOB_REQUEST', false)), healthy, 'code', 'E_JOB_REQUEST: it failed'],
   ['a workspace that is gone', own(failed('E_WORKSPACE_UNKNOWN', false)), healthy, 'unknown', 'E_WORKSPACE_UNKNOWN: it failed'],
@@ -93,7 +109,28 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
     'infrastructure',
     'agent lost',
   ],
-  ['a service that has lost the agent', reported('lost'), healthy, 'infrastructure', 'result word'],
+  [
+    'a service that says failed, and a sandbox that was stopped',
+    reported('failed', { kind: 'code', code: 143 }),
+    healthy,
+    'unknown',
+    'exit code 143',
+  ],
+  ['a service that has lost the agent', reported('lost'), healthy, 'unknown', 'result word'],
+  [
+    'a service that has lost the agent, which the job took down',
+    reported('lost', { kind: 'code', code: 1 }),
+    healthy,
+    'unknown',
+    'result word',
+  ],
+  [
+    'a service that has lost the agent, whose sandbox was lost',
+    reported('lost', { kind: 'lost', reason: 'gone' }),
+    healthy,
+    'infrastructure',
+    'agent lost',
+  ],
   [
     'a service that has lost the agent, whose sandbox ran out of memory',
     reported('lost', { kind: 'oom' }),
@@ -111,9 +148,9 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
 });
 
 /** A proof as `gpu/proof.ts` writes it. */
-function proof(failedChecks: string[], kernel: string[], message: string | null = null) {
+function proof(failedChecks: string[], kernel: string[], message: string | null = null, shared = false) {
   const checks = failedChecks.map((check) => ({ check, result: 'failed', saw: null, before: null }));
-  return { device: 'GPU-1', evidence: { checks, kernel, message, holders: [] } };
+  return { device: 'GPU-1', evidence: { checks, kernel, message, shared, holders: [] } };
 }
 
 const xid = (number: number) => `NVRM: Xid (PCI:0000:9b:00): ${number}, pid=7, name=python`;
@@ -127,6 +164,20 @@ it.each<[string, Parameters<typeof deviceEvidence>[0][number], Partial<DeviceEvi
     { faults: ['Xid 94, contained memory error, on GPU-1'] },
   ],
   ['Xid 31', proof([], [xid(31)]), { errors: ['Xid 31, GPU memory page fault, on GPU-1'] }],
+  [
+    'Xid 94 on a card that others use too',
+    proof([], [xid(94)], null, true),
+    { doubts: ['Xid 94, contained memory error, on GPU-1'] },
+  ],
+  [
+    'a card that fell off the bus beside an error of a program',
+    proof(
+      ['kernelLog'],
+      [xid(31), 'NVRM: GPU at 0000:9b:00.0 has fallen off the bus.'],
+      'The driver reported for GPU-1: it has fallen off the bus.',
+    ),
+    { errors: ['Xid 31, GPU memory page fault, on GPU-1'], faults: ['The driver reported for GPU-1: it has fallen off the bus'] },
+  ],
   ['an unknown Xid', proof(['kernelLog'], [xid(999)], 'x'), { doubts: ['Xid 999, not known to onejob, on GPU-1'] }],
   ['a card that is gone', proof(['listed'], [], 'GPU-1 is no longer listed.'), { faults: ['GPU-1 is no longer listed'] }],
   ['memory that the job left', proof(['memory'], [], 'GPU-1 has memory in use.'), {}],

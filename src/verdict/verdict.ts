@@ -2,8 +2,9 @@
  * Whose fault the end of a job was: its own code's, the infrastructure's, or unknown. Pure. Unknown is an answer; a wrong one is
  * not, so whatever could have either cause is unknown.
  */
+import { constants } from 'node:os';
 import type { Exit, JobResult } from '../core/slot.ts';
-import { isJobsOwn } from '../errors.ts';
+import { type ErrorCode, isJobsOwn } from '../errors.ts';
 
 export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
 export type VerdictKind = (typeof verdictKinds)[number];
@@ -43,8 +44,9 @@ export interface Ending {
   readonly exit: Exit | null;
   /** Whether it had a memory limit of its own. Without one, the host has run out of memory. */
   readonly memoryLimited: boolean;
-  /** Whether its sandbox was made from its own recipe, such as an image that its client chose. */
+  /** Whether its sandbox was made from its own recipe, and whether its client chose the image. */
   readonly ownRecipe: boolean;
+  readonly ownImage: boolean;
 }
 
 /** What the proof after its agent found on its devices, a line each. */
@@ -83,14 +85,28 @@ function judgeResult(ending: Ending): Verdict {
       return { kind: 'code', why: "the job's files took more space than its pool allows", evidence: ['disk limit'] };
     case 'unstartable': {
       const { failure } = result;
-      const own = failure.code === 'E_JOB_REQUEST' || (ending.ownRecipe && !failure.retry);
-      // A missing workspace or files that cannot be unpacked may be anybody's.
-      const kind = own ? 'code' : isJobsOwn(failure) ? 'unknown' : 'infrastructure';
+      const own = failure.code === 'E_JOB_REQUEST' || (ending.ownImage && imageCodes.has(failure.code));
+      // With a recipe of its own, a limit, a volume or the pool may be at fault; so may be anybody if its files cannot be put into it.
+      const kind = own ? 'code' : ending.ownRecipe || isJobsOwn(failure) ? 'unknown' : 'infrastructure';
       return { kind, why: 'the job could not be started', evidence: [`${failure.code}: ${failure.message}`] };
     }
     default:
       return judgeExit(result, ending);
   }
+}
+
+/** Faults of an image on any host. */
+const imageCodes: ReadonlySet<string> = new Set<ErrorCode>(['E_IMAGE_NOT_FOUND', 'E_NO_SHELL']);
+
+/** Signals that others than the job may send; it raises the rest itself, such as SEGV. */
+const sent: ReadonlySet<string> = new Set(['HUP', 'INT', 'QUIT', 'KILL', 'USR1', 'USR2', 'TERM', 'STOP', 'PWR']);
+
+/** The signal of a code of a shell or runtime (128 and more) that somebody may have sent; null for any other code. */
+function sentSignal(code: number): string | null {
+  const name = Object.entries(constants.signals)
+    .find(([, number]) => number === code - 128)?.[0]
+    .slice('SIG'.length);
+  return name !== undefined && sent.has(name) ? name : null;
 }
 
 function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>): Verdict {
@@ -99,14 +115,13 @@ function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>)
       const { code } = exit;
       const evidence = [`exit code ${code}`];
       if (code === 0) return { kind: 'passed', why: 'the job exited with 0', evidence };
-      // A shell's code for SIGKILL, which a job rarely sends itself; so does the kernel when the host runs out of memory.
-      if (code === 137) return { kind: 'unknown', why: 'somebody killed a command of the job', evidence };
+      const signal = sentSignal(code);
+      if (signal !== null) return { kind: 'unknown', why: `the job, or a command of it, was ended by ${signal}`, evidence };
       return { kind: 'code', why: `the job exited with ${code}`, evidence };
     }
     case 'signal': {
       const evidence = [`signal ${exit.signal}`];
-      // Others than the job may send these; it raises the rest itself, such as SEGV.
-      const isSent = /^(SIG)?(KILL|TERM|HUP|INT|QUIT|STOP|PWR|USR[12])$/.test(exit.signal);
+      const isSent = sent.has(exit.signal.replace(/^SIG/, ''));
       return { kind: isSent ? 'unknown' : 'code', why: `the job was ended by ${exit.signal}`, evidence };
     }
     case 'oom':
@@ -127,14 +142,16 @@ function judgeReport({ word, outcome, note }: Reported, ending: Ending, exit: Ex
     case 'cancelled':
       return { kind: 'cancelled', why: said, evidence };
     case 'lost':
-      // Its sandbox may say that the job itself took its agent down.
+      // A job can take its agent down, by memory or by a signal.
       if (exit?.kind === 'oom') return { ...judgeExit(exit, ending), evidence: [...evidence, 'OOM kill'] };
-      return { kind: 'infrastructure', why: `${said}: its agent was lost`, evidence };
+      if (exit?.kind === 'lost') return { ...judgeExit(exit, ending), evidence: [...evidence, 'agent lost'] };
+      return { kind: 'unknown', why: `${said}: its agent was lost`, evidence };
     case null:
       return { kind: 'unknown', why: said, evidence };
     case 'failed': {
       // An agent ends with 0 or with its job's code. What else ends it also ends its job.
-      if (exit === null || exit.kind === 'code') return { kind: 'code', why: said, evidence };
+      const isItsOwn = exit === null || (exit.kind === 'code' && sentSignal(exit.code) === null);
+      if (isItsOwn) return { kind: 'code', why: said, evidence };
       const ended = judgeExit(exit, ending);
       return { ...ended, evidence: [...evidence, ...ended.evidence] };
     }

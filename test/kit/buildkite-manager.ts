@@ -142,7 +142,16 @@ export function openManager({
   const alive = new AbortController();
   const whole: BuildkiteParts = {
     config: testConfig(),
-    ...{ pools, stacks, clock, log, stateDir: store.dir, host: 'box', filter: fakeFilter },
+    ...{
+      pools,
+      stacks,
+      clock,
+      log,
+      exitOf: (agent: AgentId) => store.history.get(agent)?.exit ?? null,
+      stateDir: store.dir,
+      host: 'box',
+      filter: fakeFilter,
+    },
     entry: createStackEntry('bk', stacks, { host: 'box', version: '1.0.0', store, clock }),
     rows: createJobRows('bk', { store, clock, log }),
     async token() {

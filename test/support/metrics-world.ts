@@ -76,7 +76,7 @@ export class MetricsWorld implements Disposable {
   /** A job that ended now, after a minute in the queue and two at work. */
   ended(job: string, kind: 'passed' | 'cancelled' | 'code' | 'infrastructure' | 'unknown', pool = 'lab'): void {
     const { store, wall } = this.host;
-    const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false };
+    const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
     const verdict = { kind, why: 'it was so', evidence: [] };
     const about = { job, service: 'own', pool, agent: `agent-${job}`, image: null, devices: [] };
     store.transaction({ durable: false }, () =>

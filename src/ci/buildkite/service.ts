@@ -6,7 +6,7 @@
  */
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
-import type { Change, JobId, JobResult } from '../../core/slot.ts';
+import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
 import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
@@ -72,6 +72,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
   const pins = createPinStore(store, clock);
   return createBuildkite({
     ...{ ...front, host, stacks, filter, slots, stateDir: store.dir, random: Math.random },
+    exitOf: (agent) => store.history.get(agent)?.exit ?? null,
     entry: createStackEntry(name, stacks, { host, version, store, clock }),
     admit: (job, pool) => admit(job, { trust: pool.trust, keys, pins }),
   });
@@ -87,6 +88,8 @@ export interface BuildkiteParts extends FrontParts {
   readonly admit: (job: GivenJob, pool: PoolConfig) => Promise<Admission>;
   readonly slots: Pick<SlotFacts, 'jobsOf' | 'agentOf'>;
   readonly random: () => number;
+  /** How an agent ended, as it was written down; null if that is unknown. */
+  readonly exitOf: (agent: AgentId) => Exit | null;
 }
 
 export type Shared = Readonly<ReturnType<typeof share>>;
@@ -273,7 +276,9 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     },
     async settle({ job, agent, slot }, _files, inner) {
       if (job === null) return;
-      const result = results.get(job) ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
+      // After a restart only what was written down is known.
+      const known = results.get(job) ?? parts.exitOf(agent);
+      const result = known ?? { kind: 'lost', reason: 'its agent ended while onejob was not running' };
       const state = await stateOf(job, poolOf(slot) !== undefined, inner);
       const stage = stageOf(state);
       const words = unsaid.get(job);
@@ -291,8 +296,8 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       if (state === 'finished') rows.runs(job, agent, began.get(job));
       reservations.forget(job);
       if (words !== undefined) await say(job, words, inner);
-      else if (stage !== 'over') await say(job, whyLost(result, poolOf(slot)), inner);
-      rows.left(job, endOf(state, result));
+      else if (stage !== 'over') await say(job, whyLost(known, poolOf(slot)), inner);
+      rows.left(job, endOf(state, known));
     },
     deregister: async () => ({ ran: null }),
     retire: async () => null,

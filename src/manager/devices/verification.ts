@@ -177,7 +177,7 @@ export function createVerifier(parts: VerifierParts) {
 
   function keep(slot: Slot, agent: AgentId, device: DeviceId, verdict: Verdict, took: number): void {
     const message = 'message' in verdict ? verdict.message : null;
-    const evidence = { ...verdict.evidence, message } as unknown as Proof['evidence'];
+    const evidence = { ...verdict.evidence, message, shared: isShared(slot.key) } as unknown as Proof['evidence'];
     const proof = { device, slot: slot.key, agent, verdict: verdict.kind, evidence, took, at: clock.wall() };
     store.transaction({ durable: false }, () => {
       store.proofs.add(proof);

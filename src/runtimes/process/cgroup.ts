@@ -105,11 +105,15 @@ function limitCpus(path: string, cpus: number): void {
   writeFileSync(join(path, 'cpu.cfs_quota_us'), String(quota));
 }
 
-/** Whether the kernel has ended a process of these groups for lack of memory. */
+/**
+ * Whether the kernel has ended a process of these groups because the group reached its limit. When the host runs out of memory,
+ * only `oom_kill` grows, not `oom` (kernel documentation, cgroup-v2, memory.events); the first version does not tell them apart.
+ */
 export function oomKilled(paths: readonly string[]): boolean {
   return paths.some((path) => {
-    const text = readOr(join(path, 'memory.events'), '') + readOr(join(path, 'memory.oom_control'), '');
-    return /^oom_kill [1-9]/m.test(text);
+    const events = readOr(join(path, 'memory.events'), '');
+    if (events !== '') return /^oom_kill [1-9]/m.test(events) && !/^oom 0$/m.test(events);
+    return /^oom_kill [1-9]/m.test(readOr(join(path, 'memory.oom_control'), ''));
   });
 }
 

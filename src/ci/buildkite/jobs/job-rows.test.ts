@@ -144,7 +144,9 @@ it.each<[string, JobResult | null, string, string | null]>([
   ['finished', { kind: 'cancelled' }, 'stopped', 'cancelled'],
   ['finished', null, 'ended', null],
   ['canceled', { kind: 'code', code: 255 }, 'cancelled', 'cancelled'],
-  ['timed_out', { kind: 'code', code: 255 }, 'timed out', null],
+  ['timed_out', { kind: 'code', code: 255 }, 'timed out', 'failed'],
+  ['timing_out', { kind: 'code', code: 255 }, 'timed out', 'failed'],
+  ['finished', { kind: 'lost', reason: 'gone' }, 'lost', 'lost'],
   ['running', { kind: 'code', code: 0 }, 'lost', 'lost'],
   ['running', { kind: 'oom' }, 'lost', 'failed'],
 ])('calls a job that is %s, its agent ended with %o: %s, which means %s', (state, result, word, outcome) => {

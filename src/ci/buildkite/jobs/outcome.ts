@@ -5,9 +5,14 @@ import type { JobResult, StopReason } from '../../../core/slot.ts';
 import type { Outcome } from '../../../verdict/verdict.ts';
 import { stageOf } from '../stacks/stacks.ts';
 
-/** Why a job was lost whose agent did not report its end. `pool`: undefined when config no longer has it. */
-export function whyLost(result: JobResult, pool: PoolConfig | undefined): string {
-  switch (result.kind) {
+/**
+ * Why a job was lost whose agent did not report its end. `result`: null if nobody knows how that ended. `pool`: undefined when
+ * config no longer has it.
+ */
+export function whyLost(result: JobResult | null, pool: PoolConfig | undefined): string {
+  switch (result?.kind) {
+    case undefined:
+      return 'This job was lost: its agent ended while onejob was not running.';
     case 'timeout':
     case 'disk':
       return overLimit(result.kind, pool);
@@ -76,6 +81,7 @@ export interface JobEnd {
 /** How a job ended, by its state at the service and by its agent's exit, which reflects the job's. */
 export function endOf(state: string, result: JobResult | null): JobEnd {
   if (state === 'canceled' || state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };
+  if (state === 'timing_out' || state === 'timed_out') return { word: 'timed out', outcome: 'failed' };
   if (state !== 'finished' && stageOf(state) === 'over') return { word: state.replaceAll('_', ' '), outcome: null };
   switch (result?.kind) {
     case undefined:
