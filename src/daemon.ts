@@ -169,7 +169,7 @@ async function runManager(
     version,
     onBug: (error, route) => log.error('request failed', { route, error }),
     // A temporary daemon has the jobs of a terminal.
-    web: { config: temporary ? null : config.api, stateDir: store.dir, owner: store.owner, log },
+    web: { config: temporary ? null : config.api, stateDir: store.dir, log },
     onCall: (request, { user, role }) => log.info('request over TCP', { request, user, role }),
   });
   web = api;

@@ -13,15 +13,13 @@ beforeEach(() => {
 afterEach(() => dir[Symbol.dispose]());
 
 const clock = handClock();
-const open = () => openAccess({ dir: dir.path, name: 'abc', clock });
+const open = () => openAccess({ dir: dir.path, clock });
 const file = (role: string) => join(dir.path, 'api', `${role}.token`);
-const token = (role: string) => ({ authorization: `Bearer ${readFileSync(file(role), 'utf8').trim()}` });
+const token = (role: string) => `Bearer ${readFileSync(file(role), 'utf8').trim()}`;
 const eve = { role: 'read', user: 'eve' } as const;
-/** The cookie that a browser sends back. */
-const cookieOf = (access: ReturnType<typeof open>, code: string) => {
-  const [cookie = ''] = access.cookieOf(access.login(code), false).split(';');
-  return { cookie: `other=1; ${cookie}; more=2` };
-};
+/** What a browser sends once somebody has logged in. */
+const login = (access: ReturnType<typeof open>) => `Bearer ${access.login(access.code(eve).code).session}`;
+const encoded = (text: string) => Buffer.from(text).toString('base64url');
 
 test('tokens are made once, for this user only', () => {
   const access = open();
@@ -38,16 +36,24 @@ test('a kill while a token is made leaves none, and the next start makes it', ()
 });
 
 test.each([
-  [{}],
-  [{ authorization: '' }],
-  [{ authorization: 'Bearer' }],
-  [{ authorization: 'Bearer wrong' }],
-  [{ authorization: 'Basic eDp5' }],
-  [{ cookie: 'onejob-abc=' }],
-  [{ cookie: 'onejob-abc=..' }],
-  [{ cookie: `onejob-abc=${Buffer.from('{"role":"operator","user":null,"until":9e15}').toString('base64url')}.x` }],
-])('%j gives no access', (headers) => {
-  expect(open().callerOf(headers)).toBeNull();
+  [undefined],
+  [''],
+  ['Bearer'],
+  ['Bearer wrong'],
+  ['Basic eDp5'],
+  ['Bearer ojs_'],
+  ['Bearer ojs_x.y'],
+  [`Bearer ojs_${encoded('{"role":"operator","user":null,"until":9e15}')}.x`],
+])('%j gives no access', (authorization) => {
+  expect(open().callerOf(authorization)).toBeNull();
+});
+
+test('a session is not a token, and a token is not a session', () => {
+  const access = open();
+  const sent = login(access);
+  expect(sent).toMatch(/^Bearer ojs_[\w-]+\.[\w-]+$/);
+  expect(access.callerOf(sent.replace('ojs_', ''))).toBeNull();
+  expect(access.callerOf(token('read').replace('Bearer ', 'Bearer ojs_'))).toBeNull();
 });
 
 test('a code is good for one login, and a minute', () => {
@@ -63,33 +69,31 @@ test('a code is good for one login, and a minute', () => {
 
 test('a session survives a restart, and ends after a week', () => {
   const access = open();
-  const headers = cookieOf(access, access.code(eve).code);
-  expect(open().callerOf(headers)).toMatchObject(eve);
-  // A wrong token does not count as no token.
-  expect(access.callerOf({ ...headers, authorization: 'Bearer wrong' })).toBeNull();
+  const sent = login(access);
+  expect(open().callerOf(sent)).toEqual({ ...eve, until: clock.wall() + 7 * 86_400_000 });
   clock.advance(7 * 86_400_000);
-  expect(access.callerOf(headers)).toBeNull();
+  expect(access.callerOf(sent)).toBeNull();
 });
 
 test('a changed session is refused', () => {
   const access = open();
-  const { cookie } = cookieOf(access, access.code(eve).code);
-  const [, payload = '', signature = ''] = /onejob-abc=([^.]+)\.([^;]+)/.exec(cookie) ?? [];
+  const sent = login(access);
+  const [, payload = '', signature = ''] = /ojs_([^.]+)\.(.+)/.exec(sent) ?? [];
   const raised = Buffer.from(payload, 'base64url').toString().replace('read', 'operator');
-  expect(access.callerOf({ cookie: `onejob-abc=${Buffer.from(raised).toString('base64url')}.${signature}` })).toBeNull();
-  expect(access.callerOf({ cookie: `onejob-abc=${payload}.${signature.replace(/.$/, '')}` })).toBeNull();
+  expect(access.callerOf(sent.replace(payload, encoded(raised)))).toBeNull();
+  expect(access.callerOf(sent.replace(signature, signature.slice(1)))).toBeNull();
 });
 
 test('a new token ends what the old one gave, and nothing else', () => {
   const access = open();
-  const headers = cookieOf(access, access.code(eve).code);
+  const sent = login(access);
   const old = token('read');
   expect(access.refresh()).toBe(false);
   rmSync(file('read'));
   // Until the config is applied.
   expect(access.callerOf(old)).not.toBeNull();
   expect(access.refresh()).toBe(true);
-  expect([access.callerOf(old), access.callerOf(headers)]).toEqual([null, null]);
+  expect([access.callerOf(old), access.callerOf(sent)]).toEqual([null, null]);
   expect([access.callerOf(token('read')), access.callerOf(token('operator'))]).toMatchObject([
     { role: 'read' },
     { role: 'operator' },
@@ -112,15 +116,4 @@ test('after ten wrong codes in a minute every code waits', () => {
   expect(() => access.login(code)).toThrow(expect.objectContaining({ code: 'E_API_LIMIT', retry: true }));
   clock.advance(60_000);
   expect(access.login(access.code(eve).code)).toMatchObject(eve);
-});
-
-test('a cookie for https is for this host alone', () => {
-  const access = open();
-  const caller = access.login(access.code(eve).code);
-  expect(access.cookieOf(caller, true)).toMatch(
-    /^__Host-onejob-abc=[\w-]+\.[\w-]+; Path=\/; Max-Age=604800; HttpOnly; SameSite=Strict; Secure$/,
-  );
-  const [pair = ''] = access.cookieOf(caller, true).split(';');
-  expect(access.callerOf({ cookie: pair })).toMatchObject(eve);
-  expect(access.cookieOf(null, false)).toBe('onejob-abc=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict');
 });

@@ -1,6 +1,8 @@
 /**
  * Who may do what over TCP. A role's token is in a file that only this user can read. It also signs the sessions of browsers, so
  * these survive a restart of the daemon, and end when the token is replaced. Codes for a login are used once, and soon.
+ *
+ * No cookies: browsers send those of one port of a host to all its ports, so also to the programs of other users.
  */
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto';
 import { closeSync, existsSync, fstatSync, fsyncSync, linkSync, openSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -30,16 +32,14 @@ export const sessionLife = 7 * 86_400_000;
 const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
 
 const roles = ['read', 'operator'] as const satisfies readonly Access[];
-const session = z.object({ role: z.enum(roles), user: z.string().nullable(), until: z.number() });
+const payload = z.object({ role: z.enum(roles), user: z.string().nullable(), until: z.number() });
+/** Signed payload. A token that onejob made has no dot. */
+const session = /^ojs_([\w-]+)\.([\w-]+)$/;
 
 export type AccessTable = ReturnType<typeof openAccess>;
 
-/**
- * `dir`: the state directory. `name`: of this installation, because browsers send the cookies of one port of a host to all of them.
- * @throws OnejobError E_API_LISTEN if the tokens cannot be read or made
- */
-export function openAccess({ dir, name, clock }: { readonly dir: string; readonly name: string; readonly clock: Clock }) {
-  const cookie = `onejob-${name}`;
+/** `dir`: the state directory. @throws OnejobError E_API_LISTEN if the tokens cannot be read or made */
+export function openAccess({ dir, clock }: { readonly dir: string; readonly clock: Clock }) {
   const codes: { readonly digest: Buffer; readonly caller: Omit<Caller, 'until'>; readonly until: number }[] = [];
   let wrong: number[] = [];
   let tokens = readTokens();
@@ -49,8 +49,8 @@ export function openAccess({ dir, name, clock }: { readonly dir: string; readonl
     return { read: tokenIn(join(folder, 'read.token')), operator: tokenIn(join(folder, 'operator.token')) };
   }
 
-  function signed(role: Access, payload: string): string {
-    return createHmac('sha256', tokens[role]).update(`session ${payload}`).digest('base64url');
+  function signatureOf(text: string, role: Access): string {
+    return createHmac('sha256', tokens[role]).update(`session ${text}`).digest('base64url');
   }
 
   function byToken(token: string): Caller | null {
@@ -58,20 +58,18 @@ export function openAccess({ dir, name, clock }: { readonly dir: string; readonl
     return role === undefined ? null : { role, user: null, until: null };
   }
 
-  function bySession(value: string): Caller | null {
-    const [payload = '', signature = ''] = value.split('.');
-    const found = session.safeParse(jsonOf(Buffer.from(payload, 'base64url').toString()));
-    if (!found.success || !isSame(digestOf(signature), digestOf(signed(found.data.role, payload)))) return null;
+  function bySession(text: string, signature: string): Caller | null {
+    const found = payload.safeParse(jsonOf(Buffer.from(text, 'base64url').toString()));
+    if (!found.success || !isSame(digestOf(signature), digestOf(signatureOf(text, found.data.role)))) return null;
     return found.data.until > clock.wall() ? found.data : null;
   }
 
   return {
-    /** The caller, by the headers of a request; null if they give no access. */
-    callerOf(headers: { readonly authorization?: string | undefined; readonly cookie?: string | undefined }): Caller | null {
-      const [, token] = /^Bearer +(\S+)$/i.exec(headers.authorization ?? '') ?? [];
-      if (headers.authorization !== undefined) return token === undefined ? null : byToken(token);
-      const pair = headers.cookie?.split(/; */).find((one) => one.replace(/^__Host-/, '').startsWith(`${cookie}=`));
-      return pair === undefined ? null : bySession(pair.slice(pair.indexOf('=') + 1));
+    /** The caller, by the header `authorization` of a request; null if it gives no access. */
+    callerOf(authorization = ''): Caller | null {
+      const [, sent = ''] = /^Bearer +(\S+)$/i.exec(authorization) ?? [];
+      const [, text, signature] = session.exec(sent) ?? [];
+      return text === undefined || signature === undefined ? byToken(sent) : bySession(text, signature);
     },
     /** A code for one login within a minute: 128 bits. */
     code(caller: Omit<Caller, 'until'>): { readonly code: string; readonly until: number } {
@@ -81,8 +79,8 @@ export function openAccess({ dir, name, clock }: { readonly dir: string; readonl
       codes.splice(0, Math.max(0, codes.length - mostCodes));
       return { code, until };
     },
-    /** Uses a code. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
-    login(code: string): Caller & { readonly until: number } {
+    /** Uses a code; `session` is what the browser sends from then on. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
+    login(code: string): Omit<Caller, 'until'> & { readonly session: string } {
       const now = clock.wall();
       wrong = wrong.filter((at) => at > now - wrongWithin);
       if (wrong.length >= mostWrong) {
@@ -100,15 +98,9 @@ export function openAccess({ dir, name, clock }: { readonly dir: string; readonl
           hint: 'Type "onejob dashboard" on the host for a new one.',
         });
       }
-      return { ...found.caller, until: now + sessionLife };
-    },
-    /** The header `set-cookie` of a session; null ends it. */
-    cookieOf(caller: Caller | null, isSecure: boolean): string {
-      const payload = caller === null ? '' : Buffer.from(JSON.stringify(caller)).toString('base64url');
-      const value = caller === null ? '' : `${payload}.${signed(caller.role, payload)}`;
-      const life = caller?.until == null ? 0 : Math.round((caller.until - clock.wall()) / 1000);
-      const attributes = `Path=/; Max-Age=${life}; HttpOnly; SameSite=Strict${isSecure ? '; Secure' : ''}`;
-      return `${isSecure ? '__Host-' : ''}${cookie}=${value}; ${attributes}`;
+      const { role, user } = found.caller;
+      const text = Buffer.from(JSON.stringify({ role, user, until: now + sessionLife })).toString('base64url');
+      return { role, user, session: `ojs_${text}.${signatureOf(text, role)}` };
     },
     /** Reads the tokens again, and makes those that are missing. True if one is another. @throws as `openAccess` */
     refresh(): boolean {

@@ -26,23 +26,16 @@ export function checkHost({ host = '' }: IncomingHttpHeaders, { listen, hosts }:
   });
 }
 
-/**
- * Refuses what a page of another origin asks for. `withCookie`: the browser adds the login by itself, so it must also say where
- * the request comes from. @throws OnejobError E_API_ORIGIN
- */
-export function checkOrigin(
-  { headers, changes, withCookie }: { headers: IncomingHttpHeaders; changes: boolean; withCookie: boolean },
-  { hosts, isSecure }: DoorOptions,
-): void {
+/** Refuses what a page of another origin asks for, even if it has a token or a login. @throws OnejobError E_API_ORIGIN */
+export function checkOrigin(headers: IncomingHttpHeaders, { hosts, isSecure }: DoorOptions): void {
   const { origin, host = '' } = headers;
   const site = headers['sec-fetch-site'];
   const isFromHere = site === undefined || site === 'same-origin' || site === 'none';
   const isOwn = origin === undefined || (isOwnOrigin(origin, host, hosts) && (!isSecure || origin.startsWith('https:')));
-  const isTold = origin !== undefined || site !== undefined;
-  if (isFromHere && isOwn && (isTold || !changes || !withCookie)) return;
+  if (isFromHere && isOwn) return;
   const who = origin === undefined ? 'a page of another site' : `a page of ${JSON.stringify(origin.slice(0, 100))}`;
-  throw new OnejobError('E_API_ORIGIN', `Cannot answer a request of ${isTold ? who : 'a page that does not say its origin'}.`, {
-    hint: 'Open the dashboard by its own address. Programs use a token instead of a login.',
+  throw new OnejobError('E_API_ORIGIN', `Cannot answer a request of ${who}.`, {
+    hint: 'Open the dashboard by its own address.',
   });
 }
 

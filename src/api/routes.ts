@@ -7,7 +7,6 @@ import { arrayRequest, jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
-import type { Caller } from './access.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
 import type { LogPiece, LogSource, Manager } from './manager.ts';
@@ -123,7 +122,7 @@ const accessRoutes: Routes = {
     summary: 'Who asks, and what that may do',
     role: 'read',
     answer: schemas.meView,
-    handle: ({ caller }) => meOf(caller),
+    handle: ({ caller }) => ({ role: caller?.role ?? 'read', user: caller?.user ?? null }),
   }),
   'POST /v1/login-links': route({
     summary: 'A link for one login within a minute',
@@ -134,22 +133,13 @@ const accessRoutes: Routes = {
     handle: ({ body }, { web }) => given(web).link(body),
   }),
   'POST /v1/login': route({
-    summary: 'Uses the code of a link, and sets the cookie of a session',
+    summary: 'Uses the code of a link for a session, which is sent as a token is',
     role: 'anyone',
     body: schemas.loginRequest,
-    answer: schemas.meView,
-    handle: ({ body, response }, { web }) => meOf(given(web).login(body.code, response)),
-  }),
-  'POST /v1/logout': route({
-    summary: 'Removes the cookie of a session',
-    role: 'anyone',
-    handle: ({ response }, { web }) => given(web).logout(response),
+    answer: schemas.loginView,
+    handle: ({ body }, { web }) => given(web).login(body.code),
   }),
 };
-
-function meOf(caller: Caller | null): z.input<typeof schemas.meView> {
-  return { role: caller?.role ?? 'read', user: caller?.user ?? null };
-}
 
 const eventRoutes: Routes = {
   'GET /v1/events': route({

@@ -160,6 +160,8 @@ export const linkRequest = z.strictObject({
 /** `until`: wall clock, ms since the epoch. */
 export const linkView = z.object({ url: z.string(), until: z.number() });
 export const loginRequest = z.strictObject({ code: z.string().min(1).max(100) });
+/** `session`: a secret, for the header `authorization: Bearer …`. */
+export const loginView = meView.extend({ session: z.string() });
 
 /** A device that was once leased and is missing, until it comes back or is forgotten. */
 const missingView = z.object({

@@ -33,7 +33,7 @@ async function start(config: Partial<ApiConfig> | null = { listen: { host: '127.
     onCall: (request, { role, user }) => void calls.push(`${request} ${role} ${user}`),
     web: {
       config: config && { listen: { host: '127.0.0.1', port: 0 }, tls: null, behindProxy: false, hosts: [], ...config },
-      ...{ stateDir: dir.path, owner: 'abc', log: { info: write, error: write }, files: join(dir.path, 'web') },
+      ...{ stateDir: dir.path, log: { info: write, error: write }, files: join(dir.path, 'web') },
     },
   });
 }
@@ -91,8 +91,9 @@ async function login(role: 'read' | 'operator' = 'operator') {
   const { base, code } = await link(role);
   const page = { origin: base, 'sec-fetch-site': 'same-origin' };
   const answer = await ask(base, 'POST', '/v1/login', page, { code });
-  const cookie = answer.headers['set-cookie']?.[0]?.split(';')[0] ?? '';
-  return { base, code, answer, headers: { ...page, cookie } };
+  const session: string = JSON.parse(answer.text).session;
+  const authorization = `Bearer ${session}`;
+  return { base, code, answer, session, authorization, headers: { ...page, authorization } };
 }
 
 /** Each route, with something for the parts of its path. */
@@ -105,18 +106,24 @@ describe('who gets in', () => {
   beforeEach(() => start());
 
   test('a link gives one login', async () => {
-    const { base, code, answer, headers } = await login('read');
-    expect(JSON.parse(answer.text)).toEqual({ role: 'read', user: 'eve' });
+    const { base, code, answer, session, headers } = await login('read');
+    expect(JSON.parse(answer.text)).toEqual({ role: 'read', user: 'eve', session });
     expect(JSON.parse((await ask(base, 'GET', '/v1/me', headers)).text)).toEqual({ role: 'read', user: 'eve' });
     expect(await ask(base, 'POST', '/v1/login', {}, { code })).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
-    const gone = await ask(base, 'POST', '/v1/logout', headers);
-    expect(gone).toMatchObject({ status: 204, headers: { 'set-cookie': [expect.stringContaining('Max-Age=0')] } });
+    expect(log.join('\n')).not.toContain(session);
+  });
+
+  test('no cookie is set, and none gives access', async () => {
+    const { base, answer, session } = await login();
+    expect(answer.headers['set-cookie']).toBeUndefined();
+    for (const cookie of [`onejob-abc=${session}`, `onejob-abc=${session.replace('ojs_', '')}`])
+      expect((await ask(base, 'GET', '/v1/me', { cookie })).status).toBe(401);
   });
 
   test('without a login nothing but a login is answered', async () => {
     const { base } = await link();
     for (const { method, path, role } of each.filter((one) => one.role !== 'anyone')) {
-      for (const headers of [{}, { authorization: 'Bearer wrong' }, { cookie: 'onejob-abc=wrong' }]) {
+      for (const headers of [{}, { authorization: 'Bearer wrong' }, { authorization: 'Bearer ojs_e30.wrong' }]) {
         const { status, code } = await ask(base, method, path, { ...headers, origin: base });
         expect([method, path, role, status, code]).toEqual([method, path, role, 401, 'E_API_LOGIN']);
       }
@@ -146,8 +153,8 @@ describe('who gets in', () => {
     expect(calls).toEqual(['POST /v1/pools/lab/drain operator eve', 'POST /v1/pause operator null']);
   });
 
-  test('a page of another site changes and learns nothing, even with a cookie', async () => {
-    const { base, headers } = await login();
+  test('a page of another site changes and learns nothing, even with a login', async () => {
+    const { base, authorization } = await login();
     const sites = [
       { origin: 'https://evil.example', 'sec-fetch-site': 'cross-site' },
       { origin: 'http://127.0.0.1:8080', 'sec-fetch-site': 'same-site' },
@@ -155,7 +162,7 @@ describe('who gets in', () => {
     ];
     for (const { method, path, role } of each) {
       for (const site of sites) {
-        const { status, code } = await ask(base, method, path, { cookie: headers.cookie, ...site });
+        const { status, code } = await ask(base, method, path, { authorization, ...site });
         expect([method, path, role, site, status, code]).toEqual([method, path, role, site, 403, 'E_API_ORIGIN']);
       }
     }
@@ -163,16 +170,14 @@ describe('who gets in', () => {
   });
 
   test('a name that was pointed here gets nothing, not even a page', async () => {
-    const { base, headers } = await login();
+    const { base, authorization, headers } = await login();
     for (const path of ['/', '/v1/status', '/assets/x.js'])
       expect(await ask(base, 'GET', path, { ...headers, host: 'evil.example' })).toMatchObject({
         status: 403,
         code: 'E_API_ORIGIN',
       });
-    expect(
-      (await ask(base, 'GET', '/v1/status', { cookie: headers.cookie, host: 'localhost:9999', origin: 'http://localhost:9999' }))
-        .status,
-    ).toBe(200);
+    const forwarded = { authorization, host: 'localhost:9999', origin: 'http://localhost:9999' };
+    expect((await ask(base, 'GET', '/v1/status', forwarded)).status).toBe(200);
   });
 
   test('a stolen login ends with its token, and so does what it reads', async () => {
@@ -280,9 +285,8 @@ describe('where it listens', () => {
     };
     issue('localhost');
     await start({ tls: { cert, key }, hosts: ['localhost'] });
-    const { base, answer, headers } = await login();
+    const { base, headers } = await login();
     expect(base).toMatch(/^https:\/\/localhost:\d+$/);
-    expect(answer.headers['set-cookie']?.[0]).toMatch(/^__Host-.*; Secure$/);
     expect((await ask(base, 'GET', '/v1/me', headers)).status).toBe(200);
     await expect(ask(base.replace('https', 'http'), 'GET', '/v1/me')).rejects.toThrow();
     issue('renewed.example');
@@ -294,7 +298,7 @@ describe('where it listens', () => {
     expect(socket.getPeerCertificate().subject.CN).toBe('renewed.example');
   });
 
-  test('behind a proxy the link and the cookie are those of the proxy', async () => {
+  test('behind a proxy the link is that of the proxy', async () => {
     await start({ behindProxy: true, hosts: ['ci.example.org'] });
     const { url } = await client.loginLink({});
     const [base, code] = url.split('/login#');

@@ -23,8 +23,6 @@ export interface WebOptions {
   /** null: from the first login on. */
   readonly config: ApiConfig | null;
   readonly stateDir: string;
-  /** Name of this installation. */
-  readonly owner: string;
   readonly log: Pick<Log, 'info' | 'error'>;
   /** Default: of this onejob. */
   readonly files?: string;
@@ -47,10 +45,13 @@ const remembered = z.object({ port: z.int().min(1).max(65_535), until: z.number(
 
 export type Web = ReturnType<typeof createWeb>;
 
-export function createWeb({ config, stateDir, owner, log, clock, handle, patience }: WebParts) {
+export function createWeb({ config, stateDir, log, clock, handle, patience }: WebParts) {
   const memory = join(stateDir, 'api', 'port.json');
-  const isSecure = config !== null && (config.tls !== null || config.behindProxy);
-  const door = { listen: config?.listen.host ?? '127.0.0.1', hosts: config?.hosts ?? [], isSecure };
+  const door = {
+    listen: config?.listen.host ?? '127.0.0.1',
+    hosts: config?.hosts ?? [],
+    isSecure: config !== null && (config.tls !== null || config.behindProxy),
+  };
   let server: http.Server | https.Server | null = null;
   let access: AccessTable | null = null;
   let problem: OnejobError | null = null;
@@ -60,7 +61,7 @@ export function createWeb({ config, stateDir, owner, log, clock, handle, patienc
 
   /** @throws OnejobError E_API_LISTEN */
   async function open(listen: Listen): Promise<void> {
-    access ??= openAccess({ dir: stateDir, name: owner, clock });
+    access ??= openAccess({ dir: stateDir, clock });
     const made =
       config?.tls == null
         ? http.createServer(patience, handle)
@@ -143,10 +144,9 @@ export function createWeb({ config, stateDir, owner, log, clock, handle, patienc
       return { url: `${base((server.address() as AddressInfo).port)}/login#${code}`, until };
     },
     /** Who sends a request, and whether that may be. @throws OnejobError E_API_ORIGIN, E_API_LOGIN, E_API_ROLE */
-    admit({ headers, method = '' }: IncomingMessage, role: Role): Caller | null {
-      const caller = access?.callerOf(headers) ?? null;
-      const changes = method !== 'GET' && method !== 'HEAD';
-      checkOrigin({ headers, changes, withCookie: caller !== null && headers.authorization === undefined }, door);
+    admit({ headers }: IncomingMessage, role: Role): Caller | null {
+      checkOrigin(headers, door);
+      const caller = access?.callerOf(headers.authorization) ?? null;
       if (role === 'anyone') return caller;
       if (caller === null) {
         throw new OnejobError('E_API_LOGIN', 'Cannot answer without a login or a token that is valid now.', {
@@ -162,15 +162,11 @@ export function createWeb({ config, stateDir, owner, log, clock, handle, patienc
     /** @throws OnejobError E_API_ORIGIN */
     checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
     /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
-    login(code: string, response: ServerResponse): Caller {
+    login(code: string): ReturnType<AccessTable['login']> {
       if (access === null) throw new OnejobError('E_API_LOGIN', 'Cannot log in here.');
-      const caller = access.login(code);
-      log.info('logged in over TCP', { user: caller.user, role: caller.role });
-      response.setHeader('set-cookie', access.cookieOf(caller, isSecure));
-      return caller;
-    },
-    logout(response: ServerResponse): void {
-      if (access !== null) response.setHeader('set-cookie', access.cookieOf(null, isSecure));
+      const made = access.login(code);
+      log.info('logged in over TCP', { user: made.user, role: made.role });
+      return made;
     },
     /** Reads tokens and certificate again. Logins of a replaced token end. @throws OnejobError E_API_LISTEN */
     refresh(): void {

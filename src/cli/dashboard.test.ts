@@ -18,7 +18,7 @@ beforeEach(async () => {
   server = await startApi({
     ...{ manager: createFakeManager(), version: readVersion() },
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
-    web: { config: null, stateDir: dir.path, owner: 'abc', log: { info: () => {}, error: () => {} } },
+    web: { config: null, stateDir: dir.path, log: { info: () => {}, error: () => {} } },
   });
 });
 

@@ -386,7 +386,7 @@ export const apiKeys = {
     example: '/etc/onejob/tls.key',
   }),
   behind_proxy: key((v) => v.yesNo, false, {
-    description: 'Only a proxy that encrypts can reach `listen`. Cookies are then for https only.',
+    description: 'Only a proxy that encrypts can reach `listen`. Links then lead to the proxy.',
     example: 'true',
   }),
   hosts: key((v) => v.z.array(v.hostName), [] as never[], 'list of names', {

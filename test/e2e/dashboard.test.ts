@@ -19,7 +19,8 @@ async function login(here: Home, ...flags: string[]) {
     headers: { 'content-type': 'application/json', origin: base },
     body: JSON.stringify({ code }),
   });
-  return { base, role, cookie: answer.headers.get('set-cookie')?.split(';')[0] ?? '' };
+  const { session } = (await answer.json()) as { session: string };
+  return { base, role, headers: { authorization: `Bearer ${session}` } };
 }
 
 const me = async (base: string, headers: Record<string, string>) => {
@@ -30,21 +31,21 @@ const me = async (base: string, headers: Record<string, string>) => {
 test('a login survives the daemon, also one that is killed, and what it may do is kept', async () => {
   await using here = await onejob({ config: pools });
   const daemon = await here.up();
-  const { base, role, cookie } = await login(here, '--read-only');
-  expect([role, await me(base, { cookie })]).toEqual(['read', [200, 'read']]);
+  const { base, role, headers } = await login(here, '--read-only');
+  expect([role, await me(base, headers)]).toEqual(['read', [200, 'read']]);
   await daemon.kill();
-  await expect(me(base, { cookie })).rejects.toThrow();
+  await expect(me(base, headers)).rejects.toThrow();
   await here.up();
-  expect(await me(base, { cookie })).toEqual([200, 'read']);
-  const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { cookie, origin: base } });
+  expect(await me(base, headers)).toEqual([200, 'read']);
+  const refused = await fetch(`${base}/v1/drain`, { method: 'POST', headers: { ...headers, origin: base } });
   expect(refused.status).toBe(403);
 });
 
 test('a reader hears of a job as it runs, and of a pool that somebody drains', async () => {
   await using here = await onejob({ config: pools });
   await here.up();
-  const { base, cookie } = await login(here, '--read-only');
-  const request = http.get(`${base}/v1/events`, { headers: { cookie } }).on('error', () => {});
+  const { base, headers } = await login(here, '--read-only');
+  const request = http.get(`${base}/v1/events`, { headers }).on('error', () => {});
   const [answer] = (await once(request, 'response')) as [http.IncomingMessage];
   const lines = createInterface({ input: answer.on('error', () => {}) }).on('error', () => {});
   const heard = new Set<string>();
@@ -78,15 +79,15 @@ test('the config moves it, a port that is taken is refused, and a token that was
   await new Promise((resolve) => other.close(resolve));
   expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Applied:\n  api: changed\n');
 
-  const { base, cookie } = await login(here);
-  expect([base, await me(base, { cookie })]).toEqual([`http://127.0.0.1:${port}`, [200, 'operator']]);
+  const { base, headers } = await login(here);
+  expect([base, await me(base, headers)]).toEqual([`http://127.0.0.1:${port}`, [200, 'operator']]);
   const file = join(here.stateDir, 'api', 'operator.token');
   const token = () => ({ authorization: `Bearer ${readFileSync(file, 'utf8').trim()}` });
   const old = token();
   expect(await me(base, old)).toEqual([200, 'operator']);
   rmSync(file);
   expect((await here.cli(['config', 'apply']).ended).stdout).toBe('Nothing to apply.\n');
-  expect([await me(base, old), await me(base, { cookie })]).toEqual([
+  expect([await me(base, old), await me(base, headers)]).toEqual([
     [401, undefined],
     [401, undefined],
   ]);

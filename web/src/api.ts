@@ -19,11 +19,29 @@ export class Problem extends Error {
 
 const noAnswer = { code: 'E_DAEMON_ABSENT', message: 'The daemon does not answer.', hint: 'Look at "onejob status" on the host.' };
 
+const stored = 'onejob-session';
+
+/** Of this origin, for all its tabs. No cookie: browsers would send that to the other ports of this host too. */
+export const session = {
+  set: (value: string): void => localStorage.setItem(stored, value),
+  forget: (): void => localStorage.removeItem(stored),
+  /** Calls back when another tab has logged in or out. */
+  onChange(call: () => void): void {
+    window.addEventListener('storage', ({ key }) => {
+      // null: all was removed.
+      if (key === stored || key === null) call();
+    });
+  },
+};
+
 /** @throws Problem for an answer that is an error, or none; the signal's reason when it is aborted */
 export async function ask(path: string, init: RequestInit = {}): Promise<Response> {
+  const value = localStorage.getItem(stored);
+  const headers = new Headers(init.headers);
+  if (value !== null) headers.set('authorization', `Bearer ${value}`);
   let response: Response;
   try {
-    response = await fetch(path, { credentials: 'same-origin', cache: 'no-store', ...init });
+    response = await fetch(path, { credentials: 'omit', cache: 'no-store', ...init, headers });
   } catch (error) {
     if (init.signal?.aborted) throw error;
     throw new Problem(0, noAnswer);

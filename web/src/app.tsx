@@ -1,6 +1,6 @@
 /** The frame around every page: where one is, whether what is shown is current, and the keyboard. */
 import { type ReactNode, useEffect, useRef, useState } from 'react';
-import { post } from './api.ts';
+import { session } from './api.ts';
 import type { Link } from './live/connection.ts';
 import { useLive } from './live/store.ts';
 import { HealthPage } from './pages/health.tsx';
@@ -234,7 +234,13 @@ function Help({ onClose }: { readonly onClose: () => void }) {
       </label>
       <p className="nothing">onejob {version}</p>
       <div className="buttons">
-        <button type="button" onClick={() => void post('/v1/logout').finally(() => window.location.reload())}>
+        <button
+          type="button"
+          onClick={() => {
+            session.forget();
+            window.location.reload();
+          }}
+        >
           Log out
         </button>
         <button type="button" onClick={(event) => event.currentTarget.closest('dialog')?.close()}>

@@ -1,6 +1,6 @@
 /** Puts the dashboard together: the store, the connection that keeps it current, and the pages. */
 import { createRoot } from 'react-dom/client';
-import { get } from './api.ts';
+import { get, session } from './api.ts';
 import { App } from './app.tsx';
 import { keepCurrent } from './live/connection.ts';
 import { createStore, createTicker, ServicesContext } from './live/store.ts';
@@ -68,6 +68,7 @@ function start(): void {
       }, patience);
     } else if (running === null && store.get().link.kind !== 'login') connect();
   });
+  session.onChange(() => window.location.reload());
   connect();
   root.render(
     <ServicesContext value={{ store, ticker }}>

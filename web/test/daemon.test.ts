@@ -1,4 +1,7 @@
 /** The dashboard in a real browser, on a real daemon with two cards that exist only as data: someone who knows nothing reads what is wrong. */
+import { once } from 'node:events';
+import { createServer, type IncomingHttpHeaders } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import type { Browser, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { card } from '../../test/support/gpu-cards.ts';
@@ -110,5 +113,38 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     await page.goto(`${page.url().split('#')[0]}#/health`);
     await page.locator('.finding').first().waitFor();
     expect([faults, guest.faults]).toEqual([[], []]);
+  });
+
+  test('no other port of this host gets the login, every tab has it, and a logout ends it in all of them', async () => {
+    await using here = await onejob({ config: 'pools: { default: { agents: 1, runtime: process } }' });
+    await here.up();
+    await using view = await visit(browser, await linkOf(here));
+    const { page } = view;
+    await live(page);
+    const address = page.url();
+
+    const heard: IncomingHttpHeaders[] = [];
+    const other = createServer(({ headers }, response) => {
+      heard.push(headers);
+      response.setHeader('content-type', 'text/html').end('<title>another user</title>');
+    });
+    await once(other.listen(0, '127.0.0.1'), 'listening');
+    const stranger = await page.context().newPage();
+    await stranger.goto(`http://127.0.0.1:${(other.address() as AddressInfo).port}/`);
+    expect(heard[0]).toMatchObject({ host: new URL(stranger.url()).host });
+    for (const headers of heard) expect([headers.cookie, headers.authorization]).toEqual([undefined, undefined]);
+    expect(await stranger.evaluate('localStorage.length')).toBe(0);
+    await stranger.close();
+    await new Promise((resolve) => {
+      other.close(resolve);
+      other.closeAllConnections();
+    });
+
+    const tab = await page.context().newPage();
+    await tab.goto(address);
+    await live(tab);
+    await tab.keyboard.press('?');
+    await tab.getByRole('button', { name: 'Log out' }).click();
+    for (const one of [tab, page]) await one.getByText('This browser is not logged in, or no longer.').waitFor();
   });
 });

@@ -6,16 +6,16 @@ import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { frame } from '../../src/api/frames.ts';
 import { lacks } from '../../test/support/require.ts';
 import { buildDashboard, openBrowser, type Visit, visit } from './browser.ts';
-import { startStandin } from './standin.ts';
+import { loggedIn, startStandin } from './standin.ts';
 import { busySlot, ended, job, pool, slot, uuid, workingDay } from './world.ts';
 
 let browser: Browser;
 
 const phone = { viewport: { width: 360, height: 740 } };
 
-/** Opens a page once it is live. */
+/** Opens a page with a login, once it is live. */
 async function open(url: string, options: Parameters<typeof visit>[2] = {}): Promise<Visit> {
-  const opened = await visit(browser, url, options);
+  const opened = await visit(browser, url, { ...loggedIn(url), ...options });
   await opened.page.locator('.link-live').waitFor({ state: 'attached' });
   return opened;
 }
@@ -116,7 +116,6 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
 
   test('a login link works once and leaves no code behind; without a login it says how to get one', async () => {
     await using standin = await startStandin(workingDay());
-    standin.role = null;
     await using view = await visit(browser, standin.url);
     const { page } = view;
     await page.getByText('onejob dashboard', { exact: true }).waitFor();
@@ -138,7 +137,7 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await page.keyboard.press('?');
     await page.getByRole('button', { name: 'Log out' }).click();
     await page.getByText('This browser is not logged in, or no longer.').waitFor();
-    expect(standin.role).toBe(null);
+    expect(await page.evaluate('localStorage.length')).toBe(0);
   });
 
   test('operators change things after a question; others see no way to', async () => {

@@ -7,6 +7,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { extname, join } from 'node:path';
+import type { BrowserContextOptions } from 'playwright-core';
 import { frame } from '../../src/api/frames.ts';
 import type { Device, Job } from '../src/views.ts';
 import type { HostState } from './world.ts';
@@ -20,9 +21,18 @@ const types: Readonly<Record<string, string>> = {
 };
 const policy = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+const session = 'ojs_stand.in';
+
+/** Of a browser that is logged in at the stand-in with this address. */
+export function loggedIn(url: string): BrowserContextOptions {
+  const localStorage = [{ name: 'onejob-session', value: session }];
+  return { storageState: { cookies: [], origins: [{ origin: new URL(url).origin, localStorage }] } };
+}
+
 export interface Standin extends AsyncDisposable {
   readonly url: string;
   readonly state: HostState;
+  /** Of everyone who is logged in; null ends all logins. */
   role: 'read' | 'operator' | null;
   /** What was posted: path and body. */
   readonly posted: { readonly path: string; readonly body: unknown }[];
@@ -73,15 +83,11 @@ export async function startStandin(state: HostState): Promise<Standin> {
     if (request.method === 'POST') standin.posted.push({ path: url.pathname, body });
     else standin.read.push(url.pathname + url.search);
     if (url.pathname === '/v1/login') {
-      const ok = (body as { code?: string }).code === 'good';
-      if (ok) standin.role = 'operator';
-      return ok ? json(response, {}) : refuse(response, 401, 'E_LOGIN', 'Cannot log in: the code was used, or is too old.');
+      if ((body as { code?: string }).code === 'good') return json(response, { role: standin.role, user: null, session });
+      return refuse(response, 401, 'E_API_LOGIN', 'Cannot log in: the code was used, or is too old.');
     }
-    if (url.pathname === '/v1/logout') {
-      standin.role = null;
-      return json(response, undefined);
-    }
-    if (standin.role === null) return refuse(response, 401, 'E_LOGIN_NEEDED', 'This needs a login.');
+    if (standin.role === null || request.headers.authorization !== `Bearer ${session}`)
+      return refuse(response, 401, 'E_API_LOGIN', 'This needs a login.');
     if (url.pathname === '/v1/events') return stream(request, response);
     if (url.pathname === '/v1/logs') return logs(url.searchParams, response);
     if (request.method === 'POST') return act(parts, body, response);

@@ -38,6 +38,7 @@ const kinds = () => links.map(({ kind }) => kind);
 beforeEach(() => {
   vi.useFakeTimers();
   [streams, reads, links, world, status] = [[], [], [], null, 200];
+  vi.stubGlobal('localStorage', { getItem: () => null });
   vi.stubGlobal('fetch', async (path: string, { signal }: { signal: AbortSignal }) => respond(path, signal));
   stop = new AbortController();
   ended = keepCurrent(
