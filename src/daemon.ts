@@ -105,7 +105,15 @@ async function runManager(
   });
   parts.defer(() => store.close());
   const stored = storedSlots(store, clock);
-  const runtimes = await chooseRuntimes({ config, clock, env, owner: store.owner, stateDir: store.dir, stored });
+  const runtimes = await chooseRuntimes({
+    config,
+    clock,
+    env,
+    owner: store.owner,
+    stateDir: store.dir,
+    stored,
+    held: store.held.all(),
+  });
   parts.defer(() => {
     for (const runtime of runtimes.all) runtime.close?.();
   });

@@ -48,6 +48,8 @@ export const errorCodes = {
   E_SOCKET_TAKEN: 'user',
   E_JOB_UNKNOWN: 'user',
   E_JOB_ELSEWHERE: 'user',
+  E_NOT_HELD: 'user',
+  E_SHELL: 'user',
   E_LOG_UNKNOWN: 'user',
   E_USAGE: 'user',
   E_INIT_FILE: 'user',

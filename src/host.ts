@@ -80,6 +80,7 @@ export async function openHost(given: HostParts) {
     logs: createLogFolder(subdirectory(store.dir, 'logs'), { limit: config.logLimit, noRoom: room.noRoom }),
     services: services.byName,
     end: { emptied: () => shutdown.look(), hurry: hurry.signal },
+    heldChanged: (job) => changes.mark(`job ${job}`),
     changed: (before, after) => {
       changes.mark(`slot ${after.key}`);
       // The proof may have changed the verdict of its job.
@@ -89,7 +90,7 @@ export async function openHost(given: HostParts) {
     },
   });
   parts.use(loop);
-  const { reconciler, observer, images, fingerprints, caches, deviceManager } = loop;
+  const { reconciler, observer, images, fingerprints, caches, deviceManager, held } = loop;
 
   const house = await keepHouse({ clock, log, store, queue, config, caches, checked: () => notices?.look() });
   parts.defer(() => house.close());
@@ -132,6 +133,7 @@ export async function openHost(given: HostParts) {
         ...weakenedFindings(config),
         ...fingerprints.findings(),
         ...caches.findings(),
+        ...held.findings(),
         ...(notices?.findings() ?? []),
       ],
       hostFindings: async (signal) => [
@@ -184,6 +186,7 @@ export async function openHost(given: HostParts) {
         });
       });
       await observer.start();
+      held.start();
       // The next permanent daemon handles what a previous one left at services.
       if (!temporary) void services.endStrays(watching.signal);
       void deviceManager?.start();
@@ -203,6 +206,7 @@ export async function openHost(given: HostParts) {
       const how = await shutdown.finished;
       // Those who wait for a job's end are notified before the API is closed.
       reconciler.flush();
+      if (how !== 'leave') await held.removeAll();
       if (how !== 'leave') await Promise.all(runtimes.all.map((runtime) => observer.sweep(runtime)));
       deviceManager?.close(how === 'leave');
       await Promise.all(elsewhere.map((service) => service.close?.(how === 'leave')));

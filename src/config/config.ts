@@ -208,6 +208,8 @@ function resolvePool(name: string, given: WrittenPool, { ownNames, isInImages, s
     timeout: pool.timeout,
     /** Bytes that the files of a job may take on disk; null for no limit. */
     disk: pool.disk,
+    /** ms that the sandbox of a failed job is kept; null: not at all. */
+    holdFailed: pool.hold_failed,
     trust: Object.freeze(complete(trustKeys, given.trust)),
     /** `none`: credentials of a CI service may enter a sandbox that does not hide them from other jobs (S8). */
     isolation: pool.isolation,

@@ -279,6 +279,11 @@ export const poolKeys = {
       'Disk space that the files of a job may take, without caches and volumes. onejob measures it now and then instead of reserving it: a job that is found above it is ended. Files that are deleted but still open do not count.',
     example: '100GiB',
   }),
+  hold_failed: key((v) => v.orNone(v.duration(60_000, '1m')), null, {
+    description:
+      'How long the files of a failed job of the own queue are kept, for `onejob shell`: see [own-queue.md](ci/own-queue.md#look-into-a-failed-job). At most five jobs of a pool are held, with `disk` bytes together, and none while less than `disk.min_free` of the disk is free.',
+    example: '30m',
+  }),
   shm_size: key((v) => v.orNone(v.size()), null, {
     description: 'Size of `/dev/shm`.',
     example: '8GiB',

@@ -30,7 +30,9 @@ const containerAnswer = z.object({
   Config: z.object({ User: z.string().default(''), Labels: z.record(z.string(), z.string()).nullish() }),
   /** `overlay2` reports where the container's files are; containerd's image store does not. */
   GraphDriver: lenient(z.object({ Data: z.object({ UpperDir: z.string().optional() }).nullish() })),
-  Mounts: lenient(z.array(z.object({ Type: z.string(), Source: z.string().default(''), Destination: z.string() }))),
+  Mounts: lenient(
+    z.array(z.object({ Type: z.string(), Name: z.string().default(''), Source: z.string().default(''), Destination: z.string() })),
+  ),
 });
 export type ContainerAnswer = z.infer<typeof containerAnswer>;
 
@@ -59,6 +61,7 @@ const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
 const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
+const imagesAnswer = z.array(z.object({ Id: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 
 export type Engine = ReturnType<typeof connectEngine>;
 
@@ -133,6 +136,24 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const found = await find(imageAnswer, `/images/${reference}/json`, `inspect image "${reference}"`, signal);
       return found === null ? null : { id: found.Id, user: found.Config?.User ?? '', labels: found.Config?.Labels ?? {} };
     },
+    images: (label: string, signal: AbortSignal) =>
+      look(imagesAnswer, '/images/json', 'list images', { query: { filters: { label: [label] } }, signal }),
+    /** By name or id. An unknown one is not an error. @throws OnejobError E_ENGINE_FAILED (retry) for one in use */
+    removeImage: async (image: string): Promise<void> => {
+      await ask({ method: 'DELETE', path: `/images/${image}`, doing: `remove image ${image}`, limit: 'late', nothing: [404] });
+    },
+    /** Makes an image of a container's files, with its config and these labels in addition. Replaces an earlier one. */
+    commit: async (id: string, repo: string, tag: string, labels: Readonly<Record<string, string>>): Promise<void> => {
+      const query = { container: id, repo, tag, pause: false };
+      const doing = `make an image of container ${short(id)}`;
+      await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'late' });
+    },
+    /** Terminal size of a running container. */
+    resize: async (id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> => {
+      const doing = `resize the terminal of container ${short(id)}`;
+      await ask({ method: 'POST', path: `/containers/${id}/resize`, query: { h: rows, w: columns }, doing, limit: 'soon' });
+    },
+
     /** The pull's progress as JSON lines. @throws foreign errors, too */
     pull: (query: { fromImage: string; tag: string }, auth: object | null, signal: AbortSignal) => {
       const doing = `pull ${query.fromImage}:${query.tag}`;

@@ -23,13 +23,15 @@ export interface ChooseOptions {
   readonly owner: string;
   readonly stateDir: string;
   readonly stored: readonly Slot[];
+  /** Runtimes of held sandboxes. */
+  readonly held?: readonly { readonly runtime: string }[];
 }
 
 /** ms that the choice may take to probe an Engine. */
 const patience = 5_000;
 
 export async function chooseRuntimes(options: ChooseOptions) {
-  const { config, clock, env, stored } = options;
+  const { config, clock, env, stored, held = [] } = options;
   const open = config.pools.filter((pool) => pool.runtime === null);
   const inUse = stored.filter((slot) => !isEmpty(slot));
   const inOpen = inUse.filter(({ key }) => open.some(({ name }) => key.startsWith(`${name}/`))).map(({ runtime }) => runtime);
@@ -64,7 +66,8 @@ export async function chooseRuntimes(options: ChooseOptions) {
     }
     return { runtime: await make('docker'), reason: `docker, because ${probe.why}`, noDocker: null };
   };
-  for (const name of new Set([...inUse, ...config.pools].map(({ runtime }) => runtime))) if (name !== null) await make(name);
+  for (const name of new Set([...inUse, ...held, ...config.pools].map(({ runtime }) => runtime)))
+    if (name !== null) await make(name);
   let choice = open.length === 0 ? null : await chooseBest(inOpen);
   const best = choice?.runtime ?? [...made.values()][0] ?? (await make('process'));
   return {

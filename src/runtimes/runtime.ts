@@ -5,7 +5,7 @@
  * runtime that cannot be reached throws; it never answers "nothing there" when it could not look (S6). It labels everything it
  * creates with the owner and never touches anything else (S4).
  */
-import type { Readable } from 'node:stream';
+import type { Readable, Writable } from 'node:stream';
 import type { AgentId, Exit } from '../core/slot.ts';
 import type { Finding } from '../finding.ts';
 import type { Device } from '../gpu/inventory.ts';
@@ -139,6 +139,52 @@ export interface RuntimeCapabilities {
   workspace(agent: AgentId): string;
 }
 
+/** Columns and rows. */
+export interface TerminalSize {
+  readonly columns: number;
+  readonly rows: number;
+}
+
+/** A program to run in the files of an ended sandbox. */
+export interface ShellSpec {
+  /** The recipe and names of the ended sandbox, without devices. `agent` is the id of the shell's own sandbox. */
+  readonly spec: SandboxSpec;
+  /** null: an interactive shell. */
+  readonly command: readonly string[] | null;
+  /** null: no terminal. `term`: what its `TERM` says. */
+  readonly terminal: (TerminalSize & { readonly term: string }) | null;
+}
+
+export interface RunningShell {
+  readonly stdin: Writable;
+  /** With a terminal there is only standard output. It ends with the program. */
+  readonly output: AsyncIterable<Pick<LogChunk, 'stream' | 'bytes'>>;
+  /** Without a terminal it does nothing. Never fails. */
+  resize(size: TerminalSize): void;
+  /** The exit code, once the output was read; the reason of the signal if that ended it. */
+  readonly ended: Promise<number>;
+}
+
+/** Keeps the files of ended sandboxes, so that people can look at them. */
+export interface Holding {
+  /**
+   * Ends everything that runs in the sandbox, shells too, and keeps its files until `release`. Idempotent. False if there is no
+   * such sandbox.
+   */
+  hold(agent: AgentId): Promise<boolean>;
+  /**
+   * Runs a program in the files of a held sandbox: without its devices, and without anything that its script had, such as the
+   * variables of its job. Changes of the workspace stay; the runtime says what becomes of others. When `signal` aborts, it is ended;
+   * `ended` settles once nothing is left of it.
+   * @throws OnejobError E_SANDBOX_LOST if there is no such sandbox, E_SHELL if there is no terminal for it
+   */
+  shell(agent: AgentId, shell: ShellSpec, signal: AbortSignal): Promise<RunningShell>;
+  /** Removes a held sandbox with what shells have left. An unknown one is not an error. */
+  release(agent: AgentId): Promise<void>;
+  /** Removes what shells of agents that are not `held` have left. */
+  sweep(held: ReadonlySet<AgentId>, signal: AbortSignal): Promise<void>;
+}
+
 export interface Runtime {
   readonly name: string;
   readonly capabilities: RuntimeCapabilities;
@@ -199,6 +245,9 @@ export interface Runtime {
 
   /** Removes networks and the like that this owner's sandboxes share, if none is left. */
   sweep(signal: AbortSignal): Promise<void>;
+
+  /** Omitted: it cannot keep anything. */
+  readonly holding?: Holding;
 
   /** Closes its connections, which would keep the process from ending. Sandboxes stay as they are. */
   close?(): void;

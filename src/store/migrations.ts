@@ -186,6 +186,9 @@ const outcomes: readonly string[] = [
 /** What people were told by `notify`. */
 const notices: readonly string[] = ['CREATE TABLE notices (key TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID'];
 
+/** Sandboxes of failed jobs that are kept for people. */
+const held: readonly string[] = ['CREATE TABLE held (agent TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID'];
+
 export const migrations: readonly (readonly string[])[] = [
-  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices],
+  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held],
 ];

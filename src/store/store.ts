@@ -11,6 +11,7 @@ import { bootId } from '../system/process-identity.ts';
 import { type Database, openDatabase } from './db.ts';
 import { deviceTable, proofTable } from './devices.ts';
 import { databaseName, prepareDirectory } from './directory.ts';
+import { heldTable } from './held.ts';
 import { historyTable } from './history.ts';
 import { holdTable } from './holds.ts';
 import { jobTable } from './jobs.ts';
@@ -60,6 +61,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     proofs: proofTable(db),
     secretPins: secretPinTable(db),
     holds: holdTable(db),
+    held: heldTable(db),
     notices: noticeTable(db),
     /**
      * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the

@@ -80,7 +80,15 @@ export function testPool(more: Partial<PoolConfig> = {}): PoolConfig {
   return {
     ...{ name: 'ci', service: 'bk', runtime: 'docker', queue: 'default', priority: 0, agentName: '{host}-{pool}-{n}', agents: 1 },
     devices: { count: 0, mig: null, model: null, uuids: [] } as unknown as PoolConfig['devices'],
-    ...{ tags: ['cuda=12', 'cuda=13'], standby: true, standbyMaxAge: 3_600_000, stopGrace: 35_000, timeout: null, disk: null },
+    ...{
+      tags: ['cuda=12', 'cuda=13'],
+      standby: true,
+      standbyMaxAge: 3_600_000,
+      stopGrace: 35_000,
+      timeout: null,
+      disk: null,
+      holdFailed: null,
+    },
     trust: {
       ...{
         forks: 'refuse',

@@ -12,6 +12,8 @@ export const recipe: Recipe = {
   unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
 };
 
+const keepsNothing = 'it keeps no sandboxes for people';
+
 /** Virtual ms that one case may take. */
 const limit = 3_600_000;
 
@@ -31,7 +33,10 @@ export function simSubject(options: SimRuntimeOptions = {}, mutate: Mutate = (_,
       ...{ runtime: manager(), recipe, remake: async () => manager(), stranger: async () => manager('somebody-else') },
       leftovers: async () => engine.left(),
       cleanup: async () => {},
-      exceptions: { 'kill-tree': 'it has no processes of this host' },
+      exceptions: {
+        'kill-tree': 'it has no processes of this host',
+        ...{ held: keepsNothing, 'held-input': keepsNothing, 'held-terminal': keepsNothing, 'held-abort': keepsNothing },
+      },
       script: scriptOfAct,
       async drive(work) {
         let isDone = false;

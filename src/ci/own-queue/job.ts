@@ -96,6 +96,21 @@ export function hasPassed({ progress: { state, result } }: Job): boolean {
   return state === 'done' && result?.kind === 'code' && result.code === 0;
 }
 
+/** Whether it has ended by itself or over a limit, and did not pass. A lost job says nothing about its files. */
+export function hasFailed({ progress: { result } }: Job): boolean {
+  switch (result?.kind) {
+    case 'code':
+      return result.code !== 0;
+    case 'signal':
+    case 'oom':
+    case 'timeout':
+    case 'disk':
+      return true;
+    default:
+      return false;
+  }
+}
+
 const order = { queued: 0, reserved: 1, assigned: 2, running: 3, settling: 4, done: 5 } as const;
 
 function take(job: Job, agent: AgentId, state: 'reserved' | 'assigned' | 'running'): Job {

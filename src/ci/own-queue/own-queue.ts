@@ -16,7 +16,7 @@ import type { ArrayRequest, JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
-import { applyCancel, applyChange, applyNeeded, arrayJobId, hasPassed, type Job, newJob, viewOf } from './job.ts';
+import { applyCancel, applyChange, applyNeeded, arrayJobId, hasFailed, hasPassed, type Job, newJob, viewOf } from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
@@ -198,6 +198,10 @@ export function createOwnQueue(options: OwnQueueOptions) {
         // Checked again: meanwhile a folder may have become a link to a forbidden place.
         checkMounts(job.request.volumes, pool, mountProblem);
         return recipeOfJob(job.request, pool);
+      },
+      hasFailed(id) {
+        const job = index.get(id);
+        return job !== null && hasFailed(job);
       },
       record(change) {
         if (!('job' in change)) return;

@@ -2,7 +2,7 @@
 import { type AgentContext, type AgentFiles, type EndedContext, endedWithoutJob, type Registration } from '../../ci/ci-service.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, Failure, JobId, Slot, SlotEvent } from '../../core/slot.ts';
-import { isJobsOwn, OnejobError, toFailure } from '../../errors.ts';
+import { attempt, isJobsOwn, OnejobError, toFailure } from '../../errors.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import { outputTail } from '../../logs/select.ts';
@@ -10,6 +10,7 @@ import { frame } from '../../runtimes/gate.ts';
 import type { Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import type { Caches } from '../caches/caches.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
+import type { Held } from '../held/held.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Observer } from '../loop/observe.ts';
 import { type Pool, poolRecipe } from '../loop/pool.ts';
@@ -30,6 +31,7 @@ export interface ActParts {
   /** Made ahead for agents that bind early. */
   readonly registrations: Registrations;
   readonly probe: SandboxProbe;
+  readonly held: Pick<Held, 'consider' | 'keep'>;
   /** Aborts when the manager no longer waits for the artifacts and logs of ended jobs. */
   readonly hurry: AbortSignal;
 }
@@ -276,12 +278,18 @@ export function createExecutors(parts: ActParts): Executors {
     },
 
     async settle({ agent, job }, key, signal) {
-      const { service, runtime, context } = endedOf(key, agent, job);
+      const { pool, service, runtime, context } = endedOf(key, agent, job);
       // A job that was cancelled before its release leaves a sandbox at its gate, whose output never ends.
       if (followers.follow(agent, runtime).state !== 'released') await runtime.signal(agent, 'KILL');
       if (!(await followers.complete(agent, drainTimeout))) followers.lostEnd(agent);
       signal.throwIfAborted();
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
+      if (service.jobs?.hasFailed?.(job) === true) {
+        const { slot, name } = context;
+        const recipe = attempt(() => recipeOf(pool, name, job)) ?? poolRecipe(pool, name);
+        const { holdFailed } = pool.config;
+        await parts.held.consider({ agent, job, pool: context.pool, slot, name, recipe, holdFailed, runtime }, signal);
+      }
       return [{ kind: 'settled', agent }];
     },
 
@@ -290,7 +298,7 @@ export function createExecutors(parts: ActParts): Executors {
       await registrations.drop(agent);
       const left = slot.leaving.find((one) => one.agent === agent);
       const outcome = await ended(key, agent, left?.exit ?? null, signal);
-      await runtime.remove(agent);
+      if (!(await parts.held.keep(agent))) await runtime.remove(agent);
       await followers.drop(agent);
       asked.delete(agent);
       return [{ kind: 'cleared', agent, outcome }];

@@ -28,6 +28,7 @@ import { hasEnded, isIdle, wantedCaches } from '../caches/cache-places.ts';
 import { createCaches } from '../caches/caches.ts';
 import { createDiskWatch } from '../caches/disk-watch.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
+import { createHeld } from '../held/held.ts';
 import { createFingerprints } from '../images/fingerprints.ts';
 import { openPoolImages } from '../images/pool-images.ts';
 import { createObserver } from './observe.ts';
@@ -55,6 +56,8 @@ export interface LoopParts {
   };
   /** Called after each commit that changed a slot. */
   readonly changed?: ((before: Slot, after: Slot) => void) | undefined;
+  /** Called when a job is held, and when it no longer is. */
+  readonly heldChanged?: ((job: JobId) => void) | undefined;
   /** Runs the tools of GPU vendors. Default: as processes. */
   readonly runner?: ToolRunner | undefined;
 }
@@ -141,8 +144,21 @@ export async function openLoop(parts: LoopParts) {
           engine: async (signal) => (await import('../../runtimes/docker/check.ts')).engineFacts(pools, env.docker, signal, clock),
           host: { path: env.path, root: env.hostRoot, runner: parts.runner },
         });
+  const boundary = (name: string): void => {
+    if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
+  };
+  const held = createHeld({
+    ...{ clock, log, pools, newAgent, boundary },
+    table: store.held,
+    transaction: store.transaction,
+    temporary: store.temporary,
+    runtimes: () => runtimes.all,
+    minFree: config.diskMinFree,
+    isInSlot: (agent) => reconciler.placeOf(agent) !== undefined,
+    changed: (job) => parts.heldChanged?.(job),
+  });
   const observer = createObserver({
-    ...{ clock, log, followers, reconciler, probe, fingerprints },
+    ...{ clock, log, followers, reconciler, probe, held, fingerprints },
     runtimes: runtimes.all,
     minFree: config.diskMinFree,
     makeRoom: async (signal) => {
@@ -153,9 +169,7 @@ export async function openLoop(parts: LoopParts) {
   const dispatcher = createActionRunner({
     clock,
     post: (key, event) => reconciler.post(key, event),
-    boundary: (name) => {
-      if (name === env.crashAt) process.kill(process.pid, 'SIGKILL');
-    },
+    boundary,
     retrying: (key, action, error, ms) =>
       log.warn('trying again', {
         slot: key,
@@ -165,7 +179,7 @@ export async function openLoop(parts: LoopParts) {
         reason: toFailure(error).message,
       }),
     executors: createExecutors({
-      ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, hurry: parts.end.hurry },
+      ...{ clock, followers, registrations, observer, deviceManager, fingerprints, caches, probe, held, hurry: parts.end.hurry },
       slots: {
         place: (key) => {
           const slot = reconciler.slot(key);
@@ -177,6 +191,7 @@ export async function openLoop(parts: LoopParts) {
       },
     }),
   });
+  opened.defer(() => held.close());
   opened.defer(() => caches.close());
   opened.defer(() => reconciler.close());
   opened.defer(() => dispatcher.close());
@@ -199,7 +214,7 @@ export async function openLoop(parts: LoopParts) {
 
   const closing = opened.move();
   return {
-    ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds },
+    ...{ reconciler, observer, followers, logs, runtimes, images, fingerprints, caches, probe, holds, held },
     /** null if no pool needs devices. It outlives the loop: the caller that starts it closes it. */
     deviceManager,
     nameOf,

@@ -11,6 +11,7 @@ import type { LogFollowers } from '../../logs/followers.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { Runtime, SandboxSeen } from '../../runtimes/runtime.ts';
 import type { SandboxProbe } from '../actions/probe-sandbox.ts';
+import type { Held } from '../held/held.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Pool } from './pool.ts';
 import type { Reconciler } from './reconciler.ts';
@@ -28,6 +29,8 @@ export interface ObserveParts {
   readonly makeRoom: (signal: AbortSignal) => Promise<unknown>;
   /** Its sandboxes are ours, but in no slot: it removes them itself. */
   readonly probe: Pick<SandboxProbe, 'isProbe'>;
+  /** The same holds for what is kept of failed jobs. */
+  readonly held: Pick<Held, 'isOurs' | 'gone'>;
 }
 
 const resyncEvery = 30_000;
@@ -39,7 +42,7 @@ const logPatience = 10_000;
 export type Observer = ReturnType<typeof createObserver>;
 
 export function createObserver(parts: ObserveParts) {
-  const { reconciler, followers, log, minFree, fingerprints, probe, makeRoom, clock } = parts;
+  const { reconciler, followers, log, minFree, fingerprints, probe, held, makeRoom, clock } = parts;
   const abort = new AbortController();
   const away = new Map<string, string>();
   const judging = new Set<AgentId>();
@@ -190,7 +193,7 @@ export function createObserver(parts: ObserveParts) {
   }
 
   function isOrphan({ agent }: SandboxSeen): boolean {
-    return !probe.isProbe(agent) && reconciler.placeOf(agent) === undefined;
+    return !probe.isProbe(agent) && !held.isOurs(agent) && reconciler.placeOf(agent) === undefined;
   }
 
   async function removeOrphan(runtime: Runtime, { agent, slot }: SandboxSeen): Promise<void> {
@@ -219,7 +222,8 @@ export function createObserver(parts: ObserveParts) {
 
   function gone(agent: AgentId): void {
     const slot = reconciler.slotOf(agent);
-    if (slot !== undefined && standing(slot).includes(agent)) reconciler.post(slot.key, { kind: 'gone', agent });
+    if (slot === undefined) held.gone(agent);
+    else if (standing(slot).includes(agent)) reconciler.post(slot.key, { kind: 'gone', agent });
   }
 
   function runtimeOf(slot: Slot): Runtime {

@@ -15,6 +15,8 @@ export const labels = {
   name: 'onejob.name',
   /** Boot id of the host. A container of another boot was ended by the reboot, whatever its exit code says. */
   boot: 'onejob.boot',
+  /** Of an image of a held container: its agent. */
+  held: 'onejob.held',
 } as const;
 
 export interface CreateContext {

@@ -24,6 +24,7 @@ import { createDevices } from './devices.ts';
 import { followEvents } from './events.ts';
 import { createExits } from './exits.ts';
 import { createFirewall } from './firewall.ts';
+import { createHolding } from './holding.ts';
 import { logFolder } from './log-files.ts';
 import { followLogs } from './logs.ts';
 import { createNetworks } from './networks.ts';
@@ -192,6 +193,11 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     hostAddress: async (network, port, signal) =>
       networks.hostAddress(isLocal && (await isPodmanHere(signal)), network, port, signal),
+
+    holding: createHolding({
+      ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
+      stopped: inputs.drop,
+    }),
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);

@@ -138,7 +138,8 @@ function devices({ mode, deviceDir }: Host): Finding {
   return warning('devices', message, 'Install bubblewrap, or use "runtime: docker" for pools with devices.');
 }
 
-async function isInstalled(name: string): Promise<boolean> {
+/** Whether a program is in the path of sandboxes. */
+export async function isInstalled(name: string): Promise<boolean> {
   const found = path.split(':').map((folder) => access(`${folder}/${name}`, constants.X_OK));
   return (await Promise.allSettled(found)).some(({ status }) => status === 'fulfilled');
 }

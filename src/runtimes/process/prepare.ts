@@ -13,7 +13,7 @@ import { gateScript } from '../gate.ts';
 import type { Recipe, SandboxSpec } from '../runtime.ts';
 import { accounts, asUser, bubblewrapArgs, path } from './bubblewrap.ts';
 import { killFile, makeCgroups, supervisorGroup } from './cgroup.ts';
-import { makeFolder } from './folder.ts';
+import { type Intent, makeFolder } from './folder.ts';
 import type { Host } from './host.ts';
 import { filterLoader } from './seccomp.ts';
 import { supervisorScript } from './supervisor.ts';
@@ -75,13 +75,44 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const folder = await makeFolder(host.at, { owner, agent, pool, slot, ...made });
   if (files !== folder) await makeOpen(host.openDir);
   await makeFiles(files, uid, bubblewrap);
-  const env = environment(spec, files, bubblewrap, grant);
   const gate = ['/bin/sh', '-c', gateScript(agent, grant.gate)];
+  const job = await confined(host, spec, { uid, folder, files, grant, args: 'args', status: 'status' }, gate);
+  const script = supervisorScript({
+    ...job,
+    exitFile: join(host.at.exits, agent),
+    outputLimit,
+    ownGroup: supervisorGroup(host.cgroups),
+    cgroups: groups.paths,
+    killFile: killFile(groups.paths),
+    oomScoreAdj: recipe.oomScoreAdj,
+  });
+  await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
+  await start(folder, host, agent);
+}
+
+/** Where a sandbox keeps its files. */
+export interface Place extends Pick<Intent, 'uid' | 'files'> {
+  readonly folder: string;
+  readonly grant: ProcessGrant;
+  /** Files of this folder: what bubblewrap is told, and where it reports its status. */
+  readonly args: string;
+  readonly status: string;
+}
+
+/**
+ * How to run `program` in a sandbox, for a shell whose current folder is the sandbox's: the command, its folder, and descriptors to
+ * open for it. Writes the files that it reads.
+ */
+export async function confined(host: Host, spec: SandboxSpec, place: Place, program: readonly string[]) {
+  const { recipe } = spec;
+  const { uid, folder, files, grant, args, status } = place;
+  const bubblewrap = host.mode === 'bubblewrap';
+  const env = environment(spec, files, bubblewrap, grant);
   if (bubblewrap) {
     const told = bubblewrapArgs(host, spec, { env, uid, folder, devices: deviceArgs(grant) });
     const { passwd, group } = accounts(uid);
     await Promise.all([
-      writeFile(join(folder, 'args'), told.map((word) => `${word}\0`).join('')),
+      writeFile(join(folder, args), told.map((word) => `${word}\0`).join('')),
       writeFile(join(folder, 'passwd'), passwd, { mode: 0o644 }),
       writeFile(join(folder, 'group'), group, { mode: 0o644 }),
     ]);
@@ -95,26 +126,18 @@ export async function makeSandbox(host: Host, spec: SandboxSpec, progress: (line
   const become = [...processLimit(host, recipe), ...(uid === null ? [] : asUser(uid, grant.groups))];
   const variables = Object.entries(env).map(([name, value]) => `${name}=${value}`);
   // An empty environment otherwise, and its own session, so that ending it does not end the supervisor.
-  const plain = ['setsid', ...confine, ...become, 'env', '-i', ...variables, ...gate];
-  const script = supervisorScript({
+  const plain = ['setsid', ...confine, ...become, 'env', '-i', ...variables, ...program];
+  return {
     command: [
       ...(spec.cpuset === undefined ? [] : ['taskset', '-c', spec.cpuset]),
       ...(limits.length === 0 ? [] : ['prlimit', ...limits, '--']),
       // Bubblewrap reads its options from descriptor 4. As root, `become` changes the user inside.
-      ...(bubblewrap ? ['bwrap', '--args', '4', '--', ...become, ...gate] : plain),
+      ...(bubblewrap ? ['bwrap', '--args', '4', '--', ...become, ...program] : plain),
     ],
     cwd: bubblewrap ? null : join(files, 'work'),
     cores: isGiven('core'),
-    open: bubblewrap ? ['4<args', '5>status', ...(host.filter === null ? [] : ['6<filter'])] : [],
-    exitFile: join(host.at.exits, agent),
-    outputLimit,
-    ownGroup: supervisorGroup(host.cgroups),
-    cgroups: groups.paths,
-    killFile: killFile(groups.paths),
-    oomScoreAdj: recipe.oomScoreAdj,
-  });
-  await writeFile(join(folder, 'run.sh'), script, { mode: 0o600 });
-  await start(folder, host, agent);
+    open: bubblewrap ? [`4<${args}`, `5>${status}`, ...(host.filter === null ? [] : ['6<filter'])] : [],
+  };
 }
 
 /** A limit without a control group. Linux counts by user, and since 5.14 by user namespace, so the job needs its own. */

@@ -14,6 +14,7 @@ import type { Runtime, RuntimeEvent, SandboxSeen } from '../runtime.ts';
 import { watchFolders } from '../watch.ts';
 import { archive, extract } from './files.ts';
 import { agentsIn, type Intent, type Layout, readIntent, stateOf } from './folder.ts';
+import { createHolding } from './holding.ts';
 import { findings, type Host, lookAtHost, type ProcessRuntimeOptions } from './host.ts';
 import { followLog } from './logs.ts';
 import { checkRecipe, fingerprintOf, makeSandbox } from './prepare.ts';
@@ -120,6 +121,7 @@ export async function createProcessRuntime(options: ProcessRuntimeOptions): Prom
       const hint = 'Write network: host.';
       throw new OnejobError('E_NO_DOOR', `Sandboxes on network "${network}" cannot reach services on this host: ${why}.`, { hint });
     },
+    holding: createHolding(host, known, (agent) => whileBusy(agent, () => removeSandbox(host, agent))),
     sweep: () => sweepLeftovers(host, busy),
     usage: async (agent, signal) => {
       const about = known(agent);

@@ -41,6 +41,12 @@ export async function removeSandbox(host: Host, agent: AgentId): Promise<void> {
   if (about !== null && about.uid !== null) await freeUid(about.uid);
 }
 
+/** Ends everything that runs in a sandbox, and keeps its files. @throws OnejobError E_SANDBOX_STUCK */
+export async function emptySandbox({ clock, at }: Host, about: Intent): Promise<void> {
+  await killAll(clock, join(at.agents, about.agent), about);
+  await removeGroups(clock, about.cgroups);
+}
+
 /**
  * What a damaged sandbox was made from, as far as the host shows it: its user, its groups, and its processes by the mark in their
  * environment. It counts as plain, so that all of these are looked for.

@@ -44,6 +44,14 @@ export async function claimUid(folder: string): Promise<number> {
   );
 }
 
+/** Claims an id again that an agent has had, after a restart of the host. */
+export async function keepUid(uid: number, folder: string): Promise<void> {
+  await mkdir(uidClaims, { recursive: true, mode: 0o755 });
+  await symlink(folder, join(uidClaims, String(uid))).catch((error: unknown) => {
+    if (codeOf(error) !== 'EEXIST') throw error;
+  });
+}
+
 /** The id of the agent whose folder is `folder`; null if it has none. */
 export async function uidOf(folder: string): Promise<number | null> {
   for (const name of await namesIn(uidClaims)) {

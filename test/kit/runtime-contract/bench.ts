@@ -35,6 +35,10 @@ export type ContractTest =
   | 'aborted'
   | 'check'
   | 'door'
+  | 'held'
+  | 'held-input'
+  | 'held-terminal'
+  | 'held-abort'
   | 'usage'
   | 'leftovers';
 

@@ -12,6 +12,7 @@ import { type LogChunk, start } from '../../../src/runtimes/runtime.ts';
 import { type Bench, type ContractSubject, createBench } from './bench.ts';
 import { fileTests } from './files.ts';
 import { follow, specOf, watch } from './follow.ts';
+import { holdingTests } from './holding.ts';
 import { job } from './job.ts';
 import { outputTests } from './output.ts';
 
@@ -164,6 +165,7 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
   });
 
   outputTests(bench);
+  holdingTests(bench);
 
   it('remove', 'removing ends and forgets a sandbox, and may be repeated', async () => {
     const { agent, log } = await standby();

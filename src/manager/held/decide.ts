@@ -1,0 +1,42 @@
+/** Which sandboxes of failed jobs are kept, and which held ones end. Pure. */
+import type { AgentId } from '../../core/slot.ts';
+import type { HeldSandbox } from '../../store/held.ts';
+
+/** How many held sandboxes a pool may have. */
+export const heldAtMost = 5;
+
+export interface Quota {
+  /** Wall clock, ms since the epoch. */
+  readonly now: number;
+  /** Bytes that held sandboxes of each pool may have together, null for no limit; null: the pools are not known here. */
+  readonly pools: ReadonlyMap<string, number | null> | null;
+  /** Runtimes whose disk has less free space than `disk.min_free`. */
+  readonly full: ReadonlySet<string>;
+}
+
+/** Held sandboxes that must be removed, and why, as a clause. */
+export function endedHolds(held: readonly HeldSandbox[], { now, pools, full }: Quota): Map<AgentId, string> {
+  const ended = new Map<AgentId, string>();
+  const kept = new Map<string, { count: number; bytes: number }>();
+  // The newest of a pool stays if possible, even if it alone is larger than the quota: it may be why the job failed.
+  for (const one of held.toSorted((a, b) => b.since - a.since)) {
+    const why = reason(one);
+    if (why !== null) ended.set(one.agent, why);
+  }
+  return ended;
+
+  function reason({ agent: _, pool, runtime, since, until, size }: HeldSandbox): string | null {
+    if (until === 0) return 'it was given up';
+    // After the clock was set back, too.
+    if (now >= until || now < since - (until - since)) return 'its time is over';
+    if (full.has(runtime)) return 'less than disk.min_free of the disk is free';
+    if (pools !== null && !pools.has(pool)) return 'the config no longer has its pool';
+    const before = kept.get(pool) ?? { count: 0, bytes: 0 };
+    const after = { count: before.count + 1, bytes: before.bytes + (size ?? 0) };
+    const limit = pools?.get(pool) ?? null;
+    if (after.count > heldAtMost) return `a pool holds ${heldAtMost} at most`;
+    if (before.count > 0 && limit !== null && after.bytes > limit) return 'held files of a pool may not exceed its "disk" together';
+    kept.set(pool, after);
+    return null;
+  }
+}

@@ -1,0 +1,203 @@
+/**
+ * Held containers: stopped, with their files and workspace. A shell is another container, of an image of these files, with the same
+ * workspace. It shares nothing else with the first: not its devices, its variables or its labels.
+ */
+import type { Socket } from 'node:net';
+import type { AgentId } from '../../core/slot.ts';
+import { upgrade } from '../../engine/call.ts';
+import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
+import { Refusal, translate } from '../../engine/failures.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
+import type { Containers } from './containers.ts';
+import { type CreateContext, containerName, createBody, labels, workspacePath } from './create.ts';
+import { noGrant } from './grants.ts';
+import type { Networks } from './networks.ts';
+import { refusal } from './prepare.ts';
+
+interface HoldingParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
+  readonly engine: Engine;
+  readonly containers: Containers;
+  readonly networks: Pick<Networks, 'resolve'>;
+  readonly isPodman: (signal: AbortSignal) => Promise<boolean>;
+  /** A container that is held: nobody will send it a script. */
+  readonly stopped: (id: string) => void;
+}
+
+/** Images of held containers; the tag is the agent. */
+const repository = 'onejob-held';
+
+export function createHolding(parts: HoldingParts): Holding {
+  const { engine, owner, boot, log, containers, networks, isPodman, stopped } = parts;
+  const imageOf = (agent: AgentId) => `${repository}:${agent}`;
+
+  /** The image of its files, made for its first shell. */
+  const imageId = async (agent: AgentId, { Id, Config }: ContainerAnswer, signal: AbortSignal): Promise<string> => {
+    const before = await engine.image(imageOf(agent), signal);
+    if (before?.labels[labels.held] === agent) return before.id;
+    // Labels of its own image would let it pass for an image that onejob has built.
+    const blank = Object.fromEntries(Object.keys(Config.Labels ?? {}).map((name) => [name, '']));
+    await engine.commit(Id, repository, agent, { ...blank, [labels.owner]: owner, [labels.held]: agent });
+    const made = await engine.image(imageOf(agent), signal);
+    if (made !== null) return made.id;
+    throw new OnejobError('E_SANDBOX_LOST', `The image ${imageOf(agent)} has been removed.`, { retry: true });
+  };
+
+  return {
+    async hold(agent) {
+      const id = await containers.find(agent);
+      if (id === null) return false;
+      stopped(id);
+      const container = await engine.inspect(id);
+      if (container === null) return false;
+      if (container.State.Running) await engine.kill(id, 'SIGKILL');
+      return true;
+    },
+
+    async shell(agent, { spec, command, terminal }, signal) {
+      const container = await containers.sure(agent, signal);
+      const image = await imageId(agent, container, signal);
+      const [network, podman] = await Promise.all([networks.resolve(spec.recipe.network), isPodman(signal)]);
+      const body = createBody(spec, { owner, boot, imageId: image, network, podman, log, grant: noGrant });
+      const volume = container.Mounts?.find(({ Type, Destination }) => Type === 'volume' && Destination === workspacePath);
+      const env = terminal === null ? [] : [`TERM=${terminal.term}`];
+      const id = await engine
+        .create(containerName(spec), {
+          ...body,
+          Entrypoint: ['sh', '-c', ...shellCommand(command)],
+          Env: [...body.Env, ...env],
+          Tty: terminal !== null,
+          StdinOnce: true,
+          AttachStdin: true,
+          AttachStdout: true,
+          AttachStderr: true,
+          HostConfig: {
+            ...body.HostConfig,
+            // Its output is for its client only.
+            ...(!podman && { LogConfig: { Type: 'none' } }),
+            Mounts: [
+              ...(volume === undefined ? [] : [{ Type: 'volume', Source: volume.Name, Target: workspacePath }]),
+              ...body.HostConfig.Mounts.slice(1),
+            ],
+          },
+        })
+        .catch((error: unknown) => {
+          throw refusal(error, spec, engine.endpoint);
+        });
+      containers.note(spec.agent, id);
+      const end = () => containers.remove(spec.agent);
+      try {
+        // It may have been aborted while it was created.
+        signal.throwIfAborted();
+        const socket = await attach(id, signal);
+        await engine.start(id).catch((error: unknown) => {
+          socket.destroy();
+          throw refusal(error, spec, engine.endpoint);
+        });
+        return running(id, socket, terminal, signal, end);
+      } catch (error) {
+        await end();
+        throw error;
+      }
+    },
+
+    async release(agent) {
+      await engine.removeImage(imageOf(agent));
+      await containers.remove(agent);
+    },
+
+    async sweep(held, signal) {
+      for (const { Id, Labels } of await engine.images(`${labels.owner}=${owner}`, signal)) {
+        const agent = Labels?.[labels.held] ?? '';
+        if (agent !== '' && !held.has(agent)) await engine.removeImage(Id);
+      }
+    },
+  };
+
+  async function attach(id: string, signal: AbortSignal): Promise<Socket> {
+    const doing = `attach to container ${id.slice(0, 12)}`;
+    try {
+      const path = `/containers/${id}/attach?stream=1&stdin=1&stdout=1&stderr=1`;
+      const socket = await upgrade(engine.endpoint, path, signal);
+      if (!('status' in socket)) return socket;
+      throw new Refusal(socket.status, socket.body);
+    } catch (error) {
+      signal.throwIfAborted();
+      throw translate(error, doing, engine.endpoint);
+    }
+  }
+
+  function running(
+    id: string,
+    socket: Socket,
+    terminal: ShellSpec['terminal'],
+    signal: AbortSignal,
+    end: () => Promise<void>,
+  ): RunningShell {
+    const { promise: read, resolve } = Promise.withResolvers<void>();
+    const abort = () => socket.destroy();
+    signal.addEventListener('abort', abort, { once: true });
+    if (signal.aborted) abort();
+    socket.once('close', resolve);
+    // The end of a connection is the end of the output, whatever ended it.
+    socket.on('error', () => {});
+    const resize: RunningShell['resize'] = (size) => {
+      if (terminal !== null) engine.resize(id, size).catch(() => {});
+    };
+    if (terminal !== null) resize(terminal);
+    const ended = async (): Promise<number> => {
+      try {
+        await read;
+        signal.throwIfAborted();
+        await engine.ended(id, signal);
+        const container = await engine.inspect(id, signal);
+        if (container !== null) return container.State.ExitCode;
+        throw new OnejobError('E_SANDBOX_LOST', 'Somebody has removed the container of the shell.');
+      } finally {
+        signal.removeEventListener('abort', abort);
+        await end();
+      }
+    };
+    return { stdin: socket, output: terminal === null ? demultiplexed(socket) : plain(socket), resize, ended: ended() };
+  }
+}
+
+/** What `sh -c` runs: the command, or the best interactive shell. */
+function shellCommand(command: readonly string[] | null): string[] {
+  if (command === null) return ['command -v bash >/dev/null 2>&1 && exec bash; exec sh'];
+  return ['exec "$@"', 'sh', ...command];
+}
+
+async function* plain(socket: Socket): RunningShell['output'] {
+  for await (const bytes of untilClosed(socket)) yield { stream: 'stdout', bytes };
+}
+
+/** A header of eight bytes (stream, three zeros, big-endian length) before each piece (Engine API, "Attach to a container"). */
+async function* demultiplexed(socket: Socket): RunningShell['output'] {
+  let rest: Buffer = Buffer.alloc(0);
+  let left = 0;
+  let stream: 'stdout' | 'stderr' = 'stdout';
+  for await (const chunk of untilClosed(socket)) {
+    rest = rest.length === 0 ? chunk : Buffer.concat([rest, chunk]);
+    for (;;) {
+      if (left > 0 && rest.length > 0) {
+        const bytes = rest.subarray(0, left);
+        rest = rest.subarray(bytes.length);
+        left -= bytes.length;
+        yield { stream, bytes };
+      } else if (left === 0 && rest.length >= 8) {
+        stream = rest[0] === 2 ? 'stderr' : 'stdout';
+        left = rest.readUInt32BE(4);
+        rest = rest.subarray(8);
+      } else break;
+    }
+  }
+}
+
+async function* untilClosed(socket: Socket): AsyncGenerator<Buffer> {
+  try {
+    for await (const bytes of socket) yield bytes as Buffer;
+  } catch {
+    // Ended says how it ended.
+  }
+}

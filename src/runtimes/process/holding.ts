@@ -1,0 +1,186 @@
+/**
+ * Held sandboxes: folders of agents whose processes have ended. A shell is a process of the manager in the same folders, as the same
+ * user and in the same isolation. With bubblewrap it ends with the manager; without, the next manager ends it.
+ */
+import { type ChildProcess, spawn } from 'node:child_process';
+import { randomBytes } from 'node:crypto';
+import { once } from 'node:events';
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import type { Readable, Writable } from 'node:stream';
+import type { AgentId } from '../../core/slot.ts';
+import { messageOf, OnejobError } from '../../errors.ts';
+import { quoted } from '../../quoted.ts';
+import { markVariable } from '../../system/process-identity.ts';
+import type { Holding, RunningShell, ShellSpec } from '../runtime.ts';
+import { path } from './bubblewrap.ts';
+import { makeCgroups } from './cgroup.ts';
+import type { Intent } from './folder.ts';
+import { type Host, isInstalled } from './host.ts';
+import { checkRecipe, confined, grantDevices } from './prepare.ts';
+import { emptySandbox } from './remove.ts';
+import { keepUid } from './uids.ts';
+
+/** `known`: what is recorded of an agent; null if it has no sandbox. */
+export function createHolding(
+  host: Host,
+  known: (agent: AgentId) => Intent | null,
+  remove: (agent: AgentId) => Promise<void>,
+): Holding {
+  /** Number of shells by agent. */
+  const open = new Map<AgentId, number>();
+
+  const leave = async (about: Intent, own: readonly string[]): Promise<void> => {
+    const { agent } = about;
+    for (const name of own) await rm(join(host.at.agents, agent, name), { force: true });
+    const left = (open.get(agent) ?? 1) - 1;
+    if (left > 0) open.set(agent, left);
+    else open.delete(agent);
+    // What a shell has started may go on without it.
+    if (left <= 0 && known(agent) !== null) await emptySandbox(host, about);
+  };
+
+  return {
+    async hold(agent) {
+      const about = known(agent);
+      if (about === null) return false;
+      await emptySandbox(host, about);
+      if (about.uid !== null) await keepUid(about.uid, join(host.at.agents, agent));
+      return true;
+    },
+
+    async shell(agent, shell, signal) {
+      const about = known(agent);
+      if (about === null) throw new OnejobError('E_SANDBOX_LOST', `Agent ${agent} no longer has a sandbox on this host.`);
+      if (about.mode !== host.mode) throw otherMode(agent, about.mode);
+      checkRecipe(host, shell.spec.recipe);
+      if (shell.terminal !== null && !(await isInstalled('script'))) throw noTerminal();
+      const own = randomBytes(4).toString('hex');
+      const [args, status] = [`args.${own}`, `status.${own}`];
+      open.set(agent, (open.get(agent) ?? 0) + 1);
+      const left = () => leave(about, [args, status]);
+      try {
+        // Its processes have the mark and the groups of the held sandbox, by which they are found.
+        const spec = { ...shell.spec, agent };
+        const grant = grantDevices(host, spec);
+        const { paths } = makeCgroups(host.cgroups, agent, spec.recipe);
+        const { uid, files } = about;
+        const folder = join(host.at.agents, agent);
+        const how = await confined(host, spec, { uid, files, folder, grant, args, status }, program(shell));
+        signal.throwIfAborted();
+        const child = start(folder, agent, host.inherited, [
+          'umask 022',
+          ...paths.map((group) => `echo 0 >${quoted(`${group}/cgroup.procs`)} || exit 125`),
+          ...(how.cores ? [] : ['ulimit -c 0']),
+          `{ echo ${spec.recipe.oomScoreAdj} >/proc/self/oom_score_adj; } 2>/dev/null`,
+          `exec ${how.open.join(' ')}`,
+          ...(how.cwd === null ? [] : [`cd ${quoted(how.cwd)} || exit 125`]),
+          `exec ${how.command.map(quoted).join(' ')}`,
+        ]);
+        await once(child, 'spawn').catch((cause: unknown) => {
+          const message = `Cannot open a shell: failed to start /bin/sh (${messageOf(cause)}).`;
+          throw new OnejobError('E_SPAWN', message, { retry: true, cause, hint: 'Check for a limit on processes or memory.' });
+        });
+        return running(child, shell.terminal !== null, signal, left);
+      } catch (error) {
+        await left();
+        throw error;
+      }
+    },
+
+    release: remove,
+    // All of a shell is in the folder of its agent.
+    sweep: async () => {},
+  };
+}
+
+function otherMode(agent: AgentId, mode: Intent['mode']): OnejobError {
+  const message = `Cannot open a shell in the sandbox of agent ${agent}: it ran ${mode === 'plain' ? 'without' : 'with'} bubblewrap, and onejob now starts sandboxes in another way.`;
+  return new OnejobError('E_SHELL', message, { hint: 'See "onejob doctor".' });
+}
+
+function noTerminal(): OnejobError {
+  return new OnejobError('E_SHELL', 'Cannot open a terminal: the program "script" was not found on the host of the daemon.', {
+    hint: 'Install it (Debian: bsdutils; Fedora: util-linux-script), or run a command without a terminal: onejob shell JOB -- ls -l',
+  });
+}
+
+/**
+ * `script` makes a terminal inside the sandbox, so none of the host's is in reach. Descriptor 3 brings its size, a line for each
+ * change.
+ */
+function program({ command, terminal }: ShellSpec): string[] {
+  const best = 'command -v bash >/dev/null 2>&1 && exec bash; exec sh';
+  const run = command === null ? best : `exec ${command.map(quoted).join(' ')}`;
+  if (terminal === null) return ['/bin/sh', '-c', `exec 3<&-; ${run}`];
+  const inside = [
+    `stty sane cols ${terminal.columns} rows ${terminal.rows}`,
+    `export TERM=${quoted(terminal.term)}`,
+    '{ while IFS=" " read -r c r; do stty cols "$c" rows "$r" <&1; done; } <&3 2>/dev/null &',
+    'exec 3<&-',
+    run,
+  ];
+  return ['script', '--quiet', '--return', '--flush', '--command', inside.join('\n'), '/dev/null'];
+}
+
+function start(folder: string, agent: AgentId, inherited: readonly number[], script: readonly string[]): ChildProcess {
+  // Node would pass on the descriptors that the manager inherited.
+  const more = Array.from({ length: Math.max(3, ...inherited) - 3 }, () => 'ignore' as const);
+  return spawn('/bin/sh', ['-c', script.join('\n')], {
+    cwd: folder,
+    stdio: ['pipe', 'pipe', 'pipe', 'pipe', ...more],
+    env: { PATH: path, [markVariable]: agent },
+  });
+}
+
+function running(child: ChildProcess, hasTerminal: boolean, signal: AbortSignal, left: () => Promise<void>): RunningShell {
+  const [stdin, stdout, stderr, size] = child.stdio as unknown as [Writable, Readable, Readable, Writable];
+  for (const pipe of [stdin, stdout, stderr, size]) pipe.on('error', () => {});
+  const kill = () => void child.kill('SIGKILL');
+  signal.addEventListener('abort', kill, { once: true });
+  if (signal.aborted) kill();
+  const exited = once(child, 'exit').then(([code]) => {
+    // What it has left in the background may hold the pipes for ever.
+    for (const pipe of [stdin, size]) pipe.destroy();
+    return typeof code === 'number' ? code : 137;
+  });
+  const closed = once(child, 'close');
+  closed.catch(() => {});
+  const ended = async (): Promise<number> => {
+    try {
+      const code = await exited;
+      await left();
+      if (signal.aborted) for (const pipe of [stdout, stderr]) pipe.destroy();
+      else await closed;
+      signal.throwIfAborted();
+      return code;
+    } finally {
+      signal.removeEventListener('abort', kill);
+    }
+  };
+  const resize: RunningShell['resize'] = ({ columns, rows }) => {
+    if (hasTerminal && !size.destroyed) size.write(`${columns} ${rows}\n`);
+  };
+  return { stdin, output: both(stdout, stderr), resize, ended: ended() };
+}
+
+/** Pieces of both streams as they come. A reader that stalls lets the program wait. */
+async function* both(stdout: Readable, stderr: Readable): RunningShell['output'] {
+  const streams = (['stdout', 'stderr'] as const).map((stream) => ({ stream, pipe: stream === 'stdout' ? stdout : stderr }));
+  const readers = streams.map(({ stream, pipe }) => ({ stream, pieces: pipe[Symbol.asyncIterator]() }));
+  const next = ({ stream, pieces }: (typeof readers)[number]) =>
+    pieces.next().then(
+      ({ done, value }) => ({ stream, bytes: done === true ? null : (value as Uint8Array) }),
+      () => ({ stream, bytes: null }),
+    );
+  const waiting = new Map(readers.map((reader) => [reader.stream, next(reader)]));
+  while (waiting.size > 0) {
+    const { stream, bytes } = await Promise.race(waiting.values());
+    const reader = readers.find((one) => one.stream === stream);
+    if (bytes === null || reader === undefined) waiting.delete(stream);
+    else {
+      waiting.set(stream, next(reader));
+      yield { stream, bytes };
+    }
+  }
+}
