@@ -17,6 +17,8 @@ import { fromErrorView } from './http-errors.ts';
 import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import type * as Schemas from './schema.ts';
 import type { DeviceChange, ImageOutcome } from './schema.ts';
+import type { RemoteShell } from './shell-client.ts';
+import type { ShellStart } from './shell-frames.ts';
 import { socketDenied } from './socket-access.ts';
 import { checkSocketOwner, checkSocketPath } from './sockets.ts';
 
@@ -115,6 +117,24 @@ export function createClient(options: ClientOptions) {
   const tell = async (call: Call): Promise<void> => {
     (await succeeded(await open(call))).resume();
   };
+  /** The connection of a request for a shell, upgraded. */
+  const upgraded = (path: string): Promise<Duplex> =>
+    new Promise((resolve, reject) => {
+      const call: Call = { method: 'POST', path, patience: null };
+      const answer = open(call, (request) => {
+        const patience = options.patience ?? 60_000;
+        request.setHeader('connection', 'Upgrade');
+        request.setHeader('upgrade', 'onejob-shell');
+        request.setTimeout(patience, () => request.destroy(silent(socket, call, patience)));
+        request.once('upgrade', (_response, connection, head) => {
+          connection.setTimeout(0);
+          connection.unshift(head);
+          resolve(connection);
+        });
+        request.end();
+      });
+      answer.then(succeeded).then((response) => reject(foreign(response.resume(), options)), reject);
+    });
   const get = (path: string): Call => ({ method: 'GET', path });
   const post = (path: string, body?: unknown): Call => ({ method: 'POST', path, body });
   const jobPath = (id: string) => `/v1/jobs/${encodeURIComponent(id)}`;
@@ -145,6 +165,12 @@ export function createClient(options: ClientOptions) {
     settled: (id: string, signal?: AbortSignal) =>
       ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
+    unhold: (id: string) => ask((schemas) => schemas.jobView, { ...post(`${jobPath(id)}/unhold`), patience: slow }),
+    /** Starts a shell in the files of a held job. */
+    async shell(id: string, start: ShellStart): Promise<RemoteShell> {
+      const [{ startShell }, connection] = await Promise.all([import('./shell-client.ts'), upgraded(`${jobPath(id)}/shell`)]);
+      return startShell(connection, start);
+    },
     cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
     devices: () => ask((schemas) => schemas.deviceView.array(), get('/v1/devices')),
     deviceUse: (name: string, since = 0) =>

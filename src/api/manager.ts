@@ -2,9 +2,11 @@
 import type { Readable } from 'node:stream';
 import type { ArrayRequest, JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
+import type { RunningShell } from '../runtimes/runtime.ts';
 import type { EndedFilter, EndedJobs, HistoryQuery } from '../verdict/history.ts';
 import type { Changes, Subject } from './changes.ts';
 import type * as Schemas from './schema.ts';
+import type { ShellStart } from './shell-frames.ts';
 
 export type LogSource =
   | { readonly job: string }
@@ -45,6 +47,13 @@ export interface Manager {
   settled(id: string, signal: AbortSignal): Promise<Schemas.JobView>;
   /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
   cancel(id: string): Schemas.JobView;
+
+  /** @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
+  checkHeld(id: string): void;
+  /** Runs a shell in the files of a held job until `signal` aborts. @throws OnejobError E_NOT_HELD, E_SHELL, E_SANDBOX_LOST */
+  shell(id: string, start: ShellStart, signal: AbortSignal): Promise<RunningShell>;
+  /** Removes the files of a held job. @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
+  unhold(id: string): Promise<Schemas.JobView>;
 
   /** Forgets jobs that ended, and removes their files. */
   pruneJobs(request: Schemas.PruneRequest): Promise<Schemas.PrunedView>;

@@ -3,9 +3,11 @@ import type { IncomingMessage, ServerResponse } from 'node:http';
 import type { Readable } from 'node:stream';
 import { z } from 'zod';
 import { attempt, OnejobError } from '../errors.ts';
+import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
 import type { EventStreams } from './event-stream.ts';
 import type { ConfigService, ImageService, Manager, MetricsService, SecretPins } from './manager.ts';
+import type { ShellStart } from './shell-frames.ts';
 import type { Web } from './web.ts';
 
 /** `anyone` needs no login; `operator` may do all that `read` may. */
@@ -67,7 +69,9 @@ export interface Route {
   /** Omitted: none (204). */
   readonly answer?: z.ZodType | Media | undefined;
   /** Of an answer; default 200. */
-  readonly status?: 200 | 201 | 202;
+  readonly status?: 101 | 200 | 201 | 202;
+  /** Of a request that becomes a shell's connection: starts it. `handle` gets requests that cannot be upgraded. */
+  upgrade?(request: ApiRequest, served: Answering): (start: ShellStart, signal: AbortSignal) => Promise<RunningShell>;
   /** Answers that may be unread at a time, because each takes much memory until then. */
   readonly atOnce?: number;
   handle(request: ApiRequest, served: Answering): unknown;
@@ -86,11 +90,12 @@ export function route<
   B extends z.ZodType | Media | undefined = undefined,
   A extends z.ZodType | Media | undefined = undefined,
 >(
-  declared: Omit<Route, 'params' | 'query' | 'body' | 'answer' | 'handle'> & {
+  declared: Omit<Route, 'params' | 'query' | 'body' | 'answer' | 'handle' | 'upgrade'> & {
     readonly params?: P;
     readonly query?: Q;
     readonly body?: B;
     readonly answer?: A;
+    upgrade?(request: ApiRequest<Checked<P>>, served: Answering): ReturnType<NonNullable<Route['upgrade']>>;
     handle(request: ApiRequest<Checked<P>, Checked<Q>, Checked<B>>, served: Answering): Answer<A> | Promise<Answer<A>>;
   },
 ): Route {

@@ -12,6 +12,7 @@ import { toErrorView } from './http-errors.ts';
 import type { LogPiece, LogSource, Manager } from './manager.ts';
 import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
+import { shellProtocol } from './shell-frames.ts';
 
 const byPool = z.object({ pool: z.string().nullable().default(null) });
 
@@ -270,6 +271,28 @@ const jobRoutes: Routes = {
     params: byId,
     answer: media('application/x-tar'),
     handle: ({ params }, { manager }) => manager.artifacts(knownJob(manager, params.id).id) ?? undefined,
+  }),
+  'POST /v1/jobs/:id/shell': route({
+    summary: 'A shell in the files of a held job, on a connection upgraded to onejob-shell; only on the socket',
+    role: 'operator',
+    params: byId,
+    status: 101,
+    upgrade({ params }, { manager }) {
+      const { id } = knownJob(manager, params.id);
+      manager.checkHeld(id);
+      return (start, signal) => manager.shell(id, start, signal);
+    },
+    handle() {
+      const hint = `Send it on the daemon's socket, with "Connection: Upgrade" and "Upgrade: ${shellProtocol}".`;
+      throw new OnejobError('E_API_REQUEST', 'Cannot open a shell on this connection.', { hint });
+    },
+  }),
+  'POST /v1/jobs/:id/unhold': route({
+    summary: 'Removes the files of a held job',
+    role: 'operator',
+    params: byId,
+    answer: schemas.jobView,
+    handle: ({ params }, { manager }) => manager.unhold(knownJob(manager, params.id).id),
   }),
   'PUT /v1/workspaces': route({
     summary: 'Stores the files for a job',

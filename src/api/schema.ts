@@ -73,6 +73,8 @@ export const jobView = z.object({
   verdict: verdictView.nullable().optional(),
   /** Jobs of its pool before it; left out unless it is queued in the own queue. */
   ahead: z.int().optional(),
+  /** Its files are kept until then, wall clock, ms since the epoch; left out if they are not. */
+  held: z.object({ until: z.number() }).nullable().optional(),
   /** When it will probably start, ms from now; left out if that cannot be known. */
   startsIn: z.object({ from: z.int(), to: z.int() }).optional(),
 });
@@ -131,6 +133,8 @@ export const poolView = z.object({
   image: z.string().optional(),
   agents: z.int(),
   waiting: z.int().nullable(),
+  /** Failed jobs whose files are kept; left out if there are none. */
+  held: z.int().optional(),
   paused: z.array(z.string()),
   draining: z.boolean(),
   /** The config no longer has it: it exists until its agents have ended. */

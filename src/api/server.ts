@@ -21,6 +21,7 @@ import { statusOf, toErrorView } from './http-errors.ts';
 import { type Answering, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
+import { createUpgrades } from './upgrades.ts';
 import { createWeb, type Web, type WebOptions } from './web.ts';
 import { serveFile, webFolder } from './web-files.ts';
 
@@ -121,7 +122,18 @@ export async function startApi(options: ApiOptions) {
     request.resume();
   };
 
-  const server = createServer(patience, (request, response) => void serve(null, request, response));
+  const upgrades = createUpgrades({
+    ...{ findRoute, version, onBug: options.onBug },
+    answering: () => answering,
+    admit(request) {
+      if (closing) throw stopping();
+      return onSocket(request);
+    },
+  });
+  const server = createServer({ ...patience, shouldUpgradeCallback: upgrades.isUpgrade }, (request, response) => {
+    void serve(null, request, response);
+  });
+  server.on('upgrade', upgrades.serve);
   const web: Web | null =
     options.web === undefined
       ? null
@@ -143,10 +155,12 @@ export async function startApi(options: ApiOptions) {
     closing = true;
     published.unpublish();
     for (const each of open) each.abort();
+    upgrades.close(stopping());
     // Idle connections end at once; answers that are still being written get a moment.
     const hurry = setTimeout(() => {
       server.closeAllConnections();
       web?.closeAll();
+      upgrades.destroy();
     }, closePatience);
     await Promise.all([end(), web?.close()]);
     clearTimeout(hurry);

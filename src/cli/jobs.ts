@@ -125,7 +125,7 @@ async function listOnly(session: Session, only: string): Promise<number> {
   }
   await output.result(jobs, () => {
     const [job] = jobs;
-    const why = job === undefined || jobs.length > 1 ? [] : verdictLines(job);
+    const why = job === undefined || jobs.length > 1 ? [] : [...verdictLines(job), ...heldLines(job, Date.now())];
     return [...jobTable(jobs, output.colors, output.width, Date.now()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
@@ -205,6 +205,14 @@ const verdictWords: Readonly<Record<VerdictKind, string>> = {
 function verdictLines({ verdict }: JobView): string[] {
   if (verdict == null || !isFailure(verdict.kind)) return [];
   return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...verdict.evidence.map((line) => `  ${line}`)].map(printable);
+}
+
+/** Until when its files are kept, and how to see them; empty if they are not. */
+function heldLines({ id, held }: JobView, now: number): string[] {
+  if (held == null) return [];
+  return [
+    `its files are held for ${formatAge(Math.max(0, held.until - now))}: "onejob shell ${id}" looks at them, "onejob unhold ${id}" removes them`,
+  ];
 }
 
 /** Columns of a branch at a terminal. */

@@ -205,6 +205,10 @@ async function attend(
     // What happened apart from the result: missing artifacts, an agent that was lost before.
     if (done.reason !== null && line?.includes(done.reason) !== true) output.say(done.reason);
     if (line !== null) output.say(line);
+    if (done.held != null) {
+      const left = formatAge(Math.max(0, done.held.until - Date.now()));
+      output.say(`the files of job ${job.id} are held for ${left}: "onejob shell ${job.id}" opens a terminal in them`);
+    }
     if (code === exitCodes.notFound) {
       const image = request.image ?? (await imageOf(lasting, job.pool));
       const hint = missingCommand(done, said, { workspace: workspace !== null, image });

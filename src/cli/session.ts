@@ -11,7 +11,7 @@ import type { Variables } from '../secrets/reference.ts';
 import type { Output } from './output.ts';
 import type { Remote } from './remote.ts';
 
-/** A stream that may be a terminal. */
+/** A stream that may be a terminal. It emits `resize` when its size changes. */
 export type Terminal = Writable & { readonly isTTY?: boolean; readonly columns?: number; readonly rows?: number };
 
 /** Options of `onejob up`. File and defaults decide about what is not set. */
@@ -56,7 +56,7 @@ export interface CliContext {
   readonly environment: Environment;
   readonly cwd: string;
   /** Call it only to read: a process that touches its standard input may never end. */
-  stdin(): Readable & { readonly isTTY?: boolean };
+  stdin(): Readable & { readonly isTTY?: boolean; setRawMode?(isRaw: boolean): unknown };
   readonly stdout: Terminal;
   readonly stderr: Terminal;
   /** Program and arguments that start this onejob again. */

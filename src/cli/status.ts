@@ -4,7 +4,7 @@ import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { type Colors, cut, formatAge, hang, printable, redrawn, table } from './text.ts';
+import { type Colors, cut, formatAge, hang, plural, printable, redrawn, table } from './text.ts';
 
 const redrawEvery = 1_000;
 
@@ -81,7 +81,8 @@ function poolLines(pool: PoolView, colors: Colors, width: number | null, links: 
   const ready = pool.slots.filter(({ agent }) => agent.online === true).length;
   const online = ready === 0 ? '' : `, ${ready} online`;
   const waiting = pool.waiting === null ? '' : `, ${pool.waiting} waiting`;
-  const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${online}${waiting}`;
+  const held = pool.held === undefined ? '' : `, ${plural(pool.held, 'failed job')} held`;
+  const head = `${colors.bold(pool.name)}  ${pool.service} on ${pool.runtime}, ${busy}/${pool.agents} busy${online}${waiting}${held}`;
   const rows = pool.slots.map((slot) => slotRow(slot, colors));
   const [titles = '', ...lines] = table([['SLOT', 'AGENT', 'SINCE', 'STANDBY', 'JOB'], ...rows], null, '  ');
   if (rows.length === 0) return [head];

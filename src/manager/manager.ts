@@ -2,7 +2,7 @@
 import { abortable } from '../abortable.ts';
 import type { Changes } from '../api/changes.ts';
 import type { Manager } from '../api/manager.ts';
-import { type FindingView, jobsListed, type StatusView } from '../api/schema.ts';
+import { type FindingView, type JobView, jobsListed, type StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
@@ -56,7 +56,7 @@ const startPatience = 5_000;
 
 export function createManager(parts: ManagerParts): Manager {
   const { clock, loop, shutdown, queue, services, store, facts, host } = parts;
-  const { reconciler, observer, deviceManager, holds, runtimes } = loop;
+  const { reconciler, observer, deviceManager, holds, held, runtimes } = loop;
   const devices = createDeviceRequests(deviceManager, clock, () => reconciler.slots);
   const reasonFor = (pool: string) => waitingReason(reconciler, pool, observer.problems);
   const serviceJobs = createServiceJobs({
@@ -76,10 +76,19 @@ export function createManager(parts: ManagerParts): Manager {
     stateDir: facts.stateDir,
   });
   const estimate = createStartEstimate({ clock, reconciler, outcomes: store.outcomes, reasonFor });
+  const shownJob = (job: JobView): JobView => {
+    const until = job.state === 'done' ? held.until(job.id) : null;
+    return estimate(until === null ? job : { ...job, held: { until } });
+  };
   const jobOf = (id: string) => {
     const own = queue.job(id);
-    const job = own === null ? serviceJobs.job(id) : estimate(own);
+    const job = own === null ? serviceJobs.job(id) : shownJob(own);
     return job === null || job.agent === null ? job : { ...job, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
+  };
+  /** @throws OnejobError E_JOB_ELSEWHERE */
+  const ownJob = (id: string): void => {
+    const job = queue.job(id) === null ? serviceJobs.job(id) : null;
+    if (job !== null) throw notHere(job);
   };
   const status = { ...loop, clock, about: serviceJobs.about };
   const diagnostics = createDiagnosticSandboxes(loop);
@@ -159,19 +168,31 @@ export function createManager(parts: ManagerParts): Manager {
     jobs(filter) {
       const { all, pool, limit = all ? jobsListed : undefined } = filter;
       const elsewhere = serviceJobs.jobs(all ? (limit ?? jobsListed) : null).filter((job) => pool === null || job.pool === pool);
-      const own = queue.list(filter).map(estimate);
+      const own = queue.list(filter).map(shownJob);
       if (elsewhere.length === 0) return own;
       const jobs = newestLast([...own, ...elsewhere]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
-    endedJobs: (filter) => endedJobs(store.outcomes, (id) => queue.job(id) ?? serviceJobs.job(id), filter),
+    endedJobs: (filter) => endedJobs(store.outcomes, jobOf, filter),
     history: (query) => jobHistory(store.outcomes, query),
     job: jobOf,
-    settled: (id, signal) => (queue.job(id) === null ? serviceJobs : queue).settled(id, signal),
+    settled: async (id, signal) =>
+      queue.job(id) === null ? serviceJobs.settled(id, signal) : shownJob(await queue.settled(id, signal)),
     cancel(id) {
-      const job = queue.job(id) === null ? serviceJobs.job(id) : null;
-      if (job !== null) throw notHere(job);
+      ownJob(id);
       return queue.cancel(id);
+    },
+    checkHeld(id) {
+      ownJob(id);
+      held.check(id);
+    },
+    shell: (id, start, signal) => held.shell(id, start, signal),
+    async unhold(id) {
+      ownJob(id);
+      await held.unhold(id);
+      const job = jobOf(id);
+      if (job === null) throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`);
+      return job;
     },
     pruneJobs: createPruneJobs({ store, queue, clock, logs: loop.logs }),
     putWorkspace: (files, signal) => queue.putWorkspace(files, signal),

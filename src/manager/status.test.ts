@@ -52,6 +52,7 @@ function parts(reconciler: Reconciler, notes: Record<string, string> = {}): Stat
     noteOf: (key) => notes[key] ?? null,
     about: () => null,
     deviceManager: devices,
+    held: { count: () => 0 },
   };
 }
 

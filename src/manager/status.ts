@@ -4,6 +4,7 @@ import type { Clock } from '../core/clock.ts';
 import { type Intent, sameDevices } from '../core/plan.ts';
 import { type AgentLane, isEmpty, type Slot, type StandbyLane, stateName } from '../core/slot.ts';
 import { type DeviceAccess, poolDevices } from './devices/device-views.ts';
+import type { Held } from './held/held.ts';
 import { pausedText } from './loop/pause.ts';
 import type { Pool } from './loop/pool.ts';
 import type { Reconciler } from './loop/reconciler.ts';
@@ -17,6 +18,7 @@ export interface StatusParts {
   readonly about: (job: string) => AboutView | null;
   /** null if no pool needs devices. */
   readonly deviceManager: DeviceAccess | null;
+  readonly held: Pick<Held, 'count'>;
 }
 
 export function poolViews(parts: StatusParts): PoolView[] {
@@ -36,6 +38,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       ...imageOf(pool),
       agents: mine.length,
       waiting: pool.service.waiting?.(pool.config.name) ?? null,
+      ...heldOf(parts, pool),
       paused: [...parts.reconciler.pause.details, ...pool.pause.details],
       draining: pool.draining,
       leaving: pool.leaving,
@@ -44,6 +47,11 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
     };
     yield [head, mine];
   }
+}
+
+function heldOf({ held }: StatusParts, { config }: Pool): Pick<PoolView, 'held'> {
+  const count = held.count(config.name);
+  return count === 0 ? {} : { held: count };
 }
 
 function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {

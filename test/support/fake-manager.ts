@@ -229,6 +229,36 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       else if (job.view.state === 'queued') update(job, { state: 'done', result: { kind: 'cancelled' }, endedAt: Date.now() });
       return job.view;
     },
+    checkHeld(id) {
+      if (known(id).view.held == null) throw new OnejobError('E_NOT_HELD', `Job ${id} is not held.`);
+    },
+    async shell(_, start, signal) {
+      const [program = 'sh', ...args] = start.command ?? [];
+      const child = spawn(program, args, { stdio: 'pipe', env: { ...process.env, SIZE: JSON.stringify(start.terminal) } });
+      signal.addEventListener('abort', () => child.kill('SIGKILL'));
+      const ended = once(child, 'close').then(([code]) => {
+        signal.throwIfAborted();
+        return typeof code === 'number' ? code : 137;
+      });
+      ended.catch(() => {});
+      async function* output() {
+        for await (const bytes of child.stdout) yield { stream: 'stdout' as const, bytes: bytes as Uint8Array };
+        for await (const bytes of child.stderr) yield { stream: 'stderr' as const, bytes: bytes as Uint8Array };
+      }
+      return {
+        stdin: child.stdin,
+        output: output(),
+        resize: (size) => void manager.calls.push(`resize ${size.columns}x${size.rows}`),
+        ended,
+      };
+    },
+    async unhold(id) {
+      manager.checkHeld(id);
+      const job = known(id);
+      const { held: _, ...view } = job.view;
+      job.view = view;
+      return view;
+    },
     async putWorkspace(files, signal) {
       const id = `w${manager.workspaces.size + 1}`;
       signal.throwIfAborted();

@@ -5,6 +5,7 @@ import type { HistoryFlags } from '../history.ts';
 import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
+import type { ShellFlags } from '../shell.ts';
 import { type Cli, collect, failed, integer, notRun, number, wrongOrFailed } from './options.ts';
 
 export function addJobCommands(program: Cli): void {
@@ -109,6 +110,32 @@ Examples:
     .does(wrongOrFailed, async (session, ids: string[], flags: CancelFlags) =>
       (await import('../jobs.ts')).cancelJobs(session, ids, flags),
     );
+
+  program
+    .command('shell')
+    .description('open a terminal in the files of a failed job, while its pool holds it (hold_failed)')
+    .usage('[options] JOB [-- COMMAND [ARG...]]')
+    .argument('<job>', 'its id, or the first letters of it, at least four')
+    .argument('[command...]')
+    .option('-t, --terminal', 'give the command a terminal')
+    .after(`
+The shell has the files of the job, its image and its limits, but none of its devices and none of the variables that were
+given with --env. What it changes in the workspace stays until the hold ends.
+Exit codes: the shell's own; 125 if there is none, or it was ended.
+
+Examples:
+  onejob shell JOB
+  onejob shell JOB -- ls -l
+  onejob shell JOB -- cat core.log >core.log`)
+    .does(notRun, async (session, job: string, command: string[], flags: ShellFlags) =>
+      (await import('../shell.ts')).openShell(session, job, command, flags),
+    );
+
+  program
+    .command('unhold')
+    .description('remove the files of failed jobs that are held')
+    .argument('<job...>', 'their ids, or the first letters of them, at least four')
+    .does(wrongOrFailed, async (session, ids: string[]) => (await import('../shell.ts')).unholdJobs(session, ids));
 }
 
 function addRun(program: Cli): void {

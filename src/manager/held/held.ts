@@ -195,6 +195,10 @@ export function createHeld(parts: HeldParts) {
     ...{ consider, keep, tidy },
     /** Until when the job is held, wall clock, ms; null if it is not. */
     until: (job: JobId): number | null => ofJob(job)?.until ?? null,
+    /** @throws OnejobError E_NOT_HELD */
+    check(job: JobId): void {
+      if (ofJob(job) === null) notHeld(job);
+    },
     /** Number of held jobs of a pool. */
     count: (pool: string): number => [...held.values()].filter((one) => one.pool === pool && isOpen(one)).length,
     /** The sandbox has vanished. */

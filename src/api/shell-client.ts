@@ -1,0 +1,48 @@
+/** The client's end of a shell. */
+import { once } from 'node:events';
+import type { Duplex } from 'node:stream';
+import { OnejobError } from '../errors.ts';
+import type { TerminalSize } from '../runtimes/runtime.ts';
+import { fromErrorView } from './http-errors.ts';
+import { errorView } from './schema.ts';
+import { readShellFrames, type ShellStart, shellBodies, shellBody, shellFrame, shellFrames } from './shell-frames.ts';
+
+export type RemoteShell = ReturnType<typeof startShell>;
+
+/** Starts a shell on an upgraded connection. */
+export function startShell(connection: Duplex, start: ShellStart) {
+  connection.on('error', () => {});
+  connection.write(shellFrame('start', start));
+  return {
+    /** Resolves when the next input may be written. */
+    async write(bytes: Uint8Array): Promise<void> {
+      for (const frame of shellFrames('stdin', bytes))
+        if (connection.writable && !connection.write(frame))
+          await Promise.race([once(connection, 'drain'), once(connection, 'close')]).catch(() => {});
+    },
+    /** There is no more input. */
+    end: (): void => void (connection.writable && connection.write(shellFrame('eof'))),
+    resize: (size: TerminalSize): void => void (connection.writable && connection.write(shellFrame('size', size))),
+    /**
+     * Reads the output to its end; the exit code.
+     * @throws OnejobError what ended the shell, E_DAEMON_CUT if the daemon has gone
+     */
+    async run(show: (stream: 'stdout' | 'stderr', bytes: Uint8Array) => Promise<void>): Promise<number> {
+      try {
+        for await (const frame of readShellFrames(connection)) {
+          if (frame.kind === 'stdout' || frame.kind === 'stderr') await show(frame.kind, frame.bytes);
+          else if (frame.kind === 'exit') return shellBody(shellBodies.exit, frame).code;
+          else if (frame.kind === 'error') throw fromErrorView(shellBody(errorView, frame));
+        }
+      } catch (error) {
+        if (error instanceof OnejobError || !connection.errored) throw error;
+      } finally {
+        connection.destroy();
+      }
+      throw new OnejobError('E_DAEMON_CUT', 'The shell has ended because the daemon has gone.', {
+        hint: 'What it changed outside of the workspace is lost. If the job is still held, open another shell once the daemon is back.',
+      });
+    },
+    close: (): void => void connection.destroy(),
+  };
+}

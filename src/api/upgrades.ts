@@ -1,0 +1,118 @@
+/** Requests that become a connection of their own, both ways: shells. Only on the socket, where everyone may do everything. */
+import { once } from 'node:events';
+import { type IncomingMessage, STATUS_CODES } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { OnejobError } from '../errors.ts';
+import type { RunningShell } from '../runtimes/runtime.ts';
+import type { Caller } from './access.ts';
+import { statusOf, toErrorView } from './http-errors.ts';
+import { type Answering, checkedRequest, type createRouter } from './route.ts';
+import { readShellFrames, shellBodies, shellBody, shellFrame, shellFrames, shellProtocol } from './shell-frames.ts';
+
+interface UpgradeParts {
+  readonly findRoute: ReturnType<typeof createRouter>;
+  readonly answering: () => Answering;
+  readonly version: string;
+  /** Who asks. @throws OnejobError if they may not */
+  readonly admit: (request: IncomingMessage) => Caller;
+  readonly onBug?: ((error: Error, route: string) => void) | undefined;
+}
+
+export function createUpgrades({ findRoute, answering, version, admit, onBug }: UpgradeParts) {
+  const open = new Map<Duplex, AbortController>();
+  const routeOf = ({ method = '', url = '' }: IncomingMessage) => findRoute(method, url.split('?')[0] ?? '');
+
+  return {
+    /** Whether the request asks for that. Others are answered as usual, whatever they want to upgrade to. */
+    isUpgrade(request: IncomingMessage): boolean {
+      if (request.headers.upgrade !== shellProtocol) return false;
+      try {
+        return routeOf(request)?.route.upgrade !== undefined;
+      } catch {
+        return false;
+      }
+    },
+    /** Serves the connection of an upgraded request until its end. Never fails. */
+    async serve(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
+      const gone = new AbortController();
+      open.set(connection, gone);
+      connection.once('close', () => {
+        open.delete(connection);
+        gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.'));
+      });
+      // An error leads to 'close'.
+      connection.on('error', () => {});
+      connection.unshift(head);
+      let isOpen = false;
+      try {
+        const caller = admit(request);
+        const { route, params } = routeOf(request) ?? {};
+        if (route?.upgrade === undefined) throw new OnejobError('E_BUG', 'A request was upgraded that cannot be.');
+        const asked = { params, query: {}, body: undefined, signal: gone.signal, caller, request } as Parameters<typeof checkedRequest>[1];
+        const start = route.upgrade(checkedRequest(route, asked), answering());
+        connection.write(
+          `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
+        );
+        isOpen = true;
+        await talk(connection, start, gone);
+      } catch (error) {
+        const view = toErrorView(gone.signal.aborted ? gone.signal.reason : error);
+        if (view.code === 'E_BUG' && error instanceof Error) onBug?.(error, `${request.method} ${request.url}`);
+        if (isOpen) connection.end(shellFrame('error', view));
+        else {
+          const status = error instanceof OnejobError ? statusOf(error.code) : 500;
+          const body = JSON.stringify(view);
+          connection.end(
+            `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nonejob-version: ${version}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
+          );
+        }
+      }
+    },
+    /** Ends all of them, with an error that says why. */
+    close(why: OnejobError): void {
+      for (const gone of open.values()) gone.abort(why);
+    },
+    /** Breaks off those that are left. */
+    destroy(): void {
+      for (const connection of open.keys()) connection.destroy();
+    },
+  };
+}
+
+type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSignal) => Promise<RunningShell>;
+
+/** Between a client and its shell, until the shell has ended. @throws what ended it */
+async function talk(connection: Duplex, start: Start, gone: AbortController): Promise<void> {
+  const frames = readShellFrames(connection);
+  const first = await frames.next();
+  if (first.done === true || first.value.kind !== 'start') throw new OnejobError('E_API_REQUEST', 'The shell was not started.');
+  const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);
+  // A frame that cannot be read, and the end of the client, end the shell.
+  const input = listen(shell, frames).then(
+    () => gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.')),
+    (error: unknown) => gone.abort(error),
+  );
+  for await (const { stream, bytes } of shell.output)
+    for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
+  const code = await shell.ended;
+  connection.end(shellFrame('exit', { code }));
+  await input;
+}
+
+async function listen(shell: RunningShell, frames: ReturnType<typeof readShellFrames>): Promise<void> {
+  const { stdin } = shell;
+  // A program may end without reading its input.
+  stdin.on('error', () => {});
+  for await (const frame of frames) {
+    if (frame.kind === 'size') shell.resize(shellBody(shellBodies.size, frame));
+    else if (frame.kind === 'eof') stdin.end();
+    else if (frame.kind === 'stdin' && stdin.writable && !stdin.write(frame.bytes))
+      await Promise.race([once(stdin, 'drain'), once(stdin, 'close')]).catch(() => {});
+  }
+}
+
+/** A client that reads slowly slows its shell down. */
+async function send(connection: Duplex, frame: Buffer, signal: AbortSignal): Promise<void> {
+  if (connection.write(frame) || signal.aborted) return;
+  await once(connection, 'drain', { signal }).catch(() => {});
+}
