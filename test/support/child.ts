@@ -26,6 +26,8 @@ export interface Child {
   says(pattern: RegExp): Promise<RegExpMatchArray>;
   /** Standard input; ends it. */
   type(text: string): void;
+  /** Some standard input; more may follow. */
+  typeMore(text: string): void;
 }
 
 export interface ChildOptions {
@@ -98,6 +100,7 @@ export function startChild(command: string, args: readonly string[], options: Ch
       });
     },
     type: (text) => void child.stdin?.end(text),
+    typeMore: (text) => void child.stdin?.write(text),
   };
 }
 

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import { jobRequest } from '../../job.ts';
-import { applyCancel, applyChange, type Job, type JobChange, newJob } from './job.ts';
+import { applyCancel, applyChange, hasFailed, type Job, type JobChange, newJob } from './job.ts';
 
 function job(more: { retries?: number; cold?: boolean } = {}): Job {
   const { retries = 0, cold = false } = more;
@@ -32,6 +32,20 @@ describe('a job', () => {
   it('goes from queued to done and keeps its result', () => {
     const done = told(job(), reserved('a'), assigned('a'), started('a'), ended('a', 7), settled('a'));
     expect(done.progress).toMatchObject({ state: 'done', result: { kind: 'code', code: 7 }, attempt: 1, agent: 'a' });
+  });
+
+  it.each([
+    [{ kind: 'code', code: 1 }, true],
+    [{ kind: 'signal', signal: 'SEGV' }, true],
+    [{ kind: 'oom' }, true],
+    [{ kind: 'timeout' }, true],
+    [{ kind: 'disk' }, true],
+    [{ kind: 'code', code: 0 }, false],
+    [{ kind: 'cancelled' }, false],
+    [{ kind: 'lost', reason: 'gone' }, false],
+  ] as const)('that ended with %o has failed by itself: %s', (result, failed) => {
+    expect(hasFailed(told(job(), started('a'), { change: 'ended', job: 'j', agent: 'a', result }))).toBe(failed);
+    expect(hasFailed(told(job(), started('a')))).toBe(false);
   });
 
   it('goes back to its queue when its agent gave it back, and is not taken again by that agent', () => {

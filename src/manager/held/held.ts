@@ -6,6 +6,7 @@
  * manager that is killed anywhere neither loses nor leaks one. A shell ends with its client, its hold and its manager.
  */
 
+import type { PoolConfig } from '../../config/config.ts';
 import { formatBytes } from '../../config/units.ts';
 import { type Clock, every } from '../../core/clock.ts';
 import type { AgentId, JobId } from '../../core/slot.ts';
@@ -27,7 +28,7 @@ export interface HeldParts {
   /** A temporary manager holds nothing of its own, and ends only holds whose time is over. */
   readonly temporary: boolean;
   readonly runtimes: () => readonly Runtime[];
-  readonly pools: readonly { readonly name: string; readonly disk: number | null }[];
+  readonly pools: readonly Pick<PoolConfig, 'name' | 'disk' | 'holdFailed'>[];
   /** Share of the disk, 0 to 1, that must stay free. */
   readonly minFree: number;
   readonly newAgent: () => AgentId;
@@ -257,7 +258,7 @@ export function createHeld(parts: HeldParts) {
     async removeAll(): Promise<void> {
       stop();
       await tidying;
-      if (temporary) return;
+      if (temporary || (held.size === 0 && pools.every(({ holdFailed }) => holdFailed === null))) return;
       for (const one of [...held.values()]) await attempt(one, () => end(one, 'onejob was stopped'));
       for (const { holding, name } of runtimes()) {
         await holding?.sweep(new Set(held.keys()), closed).catch((error: unknown) => {

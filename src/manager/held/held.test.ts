@@ -1,0 +1,283 @@
+/** Held sandboxes in virtual time, over a real store and a runtime that only remembers what it was asked. */
+import { Writable } from 'node:stream';
+import { expect, onTestFinished, test } from 'vitest';
+import { handClock } from '../../../test/kit/core.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import type { AgentId } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
+import type { Recipe, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
+import { openStore } from '../../store/store.ts';
+import { createHeld, type HeldParts } from './held.ts';
+
+const minute = 60_000;
+const never = new AbortController().signal;
+const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+const recipe = {
+  env: { A: 'b' },
+  mounts: [
+    { host: '/data', container: '/data', readOnly: false, variable: null, cache: null },
+    { host: '/c', container: '/root/.cache', readOnly: false, variable: null, cache: { name: 'c' } },
+  ],
+  unsafe: { privileged: true, pidHost: true, seccompUnconfined: false },
+} as unknown as Recipe;
+
+/** A host with sandboxes by agent; `false`: it runs. */
+function host() {
+  const dir = scratch();
+  const store = openStore(dir.path);
+  const clock = handClock();
+  const sandboxes = new Map<AgentId, { held: boolean }>();
+  const shells: { spec: ShellSpec; signal: AbortSignal; end: (code: number) => void }[] = [];
+  const it = { free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() };
+  const runtime = {
+    name: 'docker',
+    disk: async () => ({ path: '/', free: it.free }),
+    usage: async () => it.size,
+    holding: {
+      async hold(agent: AgentId) {
+        it.calls.push(`hold ${agent}`);
+        const found = sandboxes.get(agent);
+        if (found !== undefined) found.held = true;
+        return found !== undefined;
+      },
+      async shell(agent: AgentId, spec: ShellSpec, signal: AbortSignal) {
+        if (!sandboxes.has(agent)) throw new OnejobError('E_SANDBOX_LOST', 'gone');
+        const { promise, resolve, reject } = Promise.withResolvers<number>();
+        signal.addEventListener('abort', () => reject(signal.reason));
+        promise.catch(() => {});
+        shells.push({ spec, signal, end: resolve });
+        const output = (async function* () {})();
+        return { stdin: new Writable(), output, resize: () => {}, ended: promise };
+      },
+      async release(agent: AgentId) {
+        it.calls.push(`release ${agent}`);
+        if (it.failing) throw new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
+        sandboxes.delete(agent);
+      },
+      async sweep(held: ReadonlySet<AgentId>) {
+        it.calls.push(`sweep ${[...held].join()}`);
+      },
+    },
+  } as unknown as Runtime;
+  const changed: string[] = [];
+  const open = (more: Partial<HeldParts> = {}) =>
+    createHeld({
+      ...{ clock, table: store.held, transaction: store.transaction, temporary: false, minFree: 0.1 },
+      log: { info() {}, warn() {}, error() {} },
+      runtimes: () => [runtime],
+      pools: [{ name: 'gpu', disk: null, holdFailed: 30 * minute }],
+      newAgent: () => `shell-${shells.length}`,
+      isInSlot: (agent) => it.inSlots.has(agent),
+      changed: (job) => changed.push(job),
+      boundary: () => {},
+      ...more,
+    });
+  const failed = (agent: AgentId, holdFailed: number | null = 30 * minute) => {
+    sandboxes.set(agent, { held: false });
+    return { agent, job: `job-${agent}`, pool: 'gpu', slot: 'gpu/1', name: 'n', recipe, runtime, holdFailed };
+  };
+  const settings = { held: open() };
+  /** What the executors do with an ended agent. */
+  const end = async (agent: AgentId, holdFailed?: number | null) => {
+    it.inSlots.add(agent);
+    await settings.held.consider(failed(agent, holdFailed), never);
+    const kept = await settings.held.keep(agent);
+    it.inSlots.delete(agent);
+    if (!kept) sandboxes.delete(agent);
+    return kept;
+  };
+  const advance = async (ms: number) => {
+    for (const until = clock.now() + ms; clock.now() < until; ) {
+      clock.advance(Math.min(10_000, until - clock.now()));
+      for (let n = 0; n < 20; n += 1) await settled();
+    }
+  };
+  onTestFinished(async () => {
+    await settings.held.close();
+    expect(clock.next()).toBeNull();
+    store.close();
+    dir[Symbol.dispose]();
+  });
+  return {
+    ...{ it, clock, store, sandboxes, shells, changed, runtime, open, failed, end, advance },
+    get held() {
+      return settings.held;
+    },
+    /** As after `kill -9`. */
+    restart(more: Partial<HeldParts> = {}) {
+      void settings.held.close();
+      settings.held = open(more);
+      settings.held.start();
+    },
+  };
+}
+
+test('a failed job is held for its time, and then nothing is left of it', async () => {
+  const here = host();
+  here.held.start();
+  expect(await here.end('a')).toBe(true);
+  expect(here.held.until('job-a')).toBe(here.clock.wall() + 30 * minute);
+  expect(here.held.isOurs('a')).toBe(true);
+  expect(here.held.count('gpu')).toBe(1);
+  await here.advance(minute);
+  expect(here.held.findings()[0]?.message).toBe('One failed job is held, with 7 B: job-a.');
+  await here.advance(30 * minute);
+  expect([...here.sandboxes.keys()]).toEqual([]);
+  expect(here.held.until('job-a')).toBeNull();
+  expect(here.held.isOurs('a')).toBe(false);
+  expect(here.store.held.all()).toEqual([]);
+  expect(new Set(here.changed)).toEqual(new Set(['job-a']));
+  await here.held.close();
+});
+
+test.each([
+  ['its pool holds nothing', { holdFailed: null }],
+  ['the disk is full', { free: 0.05 }],
+  ['the manager is temporary', { temporary: true }],
+])(
+  'a failed job is not held if %s',
+  async (_, { holdFailed, free = 0.5, temporary = false }: { holdFailed?: null; free?: number; temporary?: boolean }) => {
+    const here = host();
+    here.it.free = free;
+    here.restart({ temporary });
+    expect(await here.end('a', holdFailed)).toBe(false);
+    expect(here.store.held.all()).toEqual([]);
+  },
+);
+
+test('a disk that fills up ends all holds', async () => {
+  const here = host();
+  here.held.start();
+  await here.end('a');
+  here.it.free = 0.05;
+  await here.advance(20_000);
+  expect(here.sandboxes.size).toBe(0);
+});
+
+test('the sixth hold of a pool ends the first', async () => {
+  const here = host();
+  here.held.start();
+  for (const agent of ['a', 'b', 'c', 'd', 'e', 'f']) {
+    await here.end(agent);
+    await here.advance(1_000);
+  }
+  await here.advance(20_000);
+  expect([...here.sandboxes.keys()]).toEqual(['b', 'c', 'd', 'e', 'f']);
+});
+
+test('a hold survives its manager, whose shells are ended', async () => {
+  const here = host();
+  await here.end('a');
+  here.it.calls.length = 0;
+  here.restart();
+  await here.advance(1_000);
+  expect(here.it.calls).toEqual(['hold a', 'sweep a']);
+  expect(here.held.until('job-a')).not.toBeNull();
+  await here.held.unhold('job-a');
+  expect(here.sandboxes.size).toBe(0);
+  await expect(here.held.unhold('job-a')).rejects.toMatchObject({ code: 'E_NOT_HELD' });
+});
+
+test('a hold whose sandbox is gone is forgotten', async () => {
+  const here = host();
+  await here.end('a');
+  here.sandboxes.delete('a');
+  here.restart();
+  await here.advance(1_000);
+  expect(here.store.held.all()).toEqual([]);
+  await here.end('b');
+  here.held.gone('b');
+  expect(here.held.until('job-b')).toBeNull();
+});
+
+test('a hold that was written down and not kept yet is kept by the next manager', async () => {
+  const here = host();
+  here.it.inSlots.add('a');
+  await here.held.consider(here.failed('a'), never);
+  here.restart();
+  await here.advance(20_000);
+  expect(here.it.calls.filter((call) => call.startsWith('hold'))).toEqual([]);
+  expect(await here.held.keep('a')).toBe(true);
+  expect(here.sandboxes.get('a')).toEqual({ held: true });
+});
+
+test('what cannot be removed is removed later, also by the next manager', async () => {
+  const here = host();
+  here.held.start();
+  await here.end('a');
+  here.it.failing = true;
+  await expect(here.held.unhold('job-a')).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });
+  expect(here.held.until('job-a')).toBeNull();
+  expect(here.held.isOurs('a')).toBe(true);
+  here.restart();
+  await here.advance(20_000);
+  expect(here.sandboxes.size).toBe(1);
+  here.it.failing = false;
+  await here.advance(20_000);
+  expect(here.sandboxes.size).toBe(0);
+  expect(here.store.held.all()).toEqual([]);
+});
+
+test('a pool that has left the config ends its holds, but not for a temporary manager with another config', async () => {
+  const here = host();
+  await here.end('a');
+  here.restart({ temporary: true, pools: [] });
+  await here.advance(20_000);
+  await here.held.removeAll();
+  expect(here.sandboxes.size).toBe(1);
+  here.restart({ pools: [] });
+  await here.advance(20_000);
+  expect(here.sandboxes.size).toBe(0);
+});
+
+test('a stop removes all', async () => {
+  const here = host();
+  here.held.start();
+  await here.end('a');
+  await here.end('b');
+  await here.held.removeAll();
+  expect(here.sandboxes.size).toBe(0);
+  expect(here.store.held.all()).toEqual([]);
+});
+
+test('a shell has no device, no right over the host, and may only read caches', async () => {
+  const here = host();
+  await here.end('a');
+  await here.held.shell('job-a', { command: null, terminal: null }, never);
+  const { spec } = here.shells[0]?.spec ?? {};
+  expect(spec).toMatchObject({
+    devices: [],
+    recipe: {
+      env: { A: 'b', ONEJOB: 'true', ONEJOB_JOB_ID: 'job-a' },
+      mounts: [{ readOnly: false }, { readOnly: true }],
+      unsafe: { privileged: false, pidHost: false },
+    },
+  });
+  expect(here.held.isOurs(spec?.agent ?? '')).toBe(true);
+  here.shells[0]?.end(0);
+  await settled();
+  expect(here.held.isOurs(spec?.agent ?? '')).toBe(false);
+});
+
+test('a shell ends with its hold, and with the manager', async () => {
+  const here = host();
+  await here.end('a');
+  await here.end('b');
+  const first = await here.held.shell('job-a', { command: null, terminal: null }, never);
+  const second = await here.held.shell('job-b', { command: null, terminal: null }, never);
+  await here.held.unhold('job-a');
+  await expect(first.ended).rejects.toMatchObject({ code: 'E_NOT_HELD', message: expect.stringContaining('job-a') });
+  await here.held.close();
+  await expect(second.ended).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' });
+});
+
+test('there is no shell in what is not held', async () => {
+  const here = host();
+  const shell = () => here.held.shell('job-a', { command: null, terminal: null }, never);
+  await expect(shell()).rejects.toMatchObject({ code: 'E_NOT_HELD' });
+  await here.end('a');
+  here.sandboxes.delete('a');
+  await expect(shell()).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
+  await expect(shell()).rejects.toMatchObject({ code: 'E_NOT_HELD' });
+});
