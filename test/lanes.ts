@@ -23,7 +23,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
   'scripts/{ci-count,launcher,link-bin,promtool}.test.ts',
-  'src/api/{api,devices,events,secrets,sockets,web}.test.ts',
+  'src/api/{api,devices,events,secrets,shell,sockets,web}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,drop-in,exchange,init,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
   'src/ci/buildkite/{api,init}.test.ts',
@@ -43,7 +43,7 @@ const processes = [
   'src/notices/send.test.ts',
   'src/runtimes/{choose,gate}.test.ts',
   'src/runtimes/docker/{archive,containers,devices,docker,docker.contract,events,exits}.test.ts',
-  'src/runtimes/docker/{facts,inputs,logs,networks,prepare,witness}.test.ts',
+  'src/runtimes/docker/{facts,holding,inputs,logs,networks,prepare,witness}.test.ts',
   'src/runtimes/process/{bad-disk,crash,devices,isolation,process,supervisor}.test.ts',
   'src/secrets/seed-format.test.ts',
   'src/store/store.test.ts',
@@ -54,7 +54,7 @@ const processes = [
 ];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{gpu-grants,jobs,kills}.test.ts'];
+const real = ['test/long/{gpu-grants,hold,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

@@ -29,13 +29,11 @@ export function startShell(connection: Duplex, start: ShellStart) {
      */
     async run(show: (stream: 'stdout' | 'stderr', bytes: Uint8Array) => Promise<void>): Promise<number> {
       try {
-        for await (const frame of readShellFrames(connection)) {
+        for await (const frame of readShellFrames(untilBroken(connection))) {
           if (frame.kind === 'stdout' || frame.kind === 'stderr') await show(frame.kind, frame.bytes);
           else if (frame.kind === 'exit') return shellBody(shellBodies.exit, frame).code;
           else if (frame.kind === 'error') throw fromErrorView(shellBody(errorView, frame));
         }
-      } catch (error) {
-        if (error instanceof OnejobError || !connection.errored) throw error;
       } finally {
         connection.destroy();
       }
@@ -45,4 +43,14 @@ export function startShell(connection: Duplex, start: ShellStart) {
     },
     close: (): void => void connection.destroy(),
   };
+}
+
+/** How a connection breaks does not matter. */
+async function* untilBroken(connection: Duplex): AsyncGenerator<Uint8Array, void> {
+  const pieces = connection[Symbol.asyncIterator]();
+  for (;;) {
+    const piece = await pieces.next().catch(() => null);
+    if (piece === null || piece.done === true) return;
+    yield piece.value;
+  }
 }

@@ -83,7 +83,8 @@ type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSi
 
 /** Between a client and its shell, until the shell has ended. @throws what ended it */
 async function talk(connection: Duplex, start: Start, gone: AbortController): Promise<void> {
-  const frames = readShellFrames(connection);
+  // What cannot be read is answered, so the connection stays open.
+  const frames = readShellFrames(connection.iterator({ destroyOnReturn: false }));
   const first = await frames.next();
   if (first.done === true || first.value.kind !== 'start') throw new OnejobError('E_API_REQUEST', 'The shell was not started.');
   const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);

@@ -53,6 +53,8 @@ export interface FakeManager extends Manager {
   /** What comes of forgetting. */
   forgottenViews: ForgottenView[];
   artifactsOf: (id: string) => Buffer | null;
+  /** Holds an ended job. */
+  holdFailed(id: string): void;
   /** Ends every child. */
   end(): Promise<void>;
   /** Starts the jobs that wait. */
@@ -229,6 +231,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       else if (job.view.state === 'queued') update(job, { state: 'done', result: { kind: 'cancelled' }, endedAt: Date.now() });
       return job.view;
     },
+    holdFailed: (id) => update(known(id), { held: { until: Date.now() + 60_000 } }),
     checkHeld(id) {
       if (known(id).view.held == null) throw new OnejobError('E_NOT_HELD', `Job ${id} is not held.`);
     },

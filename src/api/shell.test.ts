@@ -1,0 +1,159 @@
+/** Shells over a real socket, with a manager whose shells are plain child processes. */
+import { once } from 'node:events';
+import http from 'node:http';
+import { connect } from 'node:net';
+import { join } from 'node:path';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { jobRequest } from '../job.ts';
+import { createClient } from './client.ts';
+import { type ApiServer, startApi } from './server.ts';
+import { shellFrame } from './shell-frames.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+let path: string;
+let id: string;
+
+beforeEach(async () => {
+  dir = scratch();
+  path = join(dir.path, 'onejob.sock');
+  manager = createFakeManager();
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+  id = manager.submit(jobRequest.parse({ command: ['false'] })).id;
+  await manager.settled(id, new AbortController().signal);
+  manager.holdFailed(id);
+});
+
+afterEach(async () => {
+  await server.close();
+  await manager.end();
+  dir[Symbol.dispose]();
+});
+
+const client = () => createClient({ socket: path, version: '1.0.0' });
+const noTerminal = (...command: string[]) => ({ command, terminal: null });
+
+/** Output and exit code. */
+async function run(shell: Awaited<ReturnType<ReturnType<typeof client>['shell']>>) {
+  const said = { stdout: '', stderr: '' };
+  const code = await shell.run(async (stream, bytes) => {
+    said[stream] += Buffer.from(bytes).toString();
+  });
+  return { ...said, code };
+}
+
+test('input and output pass, and the exit code', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'cat; echo wrong >&2; exit 3'));
+  await shell.write(Buffer.from('some '));
+  await shell.write(Buffer.from('words'));
+  shell.end();
+  expect(await run(shell)).toEqual({ stdout: 'some words', stderr: 'wrong\n', code: 3 });
+});
+
+test('megabytes pass both ways', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'cat'));
+  const size = 5_000_001;
+  const typed = shell.write(Buffer.alloc(size, 'x')).then(() => shell.end());
+  let read = 0;
+  expect(
+    await shell.run(async (_, bytes) => {
+      read += bytes.length;
+    }),
+  ).toBe(0);
+  await typed;
+  expect(read).toBe(size);
+});
+
+test('the size of the terminal follows', async () => {
+  const terminal = { columns: 91, rows: 33, term: 'vt100' };
+  const shell = await client().shell(id, { command: ['sh', '-c', 'echo "$SIZE"; cat'], terminal });
+  shell.resize({ columns: 60, rows: 20 });
+  shell.end();
+  expect(JSON.parse((await run(shell)).stdout)).toEqual(terminal);
+  expect(manager.calls).toContain('resize 60x20');
+});
+
+test.each([
+  ['an unknown job', 'nope', 'E_JOB_UNKNOWN'],
+  ['a job that is not held', 'passed', 'E_NOT_HELD'],
+])('%s has no shell, and nothing to remove', async (_, which, code) => {
+  const passed = manager.submit(jobRequest.parse({ command: ['true'] })).id;
+  await manager.settled(passed, new AbortController().signal);
+  const target = which === 'passed' ? passed : which;
+  await expect(client().shell(target, noTerminal('true'))).rejects.toMatchObject({ code });
+  await expect(client().unhold(target)).rejects.toMatchObject({ code });
+});
+
+test('a job that is no longer held has no shell', async () => {
+  expect((await client().unhold(id)).held).toBeUndefined();
+  await expect(client().shell(id, noTerminal('true'))).rejects.toMatchObject({ code: 'E_NOT_HELD' });
+});
+
+test('a shell that cannot be started says why', async () => {
+  const shell = await client().shell(id, { command: ['true'], terminal: { columns: 0, rows: 1, term: 'x' } });
+  await expect(run(shell)).rejects.toMatchObject({ code: 'E_API_REQUEST' });
+});
+
+test('a client that goes away ends its shell', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'echo $$; exec sleep 600'));
+  const { promise: pid, resolve } = Promise.withResolvers<number>();
+  const reading = shell.run(async (_, bytes) => resolve(Number(Buffer.from(bytes).toString())));
+  const alive = await pid;
+  shell.close();
+  await expect(reading).rejects.toMatchObject({ code: 'E_DAEMON_CUT' });
+  await expect.poll(() => isAlive(alive)).toBe(false);
+});
+
+test('a daemon that stops ends its shells, and says so', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'echo up; exec sleep 600'));
+  const { promise: up, resolve } = Promise.withResolvers<void>();
+  const reading = shell.run(async () => resolve());
+  const ended = expect(reading).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' });
+  await up;
+  await server.close();
+  await ended;
+});
+
+test('a client that reads nothing does not keep a stopping daemon', async () => {
+  await client().shell(id, noTerminal('sh', '-c', 'exec yes'));
+  await server.close();
+});
+
+test('what is not framed ends the shell', async () => {
+  const socket = connect(path);
+  socket.write(
+    `POST /v1/jobs/${id}/shell HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: onejob-shell\r\nContent-Length: 0\r\n\r\n`,
+  );
+  await once(socket, 'data');
+  socket.write(shellFrame('start', noTerminal('sh', '-c', 'exec sleep 600')));
+  socket.write(Buffer.alloc(64, 255));
+  let text = '';
+  for await (const bytes of socket) text += bytes;
+  expect(text).toContain('E_API_REQUEST');
+});
+
+test('a request without an upgrade, or for another one, is answered as usual', async () => {
+  const ask = async (method: string, target: string, headers: http.OutgoingHttpHeaders) => {
+    const request = http.request({ socketPath: path, method, path: target, headers });
+    request.end();
+    const [response] = (await once(request, 'response')) as [http.IncomingMessage];
+    response.resume();
+    return response.statusCode;
+  };
+  expect(await ask('POST', `/v1/jobs/${id}/shell`, {})).toBe(400);
+  expect(await ask('GET', '/v1/status', { connection: 'Upgrade', upgrade: 'websocket' })).toBe(200);
+  expect(await ask('GET', '/v1/status', { connection: 'Upgrade', upgrade: 'onejob-shell' })).toBe(200);
+  expect(await ask('POST', '/v1/jobs/%E0%A4%A/shell', { connection: 'Upgrade', upgrade: 'onejob-shell' })).toBe(400);
+});
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
