@@ -47,7 +47,7 @@ export function createUpgrades({ findRoute, answering, version, admit, onBug }: 
       try {
         const caller = admit(request);
         const { route, params } = routeOf(request) ?? {};
-        if (route?.upgrade === undefined) throw new OnejobError('E_BUG', 'A request was upgraded that cannot be.');
+        if (route?.upgrade === undefined) throw new OnejobError('E_API_ROUTE', 'This request cannot be upgraded.');
         const asked = { params, query: {}, body: undefined, signal: gone.signal, caller, request } as Parameters<typeof checkedRequest>[1];
         const start = route.upgrade(checkedRequest(route, asked), answering());
         connection.write(

@@ -22,7 +22,7 @@ export async function openShell(session: Session, id: string, command: readonly 
   const isTerminal = stdin.isTTY === true && stdout.isTTY === true;
   if (flags.terminal === true && !isTerminal)
     throw wrongUsage(
-      '--terminal needs a terminal, and standard input or output is none.',
+      '--terminal needs a terminal, and this command does not have one for input and output.',
       'Leave it out to run a command without one.',
     );
   const terminal = isTerminal && (command.length === 0 || flags.terminal === true) ? terminalOf(session) : null;

@@ -37,7 +37,15 @@ function scene() {
     slot: (key: string) => slots.find((slot) => slot.key === key),
     placeOf: (agent: string) => (agent === 'a1' ? 'lab/1' : undefined),
   };
-  const status = { clock, reconciler, nameOf: (key: string) => key, noteOf: () => null, about: () => null, deviceManager: null };
+  const status = {
+    clock,
+    reconciler,
+    nameOf: (key: string) => key,
+    noteOf: () => null,
+    about: () => null,
+    deviceManager: null,
+    held: { count: () => 0 },
+  };
   const events = createEvents({
     ...{ clock, changes, reconciler, status },
     devices: () => world.devices,

@@ -71,7 +71,7 @@ describe.skipIf(lacks('docker'))('a held container', () => {
   const ask = async (path: string) => JSON.parse((await call(socket, 'GET', path)).body);
   const filter = (label: string) => encodeURIComponent(JSON.stringify({ label: [label] }));
 
-  test('and its shells have no secret, no device, and are no image that onejob has built', async () => {
+  test('and its shells have no secret and no device, and do not pass for an image that onejob has built', async () => {
     await ensureImages();
     const labelled = 'onejob-test/labelled:1';
     const query = new URLSearchParams({

@@ -3,6 +3,7 @@
  * workspace. It shares nothing else with the first: not its devices, its variables or its labels.
  */
 import type { Socket } from 'node:net';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { upgrade } from '../../engine/call.ts';
 import type { ContainerAnswer, Engine } from '../../engine/engine.ts';
@@ -23,6 +24,9 @@ interface HoldingParts extends Pick<CreateContext, 'owner' | 'boot' | 'log'> {
   /** A container that is held: nobody will send it a script. */
   readonly stopped: (id: string) => void;
 }
+
+/** How often, and after how many ms, a terminal is given its size again. */
+const [resizeTries, betweenResizes] = [10, 100];
 
 /** Images of held containers; the tag is the agent. */
 const repository = 'onejob-held';
@@ -141,8 +145,20 @@ export function createHolding(parts: HoldingParts): Holding {
     socket.once('close', resolve);
     // The end of a connection is the end of the output, whatever ended it.
     socket.on('error', () => {});
-    const resize: RunningShell['resize'] = (size) => {
-      if (terminal !== null) engine.resize(id, size).catch(() => {});
+    let latest = 0;
+    const resize: RunningShell['resize'] = async (size) => {
+      const mine = ++latest;
+      // Podman refuses it for a moment after the start.
+      for (let tries = 0; terminal !== null && tries < resizeTries && mine === latest && !socket.destroyed; tries += 1) {
+        if (
+          await engine.resize(id, size).then(
+            () => true,
+            () => false,
+          )
+        )
+          return;
+        await sleep(engine.clock, betweenResizes, signal);
+      }
     };
     if (terminal !== null) resize(terminal);
     const ended = async (): Promise<number> => {
@@ -158,7 +174,10 @@ export function createHolding(parts: HoldingParts): Holding {
         await end();
       }
     };
-    return { stdin: socket, output: terminal === null ? demultiplexed(socket) : plain(socket), resize, ended: ended() };
+    const over = ended();
+    // Not everyone waits for it.
+    over.catch(() => {});
+    return { stdin: socket, output: terminal === null ? demultiplexed(socket) : plain(socket), resize, ended: over };
   }
 }
 

@@ -161,7 +161,10 @@ function running(child: ChildProcess, hasTerminal: boolean, signal: AbortSignal,
   const resize: RunningShell['resize'] = ({ columns, rows }) => {
     if (hasTerminal && !size.destroyed) size.write(`${columns} ${rows}\n`);
   };
-  return { stdin, output: both(stdout, stderr), resize, ended: ended() };
+  const over = ended();
+  // Not everyone waits for it.
+  over.catch(() => {});
+  return { stdin, output: both(stdout, stderr), resize, ended: over };
 }
 
 /** Pieces of both streams as they come. A reader that stalls lets the program wait. */

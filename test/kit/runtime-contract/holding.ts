@@ -89,7 +89,7 @@ export function holdingTests(bench: Bench): void {
       for await (const { bytes } of shell.output) text += Buffer.from(bytes).toString();
     })();
     // What is typed is echoed, so what is waited for must not be a part of it.
-    shell.stdin.write('stty size; echo $TERM-; echo re""ady\n');
+    shell.stdin.write('while ! stty size 2>/dev/null | grep "33 91"; do sleep 0.1; done; echo $TERM-; echo re""ady\n');
     await until(/33 91[\s\S]*vt100-[\s\S]*ready/);
     shell.resize({ columns: 60, rows: 20 });
     shell.stdin.write('while ! stty size | grep "20 60"; do sleep 0.1; done; echo re""sized; sleep 300\n');
