@@ -123,11 +123,12 @@ export function createClient(options: ClientOptions) {
       const call: Call = { method: 'POST', path, patience: null };
       const answer = open(call, (request) => {
         const patience = options.patience ?? 60_000;
+        const silence = setTimeout(() => request.destroy(silent(socket, call, patience)), patience);
+        request.once('close', () => clearTimeout(silence));
         request.setHeader('connection', 'Upgrade');
         request.setHeader('upgrade', 'onejob-shell');
-        request.setTimeout(patience, () => request.destroy(silent(socket, call, patience)));
         request.once('upgrade', (_response, connection, head) => {
-          connection.setTimeout(0);
+          clearTimeout(silence);
           connection.unshift(head);
           resolve(connection);
         });

@@ -1,8 +1,9 @@
 /** Shells over a real socket, with a manager whose shells are plain child processes. */
 import { once } from 'node:events';
 import http from 'node:http';
-import { connect } from 'node:net';
+import { connect, createServer } from 'node:net';
 import { join } from 'node:path';
+import { type Duplex, duplexPair, pipeline } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -51,6 +52,31 @@ test('input and output pass, and the exit code', async () => {
   await shell.write(Buffer.from('words'));
   shell.end();
   expect(await run(shell)).toEqual({ stdout: 'some words', stderr: 'wrong\n', code: 3 });
+});
+
+test('another connection than a socket will do, such as that to another host', async () => {
+  const dial = (): Duplex => {
+    const [near, far] = duplexPair();
+    const socket = connect(path);
+    pipeline(far, socket, far, () => {});
+    return near;
+  };
+  const shell = await createClient({ socket: 'gpuci', version: '1.0.0', dial }).shell(id, noTerminal('sh', '-c', 'cat; exit 3'));
+  await shell.write(Buffer.from('words'));
+  shell.end();
+  expect(await run(shell)).toEqual({ stdout: 'words', stderr: '', code: 3 });
+});
+
+test('a daemon that does not answer is given up', async () => {
+  const silent = createServer();
+  const silentPath = join(dir.path, 'silent.sock');
+  await once(silent.listen(silentPath), 'listening');
+  const accepted = once(silent, 'connection');
+  const asked = createClient({ socket: silentPath, version: '1.0.0', patience: 50 }).shell(id, noTerminal('true'));
+  await expect(asked).rejects.toMatchObject({ code: 'E_DAEMON_SILENT' });
+  const [connection] = (await accepted) as [Duplex];
+  connection.destroy();
+  silent.close();
 });
 
 test('megabytes pass both ways', async () => {

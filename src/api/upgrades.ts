@@ -48,7 +48,9 @@ export function createUpgrades({ findRoute, answering, version, admit, onBug }: 
         const caller = admit(request);
         const { route, params } = routeOf(request) ?? {};
         if (route?.upgrade === undefined) throw new OnejobError('E_API_ROUTE', 'This request cannot be upgraded.');
-        const asked = { params, query: {}, body: undefined, signal: gone.signal, caller, request } as Parameters<typeof checkedRequest>[1];
+        const asked = { params, query: {}, body: undefined, signal: gone.signal, caller, request } as Parameters<
+          typeof checkedRequest
+        >[1];
         const start = route.upgrade(checkedRequest(route, asked), answering());
         connection.write(
           `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
