@@ -123,7 +123,7 @@ export async function startApi(options: ApiOptions) {
   };
 
   const upgrades = createUpgrades({
-    ...{ findRoute, version, onBug: options.onBug },
+    ...{ findRoute, version, clock, onBug: options.onBug },
     answering: () => answering,
     admit(request) {
       if (closing) throw stopping();

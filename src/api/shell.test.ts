@@ -5,6 +5,7 @@ import { connect, createServer } from 'node:net';
 import { join } from 'node:path';
 import { type Duplex, duplexPair, pipeline } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { jobRequest } from '../job.ts';
@@ -17,12 +18,13 @@ let manager: FakeManager;
 let server: ApiServer;
 let path: string;
 let id: string;
+const clock = handClock();
 
 beforeEach(async () => {
   dir = scratch();
   path = join(dir.path, 'onejob.sock');
   manager = createFakeManager();
-  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0' });
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0', clock });
   id = manager.submit(jobRequest.parse({ command: ['false'] })).id;
   await manager.settled(id, new AbortController().signal);
   manager.holdFailed(id);
@@ -32,6 +34,7 @@ afterEach(async () => {
   await server.close();
   await manager.end();
   dir[Symbol.dispose]();
+  expect(clock.next()).toBeNull();
 });
 
 const client = () => createClient({ socket: path, version: '1.0.0' });
@@ -131,6 +134,23 @@ test('a client that goes away ends its shell', async () => {
   shell.close();
   await expect(reading).rejects.toMatchObject({ code: 'E_DAEMON_CUT' });
   await expect.poll(() => isAlive(alive)).toBe(false);
+});
+
+test('a client that goes away while its shell takes no input ends it, too', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'echo $$; exec sleep 600'));
+  const { promise: pid, resolve } = Promise.withResolvers<number>();
+  const reading = shell.run(async (_, bytes) => resolve(Number(Buffer.from(bytes).toString())));
+  const typing = shell.write(Buffer.alloc(5_000_000));
+  const alive = await pid;
+  shell.close();
+  await expect(reading).rejects.toMatchObject({ code: 'E_DAEMON_CUT' });
+  await typing;
+  await expect
+    .poll(() => {
+      clock.advance(5_000);
+      return isAlive(alive);
+    })
+    .toBe(false);
 });
 
 test('a daemon that stops ends its shells, and says so', async () => {

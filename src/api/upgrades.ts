@@ -2,6 +2,7 @@
 import { once } from 'node:events';
 import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
+import { type Clock, every } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
@@ -13,12 +14,13 @@ interface UpgradeParts {
   readonly findRoute: ReturnType<typeof createRouter>;
   readonly answering: () => Answering;
   readonly version: string;
+  readonly clock: Clock;
   /** Who asks. @throws OnejobError if they may not */
   readonly admit: (request: IncomingMessage) => Caller;
   readonly onBug?: ((error: Error, route: string) => void) | undefined;
 }
 
-export function createUpgrades({ findRoute, answering, version, admit, onBug }: UpgradeParts) {
+export function createUpgrades({ findRoute, answering, version, clock, admit, onBug }: UpgradeParts) {
   const open = new Map<Duplex, AbortController>();
   const routeOf = ({ method = '', url = '' }: IncomingMessage) => findRoute(method, url.split('?')[0] ?? '');
 
@@ -56,7 +58,7 @@ export function createUpgrades({ findRoute, answering, version, admit, onBug }: 
           `HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ${shellProtocol}\r\nonejob-version: ${version}\r\n\r\n`,
         );
         isOpen = true;
-        await talk(connection, start, gone);
+        await talk(connection, start, gone, clock);
       } catch (error) {
         const view = toErrorView(gone.signal.aborted ? gone.signal.reason : error);
         if (view.code === 'E_BUG' && error instanceof Error) onBug?.(error, `${request.method} ${request.url}`);
@@ -81,24 +83,39 @@ export function createUpgrades({ findRoute, answering, version, admit, onBug }: 
   };
 }
 
+/** ms between two empty frames. */
+const heartbeat = 5_000;
+
 type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSignal) => Promise<RunningShell>;
 
 /** Between a client and its shell, until the shell has ended. @throws what ended it */
-async function talk(connection: Duplex, start: Start, gone: AbortController): Promise<void> {
+async function talk(connection: Duplex, start: Start, gone: AbortController, clock: Clock): Promise<void> {
   // What cannot be read is answered, so the connection stays open.
   const frames = readShellFrames(connection.iterator({ destroyOnReturn: false }));
   const first = await frames.next();
   if (first.done === true || first.value.kind !== 'start') throw new OnejobError('E_API_REQUEST', 'The shell was not started.');
+  gone.signal.throwIfAborted();
   const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);
   // A frame that cannot be read, and the end of the client, end the shell.
   const input = listen(shell, frames).then(
     () => gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.')),
     (error: unknown) => gone.abort(error),
   );
-  for await (const { stream, bytes } of shell.output)
-    for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
-  const code = await shell.ended;
-  connection.end(shellFrame('exit', { code }));
+  // Nothing is read while a program does not take its input, so only a failed write shows that the client has gone.
+  const stop = every(
+    clock,
+    heartbeat,
+    async () => void connection.write(shellFrame('stdout')),
+    () => {},
+  );
+  gone.signal.addEventListener('abort', stop, { once: true });
+  try {
+    for await (const { stream, bytes } of shell.output)
+      for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
+    connection.end(shellFrame('exit', { code: await shell.ended }));
+  } finally {
+    stop();
+  }
   await input;
 }
 
