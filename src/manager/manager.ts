@@ -80,9 +80,13 @@ export function createManager(parts: ManagerParts): Manager {
     const until = job.state === 'done' ? held.until(job.id) : null;
     return estimate(until === null ? job : { ...job, held: { until } });
   };
-  const jobOf = (id: string) => {
+  /** As in lists: without what must be read from its output. */
+  const listedJob = (id: string): JobView | null => {
     const own = queue.job(id);
-    const job = own === null ? serviceJobs.job(id) : shownJob(own);
+    return own === null ? serviceJobs.job(id) : shownJob(own);
+  };
+  const jobOf = (id: string) => {
+    const job = listedJob(id);
     return job === null || job.agent === null ? job : { ...job, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
   };
   /** @throws OnejobError E_JOB_ELSEWHERE */
@@ -173,7 +177,7 @@ export function createManager(parts: ManagerParts): Manager {
       const jobs = newestLast([...own, ...elsewhere]);
       return limit === undefined ? jobs : jobs.slice(-limit);
     },
-    endedJobs: (filter) => endedJobs(store.outcomes, jobOf, filter),
+    endedJobs: (filter) => endedJobs(store.outcomes, listedJob, filter),
     history: (query) => jobHistory(store.outcomes, query),
     job: jobOf,
     settled: async (id, signal) =>
