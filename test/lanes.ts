@@ -54,7 +54,7 @@ const processes = [
 ];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{gpu-grants,hold,jobs,kills}.test.ts'];
+const real = ['test/long/{gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,
