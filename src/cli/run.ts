@@ -343,8 +343,9 @@ function waitingLine(job: JobView, note: string | null): string | null {
   const reason = why === null ? '' : `: ${why}`;
   if (job.state === 'reserved') return `an agent is being prepared for job ${job.id}${reason}`;
   if (job.state !== 'queued') return null;
-  const { ahead = 0 } = job;
+  const { ahead } = job;
   const when = startText(job);
-  const place = ahead === 0 ? 'next in line' : `${ahead} before it`;
-  return `job ${job.id} is waiting in pool ${job.pool}, ${place}${when === null ? '' : `, starts ${when}`}${reason}`;
+  // A job that needs others has no place yet.
+  const place = ahead === undefined ? '' : ahead === 0 ? ', next in line' : `, ${ahead} before it`;
+  return `job ${job.id} is waiting in pool ${job.pool}${place}${when === null ? '' : `, starts ${when}`}${reason}`;
 }

@@ -22,6 +22,8 @@ const jobProgress = z.object({
   endedAt: z.number().nullable(),
   /** Jobs it needs that have not passed yet. */
   blockedBy: z.array(z.string()).default([]),
+  /** When it needed no other job any more. Older rows have none. */
+  readyAt: z.number().nullable().default(null),
   /** Attempts to keep its artifacts: failed ones, and ones that were begun and never finished. */
   settling: z.object({ failed: z.int(), killed: z.int() }).default({ failed: 0, killed: 0 }),
 });

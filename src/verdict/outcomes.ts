@@ -1,6 +1,6 @@
 /** Records how jobs ended, and whose fault it was. Every method runs inside the commit that ends the job, or adds a proof. */
 
-import type { Job } from '../ci/own-queue/job.ts';
+import { type Job, waitsSince } from '../ci/own-queue/job.ts';
 import type { AgentId } from '../core/slot.ts';
 import type { ServiceJob } from '../store/service-jobs.ts';
 import type { Store } from '../store/store.ts';
@@ -13,11 +13,12 @@ export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
 const proofsRead = 100;
 
 /** A job of the own queue that is done. */
-export function ownJobEnded(store: OutcomeStore, { id, request, submittedAt, progress }: Job): void {
+export function ownJobEnded(store: OutcomeStore, job: Job): void {
+  const { id, request, submittedAt, progress } = job;
   const { result, agent, startedAt, endedAt, cold } = progress;
   const ending = { result, exit: null, memoryLimited: request.memory !== null, ownRecipe: cold, ownImage: request.image !== null };
   const about = { job: id, service: 'own', pool: request.pool, image: request.image };
-  record(store, about, agent, ending, { queuedAt: submittedAt, startedAt, endedAt: endedAt ?? submittedAt });
+  record(store, about, agent, ending, { queuedAt: waitsSince(job), startedAt, endedAt: endedAt ?? submittedAt });
 }
 
 /** A job of a service that keeps its own jobs, as it was seen last. It says nothing until the job is over. */

@@ -8,6 +8,8 @@ export class JobIndex {
   readonly #workspaces = new Map<string, number>();
   /** By the job that is needed: the jobs that wait for it. */
   readonly #blocked = new Map<string, Set<string>>();
+  /** By job: what `#blocked` has of it. A job may lose its needs, and get them back by a rollback. */
+  readonly #needs = new Map<string, readonly string[]>();
   readonly #undo = new Map<string, Job | null>();
   readonly #isHeld: (job: Job) => boolean;
 
@@ -80,7 +82,7 @@ export class JobIndex {
     this.#waiting.get(job.request.pool)?.forget(id);
     this.#jobs.delete(id);
     this.#count(job, -1);
-    this.#setBlocked(job, []);
+    this.#setNeeds(id, []);
   }
 
   #count({ request: { workspace } }: Job, change: 1 | -1): void {
@@ -90,24 +92,23 @@ export class JobIndex {
     else this.#workspaces.set(workspace, now);
   }
 
-  #setBlocked({ id, progress }: Job, now: readonly string[]): void {
-    for (const needed of progress.blockedBy) {
+  #setNeeds(id: string, now: readonly string[]): void {
+    const before = this.#needs.get(id) ?? [];
+    if (before === now) return;
+    for (const needed of before) {
       const waiting = this.#blocked.get(needed);
       waiting?.delete(id);
       if (waiting?.size === 0) this.#blocked.delete(needed);
     }
-    for (const needed of now) {
-      const waiting = this.#blocked.get(needed) ?? new Set();
-      this.#blocked.set(needed, waiting.add(id));
-    }
+    for (const needed of now) this.#blocked.set(needed, (this.#blocked.get(needed) ?? new Set()).add(id));
+    if (now.length === 0) this.#needs.delete(id);
+    else this.#needs.set(id, now);
   }
 
   #set(job: Job): void {
     const { id, seq, request, progress } = job;
-    const before = this.get(id);
-    if (before === null) this.#count(job, 1);
-    const blockedBy = progress.state === 'queued' ? progress.blockedBy : [];
-    if (before === null || before.progress.blockedBy !== blockedBy) this.#setBlocked(before ?? job, blockedBy);
+    if (!this.#jobs.has(id)) this.#count(job, 1);
+    this.#setNeeds(id, progress.state === 'queued' ? progress.blockedBy : []);
     this.#jobs.set(id, job);
     const waiting = this.#waiting.get(request.pool) ?? new WaitingJobs();
     this.#waiting.set(request.pool, waiting);

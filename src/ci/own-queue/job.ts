@@ -31,7 +31,8 @@ export function newJob(
   now: number,
   { temporary = null, blockedBy = [] }: { readonly temporary?: string | null; readonly blockedBy?: string[] } = {},
 ): Omit<Job, 'seq'> {
-  const none = { agent: null, unmendable: null, result: null, note: null, startedAt: null, endedAt: null };
+  const readyAt = blockedBy.length === 0 ? now : null;
+  const none = { agent: null, unmendable: null, result: null, note: null, readyAt, startedAt: null, endedAt: null };
   const fresh = { attempt: 0, past: [], cancelling: false, settling: { failed: 0, killed: 0 } };
   return {
     ...{ id, request, submittedAt: now, temporary },
@@ -82,14 +83,21 @@ export function arrayJobId(array: string, index: number): string {
   return createHash('sha256').update(`${array}:${index}`).digest('hex').slice(0, 12);
 }
 
-/** A job that it may need is done: it no longer waits for that one, or it can never start. */
-export function applyNeeded(job: Job, needed: Job, now: number): Job {
+/** A job that it may need is done: it no longer waits for that one, or it can never start. `needed` null: that is not known any more. */
+export function applyNeeded(job: Job, id: string, needed: Job | null, now: number): Job {
   const { progress } = job;
-  if (!progress.blockedBy.includes(needed.id) || progress.state !== 'queued') return job;
-  if (hasPassed(needed))
-    return { ...job, progress: { ...progress, blockedBy: progress.blockedBy.filter((id) => id !== needed.id) } };
-  const note = `It was cancelled because job ${needed.id}, which it needs, did not pass.`;
+  if (!progress.blockedBy.includes(id) || progress.state !== 'queued') return job;
+  if (needed !== null && hasPassed(needed)) {
+    const blockedBy = progress.blockedBy.filter((one) => one !== id);
+    return { ...job, progress: { ...progress, blockedBy, readyAt: blockedBy.length === 0 ? now : null } };
+  }
+  const note = `It was cancelled because job ${id}, which it needs, ${needed === null ? 'is no longer known' : 'did not pass'}.`;
   return finished({ ...job, progress: { ...progress, note } }, { kind: 'cancelled' }, now);
+}
+
+/** When it began to wait for its pool, wall clock, ms: once nothing else kept it from starting. */
+export function waitsSince({ submittedAt, progress }: Job): number {
+  return progress.readyAt ?? submittedAt;
 }
 
 export function hasPassed({ progress: { state, result } }: Job): boolean {

@@ -13,6 +13,7 @@ import { type JobRequest, jobRequest } from '../../job.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 import { openStore, type Store } from '../../store/store.ts';
 import type { AgentContext, AgentFiles, CiEvent } from '../ci-service.ts';
+import { newJob } from './job.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue.ts';
 import type { QueuePool } from './request.ts';
 
@@ -702,6 +703,89 @@ describe('a job that needs others', () => {
     expect(() => submit({ needs: ['nothing'] })).toThrow('there is no such job in the own queue');
     expect(() => submit({ needs: [bad.id] })).toThrow('that job has ended and did not pass');
     expect(submit({ needs: [good.id] }).reason).toBe('default is busy');
+  });
+
+  it.each([
+    ['starts', 0, 'queued'],
+    ['is cancelled', 1, 'done'],
+  ])('%s also if the commit that said so had failed before', (_, code, state) => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    run(first.id, 'a1');
+    end(first.id, 'a1', code);
+    const settled: Change = { change: 'settled', job: first.id, agent: 'a1' };
+    const failing = () =>
+      store.transaction({ durable: false }, () => {
+        queue.jobs.record(settled);
+        throw new Error('disk full');
+      });
+    expect(failing).toThrow('disk full');
+    queue.jobs.rolledBack();
+    expect(queue.jobs.next('default', null)).toBeNull();
+    expect(queue.job(second.id)?.state).toBe('queued');
+    commit(settled);
+    expect(queue.job(second.id)?.state).toBe(state);
+    expect(queue.waiting('default')).toBe(code === 0 ? 1 : 0);
+  });
+
+  it.each([
+    ['starts', 0, { state: 'queued', result: null }],
+    ['is cancelled', 1, { state: 'done', result: { kind: 'cancelled' } }],
+  ])('%s after a restart, if it never heard that the other one had ended', (_, code, expected) => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    const third = submit({ needs: [second.id] });
+    const { progress } = store.jobs.get(second.id) ?? {};
+    runAndEnd(first.id, 'a1', code);
+    if (progress !== undefined) store.transaction({ durable: true }, () => store.jobs.save(second.id, progress));
+    reopen();
+    expect(queue.job(second.id)).toMatchObject(expected);
+    expect(queue.waiting('default')).toBe(code === 0 ? 1 : 0);
+    expect(queue.job(third.id)).toMatchObject({ state: expected.state });
+  });
+
+  it('is cancelled at a restart, if the other one is no longer known', () => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    store.transaction({ durable: true }, () => store.jobs.remove(first.id));
+    reopen();
+    expect(queue.job(second.id)).toMatchObject({ state: 'done', reason: expect.stringContaining(`job ${first.id}`) });
+  });
+
+  it('is cancelled at the end of a chain of thousands', () => {
+    const request = { ...jobRequest.parse({ command: ['true'] }), pool: 'default', array: null };
+    store.transaction({ durable: true }, () => {
+      for (let n = 0; n < 5_000; n += 1)
+        store.jobs.insert(newJob(`j${n}`, request, false, now, { blockedBy: n === 0 ? [] : [`j${n - 1}`] }));
+    });
+    reopen();
+    queue.cancel('j0');
+    expect(queue.job('j4999')).toMatchObject({ state: 'done', result: { kind: 'cancelled' } });
+    expect(queue.unfinished).toBe(0);
+  });
+
+  it('waits for the pool only since it may start, and has no place in the queue before', () => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    expect(queue.job(second.id)).not.toHaveProperty('ahead');
+    run(first.id, 'a1');
+    expect(queue.waitingSince().get('default')).toBeUndefined();
+    now += 60_000;
+    end(first.id, 'a1');
+    commit({ change: 'settled', job: first.id, agent: 'a1' });
+    expect(queue.waitingSince().get('default')).toBe(now);
+    expect(queue.job(second.id)?.ahead).toBe(0);
+    now += 5_000;
+    runAndEnd(second.id, 'a2', 0);
+    expect(store.outcomes.get(second.id)?.wait).toBe(5_000);
+  });
+
+  it('is refused by a temporary daemon, if another daemon has the job that it needs', () => {
+    const first = submit();
+    reopen(undefined, '');
+    expect(() => submit({ needs: [first.id] })).toThrow('this daemon is temporary and does not run that job');
+    expect(queue.waitingSince().get('default')).toBeUndefined();
+    expect(queue.job(first.id)).not.toHaveProperty('ahead');
   });
 
   it('can be cancelled while it waits', () => {

@@ -10,13 +10,24 @@ import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
 import type { ArrayRequest, JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
-import { applyCancel, applyChange, applyNeeded, arrayJobId, hasFailed, hasPassed, type Job, newJob, viewOf } from './job.ts';
+import {
+  applyCancel,
+  applyChange,
+  applyNeeded,
+  arrayJobId,
+  hasFailed,
+  hasPassed,
+  type Job,
+  newJob,
+  viewOf,
+  waitsSince,
+} from './job.ts';
 import { JobIndex } from './job-index.ts';
 import { createPrune } from './prune.ts';
 import { checkMounts, checkRequest, jobEnvironment, jobScript, type MountProblem, type QueuePool, recipeOfJob } from './request.ts';
@@ -70,7 +81,10 @@ export function createOwnQueue(options: OwnQueueOptions) {
       job.progress.state === 'done' ? store.outcomes.get(job.id) : null,
     );
   const teller = createTeller(index, view, over);
-  const inQueue = (job: Job): JobView => (job.progress.state === 'queued' ? { ...view(job), ahead: index.ahead(job) } : view(job));
+  repairNeeds();
+  const inQueue = (job: Job): JobView => (mayStart(job) ? { ...view(job), ahead: index.ahead(job) } : view(job));
+  /** Whether it waits for its pool, and for nothing else. */
+  const mayStart = (job: Job): boolean => job.progress.state === 'queued' && job.progress.blockedBy.length === 0 && !isHeld(job);
   const find = (id: string): Job | null => index.get(id) ?? store.jobs.get(id);
   const known = (id: string): Job => find(id) ?? unknownJob(id);
 
@@ -99,15 +113,44 @@ export function createOwnQueue(options: OwnQueueOptions) {
     teller.syncing()();
   }
 
-  /** Inside a commit. A job that is done lets those that need it start, or ends them too. */
-  function save(after: Job): void {
-    store.jobs.save(after.id, after.progress);
-    index.put(after);
-    if (after.progress.state !== 'done') return;
-    ownJobEnded(store, after);
-    for (const job of index.blockedBy(after.id)) {
-      const next = applyNeeded(job, after, clock.wall());
-      if (next !== job) save(next);
+  /** Inside a commit. A job that is done lets those that need it start, or ends them too, however many there are in a row. */
+  function save(job: Job): void {
+    const ended: Job[] = [];
+    const put = (after: Job): void => {
+      store.jobs.save(after.id, after.progress);
+      index.put(after);
+      if (after.progress.state === 'done') ended.push(after);
+    };
+    put(job);
+    // It grows meanwhile.
+    for (const needed of ended) {
+      ownJobEnded(store, needed);
+      for (const blocked of index.blockedBy(needed.id)) put(applyNeeded(blocked, needed.id, needed, clock.wall()));
+    }
+  }
+
+  /** Jobs that never heard of the end of one that they need would wait for ever. */
+  function repairNeeds(): void {
+    const now = clock.wall();
+    const missed = index.all().flatMap(({ id, progress: { blockedBy } }) => {
+      const over = blockedBy.filter((need) => index.get(need) === null);
+      return over.length === 0 ? [] : [{ id, over }];
+    });
+    if (missed.length === 0) return;
+    const repair = (): void => {
+      for (const { id, over } of missed) {
+        for (const need of over) {
+          const job = index.get(id);
+          const after = job === null ? null : applyNeeded(job, need, store.jobs.get(need), now);
+          if (after !== null && after !== job) save(after);
+        }
+      }
+    };
+    try {
+      commitNow(repair);
+    } catch (error) {
+      // The next start tries it again.
+      if (!hasCode(error, 'E_STATE_FULL')) throw error;
     }
   }
 
@@ -154,10 +197,12 @@ export function createOwnQueue(options: OwnQueueOptions) {
     return needs.filter((need) => {
       const job = find(need);
       if (job !== null && hasPassed(job)) return false;
-      if (job !== null && job.progress.state !== 'done') return true;
-      const why = job === null ? 'there is no such job in the own queue' : 'that job has ended and did not pass';
-      throw new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${need}: ${why}.`, {
-        hint: 'See "onejob jobs --all".',
+      const isOver = job === null || job.progress.state === 'done';
+      if (!isOver && !isHeld(job)) return true;
+      const held = 'this daemon is temporary and does not run that job, which another daemon accepted';
+      const ended = job === null ? 'there is no such job in the own queue' : 'that job has ended and did not pass';
+      throw new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${need}: ${isOver ? ended : held}.`, {
+        hint: isOver ? 'See "onejob jobs --all".' : 'Type "onejob up" to start a daemon that runs both.',
       });
     });
   }
@@ -270,11 +315,13 @@ export function createOwnQueue(options: OwnQueueOptions) {
       return job === null ? null : inQueue(job);
     },
     waiting: (pool: string): number => index.waiting(pool),
-    /** When the oldest waiting job of each pool was submitted, wall clock, ms. */
+    /** Since when the oldest job waits that each pool could start, wall clock, ms. */
     waitingSince(): Map<string, number> {
       const since = new Map<string, number>();
-      for (const { progress, request, submittedAt } of index.all())
-        if (progress.state === 'queued' && !since.has(request.pool)) since.set(request.pool, submittedAt);
+      for (const job of index.all()) {
+        const { pool } = job.request;
+        if (mayStart(job)) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
+      }
       return since;
     },
     /** Number of unfinished jobs, without held ones. */

@@ -16,7 +16,7 @@ export interface ReadingParts {
   readonly devices: Pick<DeviceAccess, 'registry' | 'use'> | null;
   /** All CI services but the own queue. */
   readonly services: readonly Pick<CiService, 'serviceJobs'>[];
-  /** When the oldest waiting job of each pool of the own queue was submitted, wall clock, ms. */
+  /** Since when the oldest job waits that each pool of the own queue could start, wall clock, ms. */
   readonly waitingSince: () => ReadonlyMap<string, number>;
 }
 
