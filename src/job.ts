@@ -41,8 +41,8 @@ export const jobRequest = z.strictObject({
   artifacts: z.array(z.string()).default([]),
   /** Id of an uploaded workspace; null for none. */
   workspace: z.string().nullable().default(null),
-  /** Ids of jobs of the own queue that must have passed before it starts. If one does not pass, it is cancelled. */
-  needs: z.array(z.string()).max(100).default([]),
+  /** Ids of jobs and arrays of the own queue that must have passed before it starts. If a job does not pass, it is cancelled. */
+  needs: z.array(z.string()).max(1_000).default([]),
 });
 export type JobRequest = z.infer<typeof jobRequest>;
 

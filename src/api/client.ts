@@ -173,6 +173,8 @@ export function createClient(options: ClientOptions) {
       return startShell(connection, start);
     },
     cancel: (id: string) => ask((schemas) => schemas.jobView, post(`${jobPath(id)}/cancel`)),
+    /** All jobs of an array that had not ended. */
+    cancelArray: (id: string) => ask((schemas) => schemas.jobView.array(), post(`/v1/job-arrays/${encodeURIComponent(id)}/cancel`)),
     devices: () => ask((schemas) => schemas.deviceView.array(), get('/v1/devices')),
     deviceUse: (name: string, since = 0) =>
       ask((schemas) => schemas.useView.array(), get(`/v1/devices/${encodeURIComponent(name)}/use?since=${since}`)),

@@ -47,6 +47,8 @@ export interface Manager {
   settled(id: string, signal: AbortSignal): Promise<Schemas.JobView>;
   /** Asks a job to end; a waiting one ends at once. Idempotent. @throws OnejobError E_JOB_ELSEWHERE */
   cancel(id: string): Schemas.JobView;
+  /** The same for all jobs of an array, in one commit; returns those that had not ended. @throws OnejobError E_JOB_UNKNOWN */
+  cancelArray(id: string): Schemas.JobView[];
 
   /** @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
   checkHeld(id: string): void;

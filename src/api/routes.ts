@@ -209,6 +209,13 @@ const jobRoutes: Routes = {
     answer: schemas.jobView.array(),
     handle: ({ params }, { manager }) => manager.arrayJobs(params.id),
   }),
+  'POST /v1/job-arrays/:id/cancel': route({
+    summary: 'Asks all jobs of an array to end, in one step; answers with those that had not ended',
+    role: 'operator',
+    params: byId,
+    answer: schemas.jobView.array(),
+    handle: ({ params }, { manager }) => manager.cancelArray(params.id),
+  }),
   'GET /v1/jobs': route({
     summary:
       'Jobs that are not over, or all, newest last; with a filter jobs that have ended, by page: `onejob-next` is the `before` of the next',

@@ -57,7 +57,7 @@ export const jobView = z.object({
   artifacts: z.array(z.string()),
   /** The array of the own queue that it is part of, and its place in it. */
   array: arrayPlace.optional(),
-  /** Jobs that must have passed before it starts. */
+  /** Jobs and arrays that must have passed before it starts. */
   needs: z.array(z.string()).optional(),
   /** Wall clock, ms since the epoch; null when its service does not say. */
   submittedAt: z.number().nullable(),

@@ -329,7 +329,7 @@ async function sayEnd({ output }: Session, client: Pick<Client, 'job'>, id: stri
 
 export type CancelFlags = { readonly waiting?: boolean; readonly all?: boolean; readonly pool?: string };
 
-/** 1 when one could not be cancelled. `ids`: or beginnings of ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
+/** 1 when one could not be cancelled. `ids`: of jobs or arrays, or beginnings of jobs' ids; none with `--waiting` or `--all`. @throws OnejobError E_USAGE */
 export async function cancelJobs(session: Session, ids: readonly string[], flags: CancelFlags): Promise<number> {
   const { output } = session;
   const which = flags.waiting === true ? 'waiting' : flags.all === true ? 'all' : null;
@@ -339,12 +339,16 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
     throw wrongUsage(message, 'See "onejob cancel --help".');
   }
   const failures: unknown[] = [];
+  let isOne = ids.length === 1;
   const cancelled = await withDaemon(session, async (client) => {
     const done: JobView[] = [];
-    for (const id of which === null ? await withArrays(client, ids) : await chosen(client, which, pool)) {
+    for (const id of which === null ? ids : await chosen(client, which, pool)) {
       try {
+        const isArray = which === null && (await client.arrayJobs(id)).length > 0;
+        isOne &&= !isArray;
         // The daemon's own error is shown for an id that does not exist.
-        done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
+        if (isArray) done.push(...(await client.cancelArray(id)));
+        else done.push(await client.cancel((which === null ? await findJob(client, id) : null)?.id ?? id));
       } catch (error) {
         if (ids.length === 1 || !(error instanceof OnejobError) || error.retry) throw error;
         failures.push(error);
@@ -352,17 +356,11 @@ export async function cancelJobs(session: Session, ids: readonly string[], flags
     }
     return done;
   });
-  if (output.json) await output.value(ids.length === 1 ? cancelled[0] : cancelled);
+  if (output.json) await output.value(isOne ? cancelled[0] : cancelled);
   else if (which === null) await output.print(...cancelled.map(toldToEnd));
   else await output.print(cancelled.length === 0 ? noneToCancel(which, pool) : toldAllToEnd(cancelled));
   for (const error of failures) output.fail(error);
   return failures.length === 0 ? exitCodes.ok : exitCodes.failed;
-}
-
-/** An array stands for its jobs that have not ended. */
-async function withArrays(client: Client, ids: readonly string[]): Promise<string[]> {
-  const all = await Promise.all(ids.map(async (id) => ({ id, jobs: await client.arrayJobs(id) })));
-  return all.flatMap(({ id, jobs }) => (jobs.length === 0 ? [id] : jobs.flatMap((job) => (job.state === 'done' ? [] : [job.id]))));
 }
 
 async function chosen(client: Client, which: 'waiting' | 'all', pool: string | null): Promise<string[]> {

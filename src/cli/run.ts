@@ -16,10 +16,11 @@ import type { PackedWorkspace } from '../workspace/pack.ts';
 import { connect, isGone } from './connect.ts';
 import { exitCodes, missingCommand, type Said, verdict } from './exit.ts';
 import { jobPrinter, Lasting } from './follow.ts';
+import { findJob } from './jobs.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural } from './text.ts';
-import { codeOf, jobsNamed, untilEnded } from './wait.ts';
+import { codeOf, untilEnded } from './wait.ts';
 
 export interface RunOptions {
   readonly request: Omit<Parameters<Client['submit']>[0], 'id' | 'workspace'>;
@@ -28,7 +29,7 @@ export interface RunOptions {
   readonly detach: boolean;
   /** Indices of the jobs of an array; null: one job. */
   readonly array: readonly number[] | null;
-  /** Ids of jobs and arrays that must have passed before; resolved by the daemon's list. */
+  /** Ids of jobs and arrays that must have passed before, or the first letters of a job's id. */
   readonly needs: readonly string[];
   /** ms to wait for a lost daemon, for tests; default 10 min. */
   readonly patience?: number;
@@ -95,15 +96,15 @@ async function submit(
       const sending = workspace === null && options.workspace !== null ? (packed ?? pack(session, options.workspace)) : null;
       // A stream that was partly sent cannot be used again.
       packed = null;
+      const needs = await Promise.all(options.needs.map((need) => needNamed(client, need)));
       const [status, sent] = await Promise.all([
         client.status(),
-        sending === null ? workspace : sendWhenSound(session, client, options.request, sending),
+        sending === null ? workspace : sendWhenSound(session, client, { ...options.request, needs }, sending),
       ]);
       workspace = sent;
       lasting.temporary = status.temporary;
       if (isFirst) sayOf(session, status, options);
       isFirst = false;
-      const needs = (await Promise.all(options.needs.map((need) => jobsNamed(client, need)))).flat().map((job) => job.id);
       const request = { ...options.request, id, workspace, needs };
       try {
         return options.array === null
@@ -121,6 +122,11 @@ async function submit(
       : `Job ${id} was not submitted.`;
     throw new OnejobError(error.code, `${error.message} ${known}`, { hint: error.hint, retry: true, cause: error });
   }
+}
+
+/** The daemon knows whole ids of jobs and arrays. */
+async function needNamed(client: Client, id: string): Promise<string> {
+  return /^[0-9a-f]{12}$/.test(id) ? id : ((await findJob(client, id))?.id ?? id);
 }
 
 function sayOf({ output }: Session, status: StatusView, { detach }: RunOptions): void {
@@ -154,7 +160,10 @@ async function attendArray(session: Session, lasting: Lasting, jobs: readonly Jo
   interrupts.on(
     () => {
       output.say(`cancelling array ${array}; press Ctrl-C again to leave it to the daemon`);
-      for (const { id } of jobs) lasting.persist(`job ${id} goes on without it`, ({ client }) => client.cancel(id)).catch(() => {});
+      // The command waits for the end of the jobs also if this fails.
+      lasting
+        .persist(`array ${array} goes on without it`, ({ client }) => client.cancelArray(array))
+        .catch((error: unknown) => interrupts.signal.aborted || output.fail(error));
     },
     () => output.say(`array ${array} is left to the daemon; "onejob wait ${array}" waits for it, "onejob cancel ${array}" ends it`),
   );

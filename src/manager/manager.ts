@@ -186,6 +186,7 @@ export function createManager(parts: ManagerParts): Manager {
       ownJob(id);
       return queue.cancel(id);
     },
+    cancelArray: (id) => queue.cancelArray(id),
     checkHeld(id) {
       ownJob(id);
       held.check(id);

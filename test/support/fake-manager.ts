@@ -204,6 +204,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     },
     submitArray: () => [],
     arrayJobs: () => [],
+    cancelArray: () => [],
     endedJobs: () => ({ jobs: [], next: null }),
     history: () => [],
     jobs: ({ all, pool, limit = 1_000 }) =>

@@ -700,7 +700,7 @@ describe('a job that needs others', () => {
     const [bad, good] = [submit(), submit()];
     runAndEnd(bad.id, 'a1', 1);
     runAndEnd(good.id, 'a2', 0);
-    expect(() => submit({ needs: ['nothing'] })).toThrow('there is no such job in the own queue');
+    expect(() => submit({ needs: ['nothing'] })).toThrow('there is no such job or array in the own queue');
     expect(() => submit({ needs: [bad.id] })).toThrow('that job has ended and did not pass');
     expect(submit({ needs: [good.id] }).reason).toBe('default is busy');
   });
@@ -817,6 +817,42 @@ describe('an array', () => {
     commit({ change: 'assigned', job: job?.id ?? '', agent: 'a1' });
     const { script } = await queue.register(context(job?.id ?? '', 'a1'), never);
     expect(script).toContain("ONEJOB_ARRAY_INDEX='5'");
+  });
+
+  it('is needed as a whole by its id, also with more jobs than may be named', () => {
+    const jobs = array(Array.from({ length: 1_500 }, (_, at) => at));
+    const { id, needs } = submit({ needs: ['00000000000a', jobs[0]?.id ?? ''] });
+    expect(needs).toEqual(['00000000000a', jobs[0]?.id]);
+    expect(store.jobs.get(id)?.progress.blockedBy).toEqual(jobs.map((job) => job.id));
+    runAndEnd(jobs[7]?.id ?? '', 'a7', 1);
+    expect(queue.job(id)?.result).toEqual({ kind: 'cancelled' });
+    expect(() => submit({ needs: ['00000000000a'] })).toThrow(`needs ${jobs[7]?.id}: that job has ended and did not pass`);
+    expect(() => queue.verify(jobRequest.parse({ command: ['true'], needs: ['00000000000a'] }))).toThrow('did not pass');
+    expect(() => queue.verify(jobRequest.parse({ command: ['true'], needs: ['nobody'] }))).toThrow('no such job or array');
+  });
+
+  it('needs no more jobs than can be remembered', () => {
+    array(Array.from({ length: 2_000 }, (_, at) => at));
+    const other = { id: '00000000000b', command: ['true'], pool: 'default', needs: ['00000000000a'] };
+    expect(() =>
+      queue.submitArray({ job: jobRequest.parse(other), indices: Array.from({ length: 1_000 }, (_, at) => at) }),
+    ).toThrow('2000 jobs that each of 1000 jobs needs');
+    expect(queue.waiting('default')).toBe(2_000);
+  });
+
+  it('is cancelled in one commit, and tells which of its jobs had not ended', () => {
+    const [done, running, waiting] = array([0, 1, 2]).map(({ id }) => id);
+    const next = submit({ needs: ['00000000000a'] });
+    runAndEnd(done ?? '', 'a0', 0);
+    run(running ?? '', 'a1');
+    expect(queue.cancelArray('00000000000a').map(({ id, state }) => [id, state])).toEqual([
+      [running, 'running'],
+      [waiting, 'done'],
+    ]);
+    expect(queue.job(next.id)?.result).toEqual({ kind: 'cancelled' });
+    end(running ?? '', 'a1');
+    expect(store.jobs.get(running ?? '')?.progress.cancelling).toBe(true);
+    expect(() => queue.cancelArray('00000000000c')).toThrow(expect.objectContaining({ code: 'E_JOB_UNKNOWN' }));
   });
 
   it('is accepted as a whole or not at all', () => {

@@ -12,7 +12,7 @@ import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
-import type { ArrayRequest, JobRequest } from '../../job.ts';
+import { type ArrayRequest, arrayLimit, type JobRequest } from '../../job.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
@@ -181,6 +181,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: unmet(checked.needs) };
+    checkNeeded(more.blockedBy.length, indices?.length ?? 1);
     const jobs = (indices ?? [null]).map((at) =>
       at === null
         ? newJob(id, checked, cold, clock.wall(), more)
@@ -192,19 +193,23 @@ export function createOwnQueue(options: OwnQueueOptions) {
     return jobs.map((job) => view(known(job.id)));
   }
 
-  /** Jobs that a new job waits for. @throws OnejobError E_JOB_REQUEST for one that is unknown, or did not pass */
+  /** Jobs that a new job waits for; an array stands for its jobs. @throws OnejobError E_JOB_REQUEST for one that is unknown, or did not pass */
   function unmet(needs: readonly string[]): string[] {
-    return needs.filter((need) => {
+    const needed = new Map<string, Job>();
+    for (const need of needs) {
       const job = find(need);
-      if (job !== null && hasPassed(job)) return false;
-      const isOver = job === null || job.progress.state === 'done';
-      if (!isOver && !isHeld(job)) return true;
+      const jobs = job === null ? store.jobs.ofArray(need).map((one) => index.get(one.id) ?? one) : [job];
+      if (jobs.length === 0) throw cannotNeed(need, 'there is no such job or array in the own queue');
+      for (const one of jobs) needed.set(one.id, one);
+    }
+    const unmet = [...needed.values()].filter((job) => !hasPassed(job));
+    for (const job of unmet) {
+      if (job.progress.state === 'done') throw cannotNeed(job.id, 'that job has ended and did not pass');
       const held = 'this daemon is temporary and does not run that job, which another daemon accepted';
-      const ended = job === null ? 'there is no such job in the own queue' : 'that job has ended and did not pass';
-      throw new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${need}: ${isOver ? ended : held}.`, {
-        hint: isOver ? 'See "onejob jobs --all".' : 'Type "onejob up" to start a daemon that runs both.',
-      });
-    });
+      if (isHeld(job)) throw cannotNeed(job.id, held, 'Type "onejob up" to start a daemon that runs both.');
+    }
+    checkNeeded(unmet.length, 1);
+    return unmet.map(({ id }) => id);
   }
 
   function submitAll(request: JobRequest, indices: readonly number[] | null): JobView[] {
@@ -289,6 +294,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     /** Checks as `submit`, except for the workspace. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST */
     verify(request: JobRequest): void {
       checkRequest(request, pools, mountProblem);
+      unmet(request.needs);
     },
     /** Accepts a job: it is on disk when this returns. @throws OnejobError E_POOL_UNKNOWN, E_JOB_REQUEST, E_WORKSPACE_UNKNOWN, E_STATE_FULL */
     submit(request: JobRequest): JobView {
@@ -353,12 +359,28 @@ export function createOwnQueue(options: OwnQueueOptions) {
       const job = known(id);
       const after = applyCancel(job, clock.wall());
       // Only its artifacts are left.
-      if (job.progress.state === 'settling') giveUpOf(id).abort('the job was cancelled while onejob read them');
+      if (job.progress.state === 'settling') giveUpOf(id).abort(cancelledSettling);
       if (after === job) return view(job);
       commitNow(() => {
         save(after);
       });
       return view(known(id));
+    },
+    /** Cancels all jobs of an array in one commit; returns those that had not ended. @throws as above */
+    cancelArray(id: string): JobView[] {
+      const jobs = store.jobs.ofArray(id).map((job) => index.get(job.id) ?? job);
+      if (jobs.length === 0) unknownJob(id);
+      const open = jobs.filter(({ progress }) => progress.state !== 'done');
+      commitNow(() => {
+        for (const { id: each } of open) {
+          // The end of another one may have ended it.
+          const job = known(each);
+          const after = applyCancel(job, clock.wall());
+          if (after !== job) save(after);
+        }
+      });
+      for (const { id: each, progress } of open) if (progress.state === 'settling') giveUpOf(each).abort(cancelledSettling);
+      return open.map((job) => view(known(job.id)));
     },
     /** Calls the listener after every change of a job; returns a function that stops it. */
     onChange: teller.follow,
@@ -368,6 +390,27 @@ export function createOwnQueue(options: OwnQueueOptions) {
     prune,
     close: () => workspaces.close(),
   };
+}
+
+const cancelledSettling = 'the job was cancelled while onejob read them';
+
+/** Most ids of needed jobs that one submission writes down: each of its jobs has its own list. */
+const neededLimit = 1_000_000;
+
+/** `needed`: how many jobs each of `jobs` needs. @throws OnejobError E_JOB_REQUEST */
+function checkNeeded(needed: number, jobs: number): void {
+  if (needed > arrayLimit)
+    throw new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${needed} jobs: at most ${arrayLimit} are possible.`, {
+      hint: 'Need a job that needs a part of them.',
+    });
+  if (needed * jobs > neededLimit)
+    throw new OnejobError('E_JOB_REQUEST', `Cannot queue the array: there are ${needed} jobs that each of ${jobs} jobs needs.`, {
+      hint: 'Submit one job between the two arrays: it needs the first, and the second needs it.',
+    });
+}
+
+function cannotNeed(id: string, why: string, hint = 'See "onejob jobs --all".'): OnejobError {
+  return new OnejobError('E_JOB_REQUEST', `Cannot queue a job that needs ${id}: ${why}.`, { hint });
 }
 
 function whyHeld({ temporary }: Job): string {
