@@ -1,5 +1,6 @@
 /** `onejob top`: devices, pools, running jobs and the queue on one screen, drawn again every second. */
 import { hostname } from 'node:os';
+import { setTimeout } from 'node:timers/promises';
 import type { Client } from '../api/client.ts';
 import type { DeviceView, JobView, PoolView, StatusView } from '../api/schema.ts';
 import { hasCode, OnejobError } from '../errors.ts';
@@ -58,7 +59,8 @@ export async function showTop(session: Session): Promise<number> {
       const away = `No daemon is running since ${new Date(lostAt ?? 0).toLocaleTimeString('en-GB')}; waiting for it. q quits.`;
       const lines = view === null ? [away] : topLines(view, { colors: output.colors, width, height, now: Date.now(), ...whose });
       await output.write('stdout', `\u001b[H${lines.map((line) => `${line}\u001b[K`).join('\r\n')}\u001b[J`);
-      await pause(redrawEvery, quit.signal);
+      // Rejects when it is to quit.
+      await setTimeout(redrawEvery, undefined, { signal: quit.signal }).catch(() => {});
     }
   } finally {
     release();
@@ -67,21 +69,6 @@ export async function showTop(session: Session): Promise<number> {
     await output.write('stdout', leave).catch(() => {});
   }
   return exitCodes.ok;
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
-    const timer = setTimeout(resolve, ms);
-    signal.addEventListener(
-      'abort',
-      () => {
-        clearTimeout(timer);
-        resolve();
-      },
-      { once: true },
-    );
-  });
 }
 
 /** null while no daemon runs. */

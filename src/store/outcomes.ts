@@ -89,6 +89,10 @@ const counted = z.object({
   run: z.int().nullable(),
 });
 
+/** What sums are kept by. */
+const axes = ['pool', 'service', 'image', 'device'] as const;
+type Axis = (typeof axes)[number];
+
 const hourMs = 3_600_000;
 /** How long sums by hour are kept, ms: a year and a month, so that a month can be compared with that of last year. */
 const keepSums = 396 * 86_400_000;
@@ -119,7 +123,8 @@ export function outcomeTable(db: Reader) {
   );
   const over = db.prepare('SELECT seq FROM outcomes WHERE ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM outcomes WHERE seq = ?');
-  const removeSums = db.prepare('DELETE FROM outcome_hours WHERE hour < ?');
+  // With the axis it is a range of the primary key.
+  const removeSums = db.prepare('DELETE FROM outcome_hours WHERE axis = ? AND hour < ?');
   const read = new Map<string, ReturnType<typeof query<StoredOutcome>>>();
 
   /** `sign`: -1 takes it out again. */
@@ -132,7 +137,7 @@ export function outcomeTable(db: Reader) {
       ...[sign, wait === null ? 0 : sign, sign * (wait ?? 0), run === null ? 0 : sign, sign * (run ?? 0)],
       sign === 1 ? (run ?? 0) : 0,
     ];
-    const of = (axis: string, value: string) => sum.run(hour, axis, value, pool, kind, ...values);
+    const of = (axis: Axis, value: string) => sum.run(hour, axis, value, pool, kind, ...values);
     of('pool', pool);
     of('service', service);
     if (image !== null) of('image', image);
@@ -203,15 +208,18 @@ export function outcomeTable(db: Reader) {
       const from = since === null ? 0 : since - (since % hourMs);
       return query(db, sums, sql).all(by, from, until ?? Number.MAX_SAFE_INTEGER, pool);
     },
-    /** Deletes at most `limit` rows of jobs that ended before `time`, and sums that are too old at `now`. Returns how many rows. */
-    prune(time: number, limit: number, now: number): number {
+    /** Deletes at most `limit` rows of jobs that ended before `time`. Returns how many. */
+    prune(time: number, limit: number): number {
       const found = over.all(time, limit);
       for (const { seq } of found) {
         unmark.run(Number(seq));
         remove.run(Number(seq));
       }
-      removeSums.run(now - keepSums);
       return found.length;
+    },
+    /** Deletes sums that are too old at `now`. */
+    pruneSums(now: number): void {
+      for (const axis of axes) removeSums.run(axis, now - keepSums);
     },
   };
 }

@@ -42,8 +42,9 @@ export function createPrune(store: Store, spool: Spool, isTaken: (workspace: str
     store.transaction({ durable: false }, () => {
       store.registrations.prune(before);
       store.serviceJobs.prune(before);
+      store.outcomes.pruneSums(now);
     });
-    while (store.transaction({ durable: false }, () => store.outcomes.prune(before, batch, now)) === batch) await turn();
+    while (store.transaction({ durable: false }, () => store.outcomes.prune(before, batch)) === batch) await turn();
     await spool.sweepWorkspaces(now - workspaceWait, isTaken);
     // Also after the clock was set back.
     if (swept !== null && Math.abs(now - swept) < sweepEvery) return;
