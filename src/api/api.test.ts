@@ -142,7 +142,31 @@ describe('jobs', () => {
     manager.open = false;
     for (let at = 0; at < 3; at += 1) await client.submit(shell('true'));
     expect(await client.jobs({ all: true, pool: null, limit: 2 })).toHaveLength(2);
-    for (const limit of ['0', '-1', 'many', '1.5']) expect((await raw('GET', `/v1/jobs?all=true&limit=${limit}`)).status).toBe(400);
+    for (const limit of ['0', '-1', 'many', '1.5', '10001'])
+      expect((await raw('GET', `/v1/jobs?all=true&limit=${limit}`)).status).toBe(400);
+  });
+
+  test('a list is read page after page, up to the limit', async () => {
+    const asked: unknown[] = [];
+    const job = await client.submit(shell('true'));
+    manager.jobs = ({ limit = 10_000, before = 'jobs.25000' }) => {
+      asked.push([limit, before]);
+      const end = Number(before.slice('jobs.'.length));
+      const start = Math.max(0, end - limit);
+      const jobs = Array.from({ length: end - start }, (_, n) => ({ ...job, id: `${start + n}` }));
+      return { jobs, next: start === 0 ? null : `jobs.${start}` };
+    };
+    const ids = async (all: boolean, limit?: number) => (await client.jobs({ all, pool: null, limit })).map(({ id }) => Number(id));
+    const numbers = (from: number) => Array.from({ length: 25_000 - from }, (_, n) => from + n);
+    expect(await ids(true, 999_999)).toEqual(numbers(0));
+    expect(await ids(false)).toEqual(numbers(0));
+    expect(await ids(true)).toEqual(numbers(24_000));
+    asked.length = 0;
+    expect(await ids(true, 12_000)).toEqual(numbers(13_000));
+    expect(asked).toEqual([
+      [10_000, 'jobs.25000'],
+      [2_000, 'jobs.15000'],
+    ]);
   });
 
   test('only a filter of ended jobs asks for these, and names the next page', async () => {

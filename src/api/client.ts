@@ -14,9 +14,9 @@ import { type Counts, none } from '../logs/gap.ts';
 import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
-import type { ImageService, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
+import type { ImageService, JobsFilter, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
 import type * as Schemas from './schema.ts';
-import type { DeviceChange, ImageOutcome } from './schema.ts';
+import type { DeviceChange, ImageOutcome, JobView } from './schema.ts';
 import type { RemoteShell } from './shell-client.ts';
 import type { ShellStart } from './shell-frames.ts';
 import { socketDenied } from './socket-access.ts';
@@ -114,6 +114,23 @@ export function createClient(options: ClientOptions) {
     const [schemas, response] = await Promise.all([import('./schema.ts'), open(call)]);
     return parse(pick(schemas), await read(await succeeded(response), socket), response, options);
   };
+  /** Page after page, until there are no more, or `limit`; `isLimited`: there is one by default. */
+  const jobPages = async (query: object, limit: number | undefined, isLimited: boolean): Promise<JobView[]> => {
+    const { jobView, jobsListed, pageLimit } = await import('./schema.ts');
+    const found = new Map<string, JobView>();
+    const most = limit ?? (isLimited ? jobsListed : Number.POSITIVE_INFINITY);
+    const pages: JobView[][] = [];
+    for (let before: string | null = null; ; ) {
+      const asked = Math.min(pageLimit, most - found.size);
+      const response = await succeeded(await open(get(`/v1/jobs?${queryOf({ ...query, limit: asked, before })}`)));
+      const jobs = parse(jobView.array(), await read(response, socket), response, options).filter(({ id }) => !found.has(id));
+      for (const job of jobs) found.set(job.id, job);
+      pages.unshift(jobs);
+      const next = response.headers['onejob-next']?.toString() ?? null;
+      if (next === null || next === before || found.size >= most) return pages.flat();
+      before = next;
+    }
+  };
   const tell = async (call: Call): Promise<void> => {
     (await succeeded(await open(call))).resume();
   };
@@ -154,12 +171,11 @@ export function createClient(options: ClientOptions) {
     arrayJobs: (id: string) => ask((schemas) => schemas.jobView.array(), get(`/v1/job-arrays/${encodeURIComponent(id)}`)),
     /** Throws what `submit` would, except for the workspace, which need not be sent yet. */
     check: (request: z.input<typeof jobRequest>) => tell(post('/v1/jobs/check', request)),
-    jobs: (filter: Parameters<Manager['jobs']>[0]) => ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf(filter)}`)),
-    /** Jobs that have ended, the newest last. */
-    endedJobs: (filter: Partial<EndedFilter>) => {
-      const { kind: verdict, since = 0, ...rest } = filter;
-      return ask((schemas) => schemas.jobView.array(), get(`/v1/jobs?${queryOf({ all: true, verdict, since, ...rest })}`));
-    },
+    /** The newest last; all of them without a limit, but of `all` the newest 1,000. */
+    jobs: ({ all, limit, ...rest }: Omit<JobsFilter, 'before'>) => jobPages({ all, ...rest }, limit, all),
+    /** Jobs that have ended, the newest last, by default the newest 1,000. */
+    endedJobs: ({ kind: verdict, since = 0, limit, ...rest }: Partial<Omit<EndedFilter, 'before'>>) =>
+      jobPages({ all: true, verdict, since, ...rest }, limit, true),
     history: (query: HistoryQuery) => ask((schemas) => schemas.historyView.array(), get(`/v1/history?${queryOf(query)}`)),
     job: (id: string) => ask((schemas) => schemas.jobView, get(jobPath(id))),
     /** Waits for the end of the job, however long it takes. */

@@ -2,6 +2,7 @@
 import type { Readable } from 'node:stream';
 import type { ArrayRequest, JobRequest } from '../job.ts';
 import type { Gap } from '../logs/gap.ts';
+import type { JobPage } from '../manager/job-pages.ts';
 import type { RunningShell } from '../runtimes/runtime.ts';
 import type { EndedFilter, EndedJobs, HistoryQuery } from '../verdict/history.ts';
 import type { Changes, Subject } from './changes.ts';
@@ -22,6 +23,14 @@ export interface LogPiece {
   readonly forTerminal?: boolean | undefined;
 }
 
+export interface JobsFilter {
+  readonly all: boolean;
+  readonly pool: string | null;
+  readonly limit?: number | undefined;
+  /** The `next` of an earlier page. */
+  readonly before?: string | undefined;
+}
+
 export interface Manager {
   status(): Promise<Schemas.StatusView>;
   plan(): Schemas.PlanLine[];
@@ -35,8 +44,11 @@ export interface Manager {
   arrayJobs(id: string): Schemas.JobView[];
   /** Throws what `submit` would, except for the workspace, which need not be there yet. */
   verify(request: JobRequest): void;
-  /** Newest last. `all`: also jobs that are done, by default the newest 1,000. */
-  jobs(filter: { readonly all: boolean; readonly pool: string | null; readonly limit?: number | undefined }): Schemas.JobView[];
+  /**
+   * A page of jobs, by default the newest: at most 10,000, of `all`, also those that are done, 1,000.
+   * @throws OnejobError E_API_REQUEST for an invalid key
+   */
+  jobs(filter: JobsFilter): JobPage;
   /** Those that have ended and that an agent of this host had, by page. @throws OnejobError E_API_REQUEST for an invalid key */
   endedJobs(filter: EndedFilter): EndedJobs;
   /** How many jobs ended how, by pool, device and so on. It outlives the jobs. */

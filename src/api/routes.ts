@@ -6,6 +6,7 @@ import { limited } from '../http/limited.ts';
 import { arrayRequest, jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
 import { lastLines, skip } from '../logs/select.ts';
+import { pagePrefix } from '../manager/job-pages.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
@@ -166,7 +167,7 @@ const flag = z
 const listQuery = z.strictObject({
   all: flag,
   pool: z.string().nullable().default(null),
-  limit: z.coerce.number().int().min(1).max(1_000_000).optional(),
+  limit: z.coerce.number().int().min(1).max(schemas.pageLimit).optional(),
   // Each of these asks for jobs that have ended.
   service: z.string().optional(),
   since: z.coerce.number().int().optional(),
@@ -218,13 +219,19 @@ const jobRoutes: Routes = {
   }),
   'GET /v1/jobs': route({
     summary:
-      'Jobs that are not over, or all, newest last; with a filter jobs that have ended, by page: `onejob-next` is the `before` of the next',
+      'Jobs that are not over, or all, newest last; with a filter jobs that have ended; by page: `onejob-next` is the `before` of the next',
     role: 'read',
     query: listQuery,
     answer: schemas.jobView.array(),
     atOnce: 16,
     handle: ({ query: { all, pool, limit, ...ended }, response }, { manager }) => {
-      if (Object.values(ended).every((value) => value === undefined || value === false)) return manager.jobs({ all, pool, limit });
+      const { before: key, ...narrow } = ended;
+      const isPlain = Object.values(narrow).every((value) => value === undefined || value === false);
+      if (isPlain && (key === undefined || key.startsWith(pagePrefix))) {
+        const page = manager.jobs({ all, pool, limit, before: key });
+        if (page.next !== null) response.setHeader('onejob-next', page.next);
+        return page.jobs;
+      }
       const { service = null, since = null, until = null, failed, verdict: kind = null, device = null, before = null } = ended;
       const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? schemas.jobsListed };
       const { jobs, next } = manager.endedJobs(filter);

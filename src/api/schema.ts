@@ -288,6 +288,9 @@ export type PrunedView = z.infer<typeof prunedView>;
 /** Jobs in a list of all jobs by default: the newest. */
 export const jobsListed = 1_000;
 
+/** Most jobs of one answer: the daemon does nothing else while it reads them. */
+export const pageLimit = 10_000;
+
 /** Bytes of the tar of a workspace. */
 export const workspaceLimit = 2 * 2 ** 30;
 

@@ -130,7 +130,7 @@ test('a daemon that restarts while the workspace is sent gets it again, and the 
   server = await listen();
   expect(await run, cli.stderr()).toBe(0);
   expect([cli.stdout(), begun, manager.workspaces.size]).toEqual(['ran\n', 2, 1]);
-  expect(manager.jobs({ all: true, pool: null })).toHaveLength(1);
+  expect(manager.jobs({ all: true, pool: null }).jobs).toHaveLength(1);
 });
 
 test('gives up waiting for a daemon after a time, and says that the job was not submitted', async () => {

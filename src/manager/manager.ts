@@ -2,7 +2,7 @@
 import { abortable } from '../abortable.ts';
 import type { Changes } from '../api/changes.ts';
 import type { Manager } from '../api/manager.ts';
-import { type FindingView, type JobView, jobsListed, type StatusView } from '../api/schema.ts';
+import { type FindingView, type JobView, jobsListed, pageLimit, type StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';
@@ -15,6 +15,7 @@ import { createDeviceRequests, missingDevices, quarantinedDevices } from './devi
 import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
 import { createPruneJobs } from './housekeeping.ts';
+import { jobPage, pagePlace } from './job-pages.ts';
 import { createLogs } from './logs.ts';
 import type { Loop } from './loop/loop.ts';
 import type { Shutdown } from './loop/shutdown.ts';
@@ -170,12 +171,16 @@ export function createManager(parts: ManagerParts): Manager {
     },
     arrayJobs: (id) => queue.arrayJobs(id),
     jobs(filter) {
-      const { all, pool, limit = all ? jobsListed : undefined } = filter;
-      const elsewhere = serviceJobs.jobs(all ? (limit ?? jobsListed) : null).filter((job) => pool === null || job.pool === pool);
-      const own = queue.list(filter).map(shownJob);
-      if (elsewhere.length === 0) return own;
-      const jobs = newestLast([...own, ...elsewhere]);
-      return limit === undefined ? jobs : jobs.slice(-limit);
+      const { all, pool, limit = all ? jobsListed : pageLimit, before = null } = filter;
+      const place = pagePlace(before);
+      const own = queue.page(all, { pool, limit: limit + 1, before: place.seq });
+      const elsewhere = all
+        ? serviceJobs.page(place.skip, limit + 1)
+        : newestLast(serviceJobs.jobs(null))
+            .reverse()
+            .slice(place.skip, place.skip + limit + 1);
+      const page = jobPage(own, elsewhere, { place, pool, limit });
+      return { ...page, jobs: page.jobs.map(shownJob) };
     },
     endedJobs: (filter) => endedJobs(store.outcomes, listedJob, filter),
     history: (query) => jobHistory(store.outcomes, query),

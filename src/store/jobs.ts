@@ -45,6 +45,12 @@ export interface StoredJob {
   readonly progress: JobProgress;
 }
 
+export interface JobList {
+  readonly pool: string | null;
+  readonly limit: number;
+  readonly before?: number;
+}
+
 export function jobTable(db: Reader) {
   const columns = 'seq, id, submitted_at, temporary, request, progress';
   const insert = db.prepare(
@@ -57,7 +63,7 @@ export function jobTable(db: Reader) {
   );
   const get = db.prepare(`SELECT ${columns} FROM jobs WHERE id = ?`);
   const open = db.prepare(`SELECT ${columns} FROM jobs WHERE done = 0 ORDER BY seq`);
-  const list = db.prepare(`SELECT ${columns} FROM jobs WHERE ?1 IS NULL OR pool = ?1 ORDER BY seq DESC LIMIT ?2`);
+  const list = db.prepare(`SELECT ${columns} FROM jobs WHERE (?1 IS NULL OR pool = ?1) AND seq < ?3 ORDER BY seq DESC LIMIT ?2`);
   const ofArray = db.prepare(`SELECT ${columns} FROM jobs WHERE json_extract(request, '$.array.id') = ? ORDER BY seq`);
   const ended = db.prepare('SELECT id FROM jobs WHERE done = 1 AND ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM jobs WHERE id = ?');
@@ -89,9 +95,8 @@ export function jobTable(db: Reader) {
     },
     /** Jobs that are not done, in submission order. */
     open: (): StoredJob[] => open.all().map(read),
-    /** Newest first, done ones too. */
-    list: ({ pool, limit }: { readonly pool: string | null; readonly limit: number }): StoredJob[] =>
-      list.all(pool, limit).map(read),
+    /** Newest first, done ones too. `before`: only those with an earlier place. */
+    list: ({ pool, limit, before = Number.MAX_SAFE_INTEGER }: JobList): StoredJob[] => list.all(pool, limit, before).map(read),
     /** Jobs of an array, in submission order. */
     ofArray: (array: string): StoredJob[] => ofArray.all(array).map(read),
     /** Ids of done jobs that ended before `time`. */

@@ -42,13 +42,13 @@ export function serviceJobTable(db: Reader) {
     'INSERT INTO service_jobs (id, seen_at, body) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, body = excluded.body',
   );
   const get = query(db, row, 'SELECT body FROM service_jobs WHERE id = ?');
-  const list = query(db, row, 'SELECT body FROM service_jobs ORDER BY seen_at DESC LIMIT ?');
+  const list = query(db, row, 'SELECT body FROM service_jobs ORDER BY seen_at DESC LIMIT ? OFFSET ?');
   const prune = db.prepare('DELETE FROM service_jobs WHERE seen_at < ?');
   return {
     save: (job: ServiceJob, at: number): void => void save.run(job.id, at, JSON.stringify(job)),
     get: (id: JobId): ServiceJob | null => get.get(id),
-    /** Newest first. */
-    list: (limit: number): ServiceJob[] => list.all(limit),
+    /** Newest first, after `skip` of them. */
+    list: (limit: number, skip = 0): ServiceJob[] => list.all(limit, skip),
     /** Deletes those last seen before `time`. */
     prune: (before: number): void => void prune.run(before),
   };

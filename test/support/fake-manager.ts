@@ -17,6 +17,7 @@ import type {
 } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { JobRequest } from '../../src/job.ts';
+import { pagePrefix } from '../../src/manager/job-pages.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
 
 interface FakeJob {
@@ -207,10 +208,14 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
     cancelArray: () => [],
     endedJobs: () => ({ jobs: [], next: null }),
     history: () => [],
-    jobs: ({ all, pool, limit = 1_000 }) =>
-      [...[...jobs.values()].map((job) => job.view), ...manager.elsewhere]
-        .filter((view) => (all || view.state !== 'done') && (pool === null || view.pool === pool))
-        .slice(-limit),
+    jobs({ all, pool, limit = 1_000, before }) {
+      const found = [...[...jobs.values()].map((job) => job.view), ...manager.elsewhere].filter(
+        (view) => (all || view.state !== 'done') && (pool === null || view.pool === pool),
+      );
+      const end = before === undefined ? found.length : Number(before.slice(pagePrefix.length));
+      const start = Math.max(0, end - limit);
+      return { jobs: found.slice(start, end), next: start === 0 ? null : `${pagePrefix}${start}` };
+    },
     job: (id) => jobs.get(id)?.view ?? manager.elsewhere.find((job) => job.id === id) ?? null,
     async settled(id, signal) {
       const job = known(id);
@@ -218,9 +223,9 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       return job.view;
     },
     async pruneJobs({ olderThan, dryRun }) {
-      const over = [...manager.jobs({ all: true, pool: null })].filter(
-        ({ endedAt }) => endedAt !== null && endedAt <= Date.now() - olderThan,
-      );
+      const over = manager
+        .jobs({ all: true, pool: null })
+        .jobs.filter(({ endedAt }) => endedAt !== null && endedAt <= Date.now() - olderThan);
       return { jobs: over.length, agents: over.length, bytes: 3 * 2 ** 20, dryRun };
     },
     cancel(id) {

@@ -5,7 +5,6 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import type { Manager } from '../../api/manager.ts';
 import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
@@ -13,6 +12,7 @@ import type { Clock } from '../../core/clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
 import { type ArrayRequest, arrayLimit, type JobRequest } from '../../job.ts';
+import type { JobList } from '../../store/jobs.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
@@ -227,6 +227,15 @@ export function createOwnQueue(options: OwnQueueOptions) {
     }
   }
 
+  function page(all: boolean, { pool, limit, before = Number.MAX_SAFE_INTEGER }: JobList) {
+    if (all) return store.jobs.list({ pool, limit, before }).map((job) => ({ seq: job.seq, job: view(job) }));
+    const listed = index.all().filter((job) => (pool === null || job.request.pool === pool) && job.seq < before);
+    return listed
+      .slice(-limit)
+      .map((job) => ({ seq: job.seq, job: inQueue(job) }))
+      .reverse();
+  }
+
   const service: OwnService = {
     name: 'own',
     capabilities: { binds: 'late', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
@@ -306,15 +315,13 @@ export function createOwnQueue(options: OwnQueueOptions) {
     submitArray: ({ job, indices }: ArrayRequest): JobView[] => submitAll(job, indices),
     /** In submission order, ended or not. */
     arrayJobs: (id: string): JobView[] => store.jobs.ofArray(id).map((job) => view(index.get(job.id) ?? job)),
-    list({ all, pool, limit }: Parameters<Manager['jobs']>[0]): JobView[] {
-      if (all)
-        return store.jobs
-          .list({ pool, limit: limit ?? jobsListed })
-          .reverse()
-          .map(view);
-      const listed = index.all().filter((job) => pool === null || job.request.pool === pool);
-      return (limit === undefined ? listed : listed.slice(-limit)).map(inQueue);
+    list({ all, pool, limit = jobsListed }: { readonly all: boolean } & Pick<JobList, 'pool'> & Partial<JobList>): JobView[] {
+      return page(all, { pool, limit })
+        .map(({ job }) => job)
+        .reverse();
     },
+    /** Newest first, with the place of each. `all`: also jobs that are done. */
+    page,
     /** A waiting job has `ahead`, the number of jobs before it. */
     job(id: string): JobView | null {
       const job = find(id);

@@ -100,13 +100,26 @@ export function createServiceJobs({ services, table, outcomes, reconciler, reaso
       const views = [...[...now.values()].map((job) => view(job, true)), ...before.map((job) => view(job, false))];
       return limit === null ? views.filter(({ state }) => state !== 'done') : views;
     },
+    /**
+     * At most `limit` of all, newest first, after `skip` of them: what the services know now, then what was seen last. A job that
+     * becomes known meanwhile may appear twice.
+     */
+    page(skip: number, limit: number): JobView[] {
+      const now = live();
+      const first = newestLast([...now.values()].map((job) => view(job, true))).reverse();
+      const seen = table.list(limit + now.size, Math.max(0, skip - now.size)).filter(({ id }) => !now.has(id));
+      return [...first.slice(skip), ...seen.map((job) => view(job, false))].slice(0, limit);
+    },
   };
 }
 
-/** A job without any time waits, and so counts as the newest. */
+/** Place of a job in a list. One without any time waits, and so counts as the newest. */
+export function timeOf({ submittedAt, startedAt }: JobView): number {
+  return submittedAt ?? startedAt ?? Number.MAX_SAFE_INTEGER;
+}
+
 export function newestLast(jobs: readonly JobView[]): JobView[] {
-  const time = ({ submittedAt, startedAt }: JobView) => submittedAt ?? startedAt ?? Number.MAX_SAFE_INTEGER;
-  return jobs.toSorted((a, b) => time(a) - time(b));
+  return jobs.toSorted((a, b) => timeOf(a) - timeOf(b));
 }
 
 /** The error for such a job, with the place where it can be cancelled. */
