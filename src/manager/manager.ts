@@ -52,6 +52,9 @@ export interface HostReport {
   readonly hostFindings: (signal: AbortSignal) => Promise<FindingView[]>;
 }
 
+/** ms for which one look at a pool is good enough for events. */
+const estimateLasts = 100;
+
 /** ms that `doctor` waits for a start in progress. */
 const startPatience = 5_000;
 
@@ -76,19 +79,26 @@ export function createManager(parts: ManagerParts): Manager {
     serviceJobs,
     stateDir: facts.stateDir,
   });
-  const estimate = createStartEstimate({ clock, reconciler, outcomes: store.outcomes, reasonFor });
-  const shownJob = (job: JobView): JobView => {
+  const estimates = createStartEstimate({ clock, reconciler, outcomes: store.outcomes, reasonFor });
+  const shownJob = (job: JobView, estimate = estimates()): JobView => {
     const until = job.state === 'done' ? held.until(job.id) : null;
     return estimate(until === null ? job : { ...job, held: { until } });
   };
   /** As in lists: without what must be read from its output. */
-  const listedJob = (id: string): JobView | null => {
+  const listedJob = (id: string, estimate = estimates()): JobView | null => {
     const own = queue.job(id);
-    return own === null ? serviceJobs.job(id) : shownJob(own);
+    return own === null ? serviceJobs.job(id) : shownJob(own, estimate);
   };
-  const jobOf = (id: string) => {
-    const job = listedJob(id);
+  const jobOf = (id: string, estimate = estimates()) => {
+    const job = listedJob(id, estimate);
     return job === null || job.agent === null ? job : { ...job, firstOutputAt: loop.logs.firstOutputAt(job.agent) };
+  };
+  /** Events may tell of thousands of jobs at once. */
+  let recent = { at: Number.NEGATIVE_INFINITY, estimate: estimates() };
+  const jobOfEvent = (id: string) => {
+    const now = clock.now();
+    if (now - recent.at > estimateLasts) recent = { at: now, estimate: estimates() };
+    return jobOf(id, recent.estimate);
   };
   /** @throws OnejobError E_JOB_ELSEWHERE */
   const ownJob = (id: string): void => {
@@ -101,7 +111,7 @@ export function createManager(parts: ManagerParts): Manager {
     ...{ clock, reconciler, status, changes: parts.changes },
     devices: () => (deviceManager === null ? [] : devices.devices()),
     serviceJobs: () => serviceJobs.jobs(null),
-    job: jobOf,
+    job: jobOfEvent,
     host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),
     configChanged: host.configChanged,
   });
@@ -180,11 +190,12 @@ export function createManager(parts: ManagerParts): Manager {
             .reverse()
             .slice(place.skip, place.skip + limit + 1);
       const page = jobPage(own, elsewhere, { place, pool, limit });
-      return { ...page, jobs: page.jobs.map(shownJob) };
+      const estimate = estimates();
+      return { ...page, jobs: page.jobs.map((job) => shownJob(job, estimate)) };
     },
-    endedJobs: (filter) => endedJobs(store.outcomes, listedJob, filter),
+    endedJobs: (filter) => endedJobs(store.outcomes, (id) => listedJob(id), filter),
     history: (query) => jobHistory(store.outcomes, query),
-    job: jobOf,
+    job: (id) => jobOf(id),
     settled: async (id, signal) =>
       queue.job(id) === null ? serviceJobs.settled(id, signal) : shownJob(await queue.settled(id, signal)),
     cancel(id) {

@@ -7,11 +7,12 @@ import type { Clock } from '../core/clock.ts';
 import type { OutcomeTable } from '../store/outcomes.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
-export interface QueueAhead {
-  /** Jobs of the pool that start before it. */
-  readonly ahead: number;
-  /** Slots that could take a job now. */
-  readonly free: number;
+/** What a pool has for its waiting jobs. */
+export interface PoolFacts {
+  /** Slots that could take a job now: an agent stands ready. */
+  readonly ready: number;
+  /** Slots that are free, and where none is ready yet: nobody knows when it will be. */
+  readonly coming: number;
   /** How long each busy agent has worked, ms. */
   readonly busy: readonly number[];
   /** How long jobs ran lately, ms. */
@@ -27,22 +28,29 @@ export interface StartRange {
 /** Fewer runs say nothing about the next one. */
 const leastRuns = 5;
 
-/** null if it cannot be known. */
-export function startRange({ ahead, free, busy, runs }: QueueAhead): StartRange | null {
-  if (ahead < free) return { from: 0, to: 0 };
-  if (runs.length < leastRuns || free + busy.length === 0) return null;
+/** Says of a job by how many start before it when it starts; null if that cannot be known. Thousands of jobs may be asked about. */
+export function startRanges({ ready, coming, busy, runs }: PoolFacts): (ahead: number) => StartRange | null {
+  const free = ready + coming;
+  const isKnown = runs.length >= leastRuns && free + busy.length > 0;
   const sorted = runs.toSorted((a, b) => a - b);
-  const at = (share: number) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
-  return { from: startIf(at(0.1), ahead - free, busy, free), to: startIf(at(0.9), ahead - free, busy, free) };
+  const startAt = (share: number) => {
+    const run = sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
+    return startsIf(run, busy, free);
+  };
+  const [quick, slow] = isKnown ? [startAt(0.1), startAt(0.9)] : [null, null];
+  return (ahead) => {
+    if (ahead < ready) return { from: 0, to: 0 };
+    if (quick === null || slow === null || ahead < free) return null;
+    return { from: quick(ahead - free), to: slow(ahead - free) };
+  };
 }
 
-/** When its turn comes if every job runs for `run` ms; one that already ran longer ends at once. */
-function startIf(run: number, ahead: number, busy: readonly number[], free: number): number {
+/** When the turn of a job comes if every job runs for `run` ms; one that already ran longer ends at once. */
+function startsIf(run: number, busy: readonly number[], free: number): (ahead: number) => number {
   const ends = [...busy.map((worked) => Math.max(0, run - worked)), ...Array.from({ length: free }, () => run)].toSorted(
     (a, b) => a - b,
   );
-  const rounds = Math.floor(ahead / ends.length);
-  return (ends[ahead % ends.length] ?? 0) + rounds * run;
+  return (ahead) => (ends[ahead % ends.length] ?? 0) + Math.floor(ahead / ends.length) * run;
 }
 
 /** How many of the last jobs of a pool are looked at, and for how long that is true enough, ms. */
@@ -56,7 +64,7 @@ interface StartEstimateParts {
   readonly reasonFor: (pool: string) => string | null;
 }
 
-/** Adds to a queued job when it will probably start. */
+/** Returns what adds to queued jobs when they will probably start. It looks at each pool once, so it is for one answer. */
 export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: StartEstimateParts) {
   const known = new Map<string, { readonly at: number; readonly runs: readonly number[] }>();
 
@@ -69,15 +77,38 @@ export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: 
     return runs;
   };
 
-  return (job: JobView): JobView => {
-    const { pool, state, ahead, needs = [] } = job;
-    if (state !== 'queued' || ahead === undefined || needs.length > 0 || reasonFor(pool) !== null) return job;
-    const slots = reconciler.slots.filter(({ key }) => reconciler.poolOf(key).config.name === pool);
-    const usable = slots.filter(({ key, agent }) => agent.kind !== 'free' || reconciler.poolOf(key).devices.heldBack(key) === null);
-    const busy = usable.flatMap(({ agent }) =>
-      agent.kind === 'busy' ? [clock.now() - agent.since] : agent.kind === 'free' ? [] : [0],
-    );
-    const startsIn = startRange({ ahead, free: usable.length - busy.length, busy, runs: runsOf(pool) });
-    return startsIn === null ? job : { ...job, startsIn: { from: Math.round(startsIn.from), to: Math.round(startsIn.to) } };
+  const factsOf = (name: string): PoolFacts => {
+    const busy: number[] = [];
+    let [ready, coming] = [0, 0];
+    for (const { key, agent, standby } of reconciler.slots) {
+      const pool = reconciler.poolOf(key);
+      if (pool.config.name !== name) continue;
+      if (agent.kind === 'busy') busy.push(clock.now() - agent.since);
+      else if (agent.kind !== 'free') busy.push(0);
+      else if (pool.devices.heldBack(key) !== null) continue;
+      // It is for a job that waits no more.
+      else if (standby.kind !== 'none' && standby.reserved !== null) busy.push(0);
+      else if (standby.kind === 'standby') ready += 1;
+      else coming += 1;
+    }
+    return { ready, coming, busy, runs: runsOf(name) };
+  };
+
+  return (): ((job: JobView) => JobView) => {
+    const pools = new Map<string, ReturnType<typeof startRanges> | null>();
+    const rangesOf = (pool: string) => {
+      const found = pools.get(pool);
+      if (found !== undefined) return found;
+      const ranges = reasonFor(pool) === null ? startRanges(factsOf(pool)) : null;
+      pools.set(pool, ranges);
+      return ranges;
+    };
+    return (job) => {
+      const { pool, state, ahead, cold } = job;
+      // Nobody knows how long it takes to make the sandbox of a cold one.
+      if (state !== 'queued' || ahead === undefined || cold) return job;
+      const startsIn = rangesOf(pool)?.(ahead) ?? null;
+      return startsIn === null ? job : { ...job, startsIn: { from: Math.round(startsIn.from), to: Math.round(startsIn.to) } };
+    };
   };
 }
