@@ -82,8 +82,11 @@ export type OutcomeSums = Readonly<z.output<typeof sums>>;
 /** What is counted of one. */
 const counted = z.object({
   seq: z.int(),
+  job: z.string(),
   pool: z.string(),
   service: z.string(),
+  agent: z.string().nullable(),
+  devices: json(z.array(z.string())),
   kind: z.enum(verdictKinds),
   wait: z.int().nullable(),
   run: z.int().nullable(),
@@ -112,7 +115,11 @@ export function outcomeTable(db: Reader) {
   const get = query(db, row, `SELECT ${columns} FROM outcomes WHERE job = ?`);
   const ofAgent = query(db, row, `SELECT ${columns} FROM outcomes WHERE agent = ?`);
   const last = query(db, z.object({ seq: z.int() }), 'SELECT seq FROM outcomes ORDER BY seq DESC LIMIT 1');
-  const after = query(db, counted, 'SELECT seq, pool, service, kind, wait, run FROM outcomes WHERE seq > ? ORDER BY seq LIMIT ?');
+  const after = query(
+    db,
+    counted,
+    'SELECT seq, job, pool, service, agent, devices, kind, wait, run FROM outcomes WHERE seq > ? ORDER BY seq LIMIT ?',
+  );
   const mark = db.prepare('INSERT OR IGNORE INTO outcome_devices (device, ended_at, seq) VALUES (?, ?, ?)');
   const unmark = db.prepare('DELETE FROM outcome_devices WHERE seq = ?');
   const sum = db.prepare(

@@ -74,21 +74,26 @@ export class MetricsWorld implements Disposable {
   }
 
   /** A job that ended now, after a minute in the queue and two at work. */
-  ended(job: string, kind: 'passed' | 'cancelled' | 'code' | 'infrastructure' | 'unknown', pool = 'lab'): void {
+  ended(
+    job: string,
+    kind: 'passed' | 'cancelled' | 'code' | 'infrastructure' | 'unknown',
+    pool = 'lab',
+    devices: string[] = [],
+  ): void {
     const { store, wall } = this.host;
     const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
     const verdict = { kind, why: 'it was so', evidence: [] };
-    const about = { job, service: 'own', pool, agent: `agent-${job}`, image: null, devices: [] };
+    const about = { job, service: 'own', pool, agent: `agent-${job}`, image: null, devices };
     store.transaction({ durable: false }, () =>
       store.outcomes.save({ ...about, verdict, ending, wait: 60_000, run: 120_000, endedAt: wall }),
     );
   }
 
-  proved(verdict: string, took: number): void {
+  proved(verdict: string, took: number, agent = 'a'): void {
     const { store, wall } = this.host;
     const [device = ''] = this.cards;
     store.transaction({ durable: false }, () =>
-      store.proofs.add({ device, slot: 'lab/1', agent: 'a', verdict, evidence: {}, took, at: wall }),
+      store.proofs.add({ device, slot: 'lab/1', agent, verdict, evidence: {}, took, at: wall }),
     );
   }
 
@@ -98,6 +103,7 @@ export class MetricsWorld implements Disposable {
     metrics.called('ci', 'ok');
     for (const pool of this.pools) this.ended(`done-${pool.config.name}`, 'passed', pool.config.name);
     this.proved('clean', 250);
+    this.pools[0]?.pause.hold('devices');
     const [slot] = host.slots;
     if (slot !== undefined) metrics.slotChanged(slot, { ...slot, agent: { kind: 'free' }, standby: standing });
     host.devices.use.asked();

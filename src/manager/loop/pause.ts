@@ -46,6 +46,13 @@ export class Pause {
     return [...this.#held].map(([reason, { detail }]) => [reason, detail]);
   }
 
+  /** Whether people have paused it, and what onejob itself holds it for, as kinds of reasons such as `disk`. */
+  get holders(): { readonly people: boolean; readonly own: readonly string[] } {
+    const reasons = [...this.#held.keys()];
+    const own = reasons.flatMap((reason) => (reason.startsWith(person) ? [] : [reason.split(':', 1)[0] ?? reason]));
+    return { people: own.length < reasons.length, own };
+  }
+
   /** Details for people, one line per reason. */
   get details(): string[] {
     return Array.from(this.#held.values(), ({ detail }) => detail);
@@ -59,7 +66,7 @@ interface HoldsParts {
 }
 
 /** Prefix of reasons that people chose, to tell them from onejob's own. */
-const person = 'person:';
+export const person = 'person:';
 
 /**
  * Pauses, with reasons, and drains by people. They are recorded before they take effect, and held again by the next manager. A

@@ -24,7 +24,12 @@ export const definitions = {
     labels: ['pool', 'state'],
     help: 'Agents by state, in the words of `onejob status`; `leaving`: it has ended, and is being cleared.',
   },
-  onejob_pool_paused: { type: 'gauge', labels: ['pool'], help: '1 while the pool, or the whole host, is paused or drains.' },
+  onejob_pool_paused: { type: 'gauge', labels: ['pool'], help: '1 while people have paused the pool, or it drains.' },
+  onejob_pool_held: {
+    type: 'gauge',
+    labels: ['pool', 'reason'],
+    help: '1 while onejob itself starts nothing in the pool: `disk`, `state` (the store cannot be written), `devices` or `look` (GPUs cannot be checked), `service` (its CI service), `isolation`, `starting`, `temporary`.',
+  },
   onejob_pool_backing_off: {
     type: 'gauge',
     labels: ['pool'],

@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { MetricsWorld, standing } from '../../../test/support/metrics-world.ts';
 import { serviceJob } from '../../../test/support/service-job.ts';
 import { emptySlot, type Slot } from '../../core/slot.ts';
+import { person } from '../loop/pause.ts';
 import { definitions } from './definitions.ts';
 
 let world: MetricsWorld;
@@ -53,9 +54,20 @@ describe('agents', () => {
     expect(await value('onejob_pool_paused{pool="lab"}')).toBe(0);
     expect(await value('onejob_pool_backing_off{pool="lab"}')).toBe(0);
     world.pools[0]?.failed({ code: 'E', message: 'no image', retry: true }, 'prepare', world.host.now, 0);
-    world.pause.hold('disk');
+    world.pools[0]?.pause.hold(`${person}maintenance`);
     expect(await value('onejob_pool_paused{pool="lab"}')).toBe(1);
     expect(await value('onejob_pool_backing_off{pool="lab"}')).toBe(1);
+  });
+
+  test('a pool that onejob itself holds, by what it waits for: nobody has paused that', async () => {
+    expect(await seriesOf('onejob_pool_held')).toEqual([]);
+    world.pause.hold('disk:docker', '/ is 3 % free');
+    world.pools[0]?.pause.hold('devices');
+    expect(await value('onejob_pool_paused{pool="lab"}')).toBe(0);
+    expect(await value('onejob_pool_held{pool="lab",reason="disk"}')).toBe(1);
+    expect(await value('onejob_pool_held{pool="lab",reason="devices"}')).toBe(1);
+    world.pause.release('disk:docker');
+    expect(await value('onejob_pool_held{pool="lab",reason="disk"}')).toBeUndefined();
   });
 });
 
@@ -127,6 +139,21 @@ describe('jobs', () => {
     expect(await value('onejob_job_wait_seconds_sum{pool="lab"}')).toBe(120);
     expect(await value('onejob_job_run_seconds_bucket{le="300",pool="lab"}')).toBe(2);
     expect(await value('onejob_job_run_seconds_bucket{le="60",pool="lab"}')).toBe(0);
+  });
+
+  test('one with devices is counted with the verdict that its proof leaves, or after two minutes', async () => {
+    const counted = (verdict: string) => value(`onejob_jobs_total{pool="lab",service="own",verdict="${verdict}"}`);
+    const [device = ''] = world.cards;
+    world.ended('j1', 'code', 'lab', [device]);
+    world.ended('j2', 'code', 'lab', [device]);
+    world.ended('j3', 'passed');
+    expect([await counted('code'), await counted('passed')]).toEqual([0, 1]);
+    world.proved('dirty', 1_000, 'agent-j1');
+    world.ended('j1', 'infrastructure', 'lab', [device]);
+    expect([await counted('code'), await counted('infrastructure')]).toEqual([0, 1]);
+    await world.host.advance(121_000);
+    expect([await counted('code'), await counted('infrastructure'), await counted('passed')]).toEqual([1, 1, 1]);
+    expect(await value('onejob_job_wait_seconds_sum{pool="lab"}')).toBe(180);
   });
 
   test('those that ended before the first scrape count, those of an earlier manager do not', async () => {
@@ -207,6 +234,17 @@ describe('devices', () => {
     await world.text();
     await world.host.advance(1_000);
     expect(world.host.use.of(device ?? '')?.utilization).toBe(8);
+  });
+
+  test('proofs also after all earlier ones were deleted', async () => {
+    world.proved('clean', 500);
+    expect(await value('onejob_proof_seconds_count{verdict="clean"}')).toBe(1);
+    world.proved('clean', 500);
+    expect(await value('onejob_proof_seconds_count{verdict="clean"}')).toBe(2);
+    const { store, wall } = world.host;
+    store.transaction({ durable: false }, () => store.proofs.prune(wall + 1));
+    world.proved('clean', 500);
+    expect(await value('onejob_proof_seconds_count{verdict="clean"}')).toBe(3);
   });
 
   test('proofs by verdict, and how long they took', async () => {

@@ -13,7 +13,7 @@ import type { Slot } from '../../core/slot.ts';
 import { attempt } from '../../errors.ts';
 import { databaseName } from '../../store/directory.ts';
 import type { Store } from '../../store/store.ts';
-import { verdictKinds } from '../../verdict/verdict.ts';
+import { type VerdictKind, verdictKinds } from '../../verdict/verdict.ts';
 import { poolOf } from '../loop/pool.ts';
 import { createGaps } from './gaps.ts';
 import { type ReadingParts, readings } from './readings.ts';
@@ -40,10 +40,17 @@ const [batch, mostAtFirst] = [1_000, 10_000];
 /** What happened before the first scrape, and is counted with it. */
 const mostKept = 10_000;
 
+/** ms that a job with devices waits for its proof before it is counted, and proofs of its agent that are read. */
+const [proofPatience, proofsRead] = [120_000, 100];
+
+type EndedJob = ReturnType<Store['outcomes']['after']>[number];
+
 export function createMetrics(parts: MetricsParts) {
   const { clock, store, state, serviceNames } = parts;
   const gapOf = createGaps(clock.now);
   const seen = { outcome: store.outcomes.last(), proof: store.proofs.last() };
+  /** Jobs whose devices are being proved, and since when each was looked at. */
+  const unproved: { readonly outcome: EndedJob; readonly since: number }[] = [];
   const kept: ((registry: MetricRegistry) => void)[] = [];
   let opened: Promise<Opened> | null = null;
   let current: Opened | null = null;
@@ -70,19 +77,37 @@ export function createMetrics(parts: MetricsParts) {
       const { name: pool, service } = config;
       for (const verdict of verdictKinds) registry.count('onejob_jobs_total', { pool, service, verdict }, 0);
     }
+    for (const { outcome, since } of unproved.splice(0)) {
+      if (!isProved(outcome) && clock.now() - since < proofPatience) unproved.push({ outcome, since });
+      else countJob(registry, outcome, store.outcomes.get(outcome.job)?.verdict.kind ?? outcome.kind);
+    }
     for (;;) {
       const ended = store.outcomes.after(seen.outcome, batch);
-      for (const { seq, pool, service, kind, wait, run } of ended) {
-        seen.outcome = seq;
-        registry.count('onejob_jobs_total', { pool, service, verdict: kind });
-        if (wait !== null) registry.observe('onejob_job_wait_seconds', { pool }, wait / 1000);
-        if (run !== null) registry.observe('onejob_job_run_seconds', { pool }, run / 1000);
+      for (const outcome of ended) {
+        seen.outcome = outcome.seq;
+        if (isProved(outcome)) countJob(registry, outcome, outcome.kind);
+        else unproved.push({ outcome, since: clock.now() });
       }
       if (ended.length < batch) return;
     }
   }
 
+  /** Whether its verdict is final: a proof of its devices can change it. */
+  function isProved({ agent, devices }: EndedJob): boolean {
+    if (agent === null || devices.length === 0) return true;
+    const proved = new Set(store.proofs.ofAgent(agent, proofsRead).map(({ device }) => device));
+    return devices.every((device) => proved.has(device));
+  }
+
+  function countJob(registry: MetricRegistry, { pool, service, wait, run }: EndedJob, verdict: VerdictKind): void {
+    registry.count('onejob_jobs_total', { pool, service, verdict });
+    if (wait !== null) registry.observe('onejob_job_wait_seconds', { pool }, wait / 1000);
+    if (run !== null) registry.observe('onejob_job_run_seconds', { pool }, run / 1000);
+  }
+
   function countProofs(registry: MetricRegistry): void {
+    // All were deleted, so their numbers began again.
+    if (store.proofs.last() < seen.proof) seen.proof = 0;
     for (;;) {
       const proved = store.proofs.after(seen.proof, batch);
       for (const { id, verdict, took } of proved) {

@@ -34,13 +34,13 @@ export function readings(parts: ReadingParts, wall: number): Reading[] {
   return [
     ...reconciler.pools.flatMap((pool) => {
       const { name } = pool.config;
-      return ofPool(pool, byPool.get(name) ?? [], reconciler.pause.any, wall - (since.get(name) ?? wall));
+      return ofPool(pool, byPool.get(name) ?? [], reconciler.pause.holders.own, wall - (since.get(name) ?? wall));
     }),
     ...(devices === null ? [] : [...ofDevices(deviceViews(devices, slots)), ...ofJobs(slots, devices)]),
   ];
 }
 
-function ofPool(pool: Pool, slots: readonly Slot[], paused: boolean, oldest: number): Reading[] {
+function ofPool(pool: Pool, slots: readonly Slot[], hostHeld: readonly string[], oldest: number): Reading[] {
   const { name } = pool.config;
   const counts = new Map<(typeof states)[number], number>(states.map((state) => [state, 0]));
   const count = (state: (typeof states)[number], more = 1): void => void counts.set(state, (counts.get(state) ?? 0) + more);
@@ -51,10 +51,12 @@ function ofPool(pool: Pool, slots: readonly Slot[], paused: boolean, oldest: num
     if (leaving.length > 0) count('leaving', leaving.length);
   }
   const waiting = pool.service.waiting?.(name) ?? null;
+  const { people, own } = pool.pause.holders;
   return [
     ['onejob_slots', { pool: name }, slots.length],
     ...states.map((state): Reading => ['onejob_agents', { pool: name, state }, counts.get(state) ?? 0]),
-    ['onejob_pool_paused', { pool: name }, Number(paused || pool.pause.any || pool.draining)],
+    ['onejob_pool_paused', { pool: name }, Number(people || pool.draining)],
+    ...[...new Set([...hostHeld, ...own])].map((reason): Reading => ['onejob_pool_held', { pool: name, reason }, 1]),
     ['onejob_pool_backing_off', { pool: name }, Number(pool.backoff !== null)],
     ...(waiting === null ? [] : [['onejob_jobs_waiting', { pool: name }, waiting] as const]),
     ['onejob_oldest_waiting_job_seconds', { pool: name }, Math.max(0, oldest) / 1000],
