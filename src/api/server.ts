@@ -23,7 +23,7 @@ import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
 import { createWeb, type Web, type WebOptions } from './web.ts';
-import { serveFile, webFolder } from './web-files.ts';
+import { createWebFiles, webFolder } from './web-files.ts';
 
 export interface ApiOptions extends Served {
   readonly socket: SocketOptions;
@@ -55,11 +55,12 @@ export async function startApi(options: ApiOptions) {
   const { version, clock = systemClock } = options;
   const findRoute = createRouter(routes);
   const takeTurn = createTurns();
+  const serveFile = createWebFiles(options.web?.files ?? webFolder);
   /** Of requests that are not answered yet. */
   const open = new Set<AbortController>();
   let closing = false;
 
-  const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse): void => {
+  const refuse = (error: unknown, request: IncomingMessage, response: ServerResponse, from: Web | null): void => {
     // Work that is aborted because the server closes may fail with any error.
     const known = closing && !(error instanceof OnejobError) ? stopping() : error;
     const view = toErrorView(known);
@@ -69,6 +70,7 @@ export async function startApi(options: ApiOptions) {
     if (response.headersSent) return void response.destroy();
     response.statusCode = known instanceof OnejobError ? statusOf(known.code) : 500;
     if (response.statusCode === 401) response.setHeader('www-authenticate', 'Bearer');
+    if (from !== null && noAccess.has(response.statusCode)) response.setHeader('connection', 'close');
     sendJson(response, view);
   };
 
@@ -94,7 +96,7 @@ export async function startApi(options: ApiOptions) {
       const isGet = method === 'GET' || method === 'HEAD';
       const found = findRoute(isGet ? 'GET' : method, path);
       if (found === null && from !== null && isGet && path.startsWith('/') && !path.startsWith('/v1/'))
-        return await serveFile(response, path, options.web?.files ?? webFolder);
+        return await serveFile(response, path);
       if (found === null) {
         from?.admit(request, 'read');
         throw new OnejobError('E_API_ROUTE', `The daemon (${version}) does not support ${method} ${url}.`, {
@@ -104,6 +106,7 @@ export async function startApi(options: ApiOptions) {
       const { route, params } = found;
       const caller = from === null ? onSocket(request) : from.admit(request, route.role);
       if (from !== null && caller !== null) {
+        from.known(request, response, caller);
         response.setHeader('onejob-version', version);
         if (!isGet) options.onCall?.(`${method} ${path}`, caller);
       }
@@ -114,12 +117,13 @@ export async function startApi(options: ApiOptions) {
       takeTurn(route, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
-      send(response, route, answer, (error) => refuse(error, request, response));
+      send(response, route, answer, (error) => refuse(error, request, response, from));
     } catch (error) {
-      refuse(error, request, response);
+      refuse(error, request, response, from);
     }
     // Reads and drops what the client still sends, so that it reads the answer.
-    request.resume();
+    if (from === null) request.resume();
+    else drop(request);
   };
 
   const upgrades = createUpgrades({
@@ -202,6 +206,24 @@ const webHeaders = Object.entries({
 function onSocket({ headers }: IncomingMessage): Caller {
   if (!isBrowser(headers)) return { role: 'operator', user: null, until: null };
   throw new OnejobError('E_API_ORIGIN', 'Cannot answer a browser on the socket.', { hint: 'Type "onejob dashboard" for a link.' });
+}
+
+/** Statuses of callers without access. */
+const noAccess: ReadonlySet<number> = new Set([401, 403, 421]);
+
+/** Bytes of a body that nobody wants, and ms for it. */
+const [dropLimit, dropPatience] = [1 << 20, 10_000];
+
+/** Reads and drops the rest of a request, and ends the connection if that is too much. */
+function drop(request: IncomingMessage): void {
+  let left = dropLimit;
+  request.on('data', (bytes: Buffer) => {
+    left -= bytes.length;
+    if (left < 0) request.socket.destroy();
+  });
+  if (request.complete) return;
+  const late = setTimeout(() => request.socket.destroy(), dropPatience).unref();
+  request.once('close', () => clearTimeout(late));
 }
 
 /** Bytes; less, and ms, for bodies of those who have not logged in. */

@@ -38,25 +38,46 @@ In a clone of onejob, type:
     npm run build:web
 `;
 
-/** Answers a GET of `path` from `folder`. */
-export async function serveFile(response: ServerResponse, path: string, folder: string): Promise<void> {
-  const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
-  const files = new Map(entries.filter((one) => one.isFile()).map((one) => [urlOf(one, folder), join(one.parentPath, one.name)]));
-  const isHashed = path.startsWith('/assets/');
-  const file = files.get(path) ?? (isHashed ? undefined : files.get('/index.html'));
-  if (file === undefined) {
-    response.writeHead(404, { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' });
-    response.end(isHashed ? 'Not found.\n' : notBuilt);
-    return;
+interface File {
+  readonly type: string;
+  readonly bytes: Buffer;
+}
+
+/** Answers GETs from `folder`, which is read once: requests need no login, and shall cost next to nothing. */
+export function createWebFiles(folder: string) {
+  let files: Promise<ReadonlyMap<string, File>> | null = null;
+
+  async function read(): Promise<ReadonlyMap<string, File>> {
+    const entries = await readdir(folder, { recursive: true, withFileTypes: true }).catch(() => []);
+    const found = entries
+      .filter((one) => one.isFile())
+      .map(async (one): Promise<[string, File]> => {
+        const bytes = await readFile(join(one.parentPath, one.name));
+        return [urlOf(one, folder), { type: types[extname(one.name)] ?? 'application/octet-stream', bytes }];
+      });
+    return new Map(await Promise.all(found));
   }
-  const bytes = await readFile(file);
-  response.writeHead(200, {
-    'content-type': types[extname(file)] ?? 'application/octet-stream',
-    'content-length': bytes.length,
-    'content-security-policy': policy,
-    'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
-  });
-  response.end(bytes);
+
+  return async (response: ServerResponse, path: string): Promise<void> => {
+    files ??= read();
+    const known = await files.catch(() => new Map<string, File>());
+    // It may be built yet.
+    if (!known.has('/index.html')) files = null;
+    const isHashed = path.startsWith('/assets/');
+    const file = known.get(path) ?? (isHashed ? undefined : known.get('/index.html'));
+    if (file === undefined) {
+      response.writeHead(404, { 'content-type': 'text/plain; charset=utf-8', 'cache-control': 'no-store' });
+      response.end(isHashed ? 'Not found.\n' : notBuilt);
+      return;
+    }
+    response.writeHead(200, {
+      'content-type': file.type,
+      'content-length': file.bytes.length,
+      'content-security-policy': policy,
+      'cache-control': isHashed ? 'public, max-age=31536000, immutable' : 'no-cache',
+    });
+    response.end(file.bytes);
+  };
 }
 
 function urlOf({ parentPath, name }: { readonly parentPath: string; readonly name: string }, folder: string): string {

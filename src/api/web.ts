@@ -13,6 +13,7 @@ import type { Listen } from '../config/check-api.ts';
 import type { ApiConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
 import { attempt, codeOf, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { createConnections, oneAtATime } from '../http/connections.ts';
 import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Access, type AccessTable, type Caller, openAccess, sessionLife } from './access.ts';
@@ -37,8 +38,10 @@ interface WebParts extends WebOptions {
 
 /** ms until an address that could not be used is tried again. */
 const again = 10_000;
-/** Connections at a time. */
-const most = 1_000;
+/** Connections at a time: of an address and of all without a login, and of all that have the same role. A browser has six. */
+const most = { unknownFrom: 50, unknownInAll: 200, ofCaller: 384, calls: 1_000 };
+/** ms for the handshake of TLS. */
+const handshake = 10_000;
 
 /** The port that was opened for a login, and until when somebody may be logged in there (wall clock, ms). */
 const remembered = z.object({ port: z.int().min(1).max(65_535), until: z.number() });
@@ -58,15 +61,17 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
   let callOff = (): void => {};
   let opening: Promise<void> | null = null;
   let isClosed = false;
+  const connections = createConnections(most);
+  const answer = oneAtATime(handle);
 
   /** @throws OnejobError E_API_LISTEN */
   async function open(listen: Listen): Promise<void> {
     access ??= openAccess({ dir: stateDir, clock });
     const made =
       config?.tls == null
-        ? http.createServer(patience, handle)
-        : (await import('node:https')).createServer({ ...patience, ...readTls(config.tls) }, handle);
-    made.maxConnections = most;
+        ? http.createServer(patience, answer)
+        : (await import('node:https')).createServer({ ...patience, handshakeTimeout: handshake, ...readTls(config.tls) }, answer);
+    connections.watch(made);
     await listenAt(made, listen);
     if (isClosed) await ended(made);
     else server = made;
@@ -159,6 +164,9 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
         });
       return caller;
     },
+    /** The caller of a request has access, so its connection makes room for no stranger. */
+    known: ({ socket }: IncomingMessage, response: ServerResponse, { role }: Caller): void =>
+      connections.known(socket, role, response),
     /** @throws OnejobError E_API_ORIGIN */
     checkHost: (request: IncomingMessage): void => checkHost(request.headers, door),
     /** Uses the code of a link. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
@@ -170,11 +178,11 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     },
     /** Reads tokens and certificate again. Logins of a replaced token end. @throws OnejobError E_API_LISTEN */
     refresh(): void {
-      if (access?.refresh() === true) server?.closeAllConnections();
+      if (access?.refresh() === true) connections.closeAll();
       if (server !== null && 'setSecureContext' in server && config?.tls != null) server.setSecureContext(readTls(config.tls));
     },
     closeIdle: (): void => server?.closeIdleConnections(),
-    closeAll: (): void => server?.closeAllConnections(),
+    closeAll: connections.closeAll,
     async close(): Promise<void> {
       isClosed = true;
       callOff();

@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import { createRate } from './connections.ts';
+import { createRate } from './rate.ts';
 
 it('lets a burst pass, then one call after the other, and a burst again after a rest', () => {
   const rate = createRate(10, 3);

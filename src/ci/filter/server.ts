@@ -4,17 +4,17 @@
  * any time. It trusts no input: jobs know the sealed tokens, and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
-import type { Socket } from 'node:net';
 import { pipeline } from 'node:stream';
 import type { Dispatcher } from 'undici';
 import type { Proxies } from '../../config/proxies.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
 import { messageOf } from '../../errors.ts';
+import { createConnections, oneAtATime } from '../../http/connections.ts';
 import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
-import { createConnections, createRate, type Rate } from './connections.ts';
+import { createRate, type Rate } from './rate.ts';
 import { type Rules, readPath, type Verdict } from './rules.ts';
 import type { Seal, Sealed } from './seal.ts';
 
@@ -73,7 +73,6 @@ export function createFilterServer(parts: FilterServerParts) {
   const connections = createConnections();
   const usages = new Map<string, Usage>();
   const servers = new Set<http.Server>();
-  const answering = new WeakSet<Socket>();
 
   function enter(job: string): Usage {
     const usage = usages.get(job) ?? {
@@ -202,20 +201,13 @@ export function createFilterServer(parts: FilterServerParts) {
     }
   }
 
-  function handle(request: IncomingMessage, response: ServerResponse): void {
-    const { socket } = request;
-    // Node parses hundreds of pipelined calls ahead and keeps an answer for each, without back-pressure once the client has closed:
-    // that exhausts the heap. No agent pipelines (Go's net/http does not).
-    if (closing.signal.aborted || answering.has(socket)) {
-      socket.destroy();
-      return;
-    }
-    answering.add(socket);
+  // No agent pipelines (Go's net/http does not).
+  const handle = oneAtATime((request, response) => {
+    if (closing.signal.aborted) return void request.socket.destroy();
     const gone = new AbortController();
     const stop = (): void => gone.abort();
     closing.signal.addEventListener('abort', stop, { once: true });
     response.once('close', () => {
-      answering.delete(socket);
       closing.signal.removeEventListener('abort', stop);
       stop();
     });
@@ -226,7 +218,7 @@ export function createFilterServer(parts: FilterServerParts) {
       if (response.headersSent) return void response.destroy();
       refuse(response, 502, `The service cannot be reached, or sent an invalid response: ${messageOf(error)}`);
     });
-  }
+  });
 
   return {
     /** A server for one more address. */

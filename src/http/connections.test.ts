@@ -1,12 +1,12 @@
 import { once } from 'node:events';
 import { connect, type Socket } from 'node:net';
 import { describe, expect, it } from 'vitest';
-import { listening, stopped } from '../../../test/kit/filter.ts';
+import { listening, stopped } from '../../test/kit/filter.ts';
 import { type ConnectionLimits, createConnections } from './connections.ts';
 
 /** A server where `/KEY` makes a connection known as of agent `KEY`, and answers; but `/slow/KEY` never does. */
 async function bench(limits: Partial<ConnectionLimits>) {
-  const connections = createConnections({ unknownFrom: 100, unknownInAll: 100, ofAgent: 100, calls: 100, ...limits });
+  const connections = createConnections({ unknownFrom: 100, unknownInAll: 100, ofCaller: 100, calls: 100, ...limits });
   const { server, port } = await listening((request, response) => {
     const agent = (request.url ?? '').split('/').at(-1) ?? '';
     if (agent !== '') connections.known(request.socket, agent, response);
@@ -63,7 +63,7 @@ describe('connections without a token', () => {
 
 describe('connections of one agent', () => {
   it('make room for its next one, where they are idle, and for no other agent’s', async () => {
-    await using here = await bench({ ofAgent: 2 });
+    await using here = await bench({ ofCaller: 2 });
     const other = await here.dial('/b');
     const slow = await here.dial('/slow/a');
     const idle = await here.dial('/a');
@@ -81,7 +81,7 @@ describe('connections of one agent', () => {
   });
 
   it('are no more than it may have', async () => {
-    await using here = await bench({ ofAgent: 2 });
+    await using here = await bench({ ofCaller: 2 });
     for (let at = 0; at < 2; at++) await here.dial('/slow/a');
     expect((await here.dial('/a')).first).toBe('closed');
   });

@@ -1,24 +1,24 @@
 /**
- * How much of the filter one sandbox may use: connections, and calls by time. A sandbox that opens thousands must not displace
- * others, even at the same address. A connection without a token counts for its address, where the oldest makes room for the
- * newest. With a token it counts for its agent, and no stranger can displace it.
+ * How many connections of a server one client may have. A client that opens thousands must not displace others, even at the same
+ * address. A connection without a token counts for its address, where the oldest makes room for the newest. With a token it counts
+ * for who that is of, and no stranger can displace it.
  */
-import type { Server, ServerResponse } from 'node:http';
+import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
 export const connectionLimits = {
   /** Per address, without a token. */
   unknownFrom: 64,
   unknownInAll: 1024,
-  /** Per agent with its job: more than the calls that it may make at a time. */
-  ofAgent: 384,
+  /** Per caller: more than the calls that an agent with its job may make at a time. */
+  ofCaller: 384,
   /** Per connection, which is then closed. */
   calls: 1000,
 };
 export type ConnectionLimits = Readonly<typeof connectionLimits>;
 
 interface Entry {
-  /** Its agent, or its address and `unknown`. */
+  /** Its caller, or its address and `unknown`. */
   groups: readonly string[];
   calls: number;
 }
@@ -28,6 +28,8 @@ const unknown = 'unknown';
 export function createConnections(limits: ConnectionLimits = connectionLimits) {
   const entries = new Map<Socket, Entry>();
   const groups = new Map<string, Set<Socket>>();
+  /** With TLS a request has another socket than the connection. */
+  const peers = new Map<string, Socket>();
 
   /** Counts it only in these from now on. */
   const regroup = (socket: Socket, entry: Entry, names: readonly string[]): void => {
@@ -45,6 +47,7 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
     if (entry !== undefined) regroup(socket, entry, []);
     entries.delete(socket);
   };
+  const raw = (socket: Socket): Socket => (entries.has(socket) ? socket : (peers.get(peerOf(socket)) ?? socket));
   const close = (socket: Socket | undefined): void => {
     if (socket === undefined) return;
     forget(socket);
@@ -56,16 +59,22 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
       server.maxRequestsPerSocket = limits.calls;
       server.on('connection', (socket) => {
         const from = `from ${socket.remoteAddress ?? ''}`;
+        const peer = peerOf(socket);
+        peers.set(peer, socket);
         const entry: Entry = { groups: [], calls: 0 };
         entries.set(socket, entry);
         regroup(socket, entry, [from, unknown]);
-        socket.once('close', () => forget(socket));
+        socket.once('close', () => {
+          forget(socket);
+          if (peers.get(peer) === socket) peers.delete(peer);
+        });
         if (sizeOf(from) > limits.unknownFrom) close(oldest(from));
         else if (sizeOf(unknown) > limits.unknownInAll) close(oldest(unknown));
       });
     },
-    /** The connection makes a call as this agent. May close it, or another of the agent. */
-    known(socket: Socket, agent: string, response: ServerResponse): void {
+    /** The connection makes a call as this caller. May close it, or another of the caller. */
+    known(of: Socket, caller: string, response: ServerResponse): void {
+      const socket = raw(of);
       const entry = entries.get(socket);
       if (entry === undefined) return;
       entry.calls += 1;
@@ -73,26 +82,37 @@ export function createConnections(limits: ConnectionLimits = connectionLimits) {
         entry.calls -= 1;
       });
       if (!entry.groups.includes(unknown)) return;
-      const its = `agent ${agent}`;
+      const its = `of ${caller}`;
       regroup(socket, entry, [its]);
-      if (sizeOf(its) <= limits.ofAgent) return;
+      if (sizeOf(its) <= limits.ofCaller) return;
       close([...(groups.get(its) ?? [])].find((each) => entries.get(each)?.calls === 0) ?? socket);
+    },
+    /** Also those that have said nothing yet, which Node does not know before their handshake. */
+    closeAll(): void {
+      for (const socket of [...entries.keys()]) close(socket);
     },
   };
 }
 
-export type Rate = ReturnType<typeof createRate>;
+function peerOf({ remoteAddress, remotePort }: Socket): string {
+  return `${remoteAddress} ${remotePort}`;
+}
 
-/** A token bucket (generic cell rate algorithm): calls beyond a burst wait; none is refused. */
-export function createRate(perSecond: number, burst: number) {
-  const each = 1000 / perSecond;
-  let due = Number.NEGATIVE_INFINITY;
-  return {
-    /** @param now monotonic, ms @returns how long this call must wait, ms */
-    take(now: number): number {
-      const wait = Math.max(0, due - burst * each - now);
-      due = Math.max(due, now) + each;
-      return wait;
-    },
+/**
+ * Ends a connection whose next request comes before the last was answered: Node parses hundreds of pipelined ones ahead and keeps
+ * an answer for each, without back-pressure once the client has closed or does not read. That exhausts the heap. Neither agents nor
+ * browsers and proxies pipeline.
+ */
+export function oneAtATime(handle: (request: IncomingMessage, response: ServerResponse) => void): typeof handle {
+  const answering = new WeakSet<Socket>();
+  return (request, response) => {
+    const { socket } = request;
+    if (answering.has(socket)) {
+      socket.destroy();
+      return;
+    }
+    answering.add(socket);
+    response.once('close', () => answering.delete(socket));
+    handle(request, response);
   };
 }

@@ -1,0 +1,151 @@
+/** What clients without a login, or with bad manners, can do to the API over TCP. Real sockets. */
+import { once } from 'node:events';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
+import { join } from 'node:path';
+import { buffer } from 'node:stream/consumers';
+import tls from 'node:tls';
+import { afterEach, beforeEach, expect, test } from 'vitest';
+import { handClock } from '../../test/kit/core.ts';
+import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
+import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { createAuthority } from '../../test/support/tls-front.ts';
+import type { ApiConfig } from '../config/config.ts';
+import { type ApiServer, startApi } from './server.ts';
+
+let dir: Scratch;
+let manager: FakeManager;
+let server: ApiServer;
+let port: number;
+let sockets: Socket[];
+const clock = handClock();
+
+async function freePort(): Promise<number> {
+  const probe = createServer().listen(0, '127.0.0.1');
+  await once(probe, 'listening');
+  const { port: found } = probe.address() as AddressInfo;
+  await new Promise((resolve) => probe.close(resolve));
+  return found;
+}
+
+async function start(config: Partial<ApiConfig> = {}): Promise<void> {
+  port = await freePort();
+  const log = { info: () => {}, error: () => {} };
+  server = await startApi({
+    ...{ manager, version: '1.0.0', clock },
+    socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
+    web: {
+      config: { listen: { host: '127.0.0.1', port }, tls: null, behindProxy: false, hosts: [], ...config },
+      ...{ stateDir: dir.path, owner: 'abc', log, files: join(dir.path, 'web') },
+    },
+  });
+  expect(server.problem).toBeNull();
+}
+
+beforeEach(() => {
+  sockets = [];
+  dir = scratch();
+  mkdirSync(join(dir.path, 'web'));
+  writeFileSync(join(dir.path, 'web', 'index.html'), 'x'.repeat(100_000));
+  manager = createFakeManager();
+});
+
+afterEach(async () => {
+  for (const socket of sockets) socket.destroy();
+  await server.close();
+  await manager.end();
+  dir[Symbol.dispose]();
+  expect(clock.next()).toBeNull();
+});
+
+const bearer = (role: 'read' | 'operator') =>
+  `authorization: Bearer ${readFileSync(join(dir.path, 'api', `${role}.token`), 'utf8').trim()}\r\n`;
+const head = (method: string, path: string, more = '') => `${method} ${path} HTTP/1.1\r\nhost: localhost\r\n${more}\r\n`;
+
+async function dial(): Promise<Socket> {
+  const socket = connect(port, '127.0.0.1').on('error', () => {});
+  sockets.push(socket);
+  await once(socket, 'connect');
+  return socket;
+}
+
+async function say(socket: Socket, text: string): Promise<string> {
+  socket.write(text);
+  const closed = isClosed(socket).then(() => 'closed');
+  return await Promise.race([once(socket, 'data').then(([bytes]) => String(bytes)), closed]);
+}
+
+/** However it ends. */
+const isClosed = (socket: Socket) =>
+  new Promise<void>((resolve) => (socket.closed ? resolve() : socket.once('close', () => resolve())));
+
+test('pipelined requests end their connection', async () => {
+  await start();
+  const socket = await dial();
+  socket.write(head('GET', '/').repeat(1_000));
+  const text = await buffer(socket).catch(() => '');
+  expect(String(text).match(/HTTP\/1\.1 200/g)?.length ?? 0).toBeLessThan(2);
+  // One after the other is fine.
+  const other = await dial();
+  for (let at = 0; at < 3; at++) expect(await say(other, head('GET', '/v1/me', bearer('read')))).toMatch(/^HTTP\/1.1 200/);
+});
+
+test('an answer that refuses access is the last of its connection', async () => {
+  await start();
+  for (const [request, status] of [
+    [head('GET', '/v1/status'), 401],
+    [head('POST', '/v1/drain', bearer('read')), 403],
+    ['GET / HTTP/1.1\r\nhost: evil.example\r\n\r\n', 403],
+  ] as const) {
+    const socket = await dial();
+    expect(await say(socket, request)).toMatch(new RegExp(`^HTTP/1.1 ${status}[^]*connection: close`, 'i'));
+    await isClosed(socket);
+  }
+});
+
+test('connections without a login make room for each other, and keep nobody else away', async () => {
+  await start();
+  const reader = await dial();
+  const me = head('GET', '/v1/me', bearer('read'));
+  expect(await say(reader, me)).toMatch(/^HTTP\/1.1 200/);
+  const strangers = [];
+  for (let at = 0; at < 52; at++) strangers.push(await dial());
+  await isClosed(strangers[0] as Socket);
+  expect(await say(reader, me)).toMatch(/^HTTP\/1.1 200/);
+  expect(await say(await dial(), me)).toMatch(/^HTTP\/1.1 200/);
+});
+
+test('the rest of a refused request is not read for ever', async () => {
+  await start();
+  const socket = await dial();
+  const first = await say(socket, head('PUT', '/v1/workspaces', 'content-length: 1000000000000\r\n'));
+  expect(first).toMatch(/^HTTP\/1.1 401/);
+  socket.resume();
+  const chunk = Buffer.alloc(64 * 1024);
+  const closed = isClosed(socket);
+  const more = (): void => {
+    while (!socket.destroyed && socket.write(chunk));
+    if (!socket.destroyed) socket.once('drain', more);
+  };
+  more();
+  await closed;
+});
+
+test('over TLS strangers make room too, and silent connections do not delay the end', async () => {
+  const { cert, key } = createAuthority(dir.path).issue('localhost');
+  const [certFile, keyFile] = [join(dir.path, 'tls.pem'), join(dir.path, 'tls.key')];
+  writeFileSync(certFile, cert);
+  writeFileSync(keyFile, key);
+  await start({ tls: { cert: certFile, key: keyFile } });
+  const secure = tls.connect({ port, host: '127.0.0.1', rejectUnauthorized: false }).on('error', () => {});
+  await once(secure, 'secureConnect');
+  expect(await say(secure, head('GET', '/v1/me', bearer('read')))).toMatch(/^HTTP\/1.1 200/);
+  const stranger = tls.connect({ port, host: '127.0.0.1', rejectUnauthorized: false }).on('error', () => {});
+  await once(stranger, 'secureConnect');
+  const silent = [];
+  for (let at = 0; at < 51; at++) silent.push(await dial());
+  await isClosed(stranger);
+  expect(await say(secure, head('GET', '/v1/me', bearer('read')))).toMatch(/^HTTP\/1.1 200/);
+  await server.close();
+  await Promise.all([isClosed(secure), ...silent.map(isClosed)]);
+}, 10_000);
