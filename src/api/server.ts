@@ -18,7 +18,7 @@ import type { Caller } from './access.ts';
 import { isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import { type Answering, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
+import { type Answering, checkedRequest, createRouter, type Role, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
@@ -88,6 +88,7 @@ export async function startApi(options: ApiOptions) {
     response.on('error', () => {});
     if (from === null) response.setHeader('onejob-version', version);
     else for (const [name, value] of webHeaders) response.setHeader(name, value);
+    let expired = false;
     const { method = '', url = '' } = request;
     const [path = '', query = ''] = url.split(/\?(.*)/s);
     try {
@@ -105,6 +106,15 @@ export async function startApi(options: ApiOptions) {
       }
       const { route, params } = found;
       const caller = from === null ? onSocket(request) : from.admit(request, route.role);
+      // What waits ends with the login that asked for it.
+      if (caller !== null && caller.until !== null && !response.destroyed)
+        response.once(
+          'close',
+          clock.after(caller.until - clock.wall(), () => {
+            expired = true;
+            gone.abort();
+          }),
+        );
       if (from !== null && caller !== null) {
         from.known(request, response, caller);
         response.setHeader('onejob-version', version);
@@ -114,12 +124,13 @@ export async function startApi(options: ApiOptions) {
       const body = method === 'POST' ? await readBody(request, caller) : undefined;
       const given = { params, query: parse(query), body, signal: gone.signal, caller, request, response };
       const asked = checkedRequest(route, given);
-      takeTurn(route, response);
+      takeTurn(route, from === null ? 'socket' : (caller?.role ?? 'anyone'), response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
       send(response, route, answer, (error) => refuse(error, request, response, from));
+      if (from !== null && answer instanceof Readable) cutOff(response, clock);
     } catch (error) {
-      refuse(error, request, response, from);
+      refuse(expired ? loginEnded() : error, request, response, from);
     }
     // Reads and drops what the client still sends, so that it reads the answer.
     if (from === null) request.resume();
@@ -193,6 +204,10 @@ function stopping(): OnejobError {
   return new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { hint: 'Try again when it is back.', retry: true });
 }
 
+function loginEnded(): OnejobError {
+  return new OnejobError('E_API_LOGIN', 'The login has ended.', { hint: 'Type "onejob dashboard" on the host for a link.' });
+}
+
 /** Of every answer over TCP. */
 const webHeaders = Object.entries({
   'cache-control': 'no-store',
@@ -258,22 +273,40 @@ function refusePrototype(key: string, value: unknown): unknown {
 /** ms after which a client that does not read such an answer is cut off. */
 const turnPatience = 60_000;
 
-/** Limits how many answers of a route are unread at a time. */
+/** Cuts off a client that has not taken what is written for it for so long, so that it keeps neither memory nor files open. */
+function cutOff(response: ServerResponse, clock: Clock): void {
+  let isStuck = false;
+  let callOff = (): void => {};
+  const look = (): void => {
+    if (isStuck) return void response.destroy();
+    isStuck = response.writableNeedDrain;
+    callOff = clock.after(turnPatience / 2, look);
+  };
+  if (response.closed) return;
+  look();
+  response.on('drain', () => {
+    isStuck = false;
+  });
+  response.once('close', () => callOff());
+}
+
+/** Limits how many answers of a route are unread at a time, for each kind of caller: one must not keep the others away. */
 function createTurns() {
-  const unread = new Map<Route, number>();
+  const unread = new Map<string, number>();
   /** @throws OnejobError E_API_BUSY */
-  return (route: Route, response: ServerResponse): void => {
+  return (route: Route, kind: Role | 'socket', response: ServerResponse): void => {
     const { atOnce, summary } = route;
-    const before = unread.get(route) ?? 0;
+    const key = `${kind} ${summary}`;
+    const before = unread.get(key) ?? 0;
     if (atOnce === undefined || response.destroyed) return;
     if (before >= atOnce) {
       const message = `Cannot answer now: ${atOnce} clients are already reading the same ("${summary}").`;
       throw new OnejobError('E_API_BUSY', message, { hint: 'Try again in a minute.', retry: true });
     }
-    unread.set(route, before + 1);
+    unread.set(key, before + 1);
     const late = setTimeout(() => response.destroy(), turnPatience).unref();
     response.once('close', () => {
-      unread.set(route, (unread.get(route) ?? 1) - 1);
+      unread.set(key, (unread.get(key) ?? 1) - 1);
       clearTimeout(late);
     });
   };

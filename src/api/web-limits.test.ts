@@ -11,6 +11,8 @@ import { createFakeManager, type FakeManager } from '../../test/support/fake-man
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
 import type { ApiConfig } from '../config/config.ts';
+import { jobRequest } from '../job.ts';
+import { createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
 
 let dir: Scratch;
@@ -149,3 +151,46 @@ test('over TLS strangers make room too, and silent connections do not delay the 
   await server.close();
   await Promise.all([isClosed(secure), ...silent.map(isClosed)]);
 }, 10_000);
+
+/** Requests whose answers nobody reads, once all have begun. */
+async function unread(count: number, request: string): Promise<Socket[]> {
+  const readers = await Promise.all(Array.from({ length: count }, () => dial()));
+  await Promise.all(
+    readers.map((reader) => {
+      reader.write(request);
+      return once(reader, 'readable');
+    }),
+  );
+  return readers;
+}
+
+test('readers that never read a list keep no operator from it, and nobody on the socket', async () => {
+  await start();
+  const client = createClient({ socket: join(dir.path, 'onejob.sock'), version: '1.0.0' });
+  const job = { ...(await client.submit(jobRequest.parse({ pool: null, command: ['true'] }))), command: ['x'.repeat(10_000)] };
+  manager.elsewhere = Array.from({ length: 1_000 }, (_, n) => ({ ...job, id: `e${n}`, state: 'running' }));
+  await unread(16, head('GET', '/v1/jobs', bearer('read')));
+  expect(await say(await dial(), head('GET', '/v1/jobs', bearer('read')))).toMatch(/^HTTP\/1.1 503/);
+  expect(await say(await dial(), head('GET', '/v1/jobs', bearer('operator')))).toMatch(/^HTTP\/1.1 200/);
+  expect(await client.jobs({ all: false, pool: null })).toHaveLength(1_000);
+});
+
+test('a log that nobody reads is cut off', async () => {
+  await start();
+  const gone = Promise.withResolvers<void>();
+  manager.logs = async function* (_source, _how, signal) {
+    signal.addEventListener('abort', () => gone.resolve());
+    while (!signal.aborted) yield { stream: 'stdout', bytes: Buffer.alloc(1 << 20) };
+  };
+  const [stuck] = await unread(1, head('GET', '/v1/logs?agent=a', bearer('read')));
+  const reader = await dial();
+  reader.write(head('GET', '/v1/logs?agent=a', bearer('read')));
+  await once(reader, 'data');
+  clock.advance(30_000);
+  await once(reader, 'data');
+  clock.advance(30_000);
+  await gone.promise;
+  stuck?.resume();
+  await isClosed(stuck as Socket);
+  expect(reader.destroyed).toBe(false);
+});

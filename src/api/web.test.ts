@@ -13,6 +13,7 @@ import { createFakeManager, type FakeManager } from '../../test/support/fake-man
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createAuthority } from '../../test/support/tls-front.ts';
 import type { ApiConfig } from '../config/config.ts';
+import { jobRequest } from '../job.ts';
 import { type Client, createClient } from './client.ts';
 import { routes } from './routes.ts';
 import { type ApiServer, startApi } from './server.ts';
@@ -201,6 +202,21 @@ describe('who gets in', () => {
     const ended = once(events.resume(), 'end');
     clock.advance(7 * 86_400_000);
     await ended;
+  });
+
+  test('what waits for a job ends with the login that asked for it', async () => {
+    const { id } = await client.submit(jobRequest.parse({ pool: null, command: ['sleep', '100'] }));
+    const { base, headers } = await login('read');
+    const settled = ask(base, 'GET', `/v1/jobs/${id}/settled`, headers);
+    const request = http.get(`${base}/v1/logs?job=${id}&follow=1`, { headers: { ...headers } });
+    const [logs] = (await once(request, 'response')) as [http.IncomingMessage];
+    await once(logs, 'readable');
+    const ended = new Promise((resolve) => logs.resume().once('close', resolve));
+    await client.status();
+    clock.advance(7 * 86_400_000);
+    expect(await settled).toMatchObject({ status: 401, code: 'E_API_LOGIN' });
+    await ended;
+    await client.cancel(id);
   });
 
   test('strangers cannot send much', async () => {

@@ -3,34 +3,52 @@ import { stripVTControlCharacters } from 'node:util';
 import type { LogPiece } from '../api/manager.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
 
-/** The last existing lines, and with `follow` what comes then. */
+/** Memory for the last lines of one reader, bytes: output may have no newlines. Each piece counts for its overhead, too. */
+const [tailSize, pieceOverhead] = [4 << 20, 256];
+
+/** The last existing lines, of 4 MiB at most, and with `follow` what comes then. */
 export async function* lastLines(
   read: (follow: boolean) => AsyncIterable<LogPiece>,
   lines: number,
   follow: boolean,
 ): AsyncGenerator<LogPiece> {
   let told: Counts = none;
-  const last: { piece: LogPiece; ends: number }[] = [];
+  let last: { piece: LogPiece; ends: number }[] = [];
+  // Where the kept ones begin; removing each from the front would move thousands.
+  let begin = 0;
   // The newline at the very end ends a line and begins none.
-  let [ends, isOpen] = [0, false];
+  let [ends, isOpen, size] = [0, false, 0];
   for await (const piece of read(false)) {
     told = plus(told, sizeOf(piece));
     const one = { piece, ends: count(piece.bytes) };
     last.push(one);
     ends += one.ends;
+    size += weightOf(piece);
     isOpen = piece.bytes.at(-1) !== newline;
-    while (last[0] !== undefined && ends - last[0].ends >= lines + (isOpen ? 0 : 1)) ends -= last.shift()?.ends ?? 0;
+    const most = lines + (isOpen ? 0 : 1);
+    for (let first = last[begin]; first !== undefined; first = last[begin]) {
+      if (ends - first.ends < most && (size <= tailSize || first === one)) break;
+      ends -= first.ends;
+      size -= weightOf(first.piece);
+      begin += 1;
+    }
+    if (begin * 2 > last.length) [last, begin] = [last.slice(begin), 0];
   }
+  last = last.slice(begin);
   const surplus = ends + (isOpen ? 1 : 0) - lines;
   const shown = last.flatMap(({ piece }, index): LogPiece[] => {
     if (index > 0 || surplus <= 0) return [piece];
     return piece.stream === 'note' ? [] : [{ ...piece, bytes: afterLines(piece.bytes, surplus) }];
   });
   // A client that reconnects counts from the start.
-  const size = shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
-  yield gapPiece({ missing: beyond(told, size), after: none, asked: true });
+  const kept = shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
+  yield gapPiece({ missing: beyond(told, kept), after: none, asked: true });
   yield* shown;
   if (follow) yield* skip(read(true), told);
+}
+
+function weightOf({ bytes }: LogPiece): number {
+  return bytes.length + pieceOverhead;
 }
 
 const newline = 10;
