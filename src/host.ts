@@ -144,6 +144,7 @@ export async function openHost(given: HostParts) {
       problems,
       configChanged: given.configChanged,
     },
+    failed: (error) => log.error('failed to look for changes', { error }),
     started: started.promise,
   });
   /** null without `notify`. A temporary manager has somebody who waits for it. */

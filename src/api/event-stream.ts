@@ -4,6 +4,7 @@
  */
 import type { ServerResponse } from 'node:http';
 import type { Clock } from '../core/clock.ts';
+import type { Subject } from './changes.ts';
 import type { Events } from './manager.ts';
 import type { Event, EventView } from './schema.ts';
 
@@ -11,10 +12,14 @@ import type { Event, EventView } from './schema.ts';
 const beat = 15_000;
 /** ms after which a client connects again. */
 const retry = 1_000;
+/** Different failures that are told. */
+const mostFailures = 10;
 
 export type EventStreams = ReturnType<typeof createEventStreams>;
 
-export function createEventStreams(events: Events, clock: Clock) {
+/** `failed` is called once for each kind of failure to show something. */
+export function createEventStreams(events: Events, clock: Clock, failed: (error: Error) => void = () => {}) {
+  const failures = new Set<string>();
   const clients = new Set<{ readonly pump: (texts: Map<number, string>) => void; readonly beat: () => void }>();
   let stop = (): void => {};
 
@@ -38,6 +43,14 @@ export function createEventStreams(events: Events, clock: Clock) {
     };
   }
 
+  /** Thrown by a timer or a listener, it would end the daemon. */
+  function tellOnce(error: unknown): void {
+    const failure = error instanceof Error ? error : new Error(String(error));
+    if (failures.has(failure.message) || failures.size >= mostFailures) return;
+    failures.add(failure.message);
+    failed(failure);
+  }
+
   return {
     get clients(): number {
       return clients.size;
@@ -57,6 +70,14 @@ export function createEventStreams(events: Events, clock: Clock) {
       let isStuck = false;
 
       const write = (id: number, text: string): boolean => response.write(`id: ${events.epoch}-${id}\n${text}`);
+      const shown = (subject: Subject): string | null => {
+        try {
+          return textOf(...events.view(subject));
+        } catch (error) {
+          tellOnce(error);
+          return null;
+        }
+      };
       const client = {
         pump(texts: Map<number, string>): void {
           if (response.writableNeedDrain || response.destroyed) return;
@@ -67,7 +88,13 @@ export function createEventStreams(events: Events, clock: Clock) {
           }
           reason = 'missed';
           for (const [id, subject] of missed ?? []) {
-            const text = texts.get(id) ?? textOf(...events.view(subject));
+            const text = texts.get(id) ?? shown(subject);
+            if (text === null) {
+              // Clients read everything again; what cannot be shown is answered there with an error.
+              cursor = events.head;
+              write(cursor, textOf('reset', { reason }));
+              return;
+            }
             texts.set(id, text);
             cursor = id;
             if (!write(id, text)) return;

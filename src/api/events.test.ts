@@ -16,10 +16,13 @@ let dir: Scratch;
 let manager: FakeManager;
 let server: ApiServer;
 let path: string;
+let bugs: string[];
 const clock = handClock();
 
 const start = async () => {
-  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0', clock });
+  bugs = [];
+  const onBug = (error: Error, route: string) => void bugs.push(`${route}: ${error.message}`);
+  server = await startApi({ manager, socket: { path, access: 'owner' }, version: '1.0.0', clock, onBug });
 };
 
 beforeEach(async () => {
@@ -143,6 +146,27 @@ test('fifty clients hear the same, from one view each time', async () => {
   const heard = await Promise.all(clients.map(async (client) => [await client.next(), await client.next()]));
   for (const one of heard) expect(one).toMatchObject([slot(1), slot(2)]);
   expect(views).toBe(2);
+  for (const client of clients) client.leave();
+});
+
+test('what cannot be shown makes clients read again, and is a bug that is told once', async () => {
+  const { view } = manager.changes;
+  manager.changes.view = (subject) => {
+    if (subject === 'slot s/2') throw new Error('a bad row');
+    return view(subject);
+  };
+  const clients = [await listen(), await listen()];
+  for (const client of clients) await client.next();
+  mark(1, 2, 3);
+  for (const client of clients) {
+    expect(await client.next()).toMatchObject(slot(1));
+    expect(await client.next()).toMatchObject({ name: 'reset', data: { reason: 'missed' } });
+  }
+  mark(2);
+  for (const client of clients) expect(await client.next()).toMatchObject({ name: 'reset' });
+  mark(4);
+  for (const client of clients) expect(await client.next()).toMatchObject(slot(4));
+  expect(bugs).toEqual(['GET /v1/events: a bad row']);
   for (const client of clients) client.leave();
 });
 

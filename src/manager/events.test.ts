@@ -37,15 +37,12 @@ function scene() {
     slot: (key: string) => slots.find((slot) => slot.key === key),
     placeOf: (agent: string) => (agent === 'a1' ? 'lab/1' : undefined),
   };
+  const waiting = new Set<string>();
   const status = {
-    clock,
-    reconciler,
-    nameOf: (key: string) => key,
-    noteOf: () => null,
-    about: () => null,
-    deviceManager: null,
-    held: { count: () => 0 },
+    ...{ clock, reconciler, nameOf: (key: string) => key, noteOf: () => null, about: () => null },
+    ...{ deviceManager: { registry: { partition: { waiting } } }, held: { count: () => 0 } },
   };
+  const failures: string[] = [];
   const events = createEvents({
     ...{ clock, changes, reconciler, status },
     devices: () => world.devices,
@@ -53,6 +50,7 @@ function scene() {
     job: (id: string) => (id === 'own' ? ({ id, ahead: 3 } as JobView) : null),
     host: () => ({ problems: world.problems, stopping: false }),
     configChanged: async () => world.config,
+    failed: (error: Error) => void failures.push(error.message),
   } as unknown as EventsParts);
   let cursor = 0;
   /** What has come since the last call. */
@@ -63,7 +61,7 @@ function scene() {
       return events.view(subject);
     });
   };
-  return { ...world, world, changes, events, news };
+  return { ...world, world, waiting, failures, changes, events, news };
 }
 
 test('nothing is compared and no timer runs while nobody listens', () => {
@@ -136,4 +134,47 @@ test('the time left of a back-off alone is not told; what has gone is', async ()
     ['host', expect.objectContaining({ configChanged: 'the file was changed' })],
     ['gone', { what: 'device', name: 'GPU-1' }],
   ]);
+});
+
+test('a slot is told as held once a job waits for its devices', () => {
+  const { world, waiting, events, news, clock } = scene();
+  world.hold('GPU-1 is in quarantine');
+  events.listen(() => {});
+  waiting.add('lab');
+  clock.advance(1_000);
+  expect(news().map(([, data]) => data)).toContainEqual(
+    expect.objectContaining({ key: 'lab/1', slot: expect.objectContaining({ held: 'GPU-1 is in quarantine' }) }),
+  );
+});
+
+test('what was answered is what the next look is compared with', () => {
+  const { world, events, news, clock } = scene();
+  events.listen(() => {});
+  world.devices = [{ uuid: 'GPU-1' } as DeviceView];
+  // Somebody asks now, and shows the device and the changed config.
+  events.look('the file was changed');
+  news();
+  world.devices = [];
+  clock.advance(1_000);
+  expect(news()).toEqual([['gone', { what: 'device', name: 'GPU-1' }]]);
+  expect(events.view('host ')).toEqual(['host', expect.objectContaining({ configChanged: 'the file was changed' })]);
+});
+
+test('a look that fails is told once, and the next one comes all the same', () => {
+  const { world, failures, events, news, clock } = scene();
+  events.listen(() => {});
+  const jobs = Object.getOwnPropertyDescriptor(world, 'jobs') ?? {};
+  Object.defineProperty(world, 'jobs', {
+    configurable: true,
+    get() {
+      throw new Error('a bad row');
+    },
+  });
+  clock.advance(2_000);
+  events.look();
+  expect(failures).toEqual(['a bad row']);
+  Object.defineProperty(world, 'jobs', jobs);
+  world.problems = ['the disk is full'];
+  clock.advance(1_000);
+  expect(news()).toEqual([['host', expect.objectContaining({ problems: ['the disk is full'] })]]);
 });

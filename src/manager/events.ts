@@ -8,7 +8,7 @@ import type { Events } from '../api/manager.ts';
 import type { DeviceView, Event, EventView, JobView, PoolView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { Reconciler } from './loop/reconciler.ts';
-import { poolHeads, type StatusParts, slotView } from './status.ts';
+import { devicesHeld, poolHeads, type StatusParts, slotView } from './status.ts';
 
 export interface EventsParts {
   readonly clock: Clock;
@@ -21,10 +21,14 @@ export interface EventsParts {
   readonly job: (id: string) => JobView | null;
   readonly host: () => Omit<EventView<'host'>, 'configChanged'>;
   readonly configChanged: () => Promise<string | null>;
+  /** Called once for each kind of failure to look. */
+  readonly failed: (error: Error) => void;
 }
 
 /** ms between comparisons, and how many of them there are for each look at the files of the config. */
 const [lookEvery, looksPerConfig] = [1_000, 10];
+/** Different failures that are told. */
+const mostFailures = 10;
 
 export function createEvents(parts: EventsParts) {
   const { clock, changes, reconciler, status } = parts;
@@ -34,8 +38,21 @@ export function createEvents(parts: EventsParts) {
   let looks = 0;
   let listening = 0;
   let callOff = (): void => {};
+  const failures = new Set<string>();
 
+  /** Never throws: it runs in a timer, and after requests that have been answered. */
   function look(): void {
+    try {
+      compare();
+    } catch (error) {
+      const failure = error instanceof Error ? error : new Error(String(error));
+      if (failures.has(failure.message) || failures.size >= mostFailures) return;
+      failures.add(failure.message);
+      parts.failed(failure);
+    }
+  }
+
+  function compare(): void {
     const now = new Map<Subject, Seen>(all());
     const before = seen ?? now;
     seen = now;
@@ -59,9 +76,9 @@ export function createEvents(parts: EventsParts) {
     const host = { ...parts.host(), configChanged };
     yield ['host ', { key: JSON.stringify(host), event: ['host', host] }];
     // Of a slot only what changes without a commit.
-    for (const { key } of reconciler.slots) {
-      const held = reconciler.poolOf(key).devices.heldBack(key);
-      yield [`slot ${key}`, { key: JSON.stringify([status.noteOf(key), held]), event: null }];
+    for (const slot of reconciler.slots) {
+      const held = devicesHeld(slot, reconciler.poolOf(slot.key), status);
+      yield [`slot ${slot.key}`, { key: JSON.stringify([status.noteOf(slot.key), held]), event: null }];
     }
   }
 
@@ -110,9 +127,14 @@ export function createEvents(parts: EventsParts) {
         if (--listening === 0) callOff();
       };
     },
-    /** Compares now, if somebody listens: after a request, whose effect people want to see. */
-    look(): void {
-      if (listening > 0) look();
+    /**
+     * Compares now, if somebody listens: after a request, whose effect people want to see, and before an answer, because what has
+     * gone by the next comparison was shown then. `changed`: of the config, if that was read.
+     */
+    look(changed: string | null = configChanged): void {
+      if (listening === 0) return;
+      configChanged = changed;
+      look();
     },
   } satisfies Events & { look(): void };
 }

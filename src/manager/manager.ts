@@ -35,6 +35,8 @@ export interface ManagerParts {
   /** What never changes while this manager lives. */
   readonly facts: Pick<StatusView, 'version' | 'pid' | 'owner' | 'config' | 'stateDir' | 'temporary'>;
   readonly host: HostReport;
+  /** Called for bugs that no request is told of. */
+  readonly failed: (error: Error) => void;
   /** Resolves once everything was looked at, and what is wanted has begun. */
   readonly started: Promise<void>;
 }
@@ -114,6 +116,7 @@ export function createManager(parts: ManagerParts): Manager {
     job: jobOfEvent,
     host: () => ({ problems: host.problems(), stopping: reconciler.stopping }),
     configChanged: host.configChanged,
+    failed: parts.failed,
   });
   /** People see at once what their request has changed. */
   const shown = <T>(result: T): T => {
@@ -130,10 +133,11 @@ export function createManager(parts: ManagerParts): Manager {
 
   return {
     async status() {
+      const changed = await host.configChanged();
+      events.look(changed);
       const missing = deviceManager === null ? [] : missingDevices(deviceManager.registry);
       const quarantined = deviceManager === null ? [] : quarantinedDevices(deviceManager.registry);
       const pools = poolViews(status);
-      const changed = await host.configChanged();
       return {
         ...facts,
         ...host.chosen(),
@@ -181,6 +185,7 @@ export function createManager(parts: ManagerParts): Manager {
     },
     arrayJobs: (id) => queue.arrayJobs(id),
     jobs(filter) {
+      events.look();
       const { all, pool, limit = all ? jobsListed : pageLimit, before = null } = filter;
       const place = pagePlace(before);
       const own = queue.page(all, { pool, limit: limit + 1, before: place.seq });
@@ -223,6 +228,7 @@ export function createManager(parts: ManagerParts): Manager {
     agentLogs: logs.own,
 
     ...devices,
+    devices: () => shown(devices.devices()),
     changeDevice: (name, change) => shown(devices.changeDevice(name, change)),
 
     pause: (pool, reason) => shown(holds.pause(pool, reason)),

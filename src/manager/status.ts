@@ -168,7 +168,7 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
 }
 
 /** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */
-function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
+export function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
   const { name, standby } = pool.config;
   const needsNone = !standby && isEmpty(slot) && deviceManager?.registry.partition.waiting.has(name) !== true;
   return needsNone ? null : pool.devices.heldBack(slot.key);
