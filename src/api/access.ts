@@ -28,7 +28,7 @@ export interface Caller {
 /** ms that a code and a login last. */
 const codeLife = 60_000;
 export const sessionLife = 7 * 86_400_000;
-/** Codes at a time, and wrong ones within so many ms before every code is refused. */
+/** Codes at a time, and wrong ones within so many ms (monotonic) before no more are tried. */
 const [mostCodes, mostWrong, wrongWithin] = [100, 10, 60_000];
 
 const roles = ['read', 'operator'] as const satisfies readonly Access[];
@@ -82,18 +82,19 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
     /** Uses a code; `session` is what the browser sends from then on. @throws OnejobError E_API_LOGIN, E_API_LIMIT */
     login(code: string): Omit<Caller, 'until'> & { readonly session: string } {
       const now = clock.wall();
-      wrong = wrong.filter((at) => at > now - wrongWithin);
-      if (wrong.length >= mostWrong) {
+      const digest = digestOf(code);
+      const at = codes.findIndex((one) => isSame(one.digest, digest));
+      const [found] = at < 0 ? [] : codes.splice(at, 1);
+      wrong = wrong.filter((at) => at > clock.now() - wrongWithin);
+      // A right one is never refused: whoever guesses must not keep others from logging in.
+      if (found === undefined && wrong.length >= mostWrong) {
         throw new OnejobError('E_API_LIMIT', 'Cannot log in: too many logins have failed within a minute.', {
           hint: 'Wait a minute, then type "onejob dashboard" again.',
           retry: true,
         });
       }
-      const digest = digestOf(code);
-      const at = codes.findIndex((one) => isSame(one.digest, digest));
-      const [found] = at < 0 ? [] : codes.splice(at, 1);
       if (found === undefined || found.until <= now) {
-        wrong.push(now);
+        wrong.push(clock.now());
         throw new OnejobError('E_API_LOGIN', 'Cannot log in: the link was used before, or is older than a minute.', {
           hint: 'Type "onejob dashboard" on the host for a new one.',
         });

@@ -66,6 +66,26 @@ async function raw(method: string, target: string, body?: string): Promise<{ sta
   return { status: response.statusCode ?? 0, body: text === '' ? null : JSON.parse(text) };
 }
 
+test('a name that was pointed at a forwarded socket gets nothing', async () => {
+  const statusFor = async (host: string) => {
+    const socket = connect(path);
+    socket.end(`GET /v1/status HTTP/1.1\r\nhost: ${host}\r\nconnection: close\r\n\r\n`);
+    return (await buffer(socket)).toString().slice(9, 12);
+  };
+  for (const host of [
+    'evil.example',
+    'evil.example:8080',
+    'localhost.evil.example',
+    '192.168.0.7',
+    '[fe80::1]:80',
+    'a!b.example',
+    'x.',
+  ])
+    expect([host, await statusFor(host)]).toEqual([host, '403']);
+  for (const host of ['localhost', 'localhost:8080', '127.0.0.1:8080', '[::1]', 'onejob', 'x', '%2Frun%2Fonejob%2Fonejob.sock', ''])
+    expect([host, await statusFor(host)]).toEqual([host, '200']);
+});
+
 test('a client that goes away in the middle is not a bug', async () => {
   const begun = Promise.withResolvers<void>();
   const heard = Promise.withResolvers<void>();

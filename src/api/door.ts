@@ -26,6 +26,22 @@ export function checkHost({ host = '' }: IncomingHttpHeaders, { listen, hosts }:
   });
 }
 
+/**
+ * The same on the unix socket, which somebody may forward to a port: no other address, and no name that a page can have. Clients
+ * send plain names, or the path of the socket. @throws OnejobError E_API_ORIGIN
+ */
+export function checkSocketHost({ host = '' }: IncomingHttpHeaders): void {
+  const name = nameOf(host);
+  if (host === '' || /[%/]/.test(host) || (name !== null && (isLoopbackName(name) || !/[.:]/.test(name)))) return;
+  throw new OnejobError(
+    'E_API_ORIGIN',
+    `Cannot answer requests for the host ${JSON.stringify(host.slice(0, 100))} on the socket.`,
+    {
+      hint: 'Use a name without a dot, such as http://onejob/v1/status.',
+    },
+  );
+}
+
 /** Refuses what a page of another origin asks for, even if it has a token or a login. @throws OnejobError E_API_ORIGIN */
 export function checkOrigin(headers: IncomingHttpHeaders, { hosts, isSecure }: DoorOptions): void {
   const { origin, host = '' } = headers;

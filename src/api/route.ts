@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { attempt, OnejobError } from '../errors.ts';
 import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
+import type { Doctor } from './doctor.ts';
 import type { EventStreams } from './event-stream.ts';
 import type { ConfigService, ImageService, Manager, MetricsService, SecretPins } from './manager.ts';
 import type { ShellStart } from './shell-frames.ts';
@@ -39,6 +40,7 @@ export interface Served {
 /** What routes answer with. */
 export interface Answering extends Served {
   readonly streams: EventStreams;
+  readonly doctor: Doctor;
   /** null where the API is on its socket only. */
   readonly web: Web | null;
 }
@@ -53,6 +55,8 @@ export interface ApiRequest<P = unknown, Q = unknown, B = unknown> {
   readonly signal: AbortSignal;
   /** null only on routes for `anyone`. */
   readonly caller: Caller | null;
+  /** Whose limits count. */
+  readonly kind: Role | 'socket';
   /** For bodies that are not JSON. */
   readonly request: IncomingMessage;
   readonly response: ServerResponse;

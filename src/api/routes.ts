@@ -75,7 +75,7 @@ const controlRoutes: Routes = {
     summary: 'Checks the host, its devices and its CI services, which can take a minute',
     role: 'read',
     answer: schemas.findingView.array(),
-    handle: ({ signal }, { manager }) => manager.doctor(signal),
+    handle: ({ signal, kind }, { doctor }) => doctor.ask(kind === 'anyone' ? 'read' : kind, signal),
   }),
   ...poolRoutes('/v1', 'all pools'),
   ...poolRoutes('/v1/pools/:pool', 'a pool'),

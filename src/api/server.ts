@@ -15,10 +15,11 @@ import type { Clock } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import { bytesOf } from '../http/exchange.ts';
 import type { Caller } from './access.ts';
-import { isBrowser } from './door.ts';
+import { createDoctor } from './doctor.ts';
+import { checkSocketHost, isBrowser } from './door.ts';
 import { createEventStreams } from './event-stream.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
-import { type Answering, checkedRequest, createRouter, type Role, type Route, type Served, unreadable } from './route.ts';
+import { type Answering, type ApiRequest, checkedRequest, createRouter, type Route, type Served, unreadable } from './route.ts';
 import { routes } from './routes.ts';
 import { publishSocket, type SocketOptions } from './sockets.ts';
 import { createUpgrades } from './upgrades.ts';
@@ -122,9 +123,10 @@ export async function startApi(options: ApiOptions) {
       }
       // A PUT brings a file of any size, which its route reads.
       const body = method === 'POST' ? await readBody(request, caller) : undefined;
-      const given = { params, query: parse(query), body, signal: gone.signal, caller, request, response };
+      const kind: ApiRequest['kind'] = from === null ? 'socket' : (caller?.role ?? 'anyone');
+      const given = { params, query: parse(query), body, signal: gone.signal, caller, kind, request, response };
       const asked = checkedRequest(route, given);
-      takeTurn(route, from === null ? 'socket' : (caller?.role ?? 'anyone'), response);
+      takeTurn(route, kind, response);
       const answer = await route.handle(asked, answering);
       if (route.answer instanceof z.ZodType) options.onAnswer?.(route, answer);
       send(response, route, answer, (error) => refuse(error, request, response, from));
@@ -153,7 +155,10 @@ export async function startApi(options: ApiOptions) {
     options.web === undefined
       ? null
       : createWeb({ ...options.web, clock, patience, handle: (request, response) => void serve(web, request, response) });
-  const answering: Answering = { ...options, web, streams: createEventStreams(options.manager.changes, clock) };
+  const failed = (error: Error): void => options.onBug?.(error, 'GET /v1/events');
+  const streams = createEventStreams(options.manager.changes, clock, failed);
+  const doctor = createDoctor((signal) => options.manager.doctor(signal), clock);
+  const answering: Answering = { ...options, web, streams, doctor };
   const closeIdle = () => {
     server.closeIdleConnections();
     web?.closeIdle();
@@ -171,6 +176,7 @@ export async function startApi(options: ApiOptions) {
     published.unpublish();
     for (const each of open) each.abort();
     upgrades.close(stopping());
+    doctor.close();
     // Idle connections end at once; answers that are still being written get a moment.
     const hurry = setTimeout(() => {
       server.closeAllConnections();
@@ -219,6 +225,7 @@ const webHeaders = Object.entries({
 
 /** A browser gets here only by a socket that somebody forwards, where no page may ask for anything. */
 function onSocket({ headers }: IncomingMessage): Caller {
+  checkSocketHost(headers);
   if (!isBrowser(headers)) return { role: 'operator', user: null, until: null };
   throw new OnejobError('E_API_ORIGIN', 'Cannot answer a browser on the socket.', { hint: 'Type "onejob dashboard" for a link.' });
 }
@@ -294,7 +301,7 @@ function cutOff(response: ServerResponse, clock: Clock): void {
 function createTurns() {
   const unread = new Map<string, number>();
   /** @throws OnejobError E_API_BUSY */
-  return (route: Route, kind: Role | 'socket', response: ServerResponse): void => {
+  return (route: Route, kind: ApiRequest['kind'], response: ServerResponse): void => {
     const { atOnce, summary } = route;
     const key = `${kind} ${summary}`;
     const before = unread.get(key) ?? 0;

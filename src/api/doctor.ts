@@ -1,0 +1,41 @@
+/**
+ * What `doctor` finds, for many who ask. Looking takes up to a minute and starts sandboxes, so those who ask at the same time get one
+ * result, and a login that may only read cannot have it done again and again.
+ */
+import { abortable } from '../abortable.ts';
+import type { Clock } from '../core/clock.ts';
+import type { Access } from './access.ts';
+import type { Manager } from './manager.ts';
+import type { FindingView } from './schema.ts';
+
+/** ms that readers get the same result. */
+const kept = 60_000;
+
+export type Doctor = ReturnType<typeof createDoctor>;
+
+export function createDoctor(look: Manager['doctor'], clock: Clock) {
+  const stop = new AbortController();
+  let last: { readonly found: FindingView[]; readonly at: number } | null = null;
+  let looking: Promise<FindingView[]> | null = null;
+
+  async function begin(): Promise<FindingView[]> {
+    try {
+      const found = await look(stop.signal);
+      last = { found, at: clock.now() };
+      return found;
+    } finally {
+      looking = null;
+    }
+  }
+
+  return {
+    /** A look goes on when those who asked have gone: the next ones get its result. @throws as `Manager.doctor` */
+    async ask(kind: Access | 'socket', signal: AbortSignal): Promise<FindingView[]> {
+      if (kind === 'read' && last !== null && clock.now() < last.at + kept) return last.found;
+      looking ??= begin();
+      return abortable(looking, signal);
+    },
+    /** Ends a look. */
+    close: (): void => stop.abort(),
+  };
+}
