@@ -40,8 +40,10 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
       else if (!isUp || missed.stops++ > 0) control.exit(128 + constants.signals[signal]);
     }),
   );
+  const load = (starting = false): Promise<Loaded> =>
+    loadConfig({ flags: options, env, instead: options.instead, temporary: options.temporary, starting });
   const running: Running = {
-    load: () => loadConfig({ flags: options, env, instead: options.instead, temporary: options.temporary }),
+    load,
     hear(by) {
       hears = by;
       for (; by !== null && missed.stops > 0; missed.stops--) by.stop();
@@ -56,7 +58,7 @@ export async function runDaemon(options: DaemonOptions, env: Environment, contro
       isUp = true;
     },
   };
-  let current = await running.load();
+  let current = await load(true);
   let proven: Loaded | null = null;
   for (;;) {
     try {
@@ -141,7 +143,7 @@ async function runManager(
     const read = await load();
     const listen = read.config.api?.listen;
     // The daemon would go on without the dashboard, so this is told before anything changes.
-    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen)) await checkListen(listen);
+    if (listen !== undefined && !isDeepStrictEqual(listen, config.api?.listen)) await checkListen(listen, api.port);
     const { decided } = host.shutdown;
     if (decided !== null) throw new OnejobError('E_DAEMON_STOPPING', 'The daemon is stopping.', { retry: true });
     const moved = (['stateDir', 'socket'] as const).filter((key) => read.config[key] !== config[key]);

@@ -191,6 +191,10 @@ export async function startApi(options: ApiOptions) {
     get problem(): string | null {
       return web?.problem ?? null;
     },
+    /** Where it listens over TCP; null if it does not. */
+    get port(): number | null {
+      return web?.port ?? null;
+    },
     /** Reads tokens and certificate for TCP again. @throws OnejobError E_API_LISTEN */
     refresh: (): void => web?.refresh(),
     /** Takes no more requests, ends those that wait, removes the socket. Idempotent. */

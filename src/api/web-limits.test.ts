@@ -5,7 +5,7 @@ import { type AddressInfo, connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import tls from 'node:tls';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, expect, test, vi } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
@@ -14,6 +14,7 @@ import type { ApiConfig } from '../config/config.ts';
 import { jobRequest } from '../job.ts';
 import { createClient } from './client.ts';
 import { type ApiServer, startApi } from './server.ts';
+import { checkListen } from './web.ts';
 
 let dir: Scratch;
 let manager: FakeManager;
@@ -41,7 +42,6 @@ async function start(config: Partial<ApiConfig> = {}): Promise<void> {
       ...{ stateDir: dir.path, owner: 'abc', log, files: join(dir.path, 'web') },
     },
   });
-  expect(server.problem).toBeNull();
 }
 
 beforeEach(() => {
@@ -193,4 +193,29 @@ test('a log that nobody reads is cut off', async () => {
   stuck?.resume();
   await isClosed(stuck as Socket);
   expect(reader.destroyed).toBe(false);
+});
+
+test('a certificate that cannot be used is a problem to see, and is tried again', async () => {
+  const { cert, key } = createAuthority(dir.path).issue('localhost');
+  const [certFile, keyFile] = [join(dir.path, 'tls.pem'), join(dir.path, 'tls.key')];
+  writeFileSync(certFile, 'half a cert');
+  writeFileSync(keyFile, key);
+  await start({ tls: { cert: certFile, key: keyFile } });
+  expect(server.problem).toMatch(
+    /^Cannot use the certificate of the dashboard, \S+tls\.pem: .*"api\.tls_cert".* again every 10 s\.$/,
+  );
+  writeFileSync(certFile, cert);
+  clock.advance(10_000);
+  await vi.waitFor(() => expect(server.problem).toBeNull());
+});
+
+test('another address on its own port is not taken by itself, and one that this host lacks is told', async () => {
+  await start();
+  expect(server.port).toBe(port);
+  await expect(checkListen({ host: '127.0.0.1', port }, null)).rejects.toThrow('another program already does');
+  await checkListen({ host: '127.0.0.1', port }, server.port);
+  await checkListen({ host: '0.0.0.0', port }, server.port);
+  await expect(checkListen({ host: '192.0.2.1', port }, server.port)).rejects.toThrow(
+    `192.0.2.1:${port} for the dashboard: this host`,
+  );
 });

@@ -118,6 +118,10 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
     get problem(): string | null {
       return problem === null ? null : `${problem.message}${problem.hint === null ? '' : ` ${problem.hint}`}`;
     },
+    /** null while it does not listen. */
+    get port(): number | null {
+      return (server?.address() as AddressInfo | null | undefined)?.port ?? null;
+    },
     /** Resolves once it listens, or it is known that it cannot. */
     async start(): Promise<void> {
       if (config !== null) {
@@ -199,16 +203,16 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
   }
 }
 
-/** Whether it can be listened at an address. @throws OnejobError E_API_LISTEN */
-export async function checkListen(listen: Listen): Promise<void> {
+/** Whether it can be listened at an address. `own`: the port that this daemon has itself. @throws OnejobError E_API_LISTEN */
+export async function checkListen(listen: Listen, own: number | null): Promise<void> {
   const probe = http.createServer();
-  await listenAt(probe, listen);
+  await listenAt(probe, listen, listen.port === own ? 0 : listen.port);
   await ended(probe);
 }
 
-async function listenAt(server: Server, listen: Listen): Promise<void> {
+async function listenAt(server: Server, listen: Listen, port = listen.port): Promise<void> {
   try {
-    await once(server.listen(listen), 'listening');
+    await once(server.listen({ ...listen, port }), 'listening');
   } catch (error) {
     throw unusable(listen, error);
   }
@@ -239,8 +243,15 @@ function textOf({ host, port }: Listen): string {
 /** @throws OnejobError E_API_LISTEN */
 function readTls({ cert, key }: NonNullable<ApiConfig['tls']>) {
   try {
-    return { cert: readFileSync(cert), key: readFileSync(key), minVersion: 'TLSv1.2' as const };
+    const pair = { cert: readFileSync(cert), key: readFileSync(key), minVersion: 'TLSv1.2' as const };
+    // Loaded late: most configs have no certificate.
+    process.getBuiltinModule('node:tls').createSecureContext(pair);
+    return pair;
   } catch (error) {
-    throw new OnejobError('E_API_LISTEN', `Cannot read the certificate of the dashboard: ${messageOf(error)}.`, { cause: error });
+    throw new OnejobError('E_API_LISTEN', `Cannot use the certificate of the dashboard, ${cert}: ${messageOf(error)}.`, {
+      hint: 'Correct "api.tls_cert" and "api.tls_key", or these files. onejob tries again every 10 s.',
+      retry: true,
+      cause: error,
+    });
   }
 }

@@ -3,7 +3,7 @@ import { join } from 'node:path';
 import { expect, test } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { readEnvironment } from './environment.ts';
-import { checkConfig } from './load.ts';
+import { checkConfig, loadConfig } from './load.ts';
 
 /** What is wrong with `api`, and what comes of it. */
 async function check(yaml: string) {
@@ -53,4 +53,15 @@ test.each([
   ['{ lisen: "127.0.0.1:1" }', /^api\.lisen: unknown key; did you mean "listen"/],
 ])('%s', async (yaml, problem) => {
   expect((await check(yaml)).problems).toEqual([expect.stringMatching(problem)]);
+});
+
+test('a certificate that cannot be used is wrong, but keeps no daemon from starting', async () => {
+  using dir = scratch();
+  const file = join(dir.path, 'config.yml');
+  writeFileSync(file, 'api: { listen: "127.0.0.1:1", tls_cert: /etc/hosts, tls_key: /nowhere/key }\n');
+  const env = readEnvironment({ HOME: dir.path, ONEJOB_CONFIG: file }, 0);
+  await expect(loadConfig({ env })).rejects.toThrow('/nowhere/key cannot be read (ENOENT)');
+  const { config, warnings } = await loadConfig({ env, starting: true });
+  expect(warnings).toEqual([expect.objectContaining({ key: 'api.tls_cert', level: 'warning' })]);
+  expect(config.api?.tls).toEqual({ cert: '/etc/hosts', key: '/nowhere/key' });
 });

@@ -29,7 +29,7 @@ function isAny(host: string): boolean {
   return host === '0.0.0.0' || /^[0:]+$/.test(host);
 }
 
-export function checkApi({ config, written, host: here, at }: Checking): void {
+export function checkApi({ config, written, host: here, starting, at }: Checking): void {
   const keys = written.top.api ?? {};
   const { api } = config;
   if (written.broken.has('api') || [...written.broken].some((key) => key.startsWith('api.'))) return;
@@ -50,7 +50,8 @@ export function checkApi({ config, written, host: here, at }: Checking): void {
     at(['api', 'hosts'], 'is missing: name the hosts that browsers will use here, such as [gpuci.example.org]');
   if (tls === null || here === null) return;
   const problem = tlsProblem(tls);
-  if (problem !== null) at(['api', 'tls_cert'], problem);
+  // A certificate that is renewed badly must not keep agents from working: the daemon shows the problem and tries again.
+  if (problem !== null) at(['api', 'tls_cert'], problem, starting ? 'warning' : 'error');
 }
 
 /** Why these files cannot be used together, as the rest of a sentence; null if they can. */

@@ -21,6 +21,8 @@ export interface Checking {
   readonly written: Written;
   /** The host that the config is for; null for another host. */
   readonly host: HostFacts | null;
+  /** Whether a daemon starts with it. */
+  readonly starting: boolean;
   /** Whether no problem was found in these keys, so that they hold what is written or the default. */
   sound(pool: PoolConfig, ...keys: readonly string[]): boolean;
   /** Whether the pool itself has the key, not `defaults`. */
@@ -36,12 +38,19 @@ export interface Writing {
   locate(path: Path, at?: 'key' | 'value'): Place;
 }
 
-export function checkAcross(config: Config, written: Written, writing: Writing, host: HostFacts | null): Problem[] {
+export function checkAcross(
+  config: Config,
+  written: Written,
+  writing: Writing,
+  host: HostFacts | null,
+  starting = false,
+): Problem[] {
   const problems: Problem[] = [];
   const checking: Checking = {
     config,
     written,
     host,
+    starting,
     sound: (pool, ...keys) =>
       !keys.some((key) => written.broken.has(`pools.${pool.name}.${key}`) || written.broken.has(`defaults.${key}`)),
     own: (pool, key) => writing.has(['pools', pool.name, key]),

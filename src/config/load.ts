@@ -27,6 +27,8 @@ export interface LoadOptions {
   readonly gpus?: boolean;
   /** Whether the daemon ends with its last job. Default false. */
   readonly temporary?: boolean;
+  /** Whether a daemon starts with it: what may pass, such as a missing certificate, is a warning then. Default false. */
+  readonly starting?: boolean;
   /** Used instead of a file. */
   readonly instead?: Instead | undefined;
 }
@@ -56,7 +58,10 @@ export async function checkConfig(options: LoadOptions) {
   const hasGpus = async () => (await import('../gpu/pci.ts')).hasComputeCards(join(env.hostRoot ?? '/', 'sys'));
   const gpus = written.pools === null && instead === undefined && (options.gpus ?? (await hasGpus()));
   const config = resolveConfig(written, paths, host, { gpus, temporary: options.temporary === true });
-  const all: Problem[] = [...problems, ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host)];
+  const all: Problem[] = [
+    ...problems,
+    ...checkAcross(config, written, writing, options.secrets === 'skip' ? null : host, options.starting),
+  ];
   const socket = socketProblem(paths.socket);
   if (socket !== null) all.push(socket);
   if (options.secrets !== 'skip') all.push(...(await checkSecrets(config, writing, now)));
