@@ -86,7 +86,7 @@ export function openAccess({ dir, clock }: { readonly dir: string; readonly cloc
       const at = codes.findIndex((one) => isSame(one.digest, digest));
       const [found] = at < 0 ? [] : codes.splice(at, 1);
       wrong = wrong.filter((at) => at > clock.now() - wrongWithin);
-      // A right one is never refused: whoever guesses must not keep others from logging in.
+      // A right one is never refused: guesses must not keep people from logging in.
       if (found === undefined && wrong.length >= mostWrong) {
         throw new OnejobError('E_API_LIMIT', 'Cannot log in: too many logins have failed within a minute.', {
           hint: 'Wait a minute, then type "onejob dashboard" again.',

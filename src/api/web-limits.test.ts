@@ -39,7 +39,7 @@ async function start(config: Partial<ApiConfig> = {}): Promise<void> {
     socket: { path: join(dir.path, 'onejob.sock'), access: 'owner' },
     web: {
       config: { listen: { host: '127.0.0.1', port }, tls: null, behindProxy: false, hosts: [], ...config },
-      ...{ stateDir: dir.path, owner: 'abc', log, files: join(dir.path, 'web') },
+      ...{ stateDir: dir.path, log, files: join(dir.path, 'web') },
     },
   });
 }
