@@ -13,7 +13,7 @@ import type { QueuePool } from '../ci/own-queue/request.ts';
 import { OnejobError } from '../errors.ts';
 import { jobRequest } from '../job.ts';
 import { openStore } from '../store/store.ts';
-import { connect, unreachableLeader } from './connect.ts';
+import { connect, daemonSocket, unreachableLeader } from './connect.ts';
 import { createOutput } from './output.ts';
 import type { Place, Session } from './session.ts';
 
@@ -202,4 +202,12 @@ test('says how many jobs wait for a daemon', async () => {
     code: 'E_DAEMON_ABSENT',
     message: expect.stringContaining('2 jobs are waiting'),
   });
+});
+
+test('a relay offers no socket that another user made', async () => {
+  await serve(own());
+  chmodSync(dir.path, 0o777);
+  await expect(daemonSocket(session())).rejects.toMatchObject({ code: 'E_SOCKET_FOREIGN' });
+  chmodSync(dir.path, 0o700);
+  expect(await daemonSocket(session())).toBe(own());
 });

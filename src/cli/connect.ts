@@ -11,7 +11,7 @@ import type { Client } from '../api/client.ts';
 import { fromErrorView } from '../api/http-errors.ts';
 import type { ErrorView } from '../api/schema.ts';
 import { socketDenied } from '../api/socket-access.ts';
-import { probeSocket, type SocketState } from '../api/sockets.ts';
+import { checkSocketOwner, probeSocket, type SocketState } from '../api/sockets.ts';
 import { attempt, hasCode, messageOf, OnejobError } from '../errors.ts';
 import { leaderOf } from '../store/lead.ts';
 import { jsonOf } from '../system/json.ts';
@@ -76,11 +76,14 @@ async function connectRemote(session: Session, remote: Remote, signal: AbortSign
   return hold(createClient({ socket: remote.shown, version: session.version, dial }), signal);
 }
 
-/** Where the daemon of this host listens. @throws OnejobError as `connect` */
+/** Where the daemon of this host listens, at a socket of this user or root. @throws OnejobError as `connect` */
 export async function daemonSocket(session: Session): Promise<string> {
   const place = await session.place();
   const { socket, state } = await locate(place);
-  if (state === 'listening') return socket;
+  if (state === 'listening') {
+    checkSocketOwner(socket);
+    return socket;
+  }
   if (state === 'denied') throw socketDenied(socket);
   throw (await unreachableLeader(place)) ?? (await nobodyHere(place, undefined));
 }

@@ -1,6 +1,6 @@
 /** Connections through one pipe, and what ends them; with real servers and a program that stands for ssh. */
 import { once } from 'node:events';
-import { chmodSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import http from 'node:http';
 import { join } from 'node:path';
 import { duplexPair, PassThrough } from 'node:stream';
@@ -19,8 +19,7 @@ beforeEach(() => {
 afterEach(() => dir[Symbol.dispose]());
 
 /** A server behind a tunnel, and how to ask it. */
-async function tunnelled(listener: http.RequestListener) {
-  const path = join(dir.path, 's');
+async function tunnelled(listener: http.RequestListener, path = join(dir.path, 's')) {
   const server = http.createServer(listener).listen(path);
   await once(server, 'listening');
   const [near, far] = duplexPair();
@@ -99,6 +98,19 @@ describe('a tunnel', () => {
     await expect.poll(() => one.tunnel.isOver).toBe(true);
     await expect(one.ask(Buffer.alloc(1))).rejects.toMatchObject({ code: 'ECONNRESET' });
   });
+});
+
+test('nothing is sent to a socket that others could have made', async () => {
+  const open = join(dir.path, 'open');
+  mkdirSync(open);
+  chmodSync(open, 0o777);
+  const asked: string[] = [];
+  await using one = await tunnelled((request, response) => {
+    asked.push(request.url ?? '');
+    response.end();
+  }, join(open, 's'));
+  await expect(one.ask(Buffer.from('SECRET=1'))).rejects.toMatchObject({ code: 'ECONNRESET' });
+  expect(asked).toEqual([]);
 });
 
 describe('the greeting', () => {

@@ -3,6 +3,7 @@ import { connect } from 'node:net';
 import { type Duplex, pipeline, type Readable } from 'node:stream';
 import { z } from 'zod';
 import { errorView } from '../api/schema.ts';
+import { checkSocketOwner } from '../api/sockets.ts';
 import { OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import { createMux } from './mux.ts';
@@ -81,14 +82,17 @@ export function openTunnel(pipe: Duplex) {
   };
 }
 
-/** The far end: passes connections on to the socket that `find` names. Resolves when the near end has gone. */
+/** The far end: passes connections on to the socket that `find` names, if it is this user's or root's. Resolves when the near end has gone. */
 export function serveTunnel(pipe: Duplex, find: () => Promise<string>): Promise<void> {
   return createMux(pipe, (stream) => void forward(stream, find)).ended;
 }
 
 async function forward(stream: Duplex, find: () => Promise<string>): Promise<void> {
   try {
-    const socket = connect(await find());
+    const path = await find();
+    // The near end cannot see whose socket it is, and sends what only the daemon may get.
+    checkSocketOwner(path);
+    const socket = connect(path);
     // Either end that fails takes the other one with it.
     pipeline(stream, socket, stream, () => {});
   } catch {

@@ -7,6 +7,8 @@ import type { World } from './world.ts';
 let streams: ReadableStreamDefaultController<Uint8Array>[] = [];
 let reads: string[] = [];
 let status = 200;
+/** The read that is answered by a proxy, counted from 1. */
+let failAt = 0;
 let links: Link[] = [];
 let world: World | null = null;
 let stop: AbortController;
@@ -16,6 +18,7 @@ const state = workingDay();
 function respond(path: string, signal: AbortSignal): Response {
   reads.push(path);
   if (status !== 200) return new Response(JSON.stringify({ code: 'E_X', message: 'no', hint: null, retry: false }), { status });
+  if (reads.length === failAt) return new Response('busy', { status: 502 });
   if (path !== '/v1/events') {
     const body = { '/v1/status': state.status, '/v1/jobs': state.jobs, '/v1/devices': state.devices }[path];
     return new Response(JSON.stringify(body));
@@ -37,7 +40,7 @@ const kinds = () => links.map(({ kind }) => kind);
 
 beforeEach(() => {
   vi.useFakeTimers();
-  [streams, reads, links, world, status] = [[], [], [], null, 200];
+  [streams, reads, links, world, status, failAt] = [[], [], [], null, 200, 0];
   vi.stubGlobal('localStorage', { getItem: () => null });
   vi.stubGlobal('fetch', async (path: string, { signal }: { signal: AbortSignal }) => respond(path, signal));
   stop = new AbortController();
@@ -126,4 +129,15 @@ test('why jobs wait is read again after a change of their pool', async () => {
   await vi.advanceTimersByTimeAsync(2_000);
   await vi.waitFor(() => expect(world?.jobs.get('aa00aa00aa03')?.reason).toBe('its pool is paused'));
   expect(reads.filter((path) => path === '/v1/jobs')).toHaveLength(2);
+});
+
+test('why jobs wait is read again after a read that failed', async () => {
+  await vi.waitFor(() => expect(kinds()).toContain('live'));
+  failAt = reads.length + 1;
+  state.jobs = state.jobs.map((one) => (one.id === 'aa00aa00aa03' ? { ...one, reason: 'its pool drains' } : one));
+  for (let passed = 0; passed < 31_000; passed += 5_000) {
+    send(': alive\n\n');
+    await vi.advanceTimersByTimeAsync(5_000);
+  }
+  expect(world?.jobs.get('aa00aa00aa03')?.reason).toBe('its pool drains');
 });

@@ -105,19 +105,17 @@ async function session(
       lookedAt = now();
       const anybody = world !== null && [...world.jobs.values()].some(isWaiting);
       const read = anybody ? get<Job[]>('/v1/jobs', signal) : Promise.resolve(null);
-      read.then(
-        (jobs) => {
-          if (signal.aborted) return;
-          lookTook = now() - lookedAt;
-          lookAt = Number.POSITIVE_INFINITY;
-          lookWithin(lookAnyway);
-          if (world === null || jobs === null) return;
-          world = reasonsRead(world, jobs);
-          drawSoon();
-        },
-        // Without an answer the stream will end too.
-        () => {},
-      );
+      // One that failed is made up for by the next one: a busy daemon, or a proxy before it, may refuse one and keep the stream.
+      const found = read.catch(() => null);
+      void found.then((jobs) => {
+        if (signal.aborted) return;
+        lookTook = now() - lookedAt;
+        lookAt = Number.POSITIVE_INFINITY;
+        lookWithin(lookAnyway);
+        if (world === null || jobs === null) return;
+        world = reasonsRead(world, jobs);
+        drawSoon();
+      });
     });
   };
   const drawSoon = () => {
