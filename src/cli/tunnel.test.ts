@@ -105,10 +105,13 @@ test('nothing is sent to a socket that others could have made', async () => {
   mkdirSync(open);
   chmodSync(open, 0o777);
   const asked: string[] = [];
-  await using one = await tunnelled((request, response) => {
-    asked.push(request.url ?? '');
-    response.end();
-  }, join(open, 's'));
+  await using one = await tunnelled(
+    (request, response) => {
+      asked.push(request.url ?? '');
+      response.end();
+    },
+    join(open, 's'),
+  );
   await expect(one.ask(Buffer.from('SECRET=1'))).rejects.toMatchObject({ code: 'ECONNRESET' });
   expect(asked).toEqual([]);
 });

@@ -8,9 +8,15 @@ export class Problem extends Error {
   readonly hint: string | null;
   /** Of the answer; 0 if none came. */
   readonly status: number;
+  /** It may succeed when it is asked again: the daemon says so, or none answered, such as behind a proxy. */
+  readonly mayPass: boolean;
 
-  constructor(status: number, { code, message, hint }: Pick<ErrorView, 'code' | 'message' | 'hint'>) {
+  constructor(
+    status: number,
+    { code, message, hint, retry = false }: Pick<ErrorView, 'code' | 'message' | 'hint'> & { readonly retry?: boolean },
+  ) {
     super(message);
+    this.mayPass = retry || status === 0 || status >= 500;
     this.code = code;
     this.hint = hint;
     this.status = status;

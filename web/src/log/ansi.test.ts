@@ -58,3 +58,11 @@ test.each([
       .join(''),
   ).toBe(text);
 });
+
+test('a line has no more than 200 pieces, and all of its text', () => {
+  const line = Array.from({ length: 10_000 }, (_, n) => `${esc}[${31 + (n % 2)}mx`).join('');
+  const { pieces, end } = piecesOf(line);
+  expect(pieces).toHaveLength(200);
+  expect(pieces.map(({ text }) => text).join('')).toBe('x'.repeat(10_000));
+  expect(end).toMatchObject({ color: 'c2' });
+});

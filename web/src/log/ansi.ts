@@ -36,14 +36,20 @@ const sequence =
 // biome-ignore lint/suspicious/noControlCharactersInRegex: these are what is taken out
 const control = /[\u0000-\u0008\u000a-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** A line as pieces, and the look in which the next one begins. */
+/** Each piece is an element of the page, and output may change its colour at every letter. */
+const mostPieces = 200;
+
+/** A line as pieces, and the look in which the next one begins. The last of many pieces has the rest of the line. */
 export function piecesOf(line: string, start: Look = usual): { readonly pieces: readonly Piece[]; readonly end: Look } {
   const pieces: Piece[] = [];
   let look = start;
   let at = 0;
+  let rest = '';
   const add = (raw: string) => {
     const text = raw.replace(control, '');
-    if (text !== '') pieces.push({ text, look });
+    if (text === '') return;
+    if (pieces.length < mostPieces) pieces.push({ text, look });
+    else rest += text;
   };
   for (const found of line.matchAll(sequence)) {
     add(line.slice(at, found.index));
@@ -51,6 +57,8 @@ export function piecesOf(line: string, start: Look = usual): { readonly pieces: 
     if (found[2] === 'm') look = restyled(look, found[1] ?? '');
   }
   add(line.slice(at));
+  const last = rest === '' ? undefined : pieces.pop();
+  if (last !== undefined) pieces.push({ ...last, text: last.text + rest });
   return { pieces, end: look };
 }
 

@@ -33,3 +33,12 @@ test.each([
   'downloading failover-1.2.tar.gz',
   'the terror of it',
 ])('no error: %s', (line) => expect(looksLikeError(line)).toBe(false));
+
+// Expressions whose time grows with the square of a line take minutes for these.
+test.each(['--'.repeat(50_000), 'w'.repeat(200_000), 'error '.repeat(50_000), '--x '.repeat(40_000)])(
+  'of a hostile line only the beginning is looked at (%#)',
+  (line) => {
+    for (let n = 0; n < 1_000; n += 1) expect(looksLikeError(`fatal: ${line}`)).toBe(true);
+    expect(looksLikeError(`${line.replaceAll('error', 'x')} fatal`)).toBe(false);
+  },
+);

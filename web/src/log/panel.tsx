@@ -15,6 +15,9 @@ interface PanelProps {
   readonly waits: boolean;
 }
 
+/** ms that a tab may be out of sight before its connection is given up: browsers have six for all tabs of a daemon. */
+const patience = 2_000;
+
 const noLines: LogState = {
   window: 0,
   blocks: [],
@@ -52,8 +55,20 @@ export function LogPanel({ job, waits }: PanelProps) {
       },
     });
     session.current = opened;
+    let hiding: number | undefined;
+    const look = () => {
+      window.clearTimeout(hiding);
+      if (document.hidden) hiding = window.setTimeout(() => opened.sleep(true), patience);
+      else opened.sleep(false);
+    };
+    look();
+    document.addEventListener('visibilitychange', look);
     void opened.showEnd();
-    return () => opened.close();
+    return () => {
+      document.removeEventListener('visibilitychange', look);
+      window.clearTimeout(hiding);
+      opened.close();
+    };
   }, [job]);
 
   const toEnd = useCallback(() => {

@@ -3,6 +3,7 @@ import { afterEach, expect, test, vi } from 'vitest';
 import { frame, pieceFrames } from '../../../src/api/frames.ts';
 import type { LogPiece } from '../../../src/api/manager.ts';
 import { lastLines, skip } from '../../../src/logs/select.ts';
+import { Problem } from '../api.ts';
 import { textOf } from './ansi.ts';
 import { type LogSession, type LogState, openLog } from './session.ts';
 
@@ -16,6 +17,8 @@ function daemon(lines: number, text = (n: number) => `line ${n}`) {
   let wake = () => {};
   let ended = false;
   let cuts = 0;
+  let readers = 0;
+  let refusals: Problem[] = [];
   async function* all(follow: boolean, signal: AbortSignal): AsyncGenerator<LogPiece> {
     for (let at = 0; !signal.aborted; at += 1) {
       while (at >= pieces.length) {
@@ -35,12 +38,18 @@ function daemon(lines: number, text = (n: number) => `line ${n}`) {
     const read = (more: boolean) => all(more, signal);
     const found = query.tail === undefined ? read(follow) : lastLines(read, Number(query.tail), follow);
     yield frame('stdout');
-    for await (const piece of skip(found, from)) yield Buffer.concat([...pieceFrames(piece)]);
+    readers += 1;
+    try {
+      for await (const piece of skip(found, from)) yield Buffer.concat([...pieceFrames(piece)]);
+    } finally {
+      readers -= 1;
+    }
     if (cuts > 0) cuts -= 1;
     else if (!signal.aborted) yield frame('end');
   }
   return {
     asked,
+    readers: () => readers,
     add(...more: string[]) {
       for (const line of more) pieces.push({ stream: 'stdout', bytes: Buffer.from(line) });
       wake();
@@ -54,8 +63,14 @@ function daemon(lines: number, text = (n: number) => `line ${n}`) {
       cuts = times;
       wake();
     },
+    /** The next requests are answered so. */
+    refuse(...problems: Problem[]) {
+      refusals = problems;
+    },
     read: async (query: Record<string, string | number>, signal: AbortSignal) => {
       asked.push(query);
+      const refusal = refusals.shift();
+      if (refusal !== undefined) throw refusal;
       return Readable.toWeb(Readable.from(frames(query, signal))) as ReadableStream<Uint8Array>;
     },
   };
@@ -203,4 +218,38 @@ test('a log that is refused says why', async () => {
   });
   await session.showEnd();
   await vi.waitFor(() => expect(state).toMatchObject({ state: 'failed', problem: 'No log. Look.' }));
+});
+
+const refusal = (status: number, retry: boolean) => new Problem(status, { code: 'E_X', message: 'Not now.', hint: null, retry });
+
+test.each([
+  ['a proxy without a daemon behind it', refusal(502, false)],
+  ['a daemon that is stopping', refusal(409, true)],
+])('%s is asked again, for no more than at first', async (_, problem) => {
+  const log = daemon(5);
+  log.refuse(problem, problem);
+  log.end();
+  open(log);
+  await session.showEnd();
+  await vi.waitFor(() => expect(state).toMatchObject({ state: 'ended', problem: null }));
+  expect(shown()).toHaveLength(5);
+  expect(log.asked).toHaveLength(3);
+  for (const query of log.asked) expect(query).toEqual({ tail: 4_500, follow: 'true' });
+});
+
+test('a log that nobody looks at is not followed, and continues where it was', async () => {
+  const log = daemon(3);
+  open(log);
+  void session.showEnd();
+  await vi.waitFor(() => expect(state.state).toBe('following'));
+  session.sleep(true);
+  await vi.waitFor(() => expect(log.readers()).toBe(0));
+  log.add('more\n');
+  session.sleep(false);
+  await vi.waitFor(() => expect(shown()).toEqual(['line 0', 'line 1', 'line 2', 'more']));
+  expect(log.asked).toEqual([
+    { tail: 4_500, follow: 'true' },
+    { stdout: 21, stderr: 0, follow: 'true' },
+  ]);
+  await vi.waitFor(() => expect(state.state).toBe('following'));
 });

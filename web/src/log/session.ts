@@ -78,6 +78,10 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
   };
   let reading = new AbortController();
   let held = false;
+  /** Resolves when somebody looks again; null while somebody does. */
+  let asleep: PromiseWithResolvers<void> | null = null;
+  /** Aborted while nobody looks: each request that follows takes a connection, of which browsers have few. */
+  let dozing = new AbortController();
   let drawing = false;
   /** Known places, in their order. */
   const places: Place[] = [start];
@@ -156,27 +160,32 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       change({ state: 'following', atEnd: true });
       return false;
     };
-    const ended = await frames(asked, take, signal);
+    const ended = await frames(asked, take, enough === null ? AbortSignal.any([signal, dozing.signal]) : signal);
     if (signal.aborted) return;
     if (!ended) lines = null;
     if (ended && sameCounts(state.before, nothing)) change({ first: 0 });
     change(ended ? { state: 'ended', atEnd: true } : { state: 'stopped', atEnd: false });
   }
 
-  /** Runs `work`, which a cut connection begins again. */
-  async function guarded(work: (again: boolean) => Promise<void>, signal: AbortSignal): Promise<void> {
-    for (let again = false; !signal.aborted; again = true) {
+  /** Runs `work`, which begins again after what may pass by itself, and when somebody looks again. */
+  async function guarded(work: () => Promise<void>, signal: AbortSignal): Promise<void> {
+    while (!signal.aborted) {
+      const nobodyLooks = dozing.signal;
       try {
-        return await work(again);
+        return await work();
       } catch (error) {
         if (signal.aborted) return;
-        if (error instanceof Problem && error.status !== 0) {
+        lines = null;
+        if (error instanceof Problem && !error.mayPass) {
           const hint = error.hint === null ? '' : ` ${error.hint}`;
           return change({ state: 'failed', problem: `${error.message}${hint}` });
         }
-        lines = null;
-        change({ state: 'waiting', problem: 'The connection was cut; trying again.' });
-        await pause(retryAfter, after, signal);
+        if (nobodyLooks.aborted) await asleep?.promise;
+        else {
+          const why = error instanceof Problem && error.status !== 0 ? error.message : 'The connection was cut.';
+          change({ state: 'waiting', problem: `${why} Trying again.` });
+          await pause(retryAfter, after, signal);
+        }
         if (!signal.aborted) change({ state: 'loading', problem: null });
       }
     }
@@ -230,11 +239,12 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       const signal = restart({});
       held = false;
       // What was read before the connection was cut is not read again.
-      return guarded((again) => append({ ...(again ? end() : { tail: tailLines }), follow: 'true' }, null, signal), signal);
+      const rest = () => (sameCounts(end(), nothing) ? { tail: tailLines } : end());
+      return guarded(() => append({ ...rest(), follow: 'true' }, null, signal), signal);
     },
     showAt(place: Place = start): Promise<void> {
       const signal = restart({ before: place.at, first: place.number });
-      return guarded(async (again) => append({ ...(again ? end() : place.at) }, limits.lines - page, signal), signal);
+      return guarded(() => append({ ...end() }, limits.lines - page, signal), signal);
     },
     /** More below the window. */
     later(): Promise<void> {
@@ -310,8 +320,21 @@ export function openLog({ read, onState, nextFrame, after, limits = { lines: 5_0
       } else await scan(start, ({ text }, place) => look(text, place), onRead, signal);
       return { matches, count };
     },
+    /** While nobody looks nothing is followed. What has come meanwhile is read when somebody looks again. */
+    sleep(on: boolean): void {
+      if (on === (asleep !== null)) return;
+      if (on) {
+        asleep = Promise.withResolvers();
+        dozing.abort();
+      } else {
+        dozing = new AbortController();
+        asleep?.resolve();
+        asleep = null;
+      }
+    },
     close(): void {
       reading.abort();
+      asleep?.resolve();
     },
   };
 }

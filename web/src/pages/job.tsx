@@ -44,23 +44,28 @@ function useJob(id: string): { readonly job: Job | null; readonly problem: strin
   const live = useLive(({ world }) => world?.jobs.get(id) ?? null);
   const [read, setRead] = useState<Job | null>(null);
   const [problem, setProblem] = useState<string | null>(null);
-  // A waiting job's place changes with others, so it is read again now and then; so is an ended one, for what comes late.
-  const turn = useTimed((now) => (live !== null && isWaiting(live) ? Math.floor(now / 5_000) : 0));
+  const [mayPass, setMayPass] = useState(false);
+  // A waiting job's place changes with others, so it is read again now and then; so is one that could not be read.
+  const turn = useTimed((now) => (mayPass || (live !== null && isWaiting(live)) ? Math.floor(now / 5_000) : 0));
   const state = live?.state;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: its turn and its state are reasons to read it again
+  const isLive = useLive(({ link }) => link.kind === 'live');
+  // biome-ignore lint/correctness/useExhaustiveDependencies: its turn, its state and the link are reasons to read it again
   useEffect(() => {
     const gone = new AbortController();
     get<Job>(path`/v1/jobs/${id}`, gone.signal).then(
       (found) => {
         setRead(found);
         setProblem(null);
+        setMayPass(false);
       },
       (error: unknown) => {
-        if (!gone.signal.aborted && error instanceof Problem && error.status !== 0) setProblem(problemText(error));
+        if (gone.signal.aborted) return;
+        if (error instanceof Problem && !error.mayPass) setProblem(problemText(error));
+        else setMayPass(true);
       },
     );
     return () => gone.abort();
-  }, [id, turn, state]);
+  }, [id, turn, state, isLive]);
   if (live === null) return { job: read?.id === id ? read : null, problem };
   return { job: read?.id === id && read.state === live.state ? { ...read, ...live, ...placeOf(read) } : live, problem: null };
 }
