@@ -8,6 +8,7 @@ import { HistoryPage } from './pages/history.tsx';
 import { JobPage } from './pages/job.tsx';
 import { LoginHelp } from './pages/login.tsx';
 import { NowPage, useWorld } from './pages/now.tsx';
+import { Boundary } from './parts/boundary.tsx';
 import { Dialog, Questions } from './parts/dialog.tsx';
 import { Icon } from './parts/icon.tsx';
 import { jobHref, parseRoute, type Route, useHash } from './route.ts';
@@ -56,7 +57,9 @@ export function App() {
       <Banner link={link} known={known} />
       {/* What may be stale can neither be read as current nor acted on. */}
       <main id="main" ref={main} tabIndex={-1} className={current || !known ? '' : 'stale'} inert={!current && known}>
-        <Page route={route} />
+        <Boundary key={place}>
+          <Page route={route} />
+        </Boundary>
       </main>
       {open === 'help' && <Help onClose={() => setOpen(null)} />}
       {open === 'find' && <Find onClose={() => setOpen(null)} />}

@@ -4,7 +4,9 @@ import { get, session } from './api.ts';
 import { App } from './app.tsx';
 import { keepCurrent } from './live/connection.ts';
 import { createStore, createTicker, ServicesContext } from './live/store.ts';
+import { watchVersion } from './live/version.ts';
 import { LoginPage } from './pages/login.tsx';
+import { Boundary } from './parts/boundary.tsx';
 import { startTheme } from './theme.ts';
 import type { Me } from './views.ts';
 
@@ -23,6 +25,7 @@ function start(): void {
   const ticker = createTicker(Date.now);
   let offset = 0;
   let running: AbortController | null = null;
+  const sawVersion = watchVersion({ storage: window.sessionStorage, reload: () => window.location.reload() });
 
   const connect = () => {
     running = new AbortController();
@@ -36,6 +39,7 @@ function start(): void {
         onWorld(world, ahead) {
           offset = ahead;
           store.set({ world });
+          sawVersion(world.host.version);
         },
         nextFrame: (draw) => void (document.hidden ? setTimeout(draw, 500) : requestAnimationFrame(draw)),
         now: Date.now,
@@ -72,7 +76,9 @@ function start(): void {
   connect();
   root.render(
     <ServicesContext value={{ store, ticker }}>
-      <App />
+      <Boundary>
+        <App />
+      </Boundary>
     </ServicesContext>,
   );
 }

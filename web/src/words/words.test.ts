@@ -6,7 +6,7 @@ import { deviceReason, named, namesOf } from './names.ts';
 import { standsOut } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
-import { isReady, jobName, jobState, poolCounts, poolsFor, whenStarts, whyWaits } from './words.ts';
+import { isReady, jobName, jobState, poolCounts, poolsFor, resultText, slotState, whenStarts, whyWaits } from './words.ts';
 
 const now = Date.now();
 const minute = 60_000;
@@ -132,4 +132,12 @@ test('the times of a job, with what is not known left open', () => {
     ['Proved', 9_400, 400],
   ]);
   expect(timeLine(job('j', { submittedAt: 1_000 }), []).map(({ at }) => at)).toEqual([1_000, null, null]);
+});
+
+test('a state of a newer daemon is shown by its own name', () => {
+  const newer = 'thawing\u0000' as never;
+  const said = { word: 'thawing ', tone: 'calm' };
+  expect(jobState(job('1', { state: newer }))).toEqual(said);
+  expect(slotState(slot('gpu/1', { state: newer }))).toEqual(said);
+  expect(resultText(job('1', { result: { kind: newer } }))).toBe('thawing ');
 });

@@ -50,7 +50,14 @@ export function jobState(job: Job): Said {
         : job.result?.kind === 'cancelled'
           ? { word: 'cancelled', tone: 'off' }
           : { word: 'ended', tone: 'calm' };
+    default:
+      return { word: newer(job.state), tone: 'calm' };
   }
+}
+
+/** A word that only a newer daemon knows; here nothing may be missing. */
+function newer(word: never): string {
+  return plain(String(word));
 }
 
 /** Its result in words; empty while it has none. */
@@ -76,6 +83,8 @@ export function resultText({ result, state }: Job): string {
       return `could not be started: ${plain(result.failure.message)}`;
     case 'reported':
       return `its CI service reports: ${plain(result.word)}`;
+    default:
+      return newer((result satisfies never as { kind: never }).kind);
   }
 }
 
@@ -117,6 +126,8 @@ export function slotState(slot: Slot): Said {
       if (held !== null) return { word: 'held', tone: 'bad' };
       if (standby.state === 'standby' || agent.online === true) return { word: 'ready', tone: 'ok' };
       return standby.state === 'preparing' ? { word: 'preparing', tone: 'calm' } : { word: 'empty', tone: 'off' };
+    default:
+      return { word: newer(agent.state), tone: 'calm' };
   }
 }
 
