@@ -71,7 +71,7 @@ async function show({ output }: Session, { from, watch }: GpusFlags, { inventory
   const pids = from === undefined ? inventory.devices.flatMap((device) => device.processes?.map(({ pid }) => pid) ?? []) : [];
   const owners: Owners = ownersOf(pids);
   const lines = gpuLines(inventory, nothingIn(from), { colors: output.colors, width: output.width, owners, leases });
-  return output.print(...(watch ? [redrawn(lines)] : lines));
+  return watch ? output.write('stdout', `${redrawn(lines)}\n`) : output.print(...lines);
 }
 
 function nothingIn(from: string | undefined): string {

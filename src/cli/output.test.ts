@@ -31,3 +31,9 @@ describe('a failure', () => {
     expect(JSON.parse(failing(error, true))).toEqual({ code: 'E_CI_POOL', message: evil, hint: null, retry: false });
   });
 });
+
+it('a printed line keeps its lines and our colours, and nothing else that a terminal obeys', async () => {
+  const { context, stdout } = testContext([], '/nowhere');
+  await createOutput(context, false).print('a\u001b[2Jb\n\tc', '\u001b[31md\u001b[39m');
+  expect(stdout()).toBe('a [2Jb\n\tc\n\u001b[31md\u001b[39m\n');
+});

@@ -7,7 +7,7 @@ import { toErrorView } from '../api/http-errors.ts';
 import type { Environment } from '../config/environment.ts';
 import { messageOf, OnejobError } from '../errors.ts';
 import type { CliContext } from './session.ts';
-import { createColors, cut, flow, harmless, printable } from './text.ts';
+import { colored, createColors, cut, flow, harmless, printable } from './text.ts';
 
 /** The reader of the output has gone, so nothing is reported. */
 export class OutputClosed extends Error {}
@@ -50,8 +50,8 @@ export function createOutput(context: Pick<CliContext, 'stdout' | 'stderr' | 'en
   const colors = colorsFor(stdout);
   /** Columns of standard output when it is a terminal, else null. */
   const width = stdout.isTTY === true ? (stdout.columns ?? 80) : null;
-  /** Lines of a result, for people. */
-  const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${each}\n`).join(''));
+  /** Lines of a result, for people. Names in them may be foreign, such as those of another host. */
+  const print = (...lines: readonly string[]) => write('stdout', lines.map((each) => `${colored(each, harmless)}\n`).join(''));
   /** A result, for programs: one line of JSON. */
   const value = (result: unknown) => write('stdout', `${JSON.stringify(result)}\n`);
 

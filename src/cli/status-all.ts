@@ -7,7 +7,7 @@ import { connect } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { type HostPlace, readHosts } from './hosts.ts';
 import { createRemote } from './remote.ts';
-import type { Session } from './session.ts';
+import { findPlace, type Session } from './session.ts';
 import { deviceProblems, isBusy, poolProblems } from './status.ts';
 import { hang, printable, titledTable } from './text.ts';
 
@@ -46,11 +46,14 @@ export async function showAll(session: Session): Promise<number> {
 
 async function statusOf(session: Session, host: string, place: HostPlace): Promise<HostStatus> {
   const about = { host, place: place?.shown ?? 'local' };
-  const { variables } = session.context;
+  const { flags, context } = session;
+  const { variables, environment, cwd } = context;
+  // The session's own place may be that of another host, which is none.
+  const ofHost = () => findPlace(flags, environment, cwd);
   const remote = place === null ? null : createRemote({ host: place, variables, interactive: false, progress: () => {} });
   const limit = AbortSignal.timeout(patience);
   try {
-    using connection = await connect({ ...session, remote }, { start: false, signal: limit, patience: 0 });
+    using connection = await connect({ ...session, remote, place: ofHost }, { start: false, signal: limit, patience: 0 });
     return { ...about, status: await abortable(connection.client.status(), limit), error: null };
   } catch (error) {
     const silent = `It has not answered within ${patience / 1000} s.`;

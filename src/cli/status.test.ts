@@ -243,3 +243,12 @@ test('a long reason is wrapped with indentation at a terminal, none of it lost',
 test('foreign text cannot move the cursor', () => {
   expect(page({ problems: ['evil\u001b[2J\r\nline'] })[1]).toBe('! evil [2J line');
 });
+
+test('no name or version of a hostile daemon moves the cursor', () => {
+  const evil = 'x\u001b[2J\n\u009b1A';
+  const busy = slot(evil, { devices: [evil], agent: { ...slot('a').agent, state: evil as never, job: evil } });
+  const lines = page({ version: evil, config: evil, pools: [pool(evil, { service: evil, runtime: evil, slots: [busy] })] }, null);
+  expect(lines.join('')).toContain('x [2J 1A');
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: what must not be there
+  expect(lines.join('')).not.toMatch(/[\u0000-\u001f\u007f-\u009f]/);
+});

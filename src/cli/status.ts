@@ -4,7 +4,7 @@ import type { AboutView, PoolView, SlotView, StatusView } from '../api/schema.ts
 import { withDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import type { Session } from './session.ts';
-import { type Colors, cut, formatAge, hang, plural, printable, redrawn, table } from './text.ts';
+import { type Colors, colored, cut, formatAge, hang, plural, printable, redrawn, table } from './text.ts';
 
 const redrawEvery = 1_000;
 
@@ -19,7 +19,8 @@ export async function showStatus(session: Session, { watch = false, wide = false
       if (output.json) await output.value(status);
       else {
         const lines = statusLines(status, output.colors, wide ? null : output.width, wide);
-        await output.print(...(watch && output.width !== null ? [redrawn(lines)] : lines));
+        if (watch && output.width !== null) await output.write('stdout', `${redrawn(lines)}\n`);
+        else await output.print(...lines);
       }
       if (!watch) return status.missing.length + status.quarantined.length > 0 ? exitCodes.failed : exitCodes.ok;
       await after(redrawEvery);
@@ -46,7 +47,7 @@ export function statusLines(status: StatusView, colors: Colors, width: number | 
   for (const { slot, why } of status.missing) if (!pools.has(poolOf(slot))) say(colors.red, '! ', why);
   for (const pool of status.pools) lines.push('', ...poolLines(pool, colors, width, links));
   if (status.pools.length === 0) lines.push('', 'No pools.');
-  return lines.map((line) => cut(line, width));
+  return lines.map((line) => cut(colored(line), width));
 }
 
 export function poolProblems(pool: PoolView): string[] {

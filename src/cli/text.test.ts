@@ -28,6 +28,12 @@ test('columns are aligned, and the last one is cut at a terminal', () => {
   ).toEqual(['A     B', 'long  a muc…']);
 });
 
+test('a cell keeps our colours, and nothing else that a terminal obeys', () => {
+  const { red } = createColors(true);
+  const evil = 'x\u001b[2J\u001b]0;title\u0007\n\u001b[8my';
+  expect(table([[red(evil), evil]], null)).toEqual([`${red('x [2J ]0;title [8my')}  x [2J ]0;title [8my`]);
+});
+
 function job(id: string, change: Partial<JobView> = {}): JobView {
   return {
     id,

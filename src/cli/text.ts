@@ -27,8 +27,21 @@ export function harmless(text: string): string {
   return text.replace(/\r\n/g, '\n').replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g, ' ');
 }
 
-/** Rows in aligned columns, as lines. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
-export function table(rows: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
+// Those of `createColors` and `cut`, and no others: a sequence may also hide text, or move the cursor.
+// biome-ignore lint/suspicious/noControlCharactersInRegex: escape sequences begin with one
+const ownLook = /(\u001b\[(?:0|1|2|22|31|32|33|39)m)/;
+
+/** Text that may have our colours and foreign names in it, with nothing else that a terminal obeys. `clean`: makes the rest safe. */
+export function colored(text: string, clean: (text: string) => string = printable): string {
+  return text
+    .split(ownLook)
+    .map((part, at) => (at % 2 === 1 ? part : clean(part)))
+    .join('');
+}
+
+/** Rows in aligned columns, as lines. Cells may be foreign. `width`: columns of the terminal, where long lines are cut; null for a pipe. */
+export function table(given: readonly (readonly string[])[], width: number | null, indent = ''): string[] {
+  const rows = given.map((row) => row.map((cell) => colored(cell)));
   const columns = Math.max(0, ...rows.map((row) => row.length));
   const widths = Array.from({ length: columns }, (_, at) => Math.max(...rows.map((row) => widthOf(row[at] ?? ''))));
   return rows.map((row) => {

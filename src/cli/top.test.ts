@@ -71,3 +71,12 @@ it('fits a terminal of any height, and counts what does not', () => {
   const lines = topLines({ status: status(), devices, jobs }, { ...format, height: 40 });
   expect(lines.at(-1)).toMatch(/^\d+ more jobs wait$/);
 });
+
+it('lets no name of a hostile daemon move the cursor', () => {
+  const evil = '\u001b[2J\n\u009b1A';
+  const hostile = pool({ name: evil, service: evil });
+  const devices = [device(evil, { slot: evil, state: evil as never })];
+  const lines = topLines({ status: status({ pools: [hostile] }), devices, jobs: [job(evil, { pool: evil })] }, format);
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: what must not be there
+  expect(lines.join('')).not.toMatch(/[\u0000-\u001f\u007f-\u009f]/);
+});

@@ -8,7 +8,7 @@ import { findDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
 import { startText } from './run.ts';
 import type { Session } from './session.ts';
-import { type Colors, cut, formatAge, hang, printable, titledTable } from './text.ts';
+import { type Colors, colored, cut, formatAge, hang, printable, titledTable } from './text.ts';
 
 const redrawEvery = 1_000;
 
@@ -148,7 +148,7 @@ export function topLines(
     queued.map((job) => queueRow(job, now)),
     all,
   );
-  return lines.slice(0, height ?? lines.length).map((line) => cut(line, width));
+  return lines.slice(0, height ?? lines.length).map((line) => cut(colored(line), width));
 }
 
 function busyOf(pool: PoolView): number {
