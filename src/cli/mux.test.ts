@@ -105,3 +105,58 @@ test('frames of streams that this end has given up, or never had, are nothing', 
   stream.end('x');
   expect(String(await buffer(stream))).toBe('x');
 });
+
+/** One end, against bytes that a hostile other end may write. `taken`: what this end writes, while it is read. */
+function against(opened?: (stream: Duplex) => void) {
+  const [near, far] = duplexPair();
+  const mux = createMux(near, opened);
+  const frame = (kind: number, id: number, number: number, data = Buffer.alloc(0)) => {
+    const head = Buffer.alloc(9);
+    head.writeUInt8(kind);
+    head.writeUInt32BE(id, 1);
+    head.writeUInt32BE(number, 5);
+    near.emit('data', Buffer.concat([head, data]));
+  };
+  return { near, far, mux, frame };
+}
+
+test('a stream whose sender ignores the window is reset, and holds no more than the window', async () => {
+  const { mux, frame, near } = against();
+  const stream = mux.open();
+  const failed = new Promise((resolve) => stream.once('error', resolve));
+  for (let n = 0; n < 100; n++) frame(2, 1, 65_536, Buffer.alloc(65_536));
+  expect(stream.readableLength).toBeLessThanOrEqual(1 << 20);
+  expect(await failed).toMatchObject({ message: expect.stringContaining('more than') });
+  const other = mux.open();
+  other.resume();
+  expect(mux.isOver).toBe(false);
+  near.destroy();
+});
+
+test('no credit lets a stream send more than the window, or what the pipe does not take', async () => {
+  const { mux, frame, near, far } = against();
+  const streams = Array.from({ length: 8 }, () => mux.open());
+  for (const stream of streams) stream.write(Buffer.alloc(8 << 20));
+  for (let n = 0; n < 100; n++) for (let id = 1; id <= 8; id++) frame(5, id, 0xffffffff);
+  expect(near.writableLength).toBeLessThan(300_000);
+  let got = 0;
+  far.on('data', (data: Buffer) => {
+    got += data.length;
+  });
+  await expect.poll(() => got).toBeGreaterThan(8 << 20);
+  for (let turns = 0; turns < 200; turns++) await turn();
+  // One window each, after the credit for it.
+  expect(got).toBeLessThan(9 << 20);
+  near.destroy();
+});
+
+test('the end that opens streams accepts none, and answers nothing that is not read', async () => {
+  const { mux, frame, near } = against();
+  const stream = mux.open();
+  stream.resume();
+  for (let n = 0; n < 300_000; n++) frame(2, 1, 1, Buffer.alloc(1));
+  expect(near.writableLength).toBeLessThan(300_000);
+  frame(1, 7, 0);
+  await mux.ended;
+  expect(mux.isOver).toBe(true);
+});

@@ -3,6 +3,9 @@
  * window of memory. HTTP/2 could do that, but Node's corrupts what is written through a pipe that is not a socket (Node 24.21:
  * the head of a request without a body).
  *
+ * Neither end trusts the other to keep to that: a stream that gets more than its window is reset, credit is never more than a window,
+ * and nothing is written while the pipe takes nothing, so what an end holds is bounded.
+ *
  * A frame is a byte for its kind, the id of its stream and a number, both big-endian in 4 bytes, and for `data` so many bytes.
  */
 import { Duplex } from 'node:stream';
@@ -13,7 +16,7 @@ const headLength = 9;
 /** Bytes under way in one direction of a stream, so that a distant host is not slow; and in one frame, so that others get a turn. */
 const [window, piece] = [1 << 20, 1 << 16];
 
-/** One end of the pipe. The end that opens streams passes no `opened`. */
+/** One end of the pipe. */
 export interface Mux {
   readonly isOver: boolean;
   open(): Duplex;
@@ -23,13 +26,17 @@ export interface Mux {
   readonly ended: Promise<void>;
 }
 
-/** `opened`: gets each stream that the other end opens. */
-export function createMux(pipe: Duplex, opened: (stream: Duplex) => void = (stream) => void stream.destroy()): Mux {
+/** `opened`: gets each stream that the other end opens. Without it this end alone opens them, and one from there ends it all. */
+export function createMux(pipe: Duplex, opened: ((stream: Duplex) => void) | null = null): Mux {
   const streams = new Map<number, MuxStream>();
   const ended = Promise.withResolvers<void>();
   let isOver = false;
   let last = 0;
   let unread: Buffer = Buffer.alloc(0);
+  /** Whether the pipe takes nothing now. */
+  let isFull = false;
+  /** Streams that have something to send then, the next one first. */
+  const waiting = new Set<MuxStream>();
 
   const send = (kind: keyof typeof kinds, id: number, number = 0, data?: Uint8Array): void => {
     if (isOver) return;
@@ -37,15 +44,34 @@ export function createMux(pipe: Duplex, opened: (stream: Duplex) => void = (stre
     head.writeUInt8(kinds[kind]);
     head.writeUInt32BE(id, 1);
     head.writeUInt32BE(data?.length ?? number, 5);
-    pipe.write(head);
-    if (data !== undefined) pipe.write(data);
+    const takesMore = pipe.write(head);
+    isFull = !(data === undefined ? takesMore : pipe.write(data));
   };
   const make = (id: number): MuxStream => {
-    const stream = new MuxStream((kind, number, data) => send(kind, id, number, data));
+    const stream = new MuxStream({
+      send: (kind, number, data) => send(kind, id, number, data),
+      maySend(one) {
+        if (isFull) waiting.add(one);
+        return !isFull;
+      },
+    });
     streams.set(id, stream);
-    stream.on('error', () => {}).once('close', () => streams.delete(id));
+    stream
+      .on('error', () => {})
+      .once('close', () => {
+        streams.delete(id);
+        waiting.delete(stream);
+      });
     return stream;
   };
+  pipe.on('drain', () => {
+    isFull = false;
+    for (const stream of waiting) {
+      if (isFull) return;
+      waiting.delete(stream);
+      stream.proceed();
+    }
+  });
   const close = (): void => {
     if (isOver) return;
     isOver = true;
@@ -55,7 +81,8 @@ export function createMux(pipe: Duplex, opened: (stream: Duplex) => void = (stre
   };
   const take = (kind: number, id: number, number: number, data: Buffer): void => {
     if (kind === kinds.open) {
-      if (!streams.has(id)) opened(make(id));
+      if (opened === null) close();
+      else if (!streams.has(id)) opened(make(id));
       return;
     }
     // It may have been given up at this end meanwhile.
@@ -95,30 +122,48 @@ export function createMux(pipe: Duplex, opened: (stream: Duplex) => void = (stre
   };
 }
 
-type Send = (kind: 'data' | 'end' | 'reset' | 'credit', number?: number, data?: Uint8Array) => void;
+interface Pipe {
+  send(kind: 'data' | 'end' | 'reset' | 'credit', number?: number, data?: Uint8Array): void;
+  /** False while the pipe takes nothing; then calls `proceed` later. */
+  maySend(stream: MuxStream): boolean;
+}
 
 class MuxStream extends Duplex {
-  readonly #send: Send;
+  readonly #pipe: Pipe;
   /** Bytes that may be sent now. */
   #credit = window;
   /** The rest of what is being written. */
   #rest: { data: Buffer; readonly done: () => void } | null = null;
-  /** Bytes that were received and not yet asked for. */
+  /** Bytes that were received, and for which the other end has no new credit yet. */
   #taken = 0;
+  /** Whether it may have that: somebody reads. */
+  #isRead = false;
   #isCut = false;
 
-  constructor(send: Send) {
+  constructor(pipe: Pipe) {
     super({ allowHalfOpen: true, readableHighWaterMark: piece });
-    this.#send = send;
+    this.#pipe = pipe;
   }
 
   arrived(data: Buffer): void {
+    if (this.destroyed) return;
     this.#taken += data.length;
-    if (!this.destroyed && this.push(data)) this.#giveCredit();
+    if (this.#taken > window) {
+      this.destroy(new Error('the other end sent more than it may'));
+      return;
+    }
+    this.#isRead = this.push(data);
+    this.#giveCredit();
   }
 
   mayWrite(bytes: number): void {
-    this.#credit += bytes;
+    this.#credit = Math.min(window, this.#credit + bytes);
+    this.#write();
+  }
+
+  /** The pipe takes something again. */
+  proceed(): void {
+    this.#giveCredit();
     this.#write();
   }
 
@@ -129,22 +174,24 @@ class MuxStream extends Duplex {
   }
 
   #giveCredit(): void {
-    if (this.#taken > 0) this.#send('credit', this.#taken);
+    if (this.#taken === 0 || !this.#isRead || this.destroyed || !this.#pipe.maySend(this)) return;
+    this.#pipe.send('credit', this.#taken);
     this.#taken = 0;
   }
 
   #write(): void {
-    while (this.#rest !== null && this.#credit > 0) {
+    while (this.#rest !== null && this.#credit > 0 && !this.destroyed && this.#pipe.maySend(this)) {
       const { data, done } = this.#rest;
       const now = data.subarray(0, Math.min(piece, this.#credit));
       this.#credit -= now.length;
-      this.#send('data', 0, now);
+      this.#pipe.send('data', 0, now);
       this.#rest = now.length === data.length ? null : { data: data.subarray(now.length), done };
       if (this.#rest === null) done();
     }
   }
 
   override _read(): void {
+    this.#isRead = true;
     this.#giveCredit();
   }
 
@@ -157,13 +204,13 @@ class MuxStream extends Duplex {
   }
 
   override _final(done: (error?: Error | null) => void): void {
-    this.#send('end');
+    this.#pipe.send('end');
     done();
   }
 
   override _destroy(error: Error | null, done: (error?: Error | null) => void): void {
     // After an orderly end of both directions the other end needs no word.
-    if (!this.#isCut && !(this.readableEnded && this.writableFinished)) this.#send('reset');
+    if (!this.#isCut && !(this.readableEnded && this.writableFinished)) this.#pipe.send('reset');
     done(error);
   }
 }
