@@ -5,7 +5,6 @@
 import http from 'node:http';
 import { createInterface } from 'node:readline';
 import { type Duplex, type Readable, Transform } from 'node:stream';
-import { json } from 'node:stream/consumers';
 import { pipeline } from 'node:stream/promises';
 import type { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
@@ -31,6 +30,8 @@ export interface ClientOptions {
   readonly version: string;
   /** ms to wait for an answer that should come at once; default 60 s. */
   readonly patience?: number;
+  /** Bytes of an answer that is read as a whole; default 256 MiB with `dial`, else no limit. */
+  readonly mostAnswer?: number;
 }
 
 interface LogsRequest {
@@ -58,6 +59,8 @@ interface Call {
   readonly signal?: AbortSignal | undefined;
 }
 
+/** Bytes of an answer of another host, which is not trusted. */
+const mostFromAfar = 256 * 2 ** 20;
 /** ms that an Engine may take to remove images. */
 const slow = 600_000;
 
@@ -104,7 +107,7 @@ export function createClient(options: ClientOptions) {
   const succeeded = async (response: http.IncomingMessage): Promise<http.IncomingMessage> => {
     if ((response.statusCode ?? 500) < 400) return response;
     const { errorView } = await import('./schema.ts');
-    const view = errorView.safeParse(await read(response, socket));
+    const view = errorView.safeParse(await read(response, options));
     if (!view.success) throw foreign(response, options);
     const error = fromErrorView(view.data);
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
@@ -112,7 +115,7 @@ export function createClient(options: ClientOptions) {
 
   const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
     const [schemas, response] = await Promise.all([import('./schema.ts'), open(call)]);
-    return parse(pick(schemas), await read(await succeeded(response), socket), response, options);
+    return parse(pick(schemas), await read(await succeeded(response), options), response, options);
   };
   /** Page after page, until there are no more, or `limit`; `isLimited`: there is one by default. */
   const jobPages = async (query: object, limit: number | undefined, isLimited: boolean): Promise<JobView[]> => {
@@ -236,7 +239,7 @@ export function createClient(options: ClientOptions) {
       try {
         const response = await Promise.race([answer, failed.promise]);
         const { workspaceView } = await import('./schema.ts');
-        return parse(workspaceView, await read(await succeeded(response), socket), response, options).id;
+        return parse(workspaceView, await read(await succeeded(response), options), response, options).id;
       } finally {
         // An early answer is a refusal.
         stop.abort();
@@ -337,9 +340,18 @@ function imagesCut(cause?: unknown): OnejobError {
   });
 }
 
-async function read(response: http.IncomingMessage, socket: string): Promise<unknown> {
+async function read(response: http.IncomingMessage, { socket, dial, mostAnswer }: ClientOptions): Promise<unknown> {
+  const most = mostAnswer ?? (dial === undefined ? Number.POSITIVE_INFINITY : mostFromAfar);
+  const pieces: Uint8Array[] = [];
+  let size = 0;
   try {
-    return await json(response);
+    for await (const piece of response as AsyncIterable<Uint8Array>) {
+      size += piece.byteLength;
+      const message = `The daemon at ${socket} answered more than ${most / 1024 / 1024} MiB.`;
+      if (size > most) throw new OnejobError('E_API_ANSWER', message);
+      pieces.push(piece);
+    }
+    return JSON.parse(Buffer.concat(pieces).toString());
   } catch (error) {
     if (error instanceof SyntaxError) return undefined;
     throw connectionError(error, socket);

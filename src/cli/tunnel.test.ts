@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { duplexPair, PassThrough } from 'node:stream';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { createClient } from '../api/client.ts';
 import { createRemote } from './remote.ts';
 import { parseSshUrl } from './ssh.ts';
 import { greetingLine, openTunnel, readGreeting, serveTunnel } from './tunnel.ts';
@@ -114,6 +115,19 @@ test('nothing is sent to a socket that others could have made', async () => {
   );
   await expect(one.ask(Buffer.from('SECRET=1'))).rejects.toMatchObject({ code: 'ECONNRESET' });
   expect(asked).toEqual([]);
+});
+
+test('an answer of another host without an end is given up', async () => {
+  await using one = await tunnelled((_, response) => {
+    const more = (): void => void response.write(' '.repeat(100_000), more);
+    more();
+  });
+  const client = createClient({ socket: 'ssh://gpuci', dial: one.tunnel.dial, version: '1', mostAnswer: 1 << 20 });
+  await expect(client.status()).rejects.toMatchObject({
+    code: 'E_API_ANSWER',
+    message: expect.stringContaining('more than 1 MiB'),
+  });
+  client.close();
 });
 
 describe('the greeting', () => {
