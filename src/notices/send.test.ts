@@ -4,6 +4,7 @@ import { chmodSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { createServer, type RequestListener } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { join } from 'node:path';
+import { setTimeout as after } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { systemClock } from '../clock.ts';
@@ -88,6 +89,15 @@ describe('a webhook', () => {
     );
   });
 
+  test('whose answer quotes the address anywhere, in part or decoded, does not show it', async () => {
+    const token = 'hunter2%2Fhunter2%3Dhunter2hunter2hunter2';
+    for (const quoted of [`${' '.padEnd(280, '.')}${token}`, decodeURIComponent(token), encodeURIComponent(token)]) {
+      await using server = await serve((_, response) => response.writeHead(500).end(`no ${quoted}`));
+      const error = await failure(deliver({ webhook: `http://127.0.0.1:${server.port}/services/${token}` }));
+      expect(error.message).toContain('…');
+    }
+  });
+
   test('that moved is not followed: the message reaches no other host', async () => {
     await using other = await serve((_, response) => response.end());
     await using server = await serve((_, response) => response.writeHead(307, { location: other.webhook }).end());
@@ -160,6 +170,33 @@ describe('a command', () => {
 
   test('that does not exist', async () => {
     expect((await failure(deliver({ command: ['/nowhere/tell'] }))).message).toMatch(/command \/nowhere\/tell: .*ENOENT/);
+  });
+
+  test('that leaves its sender in the background has delivered, and the sender may finish', async () => {
+    const command = program(
+      `cat >/dev/null; (while [ ! -e "${dir.path}/go" ]; do sleep 0.01; done; echo sent >"${dir.path}/sent") & echo queued`,
+    );
+    expect(await deliver({ command })).toBe('queued');
+    // Longer than a pipe may stay open after other commands.
+    await after(400);
+    writeFileSync(join(dir.path, 'go'), '');
+    await expect.poll(() => existsSync(join(dir.path, 'sent'))).toBe(true);
+  });
+
+  test('that leaves something in the background for ever is rid of it after its timeout, or when onejob stops', async () => {
+    const command = program(
+      `sh -c 'echo $$ >>"${dir.path}/pids"; sleep 1000; :' & while [ ! -s "${dir.path}/pids" ]; do sleep 0.01; done`,
+    );
+    const isThere = () => existsSync(`/proc/${readFileSync(join(dir.path, 'pids'), 'utf8').trim().split('\n').at(-1)}/exe`);
+    expect(await deliver({ command, timeout: 1_500 })).toBe('it exited with 0');
+    expect(isThere()).toBe(true);
+    await expect.poll(isThere).toBe(false);
+    const stop = new AbortController();
+    writeFileSync(join(dir.path, 'pids'), '');
+    expect(await deliver({ command, timeout: 3_600_000 }, stop.signal)).toBe('it exited with 0');
+    expect(isThere()).toBe(true);
+    stop.abort();
+    await expect.poll(isThere).toBe(false);
   });
 
   test('that hangs is killed with its children, also with one that left its group', async () => {

@@ -7,7 +7,7 @@ import type { NotifyConfig } from '../config/config.ts';
 import type { Environment } from '../config/environment.ts';
 import { webhookHost, webhookProblem } from '../config/webhook.ts';
 import type { Clock } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import { attempt, OnejobError } from '../errors.ts';
 import { brief, exchange, NoAnswer } from '../http/exchange.ts';
 import { placeOf, readSecret, type Variables } from '../secrets/reference.ts';
 import { runOwners } from '../system/group.ts';
@@ -49,7 +49,9 @@ async function runCommand(
   signal: AbortSignal,
 ): Promise<string> {
   const env = { PATH: path, HOME: home, LC_ALL: 'C.UTF-8', ONEJOB_SUBJECT: message.title, ONEJOB_TEXT: message.text };
-  const { why, output } = await runOwners({ command, env, input: `${JSON.stringify(message)}\n`, timeout, clock, signal });
+  const input = `${JSON.stringify(message)}\n`;
+  // Such as mail(1) of bsd-mailx, whose sender goes on after it has ended.
+  const { why, output } = await runOwners({ command, env, input, timeout, clock, signal, background: true });
   signal.throwIfAborted();
   const said = brief(masked(output));
   if (why === null) return said === '' ? 'it exited with 0' : said;
@@ -69,7 +71,8 @@ async function post(
   const request = { method: 'POST', url: address, headers, body: JSON.stringify(message) } as const;
   try {
     const { status, text } = await exchange(request, { clock, fetch, timeout, most: mostAnswer }, signal);
-    const said = hidden(brief(text), address);
+    // Cut at last: half of a secret is not recognised.
+    const said = brief(hidden(text, address));
     if (status >= 200 && status < 300) return `it answered ${status}${said === '' ? '' : `: ${said}`}`;
     const moved = status >= 300 && status < 400 ? ', and onejob follows no redirects' : '';
     throw failed(
@@ -87,13 +90,16 @@ function failed(where: string, why: string, hint: string): OnejobError {
   return new OnejobError('E_NOTIFY', `Cannot deliver a message to ${where}: ${why}.`, { hint, retry: true });
 }
 
-/** A page about an error may quote the address. */
+/** A page about an error may quote the address, all or in part, as it is or decoded. */
 function hidden(said: string, address: string): string {
-  const { pathname, search } = new URL(address);
-  const parts = `${pathname}${search}`.split(/[/?&=]/).filter((part) => part.length >= 6);
-  return masked(
-    [`${pathname}${search}`, pathname, ...parts]
-      .filter((part) => part.length > 1)
-      .reduce((text, part) => text.replaceAll(part, '…'), said),
-  );
+  const { pathname, search, origin } = new URL(address);
+  const written = [address.slice(origin.length), `${pathname}${search}`, pathname];
+  const parts = written.flatMap((one) => one.split(/[/?&=#]/)).filter((part) => part.length >= 6);
+  const forms = [...written, ...parts].flatMap((one) => [
+    one,
+    attempt(() => decodeURIComponent(one)) ?? one,
+    encodeURIComponent(one),
+  ]);
+  const longestFirst = [...new Set(forms)].filter((one) => one.length > 1).toSorted((one, other) => other.length - one.length);
+  return masked(longestFirst.reduce((text, one) => text.replaceAll(one, '…'), said));
 }

@@ -7,7 +7,7 @@ import { once } from 'node:events';
 import { formatDuration } from '../config/units.ts';
 import { type Clock, deadline } from '../core/clock.ts';
 import { attempt } from '../errors.ts';
-import { killPid, withDescendants } from './process-identity.ts';
+import { isAlive, killPid, membersOf, withDescendants } from './process-identity.ts';
 
 /** Starts a program in a process group of its own, so that what it starts can be killed with it. */
 export function startGroup(
@@ -82,6 +82,8 @@ interface OwnersCommand {
   readonly clock: Clock;
   /** Ends it, because onejob is stopping. */
   readonly signal: AbortSignal;
+  /** Once it has ended with 0, what it left in the background may finish within `timeout`; default: is killed. */
+  readonly background?: boolean;
 }
 
 /** Bytes of output that are kept, the last ones. */
@@ -95,7 +97,9 @@ const drain = 250;
  * Runs a command of the config, with nothing of this process' environment, and kills it with all that it started when its time is
  * over. `why` it failed, as the end of a sentence; null if it ended with 0. Never rejects.
  */
-export async function runOwners({ command: [program, ...args], env, input, timeout, clock, signal }: OwnersCommand) {
+export async function runOwners(options: OwnersCommand) {
+  const { env, input, timeout, clock, signal, background = false } = options;
+  const [program, ...args] = options.command;
   const notStarted = ({ message }: Error) => ({ why: `${program} cannot be started: ${message}`, output: '' });
   const child = startGroup(program, args, env, input === undefined ? 'ignore' : 'pipe');
   if (child instanceof Error) return notStarted(child);
@@ -107,11 +111,13 @@ export async function runOwners({ command: [program, ...args], env, input, timeo
     output = Buffer.concat([output, data]).subarray(-mostOutput);
     return true;
   };
-  const end = await listen(child, { clock, limit: timeout, drain, signal, take });
+  const whole = listen(child, { clock, limit: timeout, drain: background ? timeout : drain, signal, take });
+  const end = await (background ? Promise.race([whole, leftRunning(child, clock, whole)]) : whole);
   if (end instanceof Error) return notStarted(end);
   const isOver = child.exitCode !== null || child.signalCode !== null;
+  if (end === 'goes on') void endLater(child, whole);
   // What it left in the background may hold the pipes open for ever. Its number may be another's once it has ended.
-  if (end !== 'closed' && child.pid !== undefined) (isOver ? killGroup : killFamily)(child.pid);
+  else if (end !== 'closed' && child.pid !== undefined) (isOver ? killGroup : killFamily)(child.pid);
   let why: string | null = null;
   if (signal.aborted) why = 'onejob is stopping';
   else if (end === 'hung' && !isOver) {
@@ -121,6 +127,23 @@ export async function runOwners({ command: [program, ...args], env, input, timeo
   } else if (child.signalCode !== null) why = `it was ended by ${child.signalCode}`;
   else if (child.exitCode !== 0) why = `it exited with ${child.exitCode}`;
   return { why, output: output.toString() };
+}
+
+/** Resolves `drain` ms after the end of the program; `goes on`: it has ended with 0, and what it left may go on. */
+function leftRunning(child: ChildProcess, clock: Clock, whole: Promise<unknown>): Promise<'goes on' | 'left'> {
+  return new Promise((resolve) => {
+    child.once('exit', (code) => {
+      const callOff = clock.after(drain, () => resolve(code === 0 ? 'goes on' : 'left'));
+      void whole.then(callOff);
+    });
+  });
+}
+
+/** Kills what the program has left in its group, once its time is over. The number of an empty group may be another's by then. */
+async function endLater({ pid }: ChildProcess, whole: ReturnType<typeof listen>): Promise<void> {
+  if (pid === undefined) return;
+  const left = attempt(() => membersOf(pid)) ?? [];
+  if ((await whole) !== 'closed' && left.some((one) => isAlive(one))) killGroup(pid);
 }
 
 /** Kills a group and its leader's descendants that left it: a child with a session of its own is still a child. */

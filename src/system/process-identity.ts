@@ -87,6 +87,14 @@ export function withDescendants(roots: Iterable<number>): Set<number> {
   return found;
 }
 
+/** The living processes of a process group. */
+export function membersOf(group: number): ProcessIdentity[] {
+  return allPids().flatMap((each) => {
+    const found = stat(each);
+    return found?.group === group && found.state !== 'Z' ? [{ pid: each, start: found.start }] : [];
+  });
+}
+
 /** The file does not exist, or will never be readable. Any other code only means that it could not be read now. */
 const absent: readonly string[] = ['ENOENT', 'ESRCH', 'ENOTDIR', 'EISDIR', 'ELOOP', 'EACCES', 'EPERM', 'ENODEV', 'EOPNOTSUPP'];
 
