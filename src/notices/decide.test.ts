@@ -54,7 +54,19 @@ describe('a cause', () => {
 
   test('that comes and goes stays one cause', () => {
     const looks = Array.from({ length: 50 }, () => [[3, sees(pool)] as const, [9, none] as const]).flat();
-    expect(told(looks).messages).toEqual(['60 announcing: Pool lab keeps failing.']);
+    expect(told([[61, sees(pool)], ...looks]).messages).toEqual(['60 announcing: Pool lab keeps failing.']);
+  });
+
+  test('that has not lasted without a pause is not announced as one that has', () => {
+    const blips = (pause: number) => Array.from({ length: 50 }, () => [[3, sees(pool)] as const, [pause, none] as const]).flat();
+    expect(told(blips(4)).messages).toEqual([]);
+    expect(told(blips(1)).messages).toEqual(['60 announcing: Pool lab keeps failing.']);
+    const { notices } = told([
+      [3, sees(pool)],
+      [4, none],
+      [1, sees(pool)],
+    ]);
+    expect(notices).toMatchObject([{ state: 'waiting', since: 1_000_000 + 7 * minute }]);
   });
 
   test('that comes back after its end is another one', () => {

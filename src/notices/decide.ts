@@ -1,6 +1,7 @@
 /**
  * Decides who is told what: compares what is wrong now with what people were told. Pure. One message for each cause, however often
- * it is seen, and one when it is over; a cause that comes and goes stays one cause. What cannot be seen is not over (S6).
+ * it is seen, and one when it is over; a cause that comes and goes stays one cause. It
+ * must last before it is announced, and that begins anew after a pause. What cannot be seen is not over (S6).
  */
 
 export type CauseKind = 'device' | 'credential' | 'service' | 'runtime' | 'pool' | 'disk';
@@ -43,7 +44,7 @@ export type Told = Omit<Cause, 'patience'> & {
 
 /** A cause, and what people were told about it. `waiting`: nothing yet; it may pass by itself. */
 export type Notice = (Told | (Omit<Told, 'state' | 'at'> & { readonly state: 'waiting' })) & {
-  /** When this process first saw it, core clock, ms. */
+  /** When this process first saw it, or saw it again before anybody was told, core clock, ms. */
   readonly from: number;
   /** Since when it is not seen any more, core clock, ms; null: it is there. */
   readonly gone: number | null;
@@ -51,6 +52,9 @@ export type Notice = (Told | (Omit<Told, 'state' | 'at'> & { readonly state: 'wa
 
 /** ms that a cause must be gone to be over. */
 export const calm = 10 * 60_000;
+
+/** ms that a cause may be gone and still have lasted. */
+const longestPause = 2 * 60_000;
 
 export interface Times {
   /** Core clock, ms. */
@@ -66,8 +70,10 @@ export function decide({ causes, blind }: Seen, before: readonly Notice[], { now
   const after = before.flatMap((notice): Notice[] => {
     const cause = wrong.get(notice.key);
     if (cause !== undefined) {
-      const here: Notice = notice.gone === null ? notice : { ...notice, gone: null };
-      const isDue = notice.state === 'waiting' && now - notice.from >= cause.patience;
+      const isAnew = notice.state === 'waiting' && notice.gone !== null && now - notice.gone > longestPause;
+      const begun = isAnew ? { from: now, since: wall } : {};
+      const here: Notice = notice.gone === null ? notice : { ...notice, ...begun, gone: null };
+      const isDue = notice.state === 'waiting' && now - here.from >= cause.patience;
       const isWorse = notice.state === 'announced' && cause.stage > notice.stage;
       const { patience: _, ...about } = cause;
       return [isDue || isWorse ? { ...here, ...about, state: 'announcing', at: wall } : here];
