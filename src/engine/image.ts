@@ -76,13 +76,28 @@ export function createImages(engine: Engine, configDir: string, now: () => numbe
 
   return {
     look,
-    forget: (reference: string) => seen.delete(reference),
+    /** The image that a recipe's sandboxes are made from; null if it is not there. */
+    of: async ({ image, imageId }: Recipe, signal: AbortSignal): Promise<Image | null> => {
+      const reference = imageId ?? image;
+      return reference === null ? null : look(reference, signal);
+    },
+    forget({ image, imageId }: Recipe): void {
+      for (const reference of [image, imageId]) if (reference != null) seen.delete(reference);
+    },
 
     get: async (recipe: Recipe, progress: Progress, signal: AbortSignal): Promise<Image> => {
       const reference = recipe.image;
       if (reference === null) {
         const hint = 'Set "image" in the pool, e.g. "debian:stable-slim".';
         throw new OnejobError('E_IMAGE_NOT_FOUND', 'Cannot create a container: the pool names no image.', { hint });
+      }
+      if (recipe.imageId !== undefined) {
+        const there = await look(recipe.imageId, signal);
+        if (there !== null) return there;
+        throw new OnejobError(
+          'E_IMAGE_NOT_FOUND',
+          `Image "${recipe.imageId}", which was "${reference}", is no longer on the Engine.`,
+        );
       }
       if (recipe.pull === 'always' && isReference(reference)) await pull(reference, progress, signal);
       const there = await look(reference, signal);

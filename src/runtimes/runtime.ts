@@ -30,6 +30,8 @@ export type DriverCapability = 'graphics' | 'video' | 'display';
 export interface Recipe {
   /** Image reference; null for runtimes without images. */
   readonly image: string | null;
+  /** Id of the image to use, whatever its name means now. It is not pulled. Default: what the name means. */
+  readonly imageId?: string;
   readonly pull: 'missing' | 'always' | 'never';
   /** Environment of the sandbox, and so of every job in it: never a secret. */
   readonly env: Readonly<Record<string, string>>;
@@ -73,6 +75,12 @@ export interface SandboxSpec {
   readonly devices: readonly LeasedDevice[];
   /** The only CPUs that it may use, in the kernel's format (`0-15,32-47`). Default: all. */
   readonly cpuset?: string;
+}
+
+/** `fingerprint`: what a sandbox was made from (S11). `imageId`: its image, if it was made from one. */
+export interface Made {
+  readonly fingerprint: string;
+  readonly imageId?: string;
 }
 
 export interface SandboxSeen {
@@ -198,11 +206,14 @@ export interface Runtime {
   /** What a sandbox of this recipe would be made from now (S11); null if unknown, e.g. before the image is pulled. */
   fingerprint(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
+  /** Id of the recipe's image; null if it is not there. Absent: sandboxes are not made from images. */
+  imageId?(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
+
   /** Why the recipe's image cannot be pulled now; null if it can, or there is none. Pulls nothing. */
   imageTrouble?(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
   /** Creates and starts the sandbox, and pulls its image if the policy says so. The log shows the gate's ready marker. */
-  prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<{ fingerprint: string }>;
+  prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made>;
 
   /** Unpacks `files` (a tar stream) in the workspace, owned by the agent's user. Only before the release. */
   putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void>;

@@ -189,6 +189,11 @@ const notices: readonly string[] = ['CREATE TABLE notices (key TEXT PRIMARY KEY,
 /** Sandboxes of failed jobs that are kept for people. */
 const held: readonly string[] = ['CREATE TABLE held (agent TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID'];
 
+/** The image of each pool that has proved itself. */
+const provedImages: readonly string[] = [
+  'CREATE TABLE proved_images (pool TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
+];
+
 export const migrations: readonly (readonly string[])[] = [
-  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held],
+  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held, provedImages],
 ];

@@ -18,6 +18,7 @@ import { jobTable } from './jobs.ts';
 import { type Lead, leaderOf, takeLead } from './lead.ts';
 import { noticeTable } from './notices.ts';
 import { outcomeTable } from './outcomes.ts';
+import { provedImageTable } from './proved-images.ts';
 import { registrationTable } from './registrations.ts';
 import { secretPinTable } from './secret-pins.ts';
 import { serviceJobTable } from './service-jobs.ts';
@@ -63,6 +64,7 @@ function assemble(dir: string, db: Database, lead: Lead, temporary: boolean) {
     holds: holdTable(db),
     held: heldTable(db),
     notices: noticeTable(db),
+    provedImages: provedImageTable(db),
     /**
      * Runs `fn` as one commit; an error rolls it back. `durable`: the commit survives a power cut; otherwise only a crash of the
      * process. Not to be nested.

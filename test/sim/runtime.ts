@@ -56,19 +56,23 @@ export function simRuntime(
   };
   // Asked for every half minute of each day, and of few recipes.
   const fingerprints = new Map<string, string>();
-  const fingerprintOf = (recipe: Recipe, image: SimImage | null): string => {
+  const fingerprintOf = ({ imageId: _, ...recipe }: Recipe, image: SimImage | null): string => {
     const text = `${image?.id} ${JSON.stringify(recipe)}`;
     const known = fingerprints.get(text) ?? digest(text);
     fingerprints.set(text, known);
     return known;
   };
-  const imageOf = ({ image }: Recipe): SimImage | null => (images && image !== null ? engine.image(image) : null);
+  const imageOf = ({ image, imageId }: Recipe): SimImage | null => {
+    if (!images || image === null) return null;
+    return imageId === undefined ? engine.image(image) : engine.imageWith(image, imageId);
+  };
 
   /** The image of a recipe, pulled if its policy says so. */
   const pull = async (recipe: Recipe, progress: (line: string) => void, signal: AbortSignal): Promise<SimImage | null> => {
     const image = imageOf(recipe);
-    if (image === null || (image.isHere && recipe.pull !== 'always')) return image;
-    if (recipe.pull === 'never') throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not on the Engine.`);
+    if (image === null || (image.isHere && (recipe.pull !== 'always' || recipe.imageId !== undefined))) return image;
+    if (recipe.pull === 'never' || recipe.imageId !== undefined)
+      throw new OnejobError('E_IMAGE_NOT_FOUND', `Image "${recipe.image}" is not on the Engine.`);
     progress(`pulling ${recipe.image}`);
     await wait(clock, image.pull, signal);
     await call(10, signal, () => {
@@ -98,7 +102,7 @@ export function simRuntime(
         throw refusal;
       }
       join(recipe.network);
-      engine.make(spec, fingerprint, owner);
+      engine.make(image === null ? spec : { ...spec, recipe: { ...recipe, imageId: image.id } }, fingerprint, owner);
     });
     if (signal.aborted) {
       await remove(agent);
@@ -117,7 +121,7 @@ export function simRuntime(
         retry: true,
       });
     }
-    return { fingerprint };
+    return { fingerprint, ...(image !== null && { imageId: image.id }) };
   };
 
   const hostAddress = async (network: string, port: number, signal: AbortSignal): Promise<string> => {
@@ -143,6 +147,11 @@ export function simRuntime(
         return image?.isHere === false ? null : fingerprintOf(recipe, image);
       }),
     ...(images && {
+      imageId: (recipe: Recipe, signal: AbortSignal) =>
+        call(2, signal, () => {
+          const image = imageOf(recipe);
+          return image?.isHere === true ? image.id : null;
+        }),
       imageTrouble: (recipe: Recipe, signal: AbortSignal) =>
         call(5, signal, () => {
           const image = imageOf(recipe);

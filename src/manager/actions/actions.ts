@@ -13,7 +13,7 @@ import type { DeviceManager } from '../devices/device-manager.ts';
 import type { Held } from '../held/held.ts';
 import type { Fingerprints } from '../images/fingerprints.ts';
 import type { Observer } from '../loop/observe.ts';
-import { type Pool, poolRecipe } from '../loop/pool.ts';
+import { oldRecipe, type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Executors } from './action-runner.ts';
 import type { SandboxProbe } from './probe-sandbox.ts';
 import type { Registrations } from './registrations.ts';
@@ -25,7 +25,7 @@ export interface ActParts {
   readonly observer: Pick<Observer, 'unreachable' | 'cannotReach'>;
   /** null if no pool needs devices. */
   readonly deviceManager: Pick<DeviceManager, 'registry' | 'verifier' | 'cpusNear'> | null;
-  readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'stamp'>;
+  readonly fingerprints: Pick<Fingerprints, 'imageOf' | 'made'>;
   readonly caches: Pick<Caches, 'ensure'>;
   readonly followers: LogFollowers;
   /** Made ahead for agents that bind early. */
@@ -78,7 +78,7 @@ export function createExecutors(parts: ActParts): Executors {
 
   const specOf = async (key: string, agent: AgentId, job: JobId | null, signal: AbortSignal): Promise<SandboxSpec> => {
     const { slot, pool, name, runtime } = place(key);
-    const own = recipeOf(pool, name, job);
+    const own = recipeOf(pool, { key, name }, job);
     const named = own.image === null ? await fingerprints.imageOf(pool, (line) => note(key, line), signal) : null;
     const recipe = { ...own, ...named };
     await parts.caches.ensure(recipe.mounts);
@@ -100,7 +100,7 @@ export function createExecutors(parts: ActParts): Executors {
         const spec = await specOf(key, agent, job, signal);
         return parts.probe.ask({ runtime, spec, fingerprint, script }, signal);
       },
-      hostAddress: (port, signal) => runtime.hostAddress(recipeOf(pool, ended.name, job).network, port, signal),
+      hostAddress: (port, signal) => runtime.hostAddress(recipeOf(pool, { key, name: ended.name }, job).network, port, signal),
     };
     return { pool, service, runtime, context };
   };
@@ -162,8 +162,7 @@ export function createExecutors(parts: ActParts): Executors {
       try {
         const spec = await specOf(key, agent, job, signal);
         const made = await runtime.prepare(spec, (line) => note(key, line), signal);
-        const fingerprint = fingerprints.stamp(pool, made.fingerprint);
-        if (job === null) pool.learn(key, fingerprint);
+        const fingerprint = fingerprints.made(key, { agent, job, recipe: spec.recipe }, made);
         followers.follow(agent, runtime);
         const ready = await followers.until(agent, 'ready', readyTimeout, signal);
         if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));
@@ -286,7 +285,7 @@ export function createExecutors(parts: ActParts): Executors {
       await service.settle?.(context, filesOf(agent, runtime), signal, parts.hurry);
       if (service.jobs?.hasFailed?.(job) === true) {
         const { slot, name } = context;
-        const recipe = attempt(() => recipeOf(pool, name, job)) ?? poolRecipe(pool, name);
+        const recipe = attempt(() => recipeOf(pool, { key, name }, job)) ?? poolRecipe(pool, name);
         const { holdFailed } = pool.config;
         await parts.held.consider({ agent, job, pool: context.pool, slot, name, recipe, holdFailed, runtime }, signal);
       }
@@ -321,8 +320,12 @@ function mayHaveArrived({ code, retry }: Failure): boolean {
   return retry && code !== 'E_GATE_ENDED';
 }
 
-/** The recipe of a slot's next sandbox: the pool's, or the job's own. */
-export function recipeOf(pool: Pool, name: string, job: JobId | null): Recipe {
-  const base = poolRecipe(pool, name);
-  return (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;
+/** The recipe of a slot's next sandbox: the pool's, or the job's own. While another slot tries a new image it has the old one. */
+export function recipeOf(pool: Pool, { key, name }: { readonly key: string; readonly name: string }, job: JobId | null): Recipe {
+  const { trusted } = pool.rollout;
+  const base = trusted !== null && pool.rollout.keepsOld(key) ? oldRecipe(pool, name, trusted) : poolRecipe(pool, name);
+  const own = (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;
+  if (own.imageId === undefined || own.image === base.image) return own;
+  const { imageId: _, ...named } = own;
+  return named;
 }

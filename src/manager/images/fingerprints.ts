@@ -5,11 +5,14 @@
  */
 import { hash } from 'node:crypto';
 import type { Progress } from '../../abortable.ts';
+import { expandRecipe } from '../../config/template.ts';
+import type { AgentId, JobId } from '../../core/slot.ts';
 import type { Finding } from '../../finding.ts';
 import type { Inventory } from '../../gpu/inventory.ts';
 import type { Log } from '../../log.ts';
-import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
-import { type Pool, poolRecipe } from '../loop/pool.ts';
+import type { Made, Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { Origin } from '../loop/image-rollout.ts';
+import { isOfImage, oldRecipe, type Pool, poolRecipe } from '../loop/pool.ts';
 import type { Reconciler } from '../loop/reconciler.ts';
 import type { PoolImages } from './pool-images.ts';
 
@@ -18,13 +21,15 @@ interface FingerprintParts {
   readonly reconciler: Reconciler;
   readonly nameOf: (key: string) => string;
   readonly images: PoolImages;
+  /** What has proved itself, by pool, as earlier managers have stored it. Default: nothing. */
+  readonly proved?: (pool: string) => Origin | null;
 }
 
 const reason = 'look';
 
 export type Fingerprints = ReturnType<typeof createFingerprints>;
 
-export function createFingerprints({ reconciler, images, nameOf, log }: FingerprintParts) {
+export function createFingerprints({ reconciler, images, nameOf, log, proved }: FingerprintParts) {
   const abort = new AbortController();
   /** Version of the driver at the last look, empty where there is none; null before that. */
   let lastDriver: string | null = null;
@@ -33,8 +38,11 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
 
   /** Pauses pools with devices until the first look. To be called once all pools exist. */
   function start(): void {
+    images.isKept = (id) => reconciler.pools.some(({ rollout }) => rollout.trusted?.id === id);
     images.changed = (name, before) => renewed(name, before !== null);
     for (const pool of reconciler.pools) {
+      const trusted = pool.leaving ? null : (proved?.(pool.config.name) ?? null);
+      if (trusted !== null) pool.rollout.restore(trusted);
       if (needsDevices(pool)) pool.pause.hold(reason, 'the GPUs of this host have not been checked yet');
       else tell(pool);
     }
@@ -110,7 +118,8 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
       return;
     }
     thisEpoch++;
-    pool.forget();
+    // What its slots keep while one of them tries the new image must not be forgotten.
+    if (pool.runtime.imageId === undefined) pool.forget();
     void relearn(pool);
   }
 
@@ -124,22 +133,99 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
   async function learn(pool: Pool, signal: AbortSignal): Promise<void> {
     if (needsDevices(pool) && lastDriver === null) return;
     const epoch = thisEpoch;
-    if (pool.runtime.capabilities.images) await images.look(pool.config.name, signal);
+    const { runtime, rollout } = pool;
+    if (runtime.capabilities.images) await images.look(pool.config.name, signal);
+    const origin = pool.leaving ? null : await originNow(pool, signal);
+    const { trusted } = rollout;
+    const isOther = origin !== null && trusted !== null && origin.id !== trusted.id;
+    const found: { readonly key: string; readonly fingerprint: string | null; readonly old: string | null }[] = [];
     for (const { key } of reconciler.slots) {
       // One slot is enough where all recipes are the same.
       if (!(pool.isPerSlot || key.endsWith('/1')) || reconciler.poolOf(key) !== pool) continue;
       // Without images and an agent to mount, it changes only with the driver, and is forgotten then.
-      if (!pool.runtime.capabilities.images && pool.service.equip === undefined && pool.knows(key)) continue;
-      const recipe = recipeNow(pool, nameOf(key));
-      const fingerprint = recipe === null ? null : await pool.runtime.fingerprint(recipe, signal);
-      signal.throwIfAborted();
-      if (epoch !== thisEpoch) return;
+      if (!runtime.capabilities.images && pool.service.equip === undefined && pool.knows(key)) continue;
+      const name = nameOf(key);
+      const recipe = recipeNow(pool, name);
+      const fingerprint = recipe === null ? null : await runtime.fingerprint(recipe, signal);
+      const isKept = trusted !== null && (isOther || rollout.isTrial || !sameEquipment(origin, trusted));
+      const old = isKept ? await runtime.fingerprint(oldRecipe(pool, name, trusted), signal) : null;
+      found.push({ key, fingerprint, old });
+    }
+    signal.throwIfAborted();
+    if (epoch !== thisEpoch) return;
+    if (origin !== null) wish(pool, origin);
+    for (const { key, fingerprint, old } of found) {
+      if (rollout.isUnproved && trusted !== null && rollout.trusted !== null)
+        pool.learnOld(key, old === null ? null : stamp(pool, old));
       if (fingerprint === null) continue;
       pool.learn(key, stamp(pool, fingerprint));
       // Someone has brought the image. One that must be pulled each time is not usable by being there.
-      if (pool.awaitsImage !== null && pool.config.recipe.pull !== 'always') pool.backoff = null;
+      if (pool.config.recipe.pull === 'always') continue;
+      if (pool.awaitsImage !== null) pool.backoff = null;
+      if (rollout.backoff !== null && isOfImage(rollout.backoff.last.code)) rollout.forgive();
     }
+    if (origin !== null) tryIt(pool);
     pool.pause.release(reason);
+  }
+
+  /** What sandboxes of a pool are to be made from now; null for a runtime without images, and while nothing is known that is new. */
+  async function originNow(pool: Pool, signal: AbortSignal): Promise<Origin | null> {
+    const { runtime, rollout } = pool;
+    if (runtime.imageId === undefined) return null;
+    const recipe = recipeNow(pool, pool.config.name);
+    const id = recipe === null ? null : await runtime.imageId(recipe, signal);
+    const origin = originOf(pool, recipe?.image ?? null, id);
+    // Somebody has removed the image: that is no new one.
+    const known = rollout.wanted ?? rollout.trusted;
+    const isSame = known !== null && known.image === origin.image && sameEquipment(known, origin);
+    return id === null && isSame ? { ...origin, id: known.id } : origin;
+  }
+
+  function originOf(pool: Pool, image: string | null, id: string | null): Origin {
+    const { config, service } = pool;
+    const recipe = expandRecipe(config, config.name);
+    const equipment = service.equip?.(recipe, config.name).mounts.slice(recipe.mounts.length) ?? [];
+    return { image, id, equipment, driver: needsDevices(pool) ? lastDriver : null };
+  }
+
+  function wish(pool: Pool, origin: Origin): void {
+    const before = pool.rollout.wanted;
+    pool.wish(origin);
+    if (before === null || before.id === origin.id || origin.id === null || pool.rollout.trusted === null) return;
+    const { image } = origin;
+    log.info('another image', { pool: pool.config.name, image, id: origin.id });
+  }
+
+  /** Chooses who tries a new image first, and notes which agents have it already. */
+  function tryIt(pool: Pool, first?: string): void {
+    const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
+    const { devices } = pool;
+    const able = (key: string): boolean => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key);
+    const order =
+      first === undefined ? slots : slots.toSorted((one, other) => Number(other.key === first) - Number(one.key === first));
+    pool.rollout.choose(order, { able, fingerprint: (key) => pool.wantedOf(key) });
+    for (const slot of slots) reconciler.observeUpdate(slot);
+    reconciler.checkUpdate(pool);
+  }
+
+  /** A sandbox was made. Returns its fingerprint, which is the pool's now unless it is for a job that is different, or the old one. */
+  function made(
+    key: string,
+    { agent, job, recipe }: { readonly agent: AgentId; readonly job: JobId | null; readonly recipe: Recipe },
+    { fingerprint: plain, imageId }: Made,
+  ): string {
+    const pool = reconciler.poolOf(key);
+    const fingerprint = stamp(pool, plain);
+    const lane = reconciler.slot(key)?.standby;
+    const isCold = job !== null && !(lane?.kind === 'preparing' && lane.agent === agent && lane.reserved?.cold === false);
+    if (isCold || recipe.imageId !== undefined) return fingerprint;
+    const isNew = imageId !== undefined && pool.runtime.imageId !== undefined && !pool.leaving;
+    // A slot that has begun before another one was to try it first brings nothing new.
+    if (isNew && pool.rollout.keepsOld(key)) return fingerprint;
+    if (isNew) wish(pool, originOf(pool, recipe.image, imageId));
+    pool.learn(key, fingerprint);
+    if (isNew) tryIt(pool, key);
+    return fingerprint;
   }
 
   function tell({ config, runtime }: Pool): void {
@@ -158,12 +244,16 @@ export function createFingerprints({ reconciler, images, nameOf, log }: Fingerpr
     return image === null ? null : { ...recipe, image };
   }
 
-  return { start, findings, close, stamp, imageOf, shownImage, madeFrom, looked, refresh };
+  return { start, findings, close, made, imageOf, shownImage, madeFrom, looked, refresh };
 }
 
 /** Whether no driver is to be expected: cards of other vendors do not need one. */
 function isSilent({ complete, devices }: Inventory): boolean {
   return complete || (devices.length > 0 && devices.every(({ vendor }) => vendor !== 'nvidia'));
+}
+
+function sameEquipment(one: Origin | null, other: Origin): boolean {
+  return one === null || JSON.stringify(one.equipment) === JSON.stringify(other.equipment);
 }
 
 function needsDevices({ config }: Pool): boolean {

@@ -50,6 +50,8 @@ export class PoolImages {
   #builder: Promise<ImageBuilder> | null = null;
   /** Called for a pool that has its first image, or another one. */
   changed: (pool: string, before: Built | null) => void = () => {};
+  /** Whether slots still use an image, by its id, although their pool has a newer one. */
+  isKept: (id: string) => boolean = () => false;
 
   constructor(parts: PoolImagesParts) {
     this.#parts = parts;
@@ -171,7 +173,7 @@ export class PoolImages {
     const ids = new Set([...(await this.used(signal)).values()].map(({ id }) => id));
     // Before the GPUs were checked, the image of such a pool is unknown, and so is which images are unused.
     if (this.names.some((name) => this.#pools.get(name)?.imageRecipe.base === 'auto' && this.base(name) === null)) return [];
-    const gone = await (await this.open()).prune((image) => ids.has(image.id), signal);
+    const gone = await (await this.open()).prune((image) => ids.has(image.id) || this.isKept(image.id), signal);
     if (gone.length > 0) this.#parts.log.info('images removed', { images: gone });
     return gone;
   }
@@ -283,7 +285,10 @@ async function renew(images: PoolImages, log: Log, signal: AbortSignal): Promise
   // Images of the same recipes; others may belong to another config.
   const ids = new Set(used.map((name) => images.built(name)?.id));
   const recipes = new Set((await builder.list(signal)).filter(({ id }) => ids.has(id)).map(builder.recipeOf));
-  const gone = await builder.prune((image) => ids.has(image.id) || !recipes.has(builder.recipeOf(image)), signal);
+  const gone = await builder.prune(
+    (image) => ids.has(image.id) || images.isKept(image.id) || !recipes.has(builder.recipeOf(image)),
+    signal,
+  );
   if (gone.length > 0) log.info('old images removed', { images: gone });
   // Which packages are in use is known only if every pool could be refreshed.
   if (done.every(({ problem }) => problem === null)) await builder.prunePackages();

@@ -113,6 +113,17 @@ export async function openLoop(parts: LoopParts) {
     },
     act: (key, action) => dispatcher.start(key, action),
     random: Math.random,
+    verdictOf: (agent) => store.outcomes.ofAgent(agent)[0]?.verdict ?? null,
+    proved: ({ config: { name }, rollout: { wanted } }) => {
+      if (wanted === null) return true;
+      try {
+        store.transaction({ durable: false }, () => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
+        return true;
+      } catch (error) {
+        log.error('failed to write state', { reason: toFailure(error).message });
+        return false;
+      }
+    },
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))
@@ -131,7 +142,10 @@ export async function openLoop(parts: LoopParts) {
     mayTrim: (place) => isIdle(place, reconciler.slots, nameOf),
     minFree: config.diskMinFree,
   });
-  const fingerprints = createFingerprints({ log, reconciler, nameOf, images });
+  const fingerprints = createFingerprints({
+    ...{ log, reconciler, nameOf, images },
+    proved: (pool) => store.provedImages.all().get(pool) ?? null,
+  });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
   const deviceManager: DeviceManager | null =
     needy.length === 0

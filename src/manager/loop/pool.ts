@@ -7,6 +7,7 @@ import { leavingLimit, type PoolView } from '../../core/plan.ts';
 import type { DeviceId, Failure, Slot } from '../../core/slot.ts';
 import type { ErrorCode } from '../../errors.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
+import { ImageRollout, type Origin, withOrigin } from './image-rollout.ts';
 import { Pause } from './pause.ts';
 
 /** Which devices a pool's slots should have. */
@@ -36,6 +37,11 @@ const ofImages: ReadonlySet<string> = new Set<ErrorCode>([
   'E_AGENT_PACKAGE',
 ]);
 
+/** Whether a failure with this code ends once the image is available. */
+export function isOfImage(code: string): boolean {
+  return ofImages.has(code);
+}
+
 export class Pool {
   readonly config: PoolConfig;
   readonly service: CiService;
@@ -43,6 +49,8 @@ export class Pool {
   /** Config no longer has it: it exists only until its slots are empty. */
   readonly leaving: boolean;
   readonly pause = new Pause();
+  /** Which image its slots have, and which one is tried. */
+  readonly rollout = new ImageRollout();
   #runtime: Runtime;
   readonly #keepStandby: boolean;
   /** Whether sandboxes of different slots have different fingerprints. */
@@ -101,9 +109,14 @@ export class Pool {
     this.forget();
   }
 
+  /** Whether a failure in this slot says something about a new image only, so that the other slots go on. */
+  blamesUpdate(key: string, { code }: Failure): boolean {
+    return this.rollout.isCanary(key) && !code.startsWith('E_CI_');
+  }
+
   /** The unavailable image that keeps the pool from starting anything, such as `image "x:1" on docker`; null if there is none. */
   get awaitsImage(): string | null {
-    if (this.backoff === null || !ofImages.has(this.backoff.last.code)) return null;
+    if (this.backoff === null || !isOfImage(this.backoff.last.code)) return null;
     const { image } = this.config.recipe;
     return `${image === null ? 'its image' : `image "${image}"`} on ${this.#runtime.name}`;
   }
@@ -130,21 +143,51 @@ export class Pool {
   /** Forgets the fingerprints, because they have changed and are unknown. */
   forget(): void {
     this.#fingerprints.clear();
+    this.rollout.forgetOld();
+  }
+
+  /** Sandboxes should be made from this now. Their fingerprints have to be learned again, if one slot tries it first. */
+  wish(origin: Origin): void {
+    if (this.rollout.wish(origin, this.#fingerprints)) this.#fingerprints.clear();
+  }
+
+  /** The fingerprint of a standby made from what was there before; null: none can be made. */
+  learnOld(key: string, fingerprint: string | null): void {
+    this.rollout.learnOld(this.#groupOf(key), fingerprint);
+  }
+
+  /** The fingerprint of a standby with what the pool wants, also while this slot still keeps the old one. */
+  wantedOf(key: string): string | null {
+    return this.#fingerprints.get(this.#groupOf(key)) ?? null;
+  }
+
+  /** The fingerprint that a standby of this slot needs now; null: unknown. */
+  fingerprintOf(key: string): string | null {
+    return this.rollout.keepsOld(key) ? this.rollout.oldOf(this.#groupOf(key)) : this.wantedOf(key);
   }
 
   #groupOf(key: string): string {
     return this.isPerSlot ? key : '';
   }
 
+  /** The later one, for a slot that tries a new image. */
+  #backoffOf(key: string): Backoff | null {
+    const own = this.rollout.isCanary(key) ? this.rollout.backoff : null;
+    return own !== null && (this.backoff === null || own.until > this.backoff.until) ? own : this.backoff;
+  }
+
   /** What the pool asks of one of its slots now. `host` applies to all pools. */
   view(key: string, host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
+    const fingerprint = this.fingerprintOf(key);
+    // What cannot be made any more is waited for, not replaced by what has not proved itself.
+    const waits = fingerprint === null && this.rollout.keepsOld(key);
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
       standby: this.#keepStandby,
-      paused: host.paused || this.pause.any || this.away !== null,
-      backoff: this.backoff,
-      fingerprint: this.#fingerprints.get(this.#groupOf(key)) ?? null,
+      paused: host.paused || this.pause.any || this.away !== null || waits,
+      backoff: this.#backoffOf(key),
+      fingerprint,
       standbyMaxAge: this.config.standbyMaxAge,
       waiting: this.service.jobs?.next(this.config.name, key) ?? null,
       devices: this.devices.of(key),
@@ -158,7 +201,7 @@ export class Pool {
   /** An outdated agent that is not online yet delays nobody: it may never come online. */
   #mayRenew(key: string): boolean {
     for (const [other, made] of this.#renewing)
-      if (other !== key && (made === null || made === this.#fingerprints.get(this.#groupOf(other)))) return false;
+      if (other !== key && (made === null || made === this.fingerprintOf(other))) return false;
     return true;
   }
 
@@ -201,6 +244,11 @@ export function poolOf(slot: string): string {
 export function poolRecipe({ config, service }: Pick<Pool, 'config' | 'service'>, name: string): Recipe {
   const recipe = expandRecipe(config, name);
   return service.equip?.(recipe, config.name) ?? recipe;
+}
+
+/** The same for a slot that still uses what was there before. */
+export function oldRecipe({ config }: Pick<Pool, 'config'>, name: string, origin: Origin): Recipe {
+  return withOrigin(expandRecipe(config, name), origin);
 }
 
 function isRenewing({ agent }: Slot): boolean {

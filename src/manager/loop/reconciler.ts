@@ -11,6 +11,7 @@ import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../../cor
 import { dueAt, pursueAll } from '../../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
+import type { Verdict } from '../../verdict/verdict.ts';
 import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
@@ -25,7 +26,14 @@ export interface ReconcilerOptions {
   readonly random: () => number;
   /** Called after each commit. */
   readonly changed: (before: Slot, after: Slot) => void;
+  /** Whose fault the end of an agent's job was, when its agent has been cleared; null: it had none, or nobody knows. */
+  readonly verdictOf?: (agent: AgentId) => Pick<Verdict, 'kind' | 'why'> | null;
+  /** What a pool wants has proved itself, and is to be written down. False: that failed, and is tried again. */
+  readonly proved?: (pool: Pool) => boolean;
 }
+
+/** ms until what could not be written is written again. */
+const writeAgain = 1_000;
 
 export class Reconciler {
   readonly #options: ReconcilerOptions;
@@ -176,6 +184,7 @@ export class Reconciler {
       if (pool.runtime.name !== runtime) continue;
       pool.away = null;
       pool.backoff = null;
+      pool.rollout.forgive();
       this.#recovered(pool);
     }
   }
@@ -240,7 +249,8 @@ export class Reconciler {
     this.#armDeadline(outcome.slot);
     for (const action of outcome.actions) this.#options.act(key, action);
     this.#options.changed(before, outcome.slot);
-    this.#poolChanges(pool, outcome.changes);
+    this.#poolChanges(pool, key, outcome.changes);
+    if (pool.rollout.isUnproved) this.#followUpdate(pool, before, outcome.slot);
     if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
     return true;
   }
@@ -254,9 +264,10 @@ export class Reconciler {
     return { stopping: this.#stopping, paused: this.pause.any, now: this.#options.clock.now() };
   }
 
-  #poolChanges(pool: Pool, changes: readonly Change[]): void {
+  #poolChanges(pool: Pool, key: string, changes: readonly Change[]): void {
     for (const change of changes) {
-      if (change.change === 'failed') this.#backOff(pool, change);
+      if (change.change === 'failed' && pool.blamesUpdate(key, change.failure)) this.#delayUpdate(pool, key, change);
+      else if (change.change === 'failed') this.#backOff(pool, change);
       else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
       else if (change.change === 'returned') this.offer(pool.config.name);
     }
@@ -273,6 +284,57 @@ export class Reconciler {
       this.#options.log.warn('pool backs off', { pool: pool.config.name, failures, seconds, reason: last.message });
     }
     this.#timers.arm(`pool ${pool.config.name}`, until, () => this.replanAll(pool));
+  }
+
+  /** Only the slot that tries a new image waits. */
+  #delayUpdate(pool: Pool, key: string, { failure, stage }: Omit<Extract<Change, { change: 'failed' }>, 'change'>): void {
+    const now = this.#options.clock.now();
+    const held = pool.rollout.failed(failure, stage, now, this.#options.random());
+    const seconds = Math.round((held.until - now) / 1000);
+    const { failures, last } = held;
+    this.#options.log.warn('a new image failed', { pool: pool.config.name, slot: key, failures, seconds, reason: last.message });
+    this.#timers.arm(`update ${pool.config.name}`, held.until, () => this.replan(key));
+  }
+
+  #followUpdate(pool: Pool, before: Slot, after: Slot): void {
+    for (const agent of pool.rollout.cleared(before, after)) {
+      const verdict = this.#options.verdictOf?.(agent) ?? null;
+      if (verdict === null || verdict.kind === 'unknown') continue;
+      if (verdict.kind !== 'infrastructure') pool.rollout.proved();
+      else if (pool.rollout.isCanary(after.key)) {
+        const failure = { code: 'infrastructure', message: `its job did not end by itself: ${verdict.why}`, retry: true };
+        this.#delayUpdate(pool, after.key, { failure, stage: 'release' });
+      }
+    }
+    this.observeUpdate(after);
+    this.checkUpdate(pool);
+  }
+
+  /** Notes which agents of a slot are made from what its pool tries. */
+  observeUpdate(slot: Slot): void {
+    const pool = this.poolOf(slot.key);
+    const { binds } = pool.service.capabilities;
+    pool.rollout.observe(slot, { binds, fingerprint: pool.wantedOf(slot.key), now: this.#options.clock.now() });
+  }
+
+  /** Lets every slot of a pool have what has proved itself, now or when that will be. */
+  checkUpdate(pool: Pool): void {
+    const { name } = pool.config;
+    const { rollout } = pool;
+    const now = this.#options.clock.now();
+    const at = rollout.provesAt;
+    const isWritten = at !== null && at <= now && (this.#options.proved?.(pool) ?? true);
+    if (!isWritten) {
+      const next = at === null ? null : Math.max(at, now + writeAgain);
+      this.#timers.arm(`proof ${name}`, next, () => this.checkUpdate(pool));
+      return;
+    }
+    const wasTried = rollout.isTrial;
+    rollout.trust();
+    for (const timer of ['proof', 'update']) this.#timers.cancel(`${timer} ${name}`);
+    if (!wasTried) return;
+    this.#options.log.info('the new image works', { pool: name, image: rollout.trusted?.image ?? null });
+    this.replanAll(pool);
   }
 
   #recovered(pool: Pool): void {

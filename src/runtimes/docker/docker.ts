@@ -111,10 +111,11 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     check: async (signal) => [...(await checkEngine(endpoint, signal, grant, engine.clock)), await checkInternet(firewall)],
 
     fingerprint: async (recipe, signal) => {
-      if (recipe.image === null) return null;
-      const image = await images.look(recipe.image, signal);
+      const image = await images.of(recipe, signal);
       return image === null ? null : fingerprintOf(recipe, image, boot);
     },
+
+    imageId: async (recipe, signal) => (await images.of(recipe, signal))?.id ?? null,
 
     prepare: async (spec, progress, signal) => {
       const made = await prepare(spec, progress, signal);

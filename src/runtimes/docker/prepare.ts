@@ -83,17 +83,17 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
       if (!isGone && !devices.retreat(error)) throw error;
       signal.throwIfAborted();
       await containers.remove(spec.agent);
-      if (spec.recipe.image !== null) images.forget(spec.recipe.image);
+      images.forget(spec.recipe);
       networks.forget();
       image = await images.get(spec.recipe, progress, signal);
       await start(spec, image, progress, signal);
     }
-    return { fingerprint: fingerprintOf(spec.recipe, image, boot) };
+    return { fingerprint: fingerprintOf(spec.recipe, image, boot), imageId: image.id };
   };
 }
 
 /** What a standby was made from, as one short word (S11): recipe, image and boot. The order of keys does not matter. */
-export function fingerprintOf({ pull: _, ...recipe }: Recipe, image: Image, bootId: string | null): string {
+export function fingerprintOf({ pull: _, imageId: __, ...recipe }: Recipe, image: Image, bootId: string | null): string {
   const sorted = (value: unknown): unknown => {
     if (Array.isArray(value)) return value.map(sorted);
     if (typeof value !== 'object' || value === null) return value;

@@ -104,6 +104,8 @@ export class SimEngine {
   readonly programs = new Set<Program>();
   /** By reference; one that is not named here is there. */
   readonly images = new Map<string, SimImage>();
+  /** Ids of images that were removed. */
+  readonly pruned = new Set<string>();
   /** Exit code of a gate that ends before it is ready; null for one that works. */
   gate: (spec: SandboxSpec) => number | null = () => null;
   /** Why the Engine refuses to make a sandbox; null when it does not. */
@@ -166,6 +168,12 @@ export class SimEngine {
       this.images.set(reference, image);
     }
     return image;
+  }
+
+  /** An image by its id, which may not be what its name means now. */
+  imageWith(reference: string, id: string): SimImage {
+    const now = this.image(reference);
+    return now.id === id ? now : { id, isHere: !this.pruned.has(id), pull: 0, trouble: null };
   }
 
   /** Makes a sandbox that is not started; the same agent twice is one sandbox. */
