@@ -93,6 +93,7 @@ export function simRuntime(
     const { agent, recipe } = spec;
     const image = await pull(recipe, progress, signal);
     const fingerprint = fingerprintOf(recipe, image);
+    const imageId = image?.id;
     signal.throwIfAborted();
     // A request that is cut off may still be carried out, so it is not; what it made is removed instead.
     await call(150, null, () => {
@@ -102,7 +103,7 @@ export function simRuntime(
         throw refusal;
       }
       join(recipe.network);
-      engine.make(image === null ? spec : { ...spec, recipe: { ...recipe, imageId: image.id } }, fingerprint, owner);
+      engine.make(imageId === undefined ? spec : { ...spec, recipe: { ...recipe, imageId } }, fingerprint, owner);
     });
     if (signal.aborted) {
       await remove(agent);
@@ -121,7 +122,7 @@ export function simRuntime(
         retry: true,
       });
     }
-    return { fingerprint, ...(image !== null && { imageId: image.id }) };
+    return { fingerprint, ...(imageId !== undefined && { imageId }) };
   };
 
   const hostAddress = async (network: string, port: number, signal: AbortSignal): Promise<string> => {

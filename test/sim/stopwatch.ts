@@ -72,7 +72,9 @@ export function stopwatch(host: SimHost): Outside {
     for (const slot of reconciler.slots) {
       grace.set(slot.key, slot.grace);
       const pool = reconciler.poolOf(slot.key);
-      const mayWork = pool.backoff === null || time.now > pool.backoff.until;
+      const { rollout } = pool;
+      const isTrying = rollout.isCanary(slot.key) && rollout.backoff !== null && time.now <= rollout.backoff.until;
+      const mayWork = !isTrying && (pool.backoff === null || time.now > pool.backoff.until);
       const isFree = slot.agent.kind === 'free' && slot.leaving.length === 0 && mayWork;
       if (!isFree) free.delete(slot.key);
       else if (!free.has(slot.key)) free.set(slot.key, time.now);

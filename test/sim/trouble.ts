@@ -46,10 +46,13 @@ export function trouble(host: SimHost): Outside {
   };
 
   engine.watchers.add({
-    made: ({ spec }) => void madeFrom.set(spec.agent, engine.image(image).id),
+    made: ({ spec }) => void madeFrom.set(spec.agent, spec.recipe.imageId ?? ''),
     removed: ({ spec }) => void madeFrom.delete(spec.agent),
     released({ spec }) {
-      const isOld = madeFrom.get(spec.agent) !== engine.image(image).id;
+      const made = madeFrom.get(spec.agent);
+      // What has proved itself is used until something newer has.
+      const isKept = host.up?.loop.reconciler.pools.some(({ rollout }) => rollout.isTrial && rollout.trusted?.id === made);
+      const isOld = made !== engine.image(image).id && isKept !== true;
       if (isOld && time.now - Math.max(changedAt, awayAt) > looked)
         broken.push(`S11: agent ${spec.agent} was released, and its image was another one for ${time.now - changedAt} ms`);
     },
