@@ -148,6 +148,22 @@ export const poolView = z.object({
       waitsFor: z.string().nullable(),
     })
     .nullable(),
+  /** A new image, or agent, that one slot tries; missing while nothing is tried. */
+  update: z
+    .object({
+      /** The slot that tries it. */
+      slot: z.string(),
+      /** Such as `image x:2`. */
+      image: z.string(),
+      previous: z.string(),
+      /** Why it failed last; null: it has not failed. */
+      failure: z.string().nullable(),
+      /** ms until it is tried again; null: it has not failed. */
+      retryIn: z.number().nullable(),
+      /** All of this as a sentence without its full stop. */
+      text: z.string(),
+    })
+    .optional(),
   /** Slots whose devices all exist outside of quarantine, and wanted slots; null without devices or before the first inventory. */
   devices: z.object({ ready: z.int(), wanted: z.int() }).nullable(),
   slots: z.array(slotView),

@@ -61,6 +61,10 @@ export function poolProblems(pool: PoolView): string[] {
       `${waitsFor === null ? times : `waits for ${waitsFor}`}, next try ${retryIn <= 0 ? 'now' : `in ${formatAge(retryIn)}`}: ${reason}`,
     );
   }
+  if (pool.update !== undefined && pool.update.failure !== null) {
+    const { text, retryIn } = pool.update;
+    problems.push(`${text}; next try ${retryIn === null || retryIn <= 0 ? 'now' : `in ${formatAge(retryIn)}`}`);
+  }
   return problems;
 }
 
@@ -92,7 +96,8 @@ function poolLines(pool: PoolView, colors: Colors, width: number | null, links: 
     ...(agent.about === null ? [] : jobLines(agent.about, links)).flatMap((text) => below(text, width).map(colors.dim)),
     ...[...new Set([note, held])].flatMap((text) => (text === null ? [] : below(text, width).map(colors.yellow))),
   ]);
-  return [head, colors.dim(titles), ...noted];
+  const tried = pool.update === undefined || pool.update.failure !== null ? [] : below(pool.update.text, width).map(colors.dim);
+  return [head, ...tried, colors.dim(titles), ...noted];
 }
 
 function below(text: string, width: number | null): string[] {

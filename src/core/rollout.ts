@@ -55,7 +55,12 @@ export function wish(rollout: Rollout, wanted: string): Rollout {
 export function choose(
   rollout: Rollout,
   slots: readonly Slot[],
-  { able, fingerprint }: { readonly able: (key: string) => boolean; readonly fingerprint: (key: string) => string | null },
+  by: {
+    readonly able: (key: string) => boolean;
+    readonly fingerprint: (key: string) => string | null;
+    /** The slot whose sandbox has brought the wanted mark. */
+    readonly first?: string | undefined;
+  },
 ): Rollout {
   const isTrial = isUnproved(rollout) && rollout.trusted !== null && slots.length > 1;
   const canary = isTrial ? chosen() : null;
@@ -63,10 +68,11 @@ export function choose(
 
   function chosen(): string | null {
     const known = slots.find(({ key }) => key === rollout.canary);
-    if (known !== undefined && able(known.key)) return known.key;
+    if (known !== undefined && by.able(known.key)) return known.key;
     const rank = (slot: Slot): number => {
-      const made = fingerprint(slot.key);
-      if (!able(slot.key)) return 4;
+      const made = by.fingerprint(slot.key);
+      if (!by.able(slot.key)) return 4;
+      if (slot.key === by.first) return 0;
       if (made !== null && [slot.standby, slot.agent].some((lane) => 'fingerprint' in lane && lane.fingerprint === made)) return 0;
       return slot.agent.kind === 'free' ? 1 : slot.agent.kind === 'idle' ? 2 : 3;
     };

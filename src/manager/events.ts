@@ -148,5 +148,10 @@ interface Seen {
 
 /** Without what changes by itself. */
 function textOf(pool: Omit<PoolView, 'slots'>): string {
-  return JSON.stringify({ ...pool, backoff: pool.backoff && { ...pool.backoff, retryIn: 0 } });
+  const { backoff, update } = pool;
+  return JSON.stringify({
+    ...pool,
+    backoff: backoff && { ...backoff, retryIn: 0 },
+    ...(update !== undefined && { update: { ...update, retryIn: 0 } }),
+  });
 }

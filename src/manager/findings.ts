@@ -44,7 +44,7 @@ function imageFinding(pool: string, image: string, why: string): FindingView {
 }
 
 function findingsOf(
-  { config: { name }, pause, draining, leaving, backoff, awaitsImage }: Pool,
+  { config: { name }, pause, draining, leaving, backoff, awaitsImage, rollout: { update } }: Pool,
   fault: string | null,
 ): FindingView[] {
   const subject = `pool ${name}`;
@@ -61,6 +61,10 @@ function findingsOf(
     const times = backoff.failures === 1 ? 'once' : `${backoff.failures} times in a row`;
     found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
   }
+  if (update !== null && update.failure !== null) {
+    const hint = 'Fix the image, or name the previous one in the config; onejob tries again by itself.';
+    found.push(warning(subject, `${update.text.slice(0, 1).toUpperCase()}${update.text.slice(1)}.`, hint));
+  } else if (update !== null) found.push(fine(subject, `Slot ${update.text}.`));
   return found;
 }
 

@@ -43,6 +43,7 @@ export function* poolHeads(parts: StatusParts): Generator<readonly [Omit<PoolVie
       draining: pool.draining,
       leaving: pool.leaving,
       backoff: backoffView(pool, parts.clock.now()),
+      ...updateOf(pool, parts.clock.now()),
       devices: parts.deviceManager === null ? null : poolDevices(parts.deviceManager.registry, pool.config),
     };
     yield [head, mine];
@@ -57,6 +58,12 @@ function heldOf({ held }: StatusParts, { config }: Pool): Pick<PoolView, 'held'>
 function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
   const { image } = config.recipe;
   return runtime.capabilities.images && image !== null ? { image } : {};
+}
+
+function updateOf({ rollout: { update } }: Pool, now: number): Pick<PoolView, 'update'> {
+  if (update === null) return {};
+  const { until, ...said } = update;
+  return { update: { ...said, retryIn: until === null ? null : Math.max(0, Math.round(until - now)) } };
 }
 
 /** What the config asks for compared with what exists: a line per slot that has something to do or cannot do it. */
@@ -81,6 +88,7 @@ export function waitingReason(reconciler: Reconciler, poolName: string, problems
   if (pool.draining) return 'the pool drains';
   if (pool.away !== null) return pool.away;
   if (pool.backoff !== null) return `${waitsFor(pool)}${pool.backoff.last.message}`;
+  if (pool.rollout.update !== null && !pool.rollout.canGoBack) return pool.rollout.update.text;
   return devicesReason(reconciler, pool) ?? problems[0] ?? null;
 }
 
@@ -131,6 +139,7 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
   if (pool.draining) return 'the pool drains';
   switch (intent.kind) {
     case 'fill':
+      if (pool.rollout.isCanary(slot.key)) return pool.rollout.update?.text ?? '';
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
     case 'discard': {
       const devices = pool.devices.of(slot.key);
@@ -160,11 +169,23 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   const paused = [...parts.reconciler.pause.details, ...pool.pause.details];
   if (paused.length > 0) return pausedText(paused);
   if (pool.away !== null) return pool.away;
+  const waits = updateHolds(slot, pool, parts.clock.now());
+  if (waits !== null) return waits;
   const backoff = backoffView(pool, parts.clock.now());
   if (backoff === null) return null;
   const seconds = Math.ceil(backoff.retryIn / 1000);
   if (backoff.waitsFor !== null) return `waits for ${backoff.waitsFor}, next try in ${seconds} s: ${backoff.reason}`;
   return `backing off for ${seconds} s: ${backoff.reason}`;
+}
+
+/** What a slot waits for because its pool tries a new image; null if that does not keep it from anything. */
+function updateHolds({ key }: Slot, { rollout }: Pool, now: number): string | null {
+  const { update } = rollout;
+  if (update === null) return null;
+  if (!rollout.isCanary(key)) return rollout.canGoBack ? null : update.text;
+  return update.until !== null && update.until > now
+    ? `${update.text}; next try in ${Math.ceil((update.until - now) / 1000)} s`
+    : null;
 }
 
 /** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */

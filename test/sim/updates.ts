@@ -99,11 +99,10 @@ export function updates(host: SimHost): Outside {
     },
     broken() {
       if (!engine.isUp || host.up === null) awayAt = time.now;
-      const [pool] = host.up?.loop.reconciler.pools ?? [];
       // The first sandbox of a new image may fail before it is known that the image is another one.
-      const isLong = pool?.backoff != null && pool.backoff.until - time.now > 5_000;
-      if (isLong && pool.backoff.last.code === 'E_GATE_ENDED')
-        broken.push(`S9: the whole pool backs off, because a new image fails: ${pool.backoff.last.message}`);
+      for (const { backoff } of host.up?.loop.reconciler.pools ?? [])
+        if (backoff?.last.code === 'E_GATE_ENDED' && backoff.until - time.now > 5_000)
+          broken.push(`S9: the whole pool backs off, because a new image fails: ${backoff.last.message}`);
       return broken.splice(0);
     },
     unsettled() {

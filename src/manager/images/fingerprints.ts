@@ -201,9 +201,7 @@ export function createFingerprints({ reconciler, images, nameOf, log, proved }: 
     const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
     const { devices } = pool;
     const able = (key: string): boolean => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key);
-    const order =
-      first === undefined ? slots : slots.toSorted((one, other) => Number(other.key === first) - Number(one.key === first));
-    pool.rollout.choose(order, { able, fingerprint: (key) => pool.wantedOf(key) });
+    pool.rollout.choose(slots, { able, first, fingerprint: (key) => pool.wantedOf(key) });
     for (const slot of slots) reconciler.observeUpdate(slot);
     reconciler.checkUpdate(pool);
   }

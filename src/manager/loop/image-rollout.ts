@@ -152,11 +152,16 @@ export class ImageRollout {
     this.#isProved = isUnproved(this.#state);
   }
 
+  /** Whether sandboxes of the old origin can still be made. */
+  get canGoBack(): boolean {
+    return this.#old.size > 0;
+  }
+
   /** When it proves itself (core clock, ms); null: nobody knows yet. */
   get provesAt(): number | null {
     // Without its id nothing could be made from it again.
     if (this.#wanted?.id == null) return null;
-    return this.#isProved ? 0 : provesAt(this.#state, this.#old.size > 0);
+    return this.#isProved ? 0 : provesAt(this.#state, this.canGoBack);
   }
 
   /** Every slot uses what is wanted. */
@@ -174,8 +179,9 @@ export class ImageRollout {
     const [image, previous] = [nameOf(wanted, trusted), nameOf(trusted, wanted)];
     const { backoff } = this.#state;
     const failure = backoff?.last.message ?? null;
-    const others =
-      this.#old.size > 0 ? `the other slots keep ${previous}` : `the other slots wait, because ${previous} is no longer there`;
+    const others = this.canGoBack
+      ? `the other slots keep ${previous}`
+      : `the other slots wait, because ${previous} is no longer there`;
     const tried =
       failure === null
         ? `${slot} tries the new ${image} first`

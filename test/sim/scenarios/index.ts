@@ -15,7 +15,15 @@ import { ownQueue } from './own-queue.ts';
 import { quiet } from './quiet.ts';
 import { updates as updateScenarios } from './updates.ts';
 
-export const scenarios: readonly Scenario[] = [...ownQueue, ...engine, ...quiet, ...updateScenarios, ...azure, ...buildkite, ...gpuScenarios];
+export const scenarios: readonly Scenario[] = [
+  ...ownQueue,
+  ...engine,
+  ...quiet,
+  ...updateScenarios,
+  ...azure,
+  ...buildkite,
+  ...gpuScenarios,
+];
 
 export const outsides: Readonly<Record<string, MakeOutside>> = {
   own: ownQueueUsers,

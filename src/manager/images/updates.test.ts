@@ -1,0 +1,411 @@
+/** A new image reaches one slot first, and the others once it has proved itself: over the real loop and fingerprints. */
+import { describe, expect, test } from 'vitest';
+import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import { oneDevice } from '../../../test/support/devices.ts';
+import type { CiService } from '../../ci/ci-service.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import type { Clock } from '../../core/clock.ts';
+import { provesAfter } from '../../core/rollout.ts';
+import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
+import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
+import type { VerdictKind } from '../../verdict/verdict.ts';
+import { recipeOf } from '../actions/actions.ts';
+import { poolFindings } from '../findings.ts';
+import type { Origin } from '../loop/image-rollout.ts';
+import { Pool } from '../loop/pool.ts';
+import { Reconciler } from '../loop/reconciler.ts';
+import { planLines, poolViews, waitingReason } from '../status.ts';
+import { createFingerprints } from './fingerprints.ts';
+import { PoolImages } from './pool-images.ts';
+
+interface Options {
+  readonly slots?: number;
+  readonly binds?: 'late' | 'early';
+  readonly pull?: Recipe['pull'];
+  readonly equipment?: () => string;
+}
+
+/** What outlives a manager. */
+function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Options = {}) {
+  let now = 0;
+  const tags = new Map([['x:1', 'sha256:one']]);
+  const gone = new Set<string>();
+  const stored = new Map<string, Slot>();
+  const written: { trusted: Origin | null; fails: boolean } = { trusted: null, fails: false };
+  const verdicts = new Map<string, VerdictKind>();
+  for (let n = 1; n <= slots; n++) stored.set(`p/${n}`, emptySlot({ key: `p/${n}`, runtime: 'docker', grace: 0 }));
+  let agents = 0;
+
+  function start(image = 'x:1') {
+    let timers: { readonly at: number; readonly fn: () => void }[] = [];
+    const clock: Clock = {
+      ...{ now: () => now, wall: () => now },
+      after(ms, fn) {
+        const timer = { at: now + ms, fn };
+        timers.push(timer);
+        return () => {
+          timers = timers.filter((one) => one !== timer);
+        };
+      },
+    };
+    const config = {
+      ...{ name: 'p', service: 'own', standby: true, standbyMaxAge: 1e9, stopGrace: 0, queue: 'q', tags: [], agents: slots },
+      ...{ devices: { ...oneDevice, count: 0 }, imageRecipe: null, recipe: { ...plainRecipe, image, pull } },
+    } as unknown as PoolConfig;
+    const idOf = ({ image, imageId }: Recipe): string | null =>
+      imageId === undefined ? (tags.get(image ?? '') ?? null) : gone.has(imageId) ? null : imageId;
+    const stampOf = (recipe: Recipe): string => `${recipe.image} ${idOf(recipe)} ${recipe.mounts.map((one) => one.host).join()}`;
+    const runtime = {
+      ...{ name: 'docker', capabilities: { images: true } },
+      imageId: async (recipe: Recipe) => idOf(recipe),
+      fingerprint: async (recipe: Recipe) => (idOf(recipe) === null ? null : stampOf(recipe)),
+    } as unknown as Runtime;
+    let waiting: string | null = null;
+    const mount = (path: string) => ({ host: path, container: '/agent', readOnly: true, variable: null, cache: null });
+    const service = {
+      ...{ name: 'own', capabilities: { binds, standsForSlots: false } },
+      jobs: {
+        next: () => (waiting === null ? null : { job: waiting, limit: null, cold: false }),
+        ...{ committed() {}, syncing: () => () => {}, rolledBack() {} },
+        record(change: { change: string; job?: string }) {
+          if (change.change === 'assigned') waiting = null;
+        },
+      },
+      ...(equipment && { equip: (recipe: Recipe) => ({ ...recipe, mounts: [...recipe.mounts, mount(equipment())] }) }),
+    } as unknown as CiService;
+    const reconciler = new Reconciler({
+      ...{ clock, log: { info() {}, warn() {}, error() {} }, random: () => 0, act() {}, changed() {} },
+      store: {
+        ...{ transaction: (write: () => void) => write(), sync: async () => {}, syncNow() {} },
+        save: (_: Slot, slot: Slot) => void stored.set(slot.key, slot),
+      },
+      newAgent: () => `a${++agents}`,
+      verdictOf: (agent) => {
+        const kind = verdicts.get(agent);
+        return kind === undefined ? null : { kind, why: `it was ${kind}` };
+      },
+      proved: ({ rollout: { wanted } }) => {
+        if (written.fails) return false;
+        written.trusted = wanted;
+        return true;
+      },
+    });
+    const devices = { of: () => [], heldBack: () => null, lost: () => false };
+    const pool = new Pool(config, { service, runtime, keepStandby: true, devices });
+    reconciler.add(pool, [...stored.values()]);
+    const images = new PoolImages({
+      ...{ log: { info() {}, warn() {}, error() {} }, pools: [], auto: null, typeOf: () => 'own-queue' },
+      ...{ agentPackage: async () => null, builder: () => Promise.reject(new Error('nothing is built here')) },
+    });
+    const fingerprints = createFingerprints({
+      ...{ log: { info() {}, warn() {}, error() {} }, reconciler, nameOf: (key: string) => key, images },
+      proved: () => written.trusted,
+    });
+    fingerprints.start();
+    const never = new AbortController().signal;
+    const status = {
+      clock,
+      reconciler,
+      nameOf: (key: string) => key,
+      noteOf: () => null,
+      about: () => null,
+      deviceManager: null,
+      held: { count: () => 0 },
+    };
+    const slot = (n: number): Slot => reconciler.slot(`p/${n}`) as Slot;
+    const post = (n: number, event: SlotEvent): void => reconciler.post(`p/${n}`, event);
+    const preparing = (n: number): string | null => {
+      const { standby } = slot(n);
+      return standby.kind === 'preparing' ? standby.agent : null;
+    };
+    /** The slot's sandbox is made, and comes to its gate. */
+    const ready = (n: number): void => {
+      const agent = preparing(n);
+      if (agent === null) throw new Error(`p/${n} prepares nothing`);
+      const recipe = recipeOf(pool, { key: `p/${n}`, name: 'p' }, null);
+      const about = { fingerprint: stampOf(recipe), imageId: idOf(recipe) ?? 'sha256:none' };
+      const fingerprint = fingerprints.made(`p/${n}`, { agent, job: null, recipe }, about);
+      post(n, { kind: 'ready', agent, fingerprint });
+    };
+    return {
+      ...{ reconciler, pool, slot, post, preparing, ready },
+      look: async (): Promise<void> => {
+        await fingerprints.refresh(runtime, never);
+        reconciler.replanAll();
+      },
+      fail(n: number, code = 'E_PULL_FAILED'): void {
+        const agent = preparing(n) ?? '';
+        post(n, { kind: 'prepareFailed', agent, failure: { code, message: 'it does not start.', retry: true } });
+        post(n, { kind: 'cleared', agent, outcome: null });
+      },
+      /** The slot's agent registers, and its service sees it. */
+      online(n: number): void {
+        const agent = agentOf(slot(n));
+        for (const kind of ['registered', 'released', 'online'] as const) post(n, { kind, agent });
+      },
+      /** Every slot with a sandbox to make makes it. */
+      allReady(): void {
+        for (let n = 1; n <= slots; n++) if (preparing(n) !== null) ready(n);
+      },
+      /** What the standbys are made from. */
+      images: (): string[] =>
+        Array.from({ length: slots }, (_, n) => {
+          const { standby } = slot(n + 1);
+          return standby.kind === 'standby' ? (standby.fingerprint.split(' ')[1] ?? '') : standby.kind;
+        }),
+      /** A job comes, and runs in this slot. */
+      begin(job: string): number {
+        waiting = job;
+        reconciler.offer('p');
+        const n = [1, 2, 3].find((one) => slot(one).agent.kind === 'releasing') ?? 0;
+        if (n > 0) post(n, { kind: 'released', agent: agentOf(slot(n)) });
+        return n;
+      },
+      /** It ends with this verdict, and its agent is cleared. */
+      end(n: number, kind: VerdictKind): void {
+        const agent = agentOf(slot(n));
+        verdicts.set(agent, kind);
+        post(n, { kind: 'exited', agent, exit: { kind: 'code', code: 0 }, released: true });
+        post(n, { kind: 'settled', agent });
+        post(n, { kind: 'cleared', agent, outcome: null });
+      },
+      wait(ms: number): void {
+        const until = now + ms;
+        for (;;) {
+          const [next] = timers.toSorted((one, other) => one.at - other.at);
+          if (next === undefined || next.at > until) break;
+          now = Math.max(now, next.at);
+          timers = timers.filter((one) => one !== next);
+          next.fn();
+        }
+        now = until;
+      },
+      said: () => ({
+        status: poolViews(status)[0]?.update,
+        plan: planLines(status),
+        doctor: poolFindings(reconciler),
+        waiting: waitingReason(reconciler, 'p', []),
+      }),
+    };
+  }
+
+  /** Its first image works. */
+  async function begun() {
+    const manager = start();
+    await manager.look();
+    manager.allReady();
+    manager.wait(provesAfter);
+    return manager;
+  }
+  return { tags, gone, written, start, begun };
+}
+
+function agentOf({ agent }: Slot): string {
+  return 'agent' in agent ? agent.agent : '';
+}
+
+describe('a tag that moved', () => {
+  test('reaches one slot; the others go on, and make sandboxes of the old image by its id', async () => {
+    const { tags, begun } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:one', 'sha256:one']);
+    it.begin('j1');
+    it.begin('j2');
+    it.begin('j3');
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:one', 'sha256:one']);
+    expect(it.said().status?.text).toBe('p/1 tries the new image x:1 (two) first; the other slots keep image x:1 (one)');
+    expect(it.said().doctor).toMatchObject([{ level: 'ok', subject: 'pool p' }]);
+  });
+
+  test.each(['passed', 'code', 'cancelled'] as const)('reaches all once a job of it has ended: %s', async (kind) => {
+    const { tags, begun, written } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    // Longest free first: the slot whose standby was made anew comes last.
+    expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
+    it.end(2, kind);
+    expect(it.pool.rollout.isTrial).toBe(true);
+    it.end(1, kind);
+    it.allReady();
+    expect([it.images(), written.trusted?.id]).toEqual([['sha256:two', 'sha256:two', 'sha256:two'], 'sha256:two']);
+    expect(it.said().status).toBeUndefined();
+  });
+
+  test('proves nothing with a job that the infrastructure ended, and waits before it takes another one', async () => {
+    const { tags, begun } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
+    it.allReady();
+    it.end(1, 'infrastructure');
+    expect(it.said().status?.text).toBe(
+      'the new image x:1 (two) failed on p/1: its job did not end by itself: it was infrastructure; the other slots keep image x:1 (one)',
+    );
+    expect([it.begin('j4'), it.slot(1).agent.kind]).toEqual([0, 'free']);
+    it.wait(provesAfter - 1);
+    expect(it.images().slice(2)).toEqual(['sha256:one']);
+    it.wait(1);
+    it.allReady();
+    expect(it.images()[2]).toBe('sha256:two');
+  });
+
+  test('reaches all after ten minutes in which nothing happened, once that could be written down', async () => {
+    const { tags, begun, written } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    written.fails = true;
+    it.wait(provesAfter + 5_000);
+    expect(it.images()).toEqual(['sha256:two', 'sha256:one', 'sha256:one']);
+    written.fails = false;
+    it.wait(1_000);
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
+  });
+
+  test('that moves back is tried by nobody', async () => {
+    const { tags, begun } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    tags.set('x:1', 'sha256:one');
+    await it.look();
+    it.allReady();
+    expect([it.images(), it.pool.rollout.isTrial]).toEqual([['sha256:one', 'sha256:one', 'sha256:one'], false]);
+  });
+
+  test('with pull: always, the slot that pulled it tries it', async () => {
+    const { tags, begun } = host({ pull: 'always' });
+    const it = await begun();
+    const n = it.begin('j1');
+    tags.set('x:1', 'sha256:two');
+    it.ready(n);
+    it.allReady();
+    expect([n, it.images()]).toEqual([1, ['sha256:two', 'sha256:one', 'sha256:one']]);
+  });
+});
+
+describe('a new image that fails', () => {
+  test('delays only the slot that tries it, and everybody says so', async () => {
+    const { begun, start, tags } = host();
+    await begun();
+    tags.set('x:2', 'sha256:two');
+    const it = start('x:2');
+    await it.look();
+    expect(it.preparing(1)).not.toBeNull();
+    it.fail(1);
+    const text = 'the new image x:2 failed on p/1: it does not start; the other slots keep image x:1';
+    const { status, plan, doctor } = it.said();
+    expect(status).toMatchObject({ slot: 'p/1', image: 'image x:2', previous: 'image x:1', retryIn: 1_000, text });
+    expect(plan).toEqual([{ slot: 'p/1', intent: 'nothing yet', because: `${text}; next try in 1 s` }]);
+    expect(doctor).toMatchObject([{ level: 'warning', subject: 'pool p', message: `T${text.slice(1)}.` }]);
+    expect(it.pool.backoff).toBeNull();
+    expect(it.slot(it.begin('j1')).key).not.toBe('p/1');
+    it.wait(1_000);
+    it.fail(1);
+    expect([it.preparing(1), it.said().status?.retryIn]).toEqual([null, 2_000]);
+    it.wait(2_000);
+    it.ready(1);
+    it.wait(provesAfter);
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
+  });
+
+  test('is not blamed for a CI service that is away', async () => {
+    const { begun, tags } = host({ binds: 'early' });
+    const it = await begun();
+    it.online(1);
+    it.wait(provesAfter);
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.fail(1, 'E_CI_UNREACHABLE');
+    expect([it.pool.backoff?.failures, it.said().status?.failure]).toEqual([1, null]);
+  });
+
+  test('and whose predecessor is gone: the other slots wait, until a sandbox of it has come to its gate', async () => {
+    const { begun, tags, gone } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    gone.add('sha256:one');
+    await it.look();
+    it.fail(1);
+    const text =
+      'the new image x:1 (two) failed on p/1: it does not start; the other slots wait, because image x:1 (one) is no longer there';
+    expect([it.said().status?.text, it.said().waiting]).toEqual([text, text]);
+    expect(it.images()).toEqual(['none', 'sha256:one', 'sha256:one']);
+    it.wait(1_000);
+    it.ready(1);
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
+  });
+
+  test('makes a pool with one slot back off as ever', async () => {
+    const { begun, tags } = host({ slots: 1 });
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.fail(1);
+    expect([it.pool.backoff?.failures, it.said().status]).toEqual([1, undefined]);
+  });
+});
+
+test('early binding: the agent has to come online, and the others are renewed ten minutes later', async () => {
+  const { begun, tags } = host({ binds: 'early' });
+  const it = await begun();
+  for (const n of [1, 2, 3]) it.online(n);
+  it.allReady();
+  it.wait(provesAfter);
+  tags.set('x:1', 'sha256:two');
+  await it.look();
+  it.allReady();
+  const retired = (): string[] => [1, 2, 3].filter((n) => it.slot(n).agent.kind === 'retiring').map((n) => `p/${n}`);
+  expect([it.images(), retired()]).toEqual([['sha256:two', 'sha256:one', 'sha256:one'], ['p/1']]);
+  const old = agentOf(it.slot(1));
+  it.post(1, { kind: 'retired', agent: old });
+  it.post(1, { kind: 'exited', agent: old, exit: { kind: 'code', code: 0 }, released: true });
+  it.wait(2 * provesAfter);
+  expect([it.slot(1).agent.kind, retired()]).toEqual(['registering', []]);
+  it.online(1);
+  it.wait(provesAfter);
+  it.allReady();
+  expect([it.images().slice(1), retired()]).toEqual([['sha256:two', 'sha256:two'], ['p/2']]);
+});
+
+test('another agent that the service mounts is tried first, too', async () => {
+  let path = '/agents/1';
+  const { begun } = host({ equipment: () => path });
+  const it = await begun();
+  path = '/agents/2';
+  await it.look();
+  it.allReady();
+  const made = [1, 2, 3].map((n) => (it.slot(n).standby as { fingerprint: string }).fingerprint.split(' ')[2]);
+  expect(made).toEqual(['/agents/2', '/agents/1', '/agents/1']);
+  expect(it.said().status?.text).toMatch(/^p\/1 tries the new agent of image x:1 first/);
+});
+
+test('a manager that was killed goes on with the slot that has the new image, and starts nothing twice', async () => {
+  const { begun, start, tags } = host();
+  const first = await begun();
+  tags.set('x:1', 'sha256:two');
+  first.reconciler.offer('p');
+  await first.look();
+  first.allReady();
+  const before = [1, 2, 3].map((n) => first.slot(n).standby);
+  const second = start();
+  await second.look();
+  expect([1, 2, 3].map((n) => second.slot(n).standby)).toEqual(before);
+  expect(second.pool.rollout.isCanary('p/1')).toBe(true);
+  second.wait(provesAfter);
+  second.allReady();
+  expect(second.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
+});
