@@ -43,10 +43,11 @@ function poolChange(before: PoolConfig, after: PoolConfig): string {
     rest,
   }));
   const [made, others] = [changedKeys(old?.made, now?.made), changedKeys(old?.rest, now?.rest)];
+  const tried = made.includes('image') && after.agents !== 1 ? ', and one slot tries the image first' : '';
   const agents = before.agents === after.agents ? [] : [`${slots(after.agents)} instead of ${before.agents}`];
   return [
     ...agents,
-    ...(made.length === 0 ? [] : [`${made.join(', ')} changed: standbys are renewed now, agents after their job`]),
+    ...(made.length === 0 ? [] : [`${made.join(', ')} changed: standbys are renewed now, agents after their job${tried}`]),
     ...(others.length === 0 ? [] : [`${others.join(', ')} changed`]),
   ].join('; ');
 }

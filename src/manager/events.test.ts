@@ -5,6 +5,7 @@ import { createChanges } from '../api/changes.ts';
 import type { DeviceView, JobView } from '../api/schema.ts';
 import { emptySlot, type Slot } from '../core/slot.ts';
 import { createEvents, type EventsParts } from './events.ts';
+import { ImageRollout } from './loop/image-rollout.ts';
 import { Pause } from './loop/pause.ts';
 
 function scene() {
@@ -15,7 +16,7 @@ function scene() {
     config: { name: 'lab', service: 'own', recipe: {} },
     runtime: { name: 'docker', capabilities: {} },
     service: { capabilities: {} },
-    ...{ pause: new Pause(), draining: false, leaving: false, backoff: null as object | null },
+    ...{ pause: new Pause(), draining: false, leaving: false, backoff: null as object | null, rollout: new ImageRollout() },
     devices: { heldBack: () => held },
   };
   const slots: Slot[] = [emptySlot({ key: 'lab/1', runtime: 'docker', grace: 0 })];

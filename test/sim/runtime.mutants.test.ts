@@ -327,6 +327,11 @@ const mutants: readonly Mutant[] = [
     (runtime) => ({ fingerprint: async (recipe, signal) => `${await runtime.fingerprint(recipe, signal)}?` }),
   ],
   [
+    'an image that is named by its id need not be there',
+    'image-id',
+    (runtime) => ({ imageId: async (recipe, signal) => recipe.imageId ?? (await runtime.imageId?.(recipe, signal)) ?? null }),
+  ],
+  [
     'following goes on although it was stopped',
     'aborted',
     (runtime) => ({ logs: (agent, from) => runtime.logs(agent, from, new AbortController().signal) }),

@@ -56,7 +56,7 @@ export function simRuntime(
   };
   // Asked for every half minute of each day, and of few recipes.
   const fingerprints = new Map<string, string>();
-  const fingerprintOf = ({ imageId: _, ...recipe }: Recipe, image: SimImage | null): string => {
+  const fingerprintOf = ({ imageId: _, pull: __, ...recipe }: Recipe, image: SimImage | null): string => {
     const text = `${image?.id} ${JSON.stringify(recipe)}`;
     const known = fingerprints.get(text) ?? digest(text);
     fingerprints.set(text, known);

@@ -175,7 +175,7 @@ export function createFingerprints({ reconciler, images, nameOf, log, proved }: 
     const recipe = recipeNow(pool, pool.config.name);
     const id = recipe === null ? null : await runtime.imageId(recipe, signal);
     const origin = originOf(pool, recipe?.image ?? null, id);
-    // Somebody has removed the image: that is no new one.
+    // Somebody has removed the image, which does not make it another one.
     const known = rollout.wanted ?? rollout.trusted;
     const isSame = known !== null && known.image === origin.image && sameEquipment(known, origin);
     return id === null && isSame ? { ...origin, id: known.id } : origin;

@@ -32,6 +32,7 @@ export type ContractTest =
   | 'manager-death'
   | 'adopt-standby'
   | 'fingerprint'
+  | 'image-id'
   | 'aborted'
   | 'check'
   | 'door'
@@ -103,8 +104,8 @@ export function createBench(make: () => Promise<ContractSubject>) {
   const prepare = async (changes: Partial<SandboxSpec> = {}) => {
     const spec = specOf(subject.recipe, changes);
     made.push(spec.agent);
-    const { fingerprint } = await runtime.prepare(spec, () => {}, never());
-    return { spec, agent: spec.agent, fingerprint };
+    const from = await runtime.prepare(spec, () => {}, never());
+    return { spec, agent: spec.agent, ...from };
   };
   const standby = async (changes: Partial<SandboxSpec> = {}) => {
     const sandbox = await prepare(changes);

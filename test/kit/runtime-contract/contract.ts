@@ -258,6 +258,21 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
     expect(await bench.runtime.fingerprint(other, never())).not.toBe(fingerprint);
   });
 
+  it('image-id', 'an image named by its id gives the same sandbox, and is refused when it is not there', async () => {
+    const { recipe } = bench.subject;
+    const { fingerprint, imageId } = await prepare();
+    const known = (await bench.runtime.imageId?.(recipe, never())) ?? undefined;
+    expect(imageId).toBe(known);
+    // Without images there is nothing to name.
+    if (known === undefined) return;
+    const named = { ...recipe, imageId: known };
+    expect(await bench.runtime.fingerprint(named, never())).toBe(fingerprint);
+    expect(await prepare({ recipe: { ...named, pull: 'always' } })).toMatchObject({ fingerprint, imageId: known });
+    const gone = { ...recipe, imageId: `sha256:${'0'.repeat(64)}` };
+    expect([await bench.runtime.fingerprint(gone, never()), await bench.runtime.imageId?.(gone, never())]).toEqual([null, null]);
+    await expect(prepare({ recipe: gone })).rejects.toMatchObject({ code: 'E_IMAGE_NOT_FOUND' });
+  });
+
   it('aborted', 'following ends when it is told to, and a stopped preparation leaves nothing after remove', async () => {
     const { log } = await standby();
     log.stop();

@@ -173,7 +173,8 @@ export class SimEngine {
   /** An image by its id, which may not be what its name means now. */
   imageWith(reference: string, id: string): SimImage {
     const now = this.image(reference);
-    return now.id === id ? now : { id, isHere: !this.pruned.has(id), pull: 0, trouble: null };
+    if (now.id === id) return now;
+    return { id, isHere: !this.pruned.has(id) && !/^sha256:0+$/.test(id), pull: 0, trouble: null };
   }
 
   /** Makes a sandbox that is not started; the same agent twice is one sandbox. */
