@@ -126,7 +126,7 @@ export function createClient(options: ClientOptions) {
     for (let before: string | null = null; ; ) {
       const asked = Math.min(pageLimit, most - found.size);
       const response = await succeeded(await open(get(`/v1/jobs?${queryOf({ ...query, limit: asked, before })}`)));
-      const jobs = parse(jobView.array(), await read(response, socket), response, options).filter(({ id }) => !found.has(id));
+      const jobs = parse(jobView.array(), await read(response, options), response, options).filter(({ id }) => !found.has(id));
       for (const job of jobs) found.set(job.id, job);
       pages.unshift(jobs);
       const next = response.headers['onejob-next']?.toString() ?? null;
