@@ -48,7 +48,7 @@ async function statusOf(session: Session, host: string, place: HostPlace): Promi
   const about = { host, place: place?.shown ?? 'local' };
   const { flags, context } = session;
   const { variables, environment, cwd } = context;
-  // The session's own place may be that of another host, which is none.
+  // With ONEJOB_HOST the session has no place of its own.
   const ofHost = () => findPlace(flags, environment, cwd);
   const remote = place === null ? null : createRemote({ host: place, variables, interactive: false, progress: () => {} });
   const limit = AbortSignal.timeout(patience);
