@@ -187,6 +187,10 @@ describe.skipIf(lacks('docker', 'busybox'))('an image for Azure Pipelines', () =
     expect(agentOf(running?.id)).toMatchObject({ online: true, version: '5.277.1' });
     bench.go('long');
     expect(await long.finished).toMatchObject({ result: 'succeeded' });
+    // The new image has to prove itself first: one of two jobs at a time runs in it.
+    await untilIdle(bench, 2, 60_000);
+    const proofs = [azure.queue(pool, { script: 'true' }), azure.queue(pool, { script: 'true' })];
+    for (const proof of proofs) expect(await proof.finished).toMatchObject({ result: 'succeeded' });
     await expect
       .poll(() => azure.agents(pool).filter(({ online, version }) => online && version === '5.278.0').length, { timeout: 60_000 })
       .toBe(2);
