@@ -53,6 +53,7 @@ export function createMetrics(parts: MetricsParts) {
   const unproved: { readonly outcome: EndedJob; readonly since: number }[] = [];
   const kept: ((registry: MetricRegistry) => void)[] = [];
   let opened: Promise<Opened> | null = null;
+  let scraping: Promise<string> | null = null;
   let current: Opened | null = null;
 
   async function open(): Promise<Opened> {
@@ -123,6 +124,25 @@ export function createMetrics(parts: MetricsParts) {
       for (const result of callResults) registry.count('onejob_ci_calls_total', { service, result }, 0);
   }
 
+  async function scrape(): Promise<string> {
+    opened ??= open();
+    const { registry } = await opened;
+    const disk = await readDisk(store.dir);
+    state().devices?.use.asked();
+    countJobs(registry);
+    countProofs(registry);
+    countCalls(registry);
+    registry.clear();
+    for (const [name, labels, value] of readings(state(), clock.wall())) registry.set(name, labels as never, value);
+    registry.set('onejob_build_info', { version: parts.version, node: process.versions.node }, 1);
+    registry.set('onejob_problems', {}, parts.problems().length);
+    if (disk.store !== null) registry.set('onejob_store_bytes', {}, disk.store);
+    if (disk.size !== null) registry.set('onejob_state_disk_bytes', {}, disk.size);
+    if (disk.free !== null) registry.set('onejob_state_disk_free_bytes', {}, disk.free);
+    if (current !== null) readProcess(current, clock.wall());
+    return registry.text();
+  }
+
   return {
     slotChanged(before: Slot, after: Slot): void {
       const gap = gapOf(before, after);
@@ -133,24 +153,12 @@ export function createMetrics(parts: MetricsParts) {
     called(service: string, result: CallResult): void {
       happened((registry) => registry.count('onejob_ci_calls_total', { service, result }));
     },
-    /** In the text format of Prometheus. */
-    async read(): Promise<string> {
-      opened ??= open();
-      const { registry } = await opened;
-      const disk = await readDisk(store.dir);
-      state().devices?.use.asked();
-      countJobs(registry);
-      countProofs(registry);
-      countCalls(registry);
-      registry.clear();
-      for (const [name, labels, value] of readings(state(), clock.wall())) registry.set(name, labels as never, value);
-      registry.set('onejob_build_info', { version: parts.version, node: process.versions.node }, 1);
-      registry.set('onejob_problems', {}, parts.problems().length);
-      if (disk.store !== null) registry.set('onejob_store_bytes', {}, disk.store);
-      if (disk.size !== null) registry.set('onejob_state_disk_bytes', {}, disk.size);
-      if (disk.free !== null) registry.set('onejob_state_disk_free_bytes', {}, disk.free);
-      if (current !== null) readProcess(current, clock.wall());
-      return registry.text();
+    /** In the text format of Prometheus. Scrapes at the same time get the same. */
+    read(): Promise<string> {
+      scraping ??= scrape().finally(() => {
+        scraping = null;
+      });
+      return scraping;
     },
     close(): void {
       current?.loop.disable();
