@@ -51,8 +51,10 @@ const processes = [
   'src/workspace/{ignore,pack}.test.ts',
   'test/standins/**/*.test.ts',
   'test/support/census.test.ts',
-  'web/test/dashboard.test.ts',
 ];
+
+/** Short ones that take a minute or more together: acceptance has them, and the gate stays small. */
+const slow = ['web/test/dashboard.test.ts', 'test/e2e/{hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
 const real = ['test/long/{gpu-grants,jobs,kills}.test.ts'];
@@ -76,9 +78,9 @@ export const lanes = {
   unit: { include: beside, exclude: [agents, ...processes] },
   sim: { include: ['test/sim/**/*.test.ts'], exclude: [] },
   process: { include: processes, exclude: [agents] },
-  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/daemon.test.ts'], exclude: [] },
+  e2e: { include: ['test/e2e/**/*.test.ts', 'web/test/daemon.test.ts'], exclude: slow },
   real: { include: real, exclude: [] },
-  long: { include: ['test/long/**/*.test.ts', agents], exclude: [...alone, ...real] },
+  long: { include: ['test/long/**/*.test.ts', agents, ...slow], exclude: [...alone, ...real] },
   'long-alone': { include: alone, exclude: [] },
 } satisfies Record<string, Files>;
 

@@ -175,24 +175,42 @@ test('readers that never read a list keep no operator from it, and nobody on the
   expect(await client.jobs({ all: false, pool: null })).toHaveLength(1_000);
 });
 
+/** Resolves once so many more bytes have arrived. */
+function takes(reader: Socket, bytes: number): Promise<void> {
+  return new Promise((resolve) => {
+    let left = bytes;
+    reader.on('data', function count(piece: Buffer) {
+      left -= piece.length;
+      if (left > 0) return;
+      reader.off('data', count);
+      resolve();
+    });
+  });
+}
+
 test('a log that nobody reads is cut off', async () => {
   await start();
-  const gone = Promise.withResolvers<void>();
+  const gone = [Promise.withResolvers<void>(), Promise.withResolvers<void>()] as const;
+  let asked = 0;
   manager.logs = async function* (_source, _how, signal) {
-    signal.addEventListener('abort', () => gone.resolve());
+    const { resolve } = gone[asked++] ?? gone[0];
+    signal.addEventListener('abort', () => resolve());
     while (!signal.aborted) yield { stream: 'stdout', bytes: Buffer.alloc(1 << 20) };
   };
   const [stuck] = await unread(1, head('GET', '/v1/logs?agent=a', bearer('read')));
   const reader = await dial();
   reader.write(head('GET', '/v1/logs?agent=a', bearer('read')));
-  await once(reader, 'data');
+  await takes(reader, 1);
   clock.advance(30_000);
-  await once(reader, 'data');
+  // More than lies in buffers on its way, so that the server has seen it read since.
+  await takes(reader, 32 << 20);
   clock.advance(30_000);
-  await gone.promise;
+  await gone[0].promise;
   stuck?.resume();
   await isClosed(stuck as Socket);
   expect(reader.destroyed).toBe(false);
+  reader.destroy();
+  await gone[1].promise;
 });
 
 test('a certificate that cannot be used is a problem to see, and is tried again', async () => {
