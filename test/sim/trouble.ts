@@ -46,7 +46,8 @@ export function trouble(host: SimHost): Outside {
   };
 
   engine.watchers.add({
-    made: ({ spec }) => void madeFrom.set(spec.agent, spec.recipe.imageId ?? ''),
+    // A runtime without images says nothing.
+    made: ({ spec }) => void madeFrom.set(spec.agent, spec.recipe.imageId ?? engine.image(image).id),
     removed: ({ spec }) => void madeFrom.delete(spec.agent),
     released({ spec }) {
       const made = madeFrom.get(spec.agent);
