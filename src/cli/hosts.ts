@@ -19,7 +19,7 @@ export interface Hosts {
 const file = z.strictObject({ hosts: z.record(z.string(), z.string()) });
 const example = 'Write for example:\n  hosts: { gpuci: ssh://gpuci, lab: ssh://ci@lab.example:2222, here: local }';
 
-/** The file of this user, else of the host. @throws OnejobError E_CONFIG if there is none, or it is invalid */
+/** The file of this user, else of the host. @throws OnejobError E_CONFIG if neither exists, or the file is invalid */
 export async function readHosts({ configHome }: Pick<Environment, 'configHome'>): Promise<Hosts> {
   const paths = [join(configHome, 'onejob', 'hosts.yml'), '/etc/onejob/hosts.yml'];
   for (const path of paths) {

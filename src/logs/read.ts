@@ -132,7 +132,7 @@ async function readAt(file: FileHandle, bytes: Buffer, offset: number): Promise<
 /** Bytes in which the first output begins: before it there are only the gate's markers and notes. */
 const headOfLog = 16 * 1024;
 
-/** When a log's first output was printed, as its runtime stamped it, ms since the epoch; null if there is none yet. */
+/** When a log's first output was printed, by the clock of its runtime, ms since the epoch; null before the first output. */
 export function firstOutputAt(path: string): number | null {
   const fd = attempt(() => openSync(path, 'r'));
   if (fd === null) return null;

@@ -121,7 +121,7 @@ Examples:
     .after(`
 The shell has the files of the job, its image and its limits, but none of its devices and none of the variables that were
 given with --env. What it changes in the workspace stays until the hold ends.
-Exit codes: the shell's own; 125 if there is none, or it was ended.
+Exit codes: the shell's own; 125 if it could not start, or was ended.
 
 Examples:
   onejob shell JOB
