@@ -1,11 +1,10 @@
 /** The client's end of a shell. */
-import { once } from 'node:events';
 import type { Duplex } from 'node:stream';
 import { OnejobError } from '../errors.ts';
 import type { TerminalSize } from '../runtimes/runtime.ts';
 import { fromErrorView } from './http-errors.ts';
 import { errorView } from './schema.ts';
-import { readShellFrames, type ShellStart, shellBodies, shellBody, shellFrame, shellFrames } from './shell-frames.ts';
+import { drained, readShellFrames, type ShellStart, shellBodies, shellBody, shellFrame, shellFrames } from './shell-frames.ts';
 
 export type RemoteShell = ReturnType<typeof startShell>;
 
@@ -17,8 +16,7 @@ export function startShell(connection: Duplex, start: ShellStart) {
     /** Resolves when the next input may be written. */
     async write(bytes: Uint8Array): Promise<void> {
       for (const frame of shellFrames('stdin', bytes))
-        if (connection.writable && !connection.write(frame))
-          await Promise.race([once(connection, 'drain'), once(connection, 'close')]).catch(() => {});
+        if (connection.writable && !connection.write(frame)) await drained(connection);
     },
     /** There is no more input. */
     end: (): void => void (connection.writable && connection.write(shellFrame('eof'))),

@@ -3,6 +3,8 @@
  * endian), then that many bytes. The client sends `start`, then `stdin`, `eof` and `size`; the daemon `stdout`, `stderr`, and at
  * last `exit` or `error`.
  */
+import { once } from 'node:events';
+import type { Writable } from 'node:stream';
 import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 
@@ -74,4 +76,12 @@ export function shellBody<T extends z.ZodType>(schema: T, { bytes, kind }: Shell
   } catch (cause) {
     throw new OnejobError('E_API_REQUEST', `Cannot read the frame "${kind}" of the shell.`, { cause });
   }
+}
+
+/** Resolves when a stream takes more, or has closed. It leaves no listener behind: a shell may wait for this a million times. */
+export async function drained(stream: Writable): Promise<void> {
+  const over = new AbortController();
+  const { signal } = over;
+  await Promise.race([once(stream, 'drain', { signal }), once(stream, 'close', { signal })]).catch(() => {});
+  over.abort();
 }

@@ -8,7 +8,7 @@ import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
 import { statusOf, toErrorView } from './http-errors.ts';
 import { type Answering, checkedRequest, type createRouter } from './route.ts';
-import { readShellFrames, shellBodies, shellBody, shellFrame, shellFrames, shellProtocol } from './shell-frames.ts';
+import { drained, readShellFrames, shellBodies, shellBody, shellFrame, shellFrames, shellProtocol } from './shell-frames.ts';
 
 interface UpgradeParts {
   readonly findRoute: ReturnType<typeof createRouter>;
@@ -126,8 +126,7 @@ async function listen(shell: RunningShell, frames: ReturnType<typeof readShellFr
   for await (const frame of frames) {
     if (frame.kind === 'size') shell.resize(shellBody(shellBodies.size, frame));
     else if (frame.kind === 'eof') stdin.end();
-    else if (frame.kind === 'stdin' && stdin.writable && !stdin.write(frame.bytes))
-      await Promise.race([once(stdin, 'drain'), once(stdin, 'close')]).catch(() => {});
+    else if (frame.kind === 'stdin' && stdin.writable && !stdin.write(frame.bytes)) await drained(stdin);
   }
 }
 
