@@ -8,6 +8,7 @@ import { once } from 'node:events';
 import { rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { Readable, Writable } from 'node:stream';
+import { abortable } from '../../abortable.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { messageOf, OnejobError } from '../../errors.ts';
 import { quoted } from '../../quoted.ts';
@@ -133,7 +134,8 @@ function start(folder: string, agent: AgentId, inherited: readonly number[], scr
   });
 }
 
-function running(child: ChildProcess, hasTerminal: boolean, signal: AbortSignal, left: () => Promise<void>): RunningShell {
+/** `left`: ends what the program has left behind. Exported for tests. */
+export function running(child: ChildProcess, hasTerminal: boolean, signal: AbortSignal, left: () => Promise<void>): RunningShell {
   const [stdin, stdout, stderr, size] = child.stdio as unknown as [Writable, Readable, Readable, Writable];
   for (const pipe of [stdin, stdout, stderr, size]) pipe.on('error', () => {});
   const kill = () => void child.kill('SIGKILL');
@@ -150,12 +152,12 @@ function running(child: ChildProcess, hasTerminal: boolean, signal: AbortSignal,
     try {
       const code = await exited;
       await left();
-      if (signal.aborted) for (const pipe of [stdout, stderr]) pipe.destroy();
-      else await closed;
-      signal.throwIfAborted();
+      // What has left the sandbox may hold these for ever, and must not keep a hold from ending.
+      await abortable(closed, signal);
       return code;
     } finally {
       signal.removeEventListener('abort', kill);
+      for (const pipe of [stdout, stderr]) pipe.destroy();
     }
   };
   const resize: RunningShell['resize'] = ({ columns, rows }) => {
