@@ -24,13 +24,12 @@ const row = z
   .transform(({ pool, body }) => [pool, body] as const);
 
 export function provedImageTable(db: Database) {
-  const all = query(db, row, 'SELECT pool, body FROM proved_images ORDER BY pool');
+  const one = query(db, row, 'SELECT pool, body FROM proved_images WHERE pool = ?');
   const save = db.prepare(
     'INSERT INTO proved_images (pool, body) VALUES (?, ?) ON CONFLICT (pool) DO UPDATE SET body = excluded.body',
   );
   return {
-    /** By pool. */
-    all: (): ReadonlyMap<string, ProvedImage> => new Map(all.all()),
+    of: (pool: string): ProvedImage | null => one.get(pool)?.[1] ?? null,
     save: (pool: string, image: ProvedImage): void => void save.run(pool, JSON.stringify(image)),
   };
 }

@@ -873,3 +873,37 @@ describe('an array', () => {
     expect(files()).toEqual([]);
   });
 });
+
+describe('a job that names its image', () => {
+  const prove = (image: string) =>
+    store.transaction({ durable: false }, () =>
+      store.provedImages.save('default', { image, id: 'sha256:1', equipment: [], driver: null }),
+    );
+  const isCold = () => queue.jobs.next('default', null)?.cold;
+
+  it('gets a sandbox of its own while standbys of its pool have another image', () => {
+    prove('debian:old');
+    const { id } = submit({ image: 'debian:stable-slim' });
+    expect(isCold()).toBe(true);
+    queue.cancel(id);
+    submit();
+    expect(isCold()).toBe(false);
+  });
+
+  it('takes a standby once the image of its pool has proved itself, and where nothing has yet', () => {
+    const { id } = submit({ image: 'debian:stable-slim' });
+    expect(isCold()).toBe(false);
+    queue.cancel(id);
+    prove('debian:stable-slim');
+    submit({ image: 'debian:stable-slim' });
+    expect(isCold()).toBe(false);
+  });
+
+  it('is looked at again when the config has another image', () => {
+    submit({ image: 'debian:stable-slim' });
+    reopen([{ ...pool('default'), recipe: { ...recipe, image: 'debian:new' } }]);
+    expect(isCold()).toBe(true);
+    reopen();
+    expect(isCold()).toBe(false);
+  });
+});

@@ -12,7 +12,7 @@ import type { Clock } from '../../core/clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
 import { type ArrayRequest, arrayLimit, type JobRequest } from '../../job.ts';
-import type { JobList } from '../../store/jobs.ts';
+import type { JobList, StoredRequest } from '../../store/jobs.ts';
 import type { Store } from '../../store/store.ts';
 import { ownJobEnded } from '../../verdict/outcomes.ts';
 import type { CiService, JobSource } from '../ci-service.ts';
@@ -71,7 +71,11 @@ export function createOwnQueue(options: OwnQueueOptions) {
   const givingUp = new Map<string, AbortController>();
   const prune = createPrune(store, spool, (workspace) => index.hasWorkspace(workspace));
 
-  for (const job of store.jobs.open()) index.put(job);
+  for (const job of store.jobs.open()) {
+    // The recipe of its pool may have changed since it was accepted.
+    const cold = job.progress.state === 'queued' && pools.has(job.request.pool) ? isCold(job.request) : job.progress.cold;
+    index.put({ ...job, progress: { ...job.progress, cold } });
+  }
   index.commit();
 
   const view = (job: Job): JobView =>
@@ -172,13 +176,23 @@ export function createOwnQueue(options: OwnQueueOptions) {
     teller.committed();
   }
 
+  /**
+   * Whether a job needs a sandbox of its own. While a pool tries another image some of its standbys have the image that proved itself
+   * last, and a job that names an image must not get another one.
+   */
+  function isCold(request: StoredRequest): boolean {
+    const pool = pools.get(request.pool);
+    if (pool === undefined) return false;
+    const proved = request.image === null ? null : (store.provedImages.of(request.pool)?.image ?? null);
+    return recipeOfJob(request, pool.recipe) !== null || (proved !== null && proved !== request.image);
+  }
+
   /** Accepts jobs that differ only in their place in an array, in one commit; null: one job without an array. */
   function accept(request: JobRequest, indices: readonly number[] | null): JobView[] {
     const checked = checkRequest(request, pools, mountProblem);
     const { workspace } = checked;
     if (workspace !== null) workspaces.check(workspace);
-    const pool = pools.get(checked.pool);
-    const cold = pool !== undefined && recipeOfJob(checked, pool.recipe) !== null;
+    const cold = isCold(checked);
     const id = request.id ?? randomBytes(6).toString('hex');
     const more = { temporary, blockedBy: unmet(checked.needs) };
     checkNeeded(more.blockedBy.length, indices?.length ?? 1);

@@ -115,7 +115,8 @@ export async function openLoop(parts: LoopParts) {
     random: Math.random,
     verdictOf: (agent) => store.outcomes.ofAgent(agent)[0]?.verdict ?? null,
     proved: ({ config: { name }, rollout: { wanted } }) => {
-      if (wanted === null) return true;
+      // A temporary manager may have another config, with a pool of the same name.
+      if (wanted === null || store.temporary) return true;
       try {
         store.transaction({ durable: false }, () => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
         return true;
@@ -144,7 +145,7 @@ export async function openLoop(parts: LoopParts) {
   });
   const fingerprints = createFingerprints({
     ...{ log, reconciler, nameOf, images },
-    proved: (pool) => store.provedImages.all().get(pool) ?? null,
+    proved: (pool) => store.provedImages.of(pool),
   });
   const needy = pools.filter((pool) => pool.devices.count !== 0);
   const deviceManager: DeviceManager | null =
