@@ -179,7 +179,7 @@ test('a hold survives its manager, whose shells are ended', async () => {
   await expect(here.held.unhold('job-a')).rejects.toMatchObject({ code: 'E_NOT_HELD' });
 });
 
-test('a hold whose sandbox is gone is forgotten', async () => {
+test('a hold whose sandbox is gone ends, with what may be left of it', async () => {
   const here = host();
   await here.end('a');
   here.sandboxes.delete('a');
@@ -189,6 +189,9 @@ test('a hold whose sandbox is gone is forgotten', async () => {
   await here.end('b');
   here.held.gone('b');
   expect(here.held.until('job-b')).toBeNull();
+  await here.advance(1_000);
+  expect(here.it.calls).toContain('release b');
+  expect(here.store.held.all()).toEqual([]);
 });
 
 test('a hold that was written down and not kept yet is kept by the next manager', async () => {

@@ -164,8 +164,9 @@ export function createHeld(parts: HeldParts) {
       if (holding === undefined || mine.length === 0 || seen.has(runtime.name)) continue;
       try {
         for (const one of mine) if (!isInSlot(one.agent) && isOpen(one) && !(await holding.hold(one.agent))) forget(one);
-        await holding.sweep(new Set(held.keys()), closed);
+        // What cannot be removed now is left to the end of this manager.
         seen.add(runtime.name);
+        await holding.sweep(new Set(held.keys()), closed);
       } catch (error) {
         if (!closed.aborted) log.warn('failed to look at held jobs', { runtime: runtime.name, reason: toFailure(error).message });
       }
@@ -205,7 +206,8 @@ export function createHeld(parts: HeldParts) {
     /** The sandbox has vanished. */
     gone(agent: AgentId): void {
       const one = held.get(agent);
-      if (one !== undefined && !ending.has(agent)) forget(one);
+      // Its image and its workspace may still be there.
+      if (one !== undefined && !ending.has(agent)) void attempt(one, () => end(one, 'somebody removed its sandbox'));
     },
     /** Ends what an earlier manager has left open, and keeps looking. */
     start(): void {
@@ -227,14 +229,14 @@ export function createHeld(parts: HeldParts) {
           retry: true,
         });
       const own = newAgent();
-      const end = new AbortController();
+      const cut = new AbortController();
       const { promise: done, resolve } = Promise.withResolvers<void>();
-      shells.set(own, { of: agent, stop: end, done });
+      shells.set(own, { of: agent, stop: cut, done });
       const over = (): void => {
         shells.delete(own);
         resolve();
       };
-      const signal = AbortSignal.any([outer, end.signal, closed]);
+      const signal = AbortSignal.any([outer, cut.signal, closed]);
       const spec = { agent: own, pool, slot, name, recipe: recipeOfShell(recipe, job), devices: [] };
       try {
         const shell = await holding.shell(agent, { spec, ...how }, signal);
@@ -242,7 +244,7 @@ export function createHeld(parts: HeldParts) {
         return shell;
       } catch (error) {
         over();
-        if (hasCode(error, 'E_SANDBOX_LOST') && held.has(agent)) forget(one);
+        if (hasCode(error, 'E_SANDBOX_LOST') && held.has(agent)) await attempt(one, () => end(one, 'its sandbox is gone'));
         throw error;
       }
     },

@@ -111,10 +111,13 @@ export function createHolding(parts: HoldingParts): Holding {
     },
 
     async sweep(held, signal) {
+      const failures: unknown[] = [];
       for (const { Id, Labels } of await engine.images(`${labels.owner}=${owner}`, signal)) {
         const agent = Labels?.[labels.held] ?? '';
-        if (agent !== '' && !held.has(agent)) await engine.removeImage(Id);
+        // One that somebody has given another name must not keep the rest.
+        if (agent !== '' && !held.has(agent)) await engine.removeImage(Id).catch((error: unknown) => failures.push(error));
       }
+      if (failures.length > 0) throw failures[0];
     },
   };
 
