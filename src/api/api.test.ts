@@ -536,6 +536,17 @@ describe('what can go wrong on the way', () => {
     await expect(client.status()).rejects.toMatchObject({ code: 'E_API_ANSWER' });
   });
 
+  test('a client that trusts its daemon checks the answers of any other version', async () => {
+    const daemon = http.createServer((_request, response) => response.setHeader('onejob-version', '1.0.0').end('{"pools": []}'));
+    const where = join(dir.path, 'daemon.sock');
+    await once(daemon.listen(where), 'listening');
+    const trusting = createClient({ socket: where, version: '1.0.0', trusting: true });
+    expect(await trusting.status()).toEqual({ pools: [] });
+    const newer = createClient({ socket: where, version: '2.0.0', trusting: true });
+    await expect(newer.status()).rejects.toMatchObject({ code: 'E_API_VERSION' });
+    await once(daemon.close(), 'close');
+  });
+
   test('a daemon that does not answer is given up', async () => {
     const sockets: Socket[] = [];
     const silent = createServer((socket) => sockets.push(socket));

@@ -1,8 +1,8 @@
 /**
  * Client of a daemon, over its socket. It checks answers, and turns every failure into an `OnejobError`: daemon absent, silent, cut
- * off or of another version, permission denied. Schemas are loaded while the first answer is on its way, so that `run` starts fast.
+ * off or of another version, permission denied.
  */
-import http from 'node:http';
+import type http from 'node:http';
 import { createInterface } from 'node:readline';
 import { type Duplex, type Readable, Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
@@ -10,10 +10,20 @@ import type { z } from 'zod';
 import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import type { arrayRequest, jobRequest } from '../job.ts';
 import { type Counts, none } from '../logs/gap.ts';
+import { jsonOf } from '../system/json.ts';
 import type { EndedFilter, HistoryQuery } from '../verdict/history.ts';
 import { readFrames } from './frames.ts';
 import { fromErrorView } from './http-errors.ts';
-import type { ImageService, JobsFilter, LogPiece, LogSource, Manager, SecretPins } from './manager.ts';
+import {
+  type ImageService,
+  type JobsFilter,
+  jobsListed,
+  type LogPiece,
+  type LogSource,
+  type Manager,
+  pageLimit,
+  type SecretPins,
+} from './manager.ts';
 import type * as Schemas from './schema.ts';
 import type { DeviceChange, ImageOutcome, JobView } from './schema.ts';
 import type { RemoteShell } from './shell-client.ts';
@@ -32,6 +42,11 @@ export interface ClientOptions {
   readonly patience?: number;
   /** Bytes of an answer that is read as a whole; default 256 MiB with `dial`, else no limit. */
   readonly mostAnswer?: number;
+  /**
+   * Takes answers of a daemon of this very version as they are. Commands start much faster, since loading the schemas takes longer
+   * than most answers. Only for a socket of this host. Default false.
+   */
+  readonly trusting?: boolean;
 }
 
 interface LogsRequest {
@@ -59,6 +74,9 @@ interface Call {
   readonly signal?: AbortSignal | undefined;
 }
 
+// Importing it would also load Node's fetch and WebSocket, since its exports are read: tens of ms in every command.
+const { Agent, request: sendRequest } = process.getBuiltinModule('node:http');
+
 /** Bytes of an answer of another host, which is not trusted. */
 const mostFromAfar = 256 * 2 ** 20;
 /** ms that an Engine may take to remove images. */
@@ -70,7 +88,7 @@ export function createClient(options: ClientOptions) {
   if (dial === undefined) checkSocketPath(socket);
 
   // A new connection for each request: a kept one may turn out to be dead only after the request was sent.
-  const agent = new http.Agent({ keepAlive: false });
+  const agent = new Agent({ keepAlive: false });
   if (dial !== undefined) agent.createConnection = dial;
 
   const open = (call: Call, files?: (request: http.ClientRequest) => void) =>
@@ -82,7 +100,7 @@ export function createClient(options: ClientOptions) {
       }
       const patience = call.patience === undefined ? (options.patience ?? 60_000) : call.patience;
       const body = call.body === undefined ? null : JSON.stringify(call.body);
-      const request = http.request({
+      const request = sendRequest({
         ...(dial === undefined && { socketPath: socket }),
         agent,
         method: call.method,
@@ -113,20 +131,29 @@ export function createClient(options: ClientOptions) {
     throw error.code === 'E_API_ROUTE' || error.code === 'E_API_REQUEST' ? (otherVersion(response, options) ?? error) : error;
   };
 
+  const parse = async <T extends z.ZodType>(pick: Pick<T>, response: http.IncomingMessage): Promise<z.output<T>> => {
+    const isTrusted = options.trusting === true && dial === undefined && isSameVersion(response, options);
+    const loading = isTrusted ? null : import('./schema.ts');
+    const value = await read(response, options);
+    if (value === undefined) throw foreign(response, options);
+    if (loading === null) return value as z.output<T>;
+    const result = pick(await loading).safeParse(value);
+    if (result.success) return result.data;
+    throw foreign(response, options, result.error.issues[0]);
+  };
+
   const ask = async <T extends z.ZodType>(pick: Pick<T>, call: Call): Promise<z.output<T>> => {
-    const [schemas, response] = await Promise.all([import('./schema.ts'), open(call)]);
-    return parse(pick(schemas), await read(await succeeded(response), options), response, options);
+    return parse(pick, await succeeded(await open(call)));
   };
   /** Page after page, until there are no more, or `limit`; `isLimited`: there is one by default. */
   const jobPages = async (query: object, limit: number | undefined, isLimited: boolean): Promise<JobView[]> => {
-    const { jobView, jobsListed, pageLimit } = await import('./schema.ts');
     const found = new Map<string, JobView>();
     const most = limit ?? (isLimited ? jobsListed : Number.POSITIVE_INFINITY);
     const pages: JobView[][] = [];
     for (let before: string | null = null; ; ) {
       const asked = Math.min(pageLimit, most - found.size);
       const response = await succeeded(await open(get(`/v1/jobs?${queryOf({ ...query, limit: asked, before })}`)));
-      const jobs = parse(jobView.array(), await read(response, options), response, options).filter(({ id }) => !found.has(id));
+      const jobs = (await parse((schemas) => schemas.jobView.array(), response)).filter(({ id }) => !found.has(id));
       for (const job of jobs) found.set(job.id, job);
       pages.unshift(jobs);
       const next = response.headers['onejob-next']?.toString() ?? null;
@@ -238,8 +265,7 @@ export function createClient(options: ClientOptions) {
       });
       try {
         const response = await Promise.race([answer, failed.promise]);
-        const { workspaceView } = await import('./schema.ts');
-        return parse(workspaceView, await read(await succeeded(response), options), response, options).id;
+        return (await parse((schemas) => schemas.workspaceView, await succeeded(response))).id;
       } finally {
         // An early answer is a refusal.
         stop.abort();
@@ -267,7 +293,8 @@ export function createClient(options: ClientOptions) {
           if (piece.stream !== 'error') yield piece;
           else {
             const { errorView } = await import('./schema.ts');
-            throw fromErrorView(parse(errorView, JSON.parse(Buffer.from(piece.bytes).toString()), response, options));
+            const view = errorView.safeParse(jsonOf(Buffer.from(piece.bytes).toString()));
+            throw view.success ? fromErrorView(view.data) : foreign(response, options);
           }
         }
       } catch (error) {
@@ -358,17 +385,6 @@ async function read(response: http.IncomingMessage, { socket, dial, mostAnswer }
   }
 }
 
-function parse<T extends z.ZodType>(
-  schema: T,
-  value: unknown,
-  response: http.IncomingMessage,
-  options: ClientOptions,
-): z.output<T> {
-  const result = schema.safeParse(value);
-  if (result.success) return result.data;
-  throw foreign(response, options, result.error.issues[0]);
-}
-
 /** An answer that cannot be read: another version, or a bug. */
 function foreign(
   response: http.IncomingMessage,
@@ -380,9 +396,14 @@ function foreign(
   return otherVersion(response, options) ?? new OnejobError('E_API_ANSWER', message);
 }
 
-function otherVersion(response: http.IncomingMessage, { version, socket }: ClientOptions): OnejobError | null {
+function isSameVersion(response: http.IncomingMessage, { version }: ClientOptions): boolean {
+  return response.headers['onejob-version'] === version;
+}
+
+function otherVersion(response: http.IncomingMessage, options: ClientOptions): OnejobError | null {
+  if (isSameVersion(response, options)) return null;
+  const { version, socket } = options;
   const theirs = response.headers['onejob-version'];
-  if (theirs === version) return null;
   const who =
     theirs === undefined
       ? 'The program that listens there is not a onejob daemon'

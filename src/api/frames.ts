@@ -2,7 +2,6 @@
  * Output in the API: frames of one byte stream id, four bytes length (big endian), then that many bytes. The last frame of a
  * complete stream is `end` or `error`.
  */
-import { z } from 'zod';
 import { OnejobError } from '../errors.ts';
 import { gapPiece } from '../logs/gap.ts';
 import type { LogPiece } from './manager.ts';
@@ -12,10 +11,6 @@ const kinds = ['end', 'stdout', 'stderr', 'note', 'error', 'gap', 'terminalStdou
 type Kind = (typeof kinds)[number];
 /** Kinds for output that was written for a terminal. */
 const forTerminal = { stdout: 'terminalStdout', stderr: 'terminalStderr' } as const;
-
-const counts = z.object({ stdout: z.number(), stderr: z.number() });
-/** Payload of a `gap` frame, as JSON. */
-const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().optional() });
 
 /** Bytes of the longest payload, which bounds the memory of a reader. */
 const maxPayload = 1 << 20;
@@ -76,14 +71,17 @@ export async function* readFrames(source: AsyncIterable<Uint8Array>): AsyncGener
         if (bytes.length > 0) yield { stream: kind === 'terminalStdout' ? 'stdout' : 'stderr', bytes, forTerminal: true };
       } else {
         held.push(bytes);
-        if (left === 0)
-          yield kind === 'gap'
-            ? gapPiece(gapBody.parse(JSON.parse(Buffer.concat(held).toString())))
-            : { stream: kind, bytes: Buffer.concat(held) };
+        if (left === 0) yield kind === 'gap' ? await readGap(Buffer.concat(held)) : { stream: kind, bytes: Buffer.concat(held) };
         if (left === 0 && kind === 'error') return;
       }
       if (left === 0) current = null;
     }
   }
   throw new OnejobError('E_DAEMON_CUT', 'The connection to the daemon was cut in the middle of the output.', { retry: true });
+}
+
+/** Loads the schema only where output is missing, since most commands never see that. */
+async function readGap(payload: Uint8Array): Promise<LogPiece> {
+  const { gapBody } = await import('./schema.ts');
+  return gapPiece(gapBody.parse(JSON.parse(Buffer.from(payload).toString())));
 }

@@ -23,6 +23,12 @@ export interface LogPiece {
   readonly forTerminal?: boolean | undefined;
 }
 
+/** Jobs in a list of all jobs by default: the newest. */
+export const jobsListed = 1_000;
+
+/** Most jobs of one answer: the daemon does nothing else while it reads them. */
+export const pageLimit = 10_000;
+
 export interface JobsFilter {
   readonly all: boolean;
   readonly pool: string | null;

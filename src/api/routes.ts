@@ -10,7 +10,7 @@ import { pagePrefix } from '../manager/job-pages.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
 import { toErrorView } from './http-errors.ts';
-import type { LogPiece, LogSource, Manager } from './manager.ts';
+import { jobsListed, type LogPiece, type LogSource, type Manager, pageLimit } from './manager.ts';
 import { media, type Routes, route } from './route.ts';
 import * as schemas from './schema.ts';
 import { shellProtocol } from './shell-frames.ts';
@@ -167,7 +167,7 @@ const flag = z
 const listQuery = z.strictObject({
   all: flag,
   pool: z.string().nullable().default(null),
-  limit: z.coerce.number().int().min(1).max(schemas.pageLimit).optional(),
+  limit: z.coerce.number().int().min(1).max(pageLimit).optional(),
   // Each of these asks for jobs that have ended.
   service: z.string().optional(),
   since: z.coerce.number().int().optional(),
@@ -233,7 +233,7 @@ const jobRoutes: Routes = {
         return page.jobs;
       }
       const { service = null, since = null, until = null, failed, verdict: kind = null, device = null, before = null } = ended;
-      const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? schemas.jobsListed };
+      const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? jobsListed };
       const { jobs, next } = manager.endedJobs(filter);
       if (next !== null) response.setHeader('onejob-next', next);
       return jobs;

@@ -26,6 +26,10 @@ export type AboutView = z.infer<typeof aboutView>;
 /** `code`: the job's own. `why`: a sentence without its full stop. `evidence`: what it is based on, a line each. */
 const verdictView = z.object({ kind: z.enum(verdictKinds), why: z.string(), evidence: z.array(z.string()).readonly() });
 
+const counts = z.object({ stdout: z.number(), stderr: z.number() });
+/** Payload of a frame that says what is missing of an output, as JSON. */
+export const gapBody = z.object({ missing: counts, after: counts, asked: z.boolean().optional() });
+
 export const jobView = z.object({
   id: z.string(),
   /** Name of the CI service it is a job of. */
@@ -300,12 +304,6 @@ export const prunedView = z.object({
   dryRun: z.boolean(),
 });
 export type PrunedView = z.infer<typeof prunedView>;
-
-/** Jobs in a list of all jobs by default: the newest. */
-export const jobsListed = 1_000;
-
-/** Most jobs of one answer: the daemon does nothing else while it reads them. */
-export const pageLimit = 10_000;
 
 /** Bytes of the tar of a workspace. */
 export const workspaceLimit = 2 * 2 ** 30;

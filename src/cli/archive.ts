@@ -1,8 +1,8 @@
 /** Jobs and their output from the store, while no daemon runs. Read-only. */
 import { join } from 'node:path';
 import type { Client } from '../api/client.ts';
+import { jobsListed } from '../api/manager.ts';
 import type { JobView, StatusView } from '../api/schema.ts';
-import { jobsListed } from '../api/schema.ts';
 import { viewOf } from '../ci/own-queue/job.ts';
 import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';

@@ -55,12 +55,12 @@ export async function connect(
   // A daemon that this user may not use must not get a second one next to it. The client is loaded while the daemon starts.
   const starting = mayStart && there.state !== 'listening' && there.state !== 'denied' ? begin() : null;
   const loading = import('../api/client.ts');
-  if (starting !== null) await Promise.all([starting, loading, import('../api/schema.ts')]);
+  if (starting !== null) await Promise.all([starting, loading]);
   const { createClient } = await loading;
   for (let isFirst = true; ; isFirst = false) {
     const { socket } = isFirst && starting === null ? there : await locate(place);
     try {
-      return await hold(createClient({ socket, version: session.version }), signal);
+      return await hold(createClient({ socket, version: session.version, trusting: true }), signal);
     } catch (error) {
       // A daemon that hangs up at once is stopping; its place will be free.
       if (!isGone(error)) throw error;
@@ -128,7 +128,7 @@ export async function reconnect(
     try {
       if (remote !== null) return await connectRemote(session, remote, signal);
       const { socket } = await locate(await session.place());
-      return await hold(createClient({ socket, version: session.version }), signal);
+      return await hold(createClient({ socket, version: session.version, trusting: true }), signal);
     } catch (error) {
       signal.throwIfAborted();
       if (!isGone(error) && !(hasCode(error, 'E_HOST') && error.retry)) throw error;

@@ -1,8 +1,8 @@
 /** The manager as the API sees it: requests, answered by the loop, the own queue and the logs. */
 import { abortable } from '../abortable.ts';
 import type { Changes } from '../api/changes.ts';
-import type { Manager } from '../api/manager.ts';
-import { type FindingView, type JobView, jobsListed, pageLimit, type StatusView } from '../api/schema.ts';
+import { jobsListed, type Manager, pageLimit } from '../api/manager.ts';
+import type { FindingView, JobView, StatusView } from '../api/schema.ts';
 import type { CiService } from '../ci/ci-service.ts';
 import type { OwnQueue } from '../ci/own-queue/own-queue.ts';
 import { howToApply } from '../config/changed.ts';

@@ -6,22 +6,30 @@
 import { readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { DatabaseSync } from 'node:sqlite';
-import { z } from 'zod';
 import { attempt, hasCode, OnejobError } from '../errors.ts';
 import { parseStat } from '../system/process-identity.ts';
 import { storeFault } from './fault.ts';
 
 export type Lead = ReturnType<typeof takeLead>;
 
-const leader = z.object({
-  pid: z.int().positive(),
+/** The pid file, as JSON. Every command reads it, so it is checked by hand: loading zod would take longer than the command. */
+interface Leader {
+  readonly pid: number;
   /** Whether it ends by itself. */
-  temporary: z.boolean().default(false),
-  // Older files have neither.
-  started: z.string().nullable().default(null),
-  /** Where it listens; null: nowhere. */
-  socket: z.string().nullable().default(null),
-});
+  readonly temporary: boolean;
+  /** Missing in older files. */
+  readonly started: string | null;
+  /** Where it listens; null: nowhere. Missing in older files. */
+  readonly socket: string | null;
+}
+
+/** @throws SyntaxError, TypeError for anything else than such a file */
+function parseLeader(text: string): Leader {
+  const { pid, temporary, started, socket } = JSON.parse(text) as { readonly [key in keyof Leader]?: unknown };
+  if (typeof pid !== 'number' || !Number.isSafeInteger(pid) || pid <= 0) throw new TypeError('no pid');
+  const textOrNull = (value: unknown) => (typeof value === 'string' ? value : null);
+  return { pid, temporary: temporary === true, started: textOrNull(started), socket: textOrNull(socket) };
+}
 
 /**
  * The manager that leads a state directory, or led it last and was killed; null if there is none, or it is unknown. Only the lock
@@ -30,7 +38,7 @@ const leader = z.object({
  */
 export function leaderOf(dir: string) {
   return attempt(() => {
-    const { pid, temporary, started, socket } = leader.parse(JSON.parse(readFileSync(pidFile(dir), 'utf8')));
+    const { pid, temporary, started, socket } = parseLeader(readFileSync(pidFile(dir), 'utf8'));
     return { pid, temporary, socket, isAlive: started !== null && started === startOf(pid) };
   });
 }

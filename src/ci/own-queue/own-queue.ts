@@ -5,7 +5,8 @@
  */
 import { randomBytes } from 'node:crypto';
 import type { Readable } from 'node:stream';
-import { type JobView, jobsListed, workspaceLimit } from '../../api/schema.ts';
+import { jobsListed } from '../../api/manager.ts';
+import { type JobView, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
