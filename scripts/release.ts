@@ -6,7 +6,7 @@
  */
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
-import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { basename, join, resolve } from 'node:path';
@@ -43,25 +43,50 @@ function sha256(file: string): string {
   return createHash('sha256').update(readFileSync(file)).digest('hex');
 }
 
+/**
+ * The bill of materials of what is installed in `app`. Not by `npm sbom --omit=dev`, which also leaves out each package that a tool of
+ * development could use.
+ */
+function materialsOf(app: string) {
+  const file = join(app, 'package-lock.json');
+  const { packages, ...rest } = JSON.parse(readFileSync(file, 'utf8')) as { packages: Record<string, Record<string, unknown>> };
+  const kept = Object.entries(packages).filter(([, { dev }]) => dev !== true);
+  const { devDependencies: _, ...itself } = packages[''] ?? {};
+  writeFileSync(file, JSON.stringify({ ...rest, packages: { ...Object.fromEntries(kept), '': itself } }));
+  const made = JSON.parse(run('npm', ['sbom', '--sbom-format=cyclonedx', '--package-lock-only'], app));
+  // npm takes the folder's name.
+  made.metadata.component.name = 'onejob';
+  return made;
+}
+
 const out = resolve(values.out);
 const work = mkdtempSync(join(tmpdir(), 'onejob-release-'));
 try {
   mkdirSync(out, { recursive: true });
   console.log('Packing');
-  run('npm', ['pack', '--silent', '--pack-destination', work], root);
+  // In a copy of what Git knows: `dist` of a clone also has what earlier builds left in it, and others may be reading it.
+  const copy = join(work, 'copy');
+  mkdirSync(copy);
+  writeFileSync(join(work, 'files'), run('git', ['ls-files', '-z', '--', '.', ':!test', ':!bench'], root));
+  run('tar', ['-C', root, '--null', '-T', join(work, 'files'), '-cf', join(work, 'copy.tar')], work);
+  run('tar', ['-C', copy, '-xf', join(work, 'copy.tar')], work);
+  symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'));
+  run('npm', ['pack', '--silent', '--pack-destination', work], copy);
   const tarball = readdirSync(work).find((name) => name.endsWith('.tgz')) ?? '';
   run('tar', ['-xzf', tarball], work);
   const app = join(work, 'package');
   cpSync(join(root, 'install.sh'), join(app, 'install.sh'));
   cpSync(join(root, 'package-lock.json'), join(app, 'package-lock.json'));
-  // Without scripts: what npm packs here is written in JavaScript only.
-  run('npm', ['ci', '--omit=dev', '--ignore-scripts', '--no-audit', '--no-fund', '--silent'], app);
-  const about = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
+  // Without scripts: what npm packs here is written in JavaScript only. Without links to programs: nobody runs them.
+  run('npm', ['ci', '--omit=dev', '--ignore-scripts', '--no-bin-links', '--no-audit', '--no-fund', '--silent'], app);
+  const { devDependencies, ...about } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
     version: string;
     devDependencies: Record<string, string>;
   };
-  const node = about.devDependencies.node ?? '';
-  const materials = JSON.parse(run('npm', ['sbom', '--omit=dev', '--sbom-format=cyclonedx', '--package-lock-only'], app));
+  const node = devDependencies.node ?? '';
+  writeFileSync(join(app, 'package.json'), `${JSON.stringify(about, null, 2)}\n`);
+  const materials = materialsOf(app);
+  rmSync(join(app, 'package-lock.json'));
   // What the dashboard's files contain is not installed, and yet delivered.
   const bundled = (JSON.parse(readFileSync(join(app, 'dist/web/bundled.json'), 'utf8')) as Record<string, string>[]).map(
     ({ name, version, license }) => ({
@@ -69,7 +94,6 @@ try {
       licenses: [{ license: { id: license } }],
     }),
   );
-  rmSync(join(app, 'package-lock.json'));
   const committed = run('git', ['log', '-1', '--format=%ct'], root).trim();
   const made: string[] = [];
   for (const arch of values.arch) {
