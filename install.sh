@@ -11,8 +11,8 @@ the group "onejob", whose members may use the daemon, and the folder /etc/onejob
 
   --user           install into your home instead: ~/.local/share/onejob, ~/.local/bin; no group, no /etc/onejob
   --versions DIR   the folder that has a folder for each version (default: /opt/onejob)
-  --bin DIR        where to link the command (default: /usr/local/bin)
-  --share DIR      where to link the man page and the completions (default: /usr/local/share)
+  --bin DIR        where to link the command (default: as last time, else /usr/local/bin)
+  --share DIR      where to link the man page and the completions (default: as last time, else /usr/local/share)
 TEXT
 }
 
@@ -42,9 +42,11 @@ while [ $# -gt 0 ]; do
 done
 if $user; then
   data=${XDG_DATA_HOME:-$HOME/.local/share}
-  : "${versions:=$data/onejob}" "${bin:=$HOME/.local/bin}" "${share:=$data}"
+  : "${versions:=$data/onejob}"
+  usual_bin=$HOME/.local/bin usual_share=$data
 else
-  : "${versions:=/opt/onejob}" "${bin:=/usr/local/bin}" "${share:=/usr/local/share}"
+  : "${versions:=/opt/onejob}"
+  usual_bin=/usr/local/bin usual_share=/usr/local/share
   [ "$(id -u)" = 0 ] || fail 'run it as root, or with --user to install into your home'
 fi
 
@@ -54,10 +56,19 @@ node=$here/node_modules/node/bin/node
 "$node" --version >/dev/null 2>&1 || fail "$node does not run here: this release is for $(cat "$here/platform"), this machine is $(uname -sm)"
 
 umask 022
-mkdir -p "$versions" "$bin"
+mkdir -p "$versions"
 # One at a time.
 exec 9>"$versions/.lock"
 flock 9
+# Where it was linked, for the next version: written before anything is linked, so that no link is forgotten.
+remembered() { # remembered NAME
+  [ ! -e "$versions/.links" ] || sed -n "s/^$1=//p" "$versions/.links"
+}
+: "${bin:=$(remembered bin)}" "${share:=$(remembered share)}"
+: "${bin:=$usual_bin}" "${share:=$usual_share}"
+printf 'bin=%s\nshare=%s\n' "$bin" "$share" >"$versions/.links.new"
+mv -Tf "$versions/.links.new" "$versions/.links"
+mkdir -p "$bin"
 if [ "$here" != "$versions/$version" ]; then
   new=$(mktemp -d "$versions/.new-XXXXXX")
   trap 'if [ -e "$new.old" ] && ! [ -e "$versions/$version" ]; then mv -T "$new.old" "$versions/$version"; fi; rm -rf "$new" "$new.old"' EXIT

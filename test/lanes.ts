@@ -22,7 +22,7 @@ const agents = 'test/standins/*/agent/**/*.test.ts';
 
 /** Of what sits beside: the files that start processes or servers, and so depend on how busy the machine is. */
 const processes = [
-  'scripts/{ci-count,launcher,link-bin,promtool}.test.ts',
+  'scripts/{ci-count,install,launcher,link-bin,promtool}.test.ts',
   'src/api/{api,devices,events,secrets,shell,sockets,web,web-limits}.test.ts',
   'src/ci/azure-pipelines/{caller,client,client.contract,contract,doctor,drop-in,exchange,init,job-records,look,look-inside}.test.ts',
   'src/ci/azure-pipelines/{drain-agent,outlived,placeholder,principal,register,registrar,script,service,sweep,watch}.test.ts',
