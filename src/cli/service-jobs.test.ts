@@ -93,7 +93,7 @@ describe('a job by the beginning of its id', () => {
 
   test('is told with all there are when there are several', async () => {
     const { code, stderr } = await onejob('logs', '2c3b9d4c');
-    expect([code, stderr]).toEqual([1, expect.stringContaining(`2 jobs begin with 2c3b9d4c: ${ids[0]}, ${ids[1]}.`)]);
+    expect([code, stderr]).toEqual([2, expect.stringContaining(`2 jobs begin with 2c3b9d4c: ${ids[0]}, ${ids[1]}.`)]);
     expect(JSON.parse((await onejob('jobs', '2c3b9d4c', '--json')).stdout)).toHaveLength(2);
   });
 

@@ -6,7 +6,7 @@ import type { CancelFlags, ListFlags, LogsFlags, PruneFlags } from '../jobs.ts';
 import type { RunFlags } from '../request.ts';
 import type { GlobalFlags } from '../session.ts';
 import type { ShellFlags } from '../shell.ts';
-import { type Cli, collect, failed, integer, notRun, number, wrongOrFailed } from './options.ts';
+import { type Cli, collect, integer, notRun, number, wrongOrFailed } from './options.ts';
 
 export function addJobCommands(program: Cli): void {
   addRun(program);
@@ -96,7 +96,7 @@ Examples:
 Examples:
   onejob logs -f default/1
   onejob logs -n 50 JOB`)
-    .does(failed, async (session, target: string, flags: LogsFlags) =>
+    .does(wrongOrFailed, async (session, target: string, flags: LogsFlags) =>
       (await import('../jobs.ts')).showLogs(session, target, flags),
     );
 
