@@ -5,7 +5,7 @@
  */
 import { type Dirent, lstatSync, readdirSync, readFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
-import { messageOf, OnejobError } from '../errors.ts';
+import { codeOf, messageOf, OnejobError } from '../errors.ts';
 import { glob } from '../glob.ts';
 import { run } from '../system/run.ts';
 
@@ -16,10 +16,13 @@ import { run } from '../system/run.ts';
 export async function listWorkspace(folder: string) {
   const top = resolve(folder);
   try {
-    if (!lstatSync(`${top}/`).isDirectory()) throw new Error('it is not a directory');
+    // The slash fails for all but a folder, or a link to one.
+    lstatSync(`${top}/`);
   } catch (error) {
+    const code = codeOf(error);
+    const why = code === 'ENOENT' ? 'there is no such folder' : code === 'ENOTDIR' ? 'it is not a folder' : messageOf(error);
     const hint = 'Give a folder with --workspace, or use --no-workspace.';
-    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${messageOf(error)}.`, { hint });
+    throw new OnejobError('E_WORKSPACE_READ', `Cannot send the workspace ${top}: ${why}.`, { hint, cause: error });
   }
   const warnings: string[] = [];
   const tracked = isBelowGit(top) ? await listGit(top, '', warnings) : null;

@@ -135,9 +135,15 @@ describe('a plain folder', () => {
 
   it('is an empty tar if it is empty, and an error if it does not exist', async () => {
     expect((await sent()).found).toEqual({});
-    await expect(packWorkspace(join(top, 'none'))).rejects.toMatchObject({ code: 'E_WORKSPACE_READ' });
+    await expect(packWorkspace(join(top, 'none'))).rejects.toMatchObject({
+      code: 'E_WORKSPACE_READ',
+      message: `Cannot send the workspace ${join(top, 'none')}: there is no such folder.`,
+    });
     put('file');
-    await expect(packWorkspace(join(top, 'file'))).rejects.toMatchObject({ code: 'E_WORKSPACE_READ' });
+    await expect(packWorkspace(join(top, 'file'))).rejects.toMatchObject({
+      code: 'E_WORKSPACE_READ',
+      message: `Cannot send the workspace ${join(top, 'file')}: it is not a folder.`,
+    });
   });
 
   it('over the limit is refused before anything is sent, naming the largest files', async () => {
