@@ -90,6 +90,17 @@ describe('import compose', () => {
     expect(stderr).toMatch(message);
   });
 
+  test('1 when a Compose file cannot be read, with what the others contain', async () => {
+    const broken = { 'fleet/b.1/compose.yml': 'services: [', 'fleet/c.1/compose.yml/': '' };
+    writeFleet(home.path, { 'fleet/a.1/compose.yml': composeOf('a.1'), ...broken });
+    const { code, stdout, stderr } = await onejob('import', 'compose', 'fleet');
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/^# a: one agent/);
+    expect(stderr).toContain('could not read b.1/compose.yml, c.1/compose.yml: agents may be missing');
+    const { unread } = JSON.parse((await onejob('import', 'compose', 'fleet', '--json')).stdout);
+    expect(unread).toEqual(['b.1/compose.yml', 'c.1/compose.yml']);
+  });
+
   test('exits with 1 for a missing folder, with 2 for an invalid rule', async () => {
     expect(await onejob('import', 'compose', 'nowhere')).toMatchObject({ code: 1, stderr: expect.stringContaining('nowhere') });
     expect(await onejob('import', 'compose', fixture, '--host', 'lab')).toMatchObject({

@@ -11,7 +11,7 @@ import { printable } from './text.ts';
 
 export type ImportFlags = { readonly host?: readonly HostRule[]; readonly out?: string; readonly force?: boolean };
 
-/** @throws OnejobError E_IMPORT when there is nothing to read, or a file would be overwritten */
+/** 1 if something could not be read; the rest is imported. @throws OnejobError E_IMPORT when there is nothing to read, or a file would be overwritten */
 export async function importComposeFolder(session: Session, dir: string, flags: ImportFlags): Promise<number> {
   const { host: rules = [], out, force = false } = flags;
   const { context, output } = session;
@@ -21,13 +21,13 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
       hint: 'Type "onejob import compose DIR", where DIR contains one folder for each agent.',
     });
   }
-  const { files, hosts: found, remarks } = await importCompose(root, rules, context.environment);
+  const { files, unread, hosts: found, remarks } = await importCompose(root, rules, context.environment);
   const target = out === undefined ? null : resolve(context.cwd, out);
   const hosts = found.map((host) => ({ ...host, written: target === null ? null : join(target, `${host.name}.yml`) }));
   const written = hosts.flatMap(({ written: path, config }) => (path === null ? [] : [{ path, config }]));
   write(written, force);
 
-  if (output.json) await output.value({ files, hosts, remarks });
+  if (output.json) await output.value({ files, unread, hosts, remarks });
   else {
     const lines = remarkLines(remarks).map((line) => `${printable(line)}\n`);
     await output.write('stderr', Buffer.from(lines.join('')));
@@ -42,7 +42,10 @@ export async function importComposeFolder(session: Session, dir: string, flags: 
     if (written.length > 0)
       output.say(`review them, then type on each host: "onejob config check FILE", "onejob doctor"; see docs/moving/compose.md`);
   }
-  if (hosts.length > 0) return exitCodes.ok;
+  if (hosts.length > 0) {
+    if (unread.length > 0) output.say(`could not read ${unread.map(printable).join(', ')}: agents may be missing`);
+    return unread.length > 0 ? exitCodes.failed : exitCodes.ok;
+  }
   const some = `there ${files === 1 ? 'is one Compose file' : `are ${files} Compose files`} and no agent`;
   const count = files === 0 ? 'there is no Compose file' : some;
   throw new OnejobError('E_IMPORT', `Cannot import anything from ${root}: ${count} in it that could be read.`, {

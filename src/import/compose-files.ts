@@ -7,7 +7,7 @@ import { join, posix, resolve } from 'node:path';
 import { isAlias, isNode, isScalar, isSeq, isMap as isYamlMap, LineCounter, parseDocument } from 'yaml';
 import { isMap } from '../config/kinds.ts';
 import type { Path } from '../config/problem.ts';
-import { attempt, messageOf } from '../errors.ts';
+import { attempt, codeOf, messageOf } from '../errors.ts';
 import { byNumber, inside, looksSecret, pairsOf, type Remark, type Service, soundsSecret, textOf } from './agent.ts';
 import { type Agent, readService } from './service.ts';
 
@@ -22,20 +22,28 @@ const largest = 2 ** 20;
 const deepest = 6;
 const most = 20_000;
 
-/** `files`: number of Compose files. Never throws, whatever is in the folder. `root`: absolute. */
+/** `files`: number of Compose files. `unread`: those from which nothing could be read, and such folders. Never throws, whatever is in the folder. `root`: absolute. */
 export function readComposeFiles(root: string) {
   const remarks: Remark[] = [];
   const warn: Warn = (file, line, message) => remarks.push({ file, line, level: 'warning', message });
   const read = (path: string) => attempt(() => textIn(resolve(root, path)));
-  const open: Open = (file) => readCompose(file, read(file), warn);
+  const unread = new Set<string>();
+  const open: Open = (file) => {
+    const compose = readCompose(file, read(file), warn);
+    if (compose === null) unread.add(file);
+    return compose;
+  };
   const agents: Agent[] = [];
-  const folders = foldersOf(root);
+  const folders = foldersOf(root, (folder, why) => {
+    unread.add(folder);
+    warn(folder, null, `cannot be read: nothing in it was carried over (${why})`);
+  });
   const withFile = folders.filter(({ names }) => composeNames.some((name) => names.includes(name)));
   for (const { path: folder, names: present } of folders) {
-    const [main, ...unread] = composeNames.filter((name) => present.includes(name));
+    const [main, ...others] = composeNames.filter((name) => present.includes(name));
     const upper = present.find((name) => /^(docker-)?compose\.override\.ya?ml$/.test(name));
-    unread.push(...present.filter((name) => /^(docker-)?compose\..+\.ya?ml$/.test(name) && name !== upper));
-    for (const name of unread) warn(posix.join(folder, name), null, 'was not read: Compose uses another file of its folder');
+    others.push(...present.filter((name) => /^(docker-)?compose\..+\.ya?ml$/.test(name) && name !== upper));
+    for (const name of others) warn(posix.join(folder, name), null, 'was not read: Compose uses another file of its folder');
     const compose = main === undefined ? null : open(posix.join(folder, main));
     if (compose === null) continue;
     const { file, value, heading, line } = compose;
@@ -91,6 +99,7 @@ export function readComposeFiles(root: string) {
   return {
     agents: agents.toSorted((one, other) => byNumber(one.file, other.file) || one.line - other.line),
     files: withFile.length,
+    unread: [...unread],
     remarks,
   };
 }
@@ -106,7 +115,7 @@ function agentsIn({ services }: ComposeFile, keys: readonly string[]): readonly 
 }
 
 /** All folders below the root, by relative path, with the names in them. Follows links, and visits each folder once. */
-function foldersOf(root: string) {
+function foldersOf(root: string, tellUnread: (path: string, why: string) => void) {
   const found: { path: string; names: readonly string[] }[] = [];
   const seen = new Set<string>();
   const look = (path: string, depth: number): void => {
@@ -114,7 +123,13 @@ function foldersOf(root: string) {
     const real = attempt(() => realpathSync(full));
     if (real === null || seen.has(real) || found.length >= most) return;
     seen.add(real);
-    const names = attempt(() => readdirSync(full).sort()) ?? [];
+    let names: string[];
+    try {
+      names = readdirSync(full).sort();
+    } catch (error) {
+      tellUnread(path, codeOf(error));
+      return;
+    }
     found.push({ path, names });
     if (depth >= deepest) return;
     for (const name of names) {

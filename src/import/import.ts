@@ -15,7 +15,7 @@ import { configText, type HostConfig, hostConfig, type Pool, shared } from './ho
 import { groupHosts, type Host, type HostRule } from './hosts.ts';
 import type { Agent } from './service.ts';
 
-/** `root`: absolute path of the folder. Never throws for what is in it. `files`: number of Compose files. */
+/** `root`: absolute path of the folder. Never throws for what is in it. `files`, `unread`: as `readComposeFiles` says. */
 export async function importCompose(root: string, rules: readonly HostRule[], env: Environment) {
   const found = readComposeFiles(root);
   const remarks = [...found.remarks];
@@ -46,7 +46,7 @@ export async function importCompose(root: string, rules: readonly HostRule[], en
   for (const { name, glob } of idle) say('warning', { file: '--host', line: null }, `${name}=${glob} matches no agent`);
   const unique = new Map(remarks.map((one) => [JSON.stringify(one), one]));
   const ordered = [...unique.values()].sort((one, other) => byNumber(one.file, other.file) || (one.line ?? 0) - (other.line ?? 0));
-  return { files: found.files, hosts, remarks: ordered };
+  return { files: found.files, unread: found.unread, hosts, remarks: ordered };
 }
 
 function headOf({ name, agents }: Host): string[] {

@@ -25,7 +25,7 @@ Examples:
 
 Agents that differ only by number, device and name become one pool. Standard error lists line by line what could not be
 carried over, and which agents were assigned to one host and why. No token is read or copied.
-Exit codes: 0, also when something was not carried over; 1 nothing could be read, or writing failed; 2 wrong usage.`)
+Exit codes: 0, also when something was not carried over; 1 a file could not be read, or writing failed; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, dir: string, flags: ImportFlags) =>
       (await import('../import-compose.ts')).importComposeFolder(session, dir, flags),
     );
