@@ -9,6 +9,7 @@ import { scratch } from '../../test/support/scratch.ts';
 import { runCli } from '../cli.ts';
 import { checkConfig } from '../config/load.ts';
 import { ownQueueFile } from './init-steps.ts';
+import { type Starting, waysToStart } from './service.ts';
 
 const pools = (...args: Parameters<typeof ownQueueFile>) => parse(ownQueueFile(...args).text).pools;
 
@@ -43,5 +44,20 @@ describe('the config for the own queue', () => {
     expect(await init()).toMatchObject({ code: 1, stderr: expect.stringContaining('Refusing to overwrite the existing file') });
     expect(readFileSync(file, 'utf8')).toBe('mine');
     expect((await init('--force')).code).toBe(0);
+  });
+});
+
+describe('the next step after it', () => {
+  const installed: Starting = { isClone: false, hasSystemd: true, hasUnit: false, user: false, config: null };
+
+  it.each<[string, Partial<Starting>, string]>([
+    ['a release', {}, 'onejob service install'],
+    ['a release, for a user', { user: true }, 'onejob service install --user'],
+    ['a service that finds the config by itself', { hasUnit: true }, 'onejob config apply'],
+    ['a service that may have another config', { hasUnit: true, config: '/c.yml' }, 'onejob service install --config /c.yml'],
+    ['a clone', { isClone: true, config: '/c.yml' }, 'onejob up --config /c.yml'],
+    ['a machine without systemd', { hasSystemd: false }, 'onejob up'],
+  ])('%s', (_, differs, command) => {
+    expect(waysToStart({ ...installed, ...differs })[0]).toBe(command);
   });
 });

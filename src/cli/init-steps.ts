@@ -17,6 +17,7 @@ import { checkSecret } from '../secrets/reference.ts';
 import { exitCodes, wrongUsage } from './exit.ts';
 import { type Answer, openPerson, type Person, type Question } from './init-ask.ts';
 import { writePrivate } from './private-file.ts';
+import { howToStart } from './service.ts';
 import { configSource, type Session } from './session.ts';
 import { countCards, lookAtCards, shareCards } from './share-cards.ts';
 
@@ -132,8 +133,8 @@ export function openFrame(
     if (!hasToken) writeFile(tokenFile, `${token}\n`);
     writeFile(config, head + stringify(file, { lineWidth: 0 }));
     const shown = ['', 'In a pipeline:', ...inPipeline.map((line) => `  ${line}`)];
-    const up = 'run the daemon; the first time it builds the image of the agents';
-    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], up, shown);
+    const first = 'the first time it builds the image of the agents';
+    return tellWritten(session, [config, ...(hasToken ? [] : [tokenFile])], first, shown);
   }
 
   return {
@@ -220,13 +221,23 @@ export function configFlag({ flags }: Session): string {
   return flags.config === undefined ? '' : ` --config ${flags.config}`;
 }
 
-/** Prints what was written, the config first, its problems, and what to type next. `up`: what "onejob up" does. 1 on errors. */
-export async function tellWritten(session: Session, written: readonly [string, ...string[]], up: string, next: readonly string[]) {
+/** Prints what was written, the config first, its problems, and what to type next. `first`: what a daemon does then. 1 on errors. */
+export async function tellWritten(
+  session: Session,
+  written: readonly [string, ...string[]],
+  first: string | null,
+  next: readonly string[],
+): Promise<number> {
   const { output } = session;
   const { errors, warnings } = await checkConfig({ ...configSource(session), flags: { config: written[0] } });
   for (const problem of [...errors, ...warnings]) output.say(formatProblem(problem));
-  const named = configFlag(session);
-  const commands = [`  onejob up${named}        ${up}`, `  onejob doctor${named}    check whether anything is missing`];
+  const [start, does] = howToStart(session);
+  const doctor = `onejob doctor${configFlag(session)}`;
+  const width = Math.max(start.length, doctor.length);
+  const commands = [
+    `  ${start.padEnd(width)}    ${does}${first === null ? '' : `; ${first}`}`,
+    `  ${doctor.padEnd(width)}    check whether anything is missing`,
+  ];
   await output.result({ written }, () => [`Written: ${written.join(', ')}.`, '', 'Next:', ...commands, ...next]);
   return errors.length === 0 ? exitCodes.ok : exitCodes.failed;
 }
@@ -286,7 +297,7 @@ export async function initOwnQueue(session: Session, { force }: { readonly force
     output.say('not all GPUs of this host could be read, see "onejob gpus"; the config covers those that were');
   const { text, cards } = ownQueueFile(inventory, availableParallelism());
   writeFile(config, text);
-  return tellWritten(session, [config], 'run the daemon in the foreground', [
+  return tellWritten(session, [config], null, [
     `  onejob run${configFlag(session)} -- echo hello`,
     ...(cards > 0 ? [`  onejob run${configFlag(session)} --devices 1 -- nvidia-smi -L`] : []),
   ]);

@@ -45,6 +45,40 @@ function installation({ context, flags: given }: Session, { user = false }: Flag
 
 type Installation = ReturnType<typeof installation>;
 
+export interface Starting {
+  /** A clone changes under a running daemon, so it has no service. */
+  readonly isClone: boolean;
+  readonly hasSystemd: boolean;
+  readonly hasUnit: boolean;
+  readonly user: boolean;
+  /** Path of a config that the service would not find by itself; null for one that it finds. */
+  readonly config: string | null;
+}
+
+/** What to type so that a daemon has a config that was just written, and what that does. */
+export function waysToStart({ isClone, hasSystemd, hasUnit, user, config }: Starting): readonly [command: string, does: string] {
+  const named = config === null ? '' : ` --config ${config}`;
+  if (isClone || !hasSystemd) return [`onejob up${named}`, 'run the daemon in the foreground'];
+  // The unit that is there may name another config.
+  if (hasUnit && config === null) return ['onejob config apply', 'have the running daemon take the config'];
+  return [`onejob service install${user ? ' --user' : ''}${named}`, 'run the daemon as a service'];
+}
+
+/** `waysToStart` for this onejob. */
+export function howToStart(session: Session): ReturnType<typeof waysToStart> {
+  const { environment } = session.context;
+  const user = environment.uid !== 0;
+  const { root, unit } = installation(session, { user });
+  return waysToStart({
+    isClone: existsSync(join(root, 'src', 'main.ts')),
+    // https://www.freedesktop.org/software/systemd/man/latest/sd_booted.html
+    hasSystemd: existsSync('/run/systemd/system'),
+    hasUnit: existsSync(unit),
+    user,
+    config: session.flags.config ?? environment.config,
+  });
+}
+
 /** A word as a unit quotes it: `%` and `$` have a meaning there, too. */
 function word(text: string): string {
   const plain = text.replaceAll('%', '%%').replaceAll('$', '$$$$');
