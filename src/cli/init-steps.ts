@@ -188,12 +188,12 @@ function refuseWithout(missing: readonly string[], hasToken: boolean, tokenFile:
 }
 
 /** Where a daemon looks for its config first. */
-export function configPlace(flags: Flags, { config, configHome, uid }: Environment): string {
+function configPlace(flags: Flags, { config, configHome, uid }: Environment): string {
   return flags.config ?? config ?? (uid === 0 ? '/etc/onejob/config.yml' : join(configHome, 'onejob', 'config.yml'));
 }
 
 /** @throws OnejobError E_INIT_FILE when the file exists */
-export function refuseToOverwrite(path: string, option: string): void {
+function refuseToOverwrite(path: string, option: string): void {
   if (!existsSync(path)) return;
   throw new OnejobError('E_INIT_FILE', `Refusing to overwrite the existing file ${path}.`, {
     hint: `Write another one with ${option} FILE, or overwrite it with --force.`,
@@ -217,12 +217,12 @@ async function isWanted({ person, yes }: Settling, files: string): Promise<boole
 }
 
 /** The option with which other commands find this config. */
-export function configFlag({ flags }: Session): string {
+function configFlag({ flags }: Session): string {
   return flags.config === undefined ? '' : ` --config ${flags.config}`;
 }
 
 /** Prints what was written, the config first, its problems, and what to type next. `first`: what a daemon does then. 1 on errors. */
-export async function tellWritten(
+async function tellWritten(
   session: Session,
   written: readonly [string, ...string[]],
   first: string | null,

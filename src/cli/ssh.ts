@@ -134,8 +134,6 @@ const mostSaid = 8 * 1024;
 /** ms after TERM until KILL. */
 const grace = 2_000;
 
-export type Ssh = ReturnType<typeof startSsh>;
-
 /** Starts `onejob relay` there. An INT of the terminal does not reach ssh: what a command does about it still needs the connection. */
 export function startSsh(host: SshHost, { variables, interactive }: SshOptions) {
   const wrapped = 'trap "" INT; command -v ssh >/dev/null 2>&1 || { echo onejob-has-no-ssh >&2; exit 255; }; exec ssh "$@"';

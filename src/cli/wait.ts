@@ -45,7 +45,7 @@ export async function waitForJobs(session: Session, ids: readonly string[]): Pro
 }
 
 /** A job, or all jobs of an array. @throws OnejobError E_JOB_UNKNOWN, E_USAGE */
-export async function jobsNamed(client: Client, id: string): Promise<JobView[]> {
+async function jobsNamed(client: Client, id: string): Promise<JobView[]> {
   const array = await client.arrayJobs(id);
   if (array.length > 0) return array;
   const job = await findJob(client, id);

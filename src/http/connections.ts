@@ -6,7 +6,7 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http';
 import type { Socket } from 'node:net';
 
-export const connectionLimits = {
+const connectionLimits = {
   /** Per address, without a token. */
   unknownFrom: 64,
   unknownInAll: 1024,

@@ -76,7 +76,7 @@ function resolveCredential({ token, principal }: Written<typeof azureKeys>): Azu
   return { kind: 'principal', tenant, client, secret, authority };
 }
 
-export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {
+function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, { written, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
   if (sound(pool, 'runtime') && pool.runtime === 'process')
@@ -96,7 +96,7 @@ export function checkAzurePool(pool: PoolConfig, { name }: AzureServiceConfig, {
   }
 }
 
-export function checkAzure(service: AzureServiceConfig, checking: Checking): void {
+function checkAzure(service: AzureServiceConfig, checking: Checking): void {
   const { name, url, credential, registration, pollEvery, bootTimeout } = service;
   const keys = checking.written.services.get(name)?.keys ?? {};
   const at = (path: readonly string[], message: string, severity?: 'warning') =>

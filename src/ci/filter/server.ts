@@ -18,7 +18,7 @@ import { createRate, type Rate } from './rate.ts';
 import { type Rules, readPath, type Verdict } from './rules.ts';
 import type { Seal, Sealed } from './seal.ts';
 
-export const filterLimits = {
+const filterLimits = {
   /** ms for a call whose body or answer is read as a whole. */
   wholeMs: 60_000,
   /** Bytes of such a body, and of such an answer. */

@@ -3,7 +3,7 @@ import type { AgentId } from '../../core/slot.ts';
 import type { HeldSandbox } from '../../store/held.ts';
 
 /** How many held sandboxes a pool may have. */
-export const heldAtMost = 5;
+const heldAtMost = 5;
 
 export interface Quota {
   /** Wall clock, ms since the epoch. */

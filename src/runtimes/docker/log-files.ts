@@ -163,7 +163,7 @@ const longest = 1 << 20;
 const newline = Buffer.from('\n');
 
 /** The file does not have the expected format. */
-export class UnknownEntries extends Error {}
+class UnknownEntries extends Error {}
 
 /**
  * The files of the Engine's log driver `local` (moby, daemon/logger/local): entries of `length u32 BE · LogEntry · length u32

@@ -204,7 +204,7 @@ function text(header: Buffer, offset: number, length: number): string {
 }
 
 /** A tar with one directory entry, which gives a directory its owner. */
-export function directoryEntry(name: string, mode: number, owner: Owner): Buffer {
+function directoryEntry(name: string, mode: number, owner: Owner): Buffer {
   const header = Buffer.alloc(block);
   header.write(name, 0, 100, 'utf8');
   writeNumber(header, mode, 100, 8);

@@ -28,7 +28,7 @@ export interface SupervisorOptions {
 }
 
 /** The line in a log where output could not be written. */
-export const lostLine = 'onejob: output is missing here: onejob failed to write it';
+const lostLine = 'onejob: output is missing here: onejob failed to write it';
 /** Maximum bytes of one read of the job's output. */
 const readSize = 64 * 1024;
 /** Maximum number of files per stream. */
