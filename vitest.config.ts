@@ -1,5 +1,6 @@
 import { defineConfig, type TestProjectInlineConfiguration } from 'vitest/config';
 import { lanes } from './test/lanes.ts';
+import LongestFirst from './test/support/longest-first.ts';
 
 type TestOptions = TestProjectInlineConfiguration['test'];
 
@@ -33,9 +34,13 @@ const outside = { ...shared, testTimeout: 60_000, maxWorkers: 4, sequence: { gro
 /** Two long tests at a time, each with several daemons, leave a process less often a turn. */
 const long = { ...shared, testTimeout: 600_000, expect: { poll: { timeout: 30_000 } } } satisfies TestOptions;
 
+// `--sequence.shuffle.files` takes effect only where no other order is named.
+const isShuffled = process.argv.some((word) => word.startsWith('--sequence.shuffle'));
+
 export default defineConfig({
   test: {
     maxWorkers: 2,
+    ...(isShuffled ? {} : { sequence: { sequencer: LongestFirst } }),
     reporters: ['default', './test/support/lane-times.ts'],
     projects: [
       { test: { ...unit, ...lanes.unit, name: 'unit' } },
