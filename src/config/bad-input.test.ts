@@ -186,8 +186,8 @@ describe('files that are not a config', () => {
     expect(await folder.check(`on_stop: end\n${`# ${'x'.repeat(97)}\n`.repeat(10_000)}`)).toEqual([]);
   });
 
-  it('half a million brackets', async () => {
-    const [line] = await folder.check('['.repeat(500_000));
+  it('a hundred thousand brackets', async () => {
+    const [line] = await folder.check('['.repeat(100_000));
     expect(line).toMatch(/nested too deeply|not valid YAML/);
   });
 

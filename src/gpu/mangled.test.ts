@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { anyCharacter } from '../../test/support/any-character.ts';
 import { amdInventory, looksLikeAmd } from './amd/amd.ts';
 import { intelInventory, looksLikeIntel } from './intel/intel.ts';
 import type { Inventory } from './inventory.ts';
@@ -28,7 +29,7 @@ const change: fc.Arbitrary<Change> = fc.oneof(
       (text) =>
         text.slice(Math.floor(at * text.length)),
   ),
-  fc.tuple(place, fc.string({ unit: 'binary', maxLength: 8 })).map(
+  fc.tuple(place, fc.string({ unit: anyCharacter, maxLength: 8 })).map(
     ([at, scribble]): Change =>
       (text) =>
         text.slice(0, Math.floor(at * text.length)) + scribble + text.slice(Math.floor(at * text.length) + scribble.length),

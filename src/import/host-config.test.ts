@@ -2,13 +2,14 @@
 import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { parse } from 'yaml';
+import { anyCharacter } from '../../test/support/any-character.ts';
 import type { Plain, PlainMap } from './agent.ts';
 import { configText, scalar } from './host-config.ts';
 import type { Agent } from './service.ts';
 
 const text = fc.oneof(
   fc.string(),
-  fc.string({ unit: 'binary' }),
+  fc.string({ unit: anyCharacter }),
   fc.constantFrom(
     '',
     'yes',

@@ -5,6 +5,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { stringify } from 'yaml';
 import { composeOf, tryImport, writeFleet } from '../../test/kit/import.ts';
+import { anyCharacter } from '../../test/support/any-character.ts';
 import { scratch } from '../../test/support/scratch.ts';
 
 const odd = fc.oneof(
@@ -146,7 +147,7 @@ test('bytes that are not a Compose file at all', async () => {
   using home = scratch();
   await fc.assert(
     fc.asyncProperty(
-      fc.string({ maxLength: 200, unit: 'binary' }),
+      fc.string({ maxLength: 200, unit: anyCharacter }),
       fc.constantFrom('', 'services:\n', 'services:\n  a:\n    '),
       async (text, head) => {
         writeFleet(join(home.path, 'g'), { 'a/compose.yml': head + text });

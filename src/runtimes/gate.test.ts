@@ -1,6 +1,7 @@
 import { spawn, spawnSync } from 'node:child_process';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
+import { anyCharacter } from '../../test/support/any-character.ts';
 import { exitNoDevice, exitNoScript, frame, gateScript, MarkerFilter, readyMarker, releasedMarker } from './gate.ts';
 
 const agent = 'a1b2-c3';
@@ -132,7 +133,7 @@ describe.each(shells)('the gate on %s %s', (...shell) => {
 describe('frame', () => {
   test('is printable ASCII on one line, whatever the script', () => {
     fc.assert(
-      fc.property(fc.string({ unit: 'binary' }), (script) => {
+      fc.property(fc.string({ unit: anyCharacter }), (script) => {
         fc.pre(!script.includes('\0'));
         expect(Buffer.from(frame(agent, script)).toString('latin1')).toMatch(/^\n[ -~]+\n$/);
       }),
@@ -142,7 +143,7 @@ describe('frame', () => {
   test('carries any script through a shell', async () => {
     const shell = shells[0] ?? ['sh'];
     await fc.assert(
-      fc.asyncProperty(fc.string({ unit: 'binary', maxLength: 200 }), async (text) => {
+      fc.asyncProperty(fc.string({ unit: anyCharacter, maxLength: 200 }), async (text) => {
         const value = text.replaceAll('\0', '').replaceAll("'", '"');
         const ended = await pass(shell, frame(agent, `printf %s '${value}'`));
         expect(Buffer.from(ended.stdout, 'latin1').equals(bytes(value))).toBe(true);

@@ -5,7 +5,8 @@ import { readStrictly } from '../../../test/kit/azure.ts';
 import { agentKeyOf, makeAgentKey } from './script.ts';
 
 it('real keys are read by the agent, and belong together', { timeout: 120_000 }, async () => {
-  const keys = await Promise.all(Array.from({ length: 100 }, makeAgentKey));
+  // A few, since each takes long to make: of what differs between keys, the next test has every case.
+  const keys = await Promise.all(Array.from({ length: 20 }, makeAgentKey));
   for (const key of keys) readStrictly(key);
   expect(new Set(keys.map(({ publicKey }) => publicKey.modulus)).size).toBe(keys.length);
   const [key] = keys;

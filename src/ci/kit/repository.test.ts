@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { anyCharacter } from '../../../test/support/any-character.ts';
 import { isSameRepository, matchesRepository, normalRepository } from './repository.ts';
 
 it.each([
@@ -129,7 +130,7 @@ it('all ways to write an address mean the same repository, and only that one', (
 
 it('any text is understood or not, the same way twice, and what it means is written in one way', () => {
   const text = fc.oneof(
-    fc.string({ unit: 'binary' }),
+    fc.string({ unit: anyCharacter }),
     fc.string(),
     fc.stringMatching(/^(https|ssh|git|file):\/\/[a-z@:./-]{0,30}$/),
   );

@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, it } from 'vitest';
+import { anyCharacter } from '../../../test/support/any-character.ts';
 import { jobScript } from './request.ts';
 
 const workspace = mkdtempSync(join(tmpdir(), "onejob it's a test "));
@@ -34,7 +35,7 @@ describe.each(shells.map((words) => ({ name: words.join(' '), words })))('on $na
 
   it('carries any argument and any variable as it is', () => {
     const text = fc.oneof(
-      fc.string({ unit: 'binary' }),
+      fc.string({ unit: anyCharacter }),
       fc
         .array(fc.constantFrom("'", '"', '\\', '$', '`', '\n', '!', '*', ' ', '\t', '\r', 'é', '💥', '\u001b'))
         .map((all) => all.join('')),

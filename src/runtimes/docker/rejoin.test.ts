@@ -15,7 +15,7 @@ function store(
   lines: readonly Line[],
   interleave: readonly boolean[],
   modern: boolean,
-): { frames: LogFrame[]; written: Record<string, Buffer> } {
+): { frames: LogFrame[]; written: Record<'stdout' | 'stderr', Buffer> } {
   let time = base;
   const queues: Record<'stdout' | 'stderr', LogFrame[]> = { stdout: [], stderr: [] };
   const written: Record<'stdout' | 'stderr', Buffer[]> = { stdout: [], stderr: [] };
@@ -66,6 +66,16 @@ function readFrom(stored: readonly LogFrame[], since: bigint, position: LogPosit
   return { chunks, stops };
 }
 
+/** True when the pieces, one after the other, are the whole; without putting half a megabyte together each time. */
+function areTogether(pieces: readonly Uint8Array[], whole: Buffer): boolean {
+  let at = 0;
+  for (const piece of pieces) {
+    if (!whole.subarray(at, at + piece.length).equals(piece)) return false;
+    at += piece.length;
+  }
+  return at === whole.length;
+}
+
 const lineArb = fc.record({
   stream: fc.constantFrom('stdout' as const, 'stderr' as const),
   length: fc.oneof(fc.nat(40), fc.constantFrom(16_383, 16_384, 16_385, 32_768, 40_000)),
@@ -88,8 +98,13 @@ test('everything written comes back, from every position, wherever it is cut', (
           const position = chunks.slice(0, kept).reduce(advance, start);
           const rest = readFrom(frames, since, position, otherCuts).chunks;
           for (const stream of ['stdout', 'stderr'] as const) {
-            const joined = Buffer.concat([bytesOf(chunks.slice(0, kept), stream), bytesOf(rest, stream)]);
-            expect(joined.equals(written[stream] ?? Buffer.alloc(0))).toBe(true);
+            const said = [...chunks.slice(0, kept), ...rest].filter((chunk) => chunk.stream === stream);
+            expect(
+              areTogether(
+                said.map(({ bytes }) => bytes),
+                written[stream],
+              ),
+            ).toBe(true);
           }
           expect(rest.some((chunk) => chunk.gap)).toBe(false);
         }

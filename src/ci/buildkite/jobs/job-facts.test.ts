@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
+import { anyCharacter } from '../../../../test/support/any-character.ts';
 import { jobFacts } from './job-facts.ts';
 
 const id = '0190a1b2-c3d4-4e5f-8a9b-0c1d2e3f4a5b';
@@ -90,27 +91,30 @@ it('an invalid address is not a link', () => {
 it('whatever the environment holds, all is one line, bounded, and whole or absent', () => {
   const names = Object.keys(env);
   fc.assert(
-    fc.property(fc.dictionary(fc.constantFrom(...names, '__proto__'), fc.string({ unit: 'binary', maxLength: 3000 })), (found) => {
-      const facts = jobFacts({ id, env: found });
-      for (const [name, key] of [
-        ['BUILDKITE_ORGANIZATION_SLUG', 'organisation'],
-        ['BUILDKITE_PIPELINE_SLUG', 'pipeline'],
-        ['BUILDKITE_BRANCH', 'branch'],
-        ['BUILDKITE_REPO', 'repository'],
-      ] as const) {
-        expect([null, found[name]]).toContain(facts[key]);
-      }
-      for (const text of Object.values({
-        ...facts,
-        ...facts.pullRequest,
-        pullRequest: null,
-        triggeredBy: facts.triggeredBy?.pipeline ?? null,
-      })) {
-        if (text === null) continue;
-        expect(text.length).toBeLessThanOrEqual(2200);
-        expect(text).not.toMatch(/[\p{Cc}\u2028\u2029]/u);
-      }
-      expect(facts.title).not.toBe('');
-    }),
+    fc.property(
+      fc.dictionary(fc.constantFrom(...names, '__proto__'), fc.string({ unit: anyCharacter, maxLength: 3000 })),
+      (found) => {
+        const facts = jobFacts({ id, env: found });
+        for (const [name, key] of [
+          ['BUILDKITE_ORGANIZATION_SLUG', 'organisation'],
+          ['BUILDKITE_PIPELINE_SLUG', 'pipeline'],
+          ['BUILDKITE_BRANCH', 'branch'],
+          ['BUILDKITE_REPO', 'repository'],
+        ] as const) {
+          expect([null, found[name]]).toContain(facts[key]);
+        }
+        for (const text of Object.values({
+          ...facts,
+          ...facts.pullRequest,
+          pullRequest: null,
+          triggeredBy: facts.triggeredBy?.pipeline ?? null,
+        })) {
+          if (text === null) continue;
+          expect(text.length).toBeLessThanOrEqual(2200);
+          expect(text).not.toMatch(/[\p{Cc}\u2028\u2029]/u);
+        }
+        expect(facts.title).not.toBe('');
+      },
+    ),
   );
 });
