@@ -1,3 +1,4 @@
+import { EventEmitter, once } from 'node:events';
 import { mkdtempSync, rmSync } from 'node:fs';
 import { createServer, type RequestListener } from 'node:http';
 import { tmpdir } from 'node:os';
@@ -57,5 +58,45 @@ test('a file that is refused while it is sent leaves no timer', async () => {
   const put = one.raw({ method: 'PUT', path: '/containers/a/archive', doing: 'put files', limit: 'idle', file });
   await expect(put).rejects.toMatchObject({ statusCode: 404 });
   await pause(10);
+  expect(one.clock.next()).toBeNull();
+});
+
+test('work of the Engine may take as long as it answers other calls, and is given up when it no longer does', async () => {
+  const mutes: { answers: boolean } = { answers: true };
+  const working: (() => void)[] = [];
+  const pings = new EventEmitter();
+  using one = await engine((request, response) => {
+    if (request.url !== '/_ping') return void working.push(() => response.end('{}'));
+    if (mutes.answers) response.end('OK');
+    pings.emit('ping');
+  });
+  const work = { method: 'POST', path: '/commit', doing: 'make an image', limit: 'work' } as const;
+  /** Until the Engine has been asked whether it is still there, and that is settled. */
+  const later = async () => {
+    const asked = once(pings, 'ping');
+    await expect.poll(() => one.clock.next()).toBe(usualLimits.late);
+    one.clock.advance(usualLimits.late);
+    await asked;
+  };
+  const first = one.raw(work);
+  await expect.poll(() => working.length).toBe(1);
+  for (let n = 0; n < 5; n += 1) await later();
+  working.pop()?.();
+  expect(await first).toEqual({});
+  await expect.poll(() => one.clock.next()).toBeNull();
+
+  mutes.answers = false;
+  const second = expect(one.raw(work)).rejects.toMatchObject({ code: 'E_ENGINE_UNREACHABLE' });
+  await expect.poll(() => working.length).toBe(1);
+  await later();
+  one.clock.advance(usualLimits.ping);
+  await second;
+  expect(one.clock.next()).toBeNull();
+
+  const stop = new AbortController();
+  const third = expect(one.raw({ ...work, signal: stop.signal })).rejects.toThrow('no longer wanted');
+  await expect.poll(() => working.length).toBe(2);
+  stop.abort(new Error('no longer wanted'));
+  await third;
   expect(one.clock.next()).toBeNull();
 });

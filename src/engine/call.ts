@@ -39,8 +39,11 @@ export interface Call {
   readonly body?: object;
   readonly file?: Readable | Buffer;
   readonly auth?: object | null;
-  /** Limits the time until the answer is complete, or with `stream` has begun. `idle` starts again with each piece. */
-  readonly limit: 'soon' | 'late' | 'idle';
+  /**
+   * Limits the time until the answer is complete, or with `stream` has begun. `idle` starts again with each piece. `work` is for what
+   * takes the longer the more there is: it lasts as long as the Engine answers pings, one after each `late`.
+   */
+  readonly limit: 'soon' | 'late' | 'idle' | 'work';
   readonly signal?: AbortSignal | undefined;
   /** Statuses that mean null instead of an error. */
   readonly nothing?: readonly number[];
@@ -77,7 +80,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
   /** Handles silence and aborts. @throws what `send` throws: the caller knows what a refusal means */
   const raw = async (call: Call): Promise<unknown> => {
     call.signal?.throwIfAborted();
-    const ms = limits[call.limit];
+    const ms = limits[call.limit === 'work' ? 'late' : call.limit];
     const abort = new AbortController();
     const stop = () => abort.abort();
     call.signal?.addEventListener('abort', stop, { once: true });
@@ -89,14 +92,24 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
       isLate = true;
       giveUp();
     };
-    let callOff = clock.after(ms, late);
+    const over = new AbortController();
+    let away: OnejobError | null = null;
+    const stillThere = async (): Promise<void> => {
+      away = await absence(call.doing, endpoint, ms, limits.ping, over.signal, clock);
+      if (away === null) refresh();
+      else late();
+    };
+    // Its failure is the end of the call.
+    const due = call.limit === 'work' ? () => void stillThere().catch(() => {}) : late;
+    let callOff = clock.after(ms, due);
     const refresh = (): void => {
       callOff();
       // A slow reader may take the last pieces long after the Engine has closed the connection.
-      if (!isOver) callOff = clock.after(ms, late);
+      if (!isOver) callOff = clock.after(ms, due);
     };
     const end = () => {
       isOver = true;
+      over.abort();
       callOff();
       call.signal?.removeEventListener('abort', stop);
     };
@@ -128,6 +141,7 @@ export function connect(endpoint: Endpoint, limits: Limits, clock: Clock) {
       end();
       call.signal?.throwIfAborted();
       if (isLate) {
+        if (away !== null) throw away;
         if (isIdle && file !== undefined) throw stalled();
         throw await silence(call.doing, endpoint, ms, limits.ping, call.signal, clock);
       }
@@ -214,10 +228,23 @@ export async function silence(
   signal: AbortSignal | undefined,
   clock: Clock,
 ): Promise<OnejobError> {
+  const why = await absence(doing, endpoint, limit, patience, signal, clock);
+  return why ?? silent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
+}
+
+/** Whether the Engine answers a ping within `patience` ms: null if it does, else what is wrong. @throws why `signal` aborted */
+async function absence(
+  doing: string,
+  endpoint: Endpoint,
+  limit: number,
+  patience: number,
+  signal: AbortSignal | undefined,
+  clock: Clock,
+): Promise<OnejobError | null> {
   using timeout = deadline(clock, patience, ...(signal === undefined ? [] : [signal]));
   try {
     await get(endpoint, '/_ping', timeout.signal);
-    return silent(doing, endpoint, `did not answer within ${limit / 1000} s, although it answers other calls`);
+    return null;
   } catch (error) {
     signal?.throwIfAborted();
     return timeout.passed ? mute(doing, endpoint, limit) : unreachable(error, doing, endpoint);

@@ -142,11 +142,18 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     removeImage: async (image: string): Promise<void> => {
       await ask({ method: 'DELETE', path: `/images/${image}`, doing: `remove image ${image}`, limit: 'late', nothing: [404] });
     },
-    /** Makes an image of a container's files, with its config and these labels in addition. Replaces an earlier one. */
-    commit: async (id: string, repo: string, tag: string, labels: Readonly<Record<string, string>>): Promise<void> => {
+    /**
+     * Makes an image of a container's files, with its config and these labels in addition. Replaces an earlier one. Takes as long as
+     * the files are many. After an abort the Engine may still finish it.
+     */
+    commit: async (
+      id: string,
+      { repo, tag, labels }: { readonly repo: string; readonly tag: string; readonly labels: Readonly<Record<string, string>> },
+      signal: AbortSignal,
+    ): Promise<void> => {
       const query = { container: id, repo, tag, pause: false };
       const doing = `make an image of container ${short(id)}`;
-      await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'late' });
+      await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'work', signal });
     },
     /** Terminal size of a running container. */
     resize: async (id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> => {
@@ -184,8 +191,9 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const body = { Container: name, Force: true };
       await ask({ method: 'POST', path: `/networks/${id}/disconnect`, body, doing, limit: 'soon', nothing: [403, 404, 409] });
     },
-    danglingVolumes: async (label: string, signal?: AbortSignal): Promise<string[]> => {
-      const query = { filters: { dangling: ['true'], label: [label] } };
+    /** Volumes with all of `labels` that no container uses. */
+    danglingVolumes: async (labels: readonly string[], signal?: AbortSignal): Promise<string[]> => {
+      const query = { filters: { dangling: ['true'], label: labels } };
       const { Volumes } = await look(volumesAnswer, '/volumes', 'list volumes', { query, signal });
       return (Volumes ?? []).map((volume) => volume.Name);
     },

@@ -189,8 +189,8 @@ export interface Holding {
   shell(agent: AgentId, shell: ShellSpec, signal: AbortSignal): Promise<RunningShell>;
   /** Removes a held sandbox with what shells have left. An unknown one is not an error. */
   release(agent: AgentId): Promise<void>;
-  /** Removes what shells of agents that are not `held` have left. */
-  sweep(held: ReadonlySet<AgentId>, signal: AbortSignal): Promise<void>;
+  /** Removes what shells of agents that are not `held` have left. It asks about each at the time it would remove something. */
+  sweep(held: Pick<ReadonlySet<AgentId>, 'has'>, signal: AbortSignal): Promise<void>;
 }
 
 export interface Runtime {

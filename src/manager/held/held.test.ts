@@ -29,7 +29,11 @@ function host() {
   const clock = handClock();
   const sandboxes = new Map<AgentId, { held: boolean }>();
   const shells: { spec: ShellSpec; signal: AbortSignal; end: (code: number) => void }[] = [];
-  const it = { free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() };
+  const it = {
+    ...{ free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() },
+    /** Images by the agents they were made for. */
+    late: new Set<AgentId>(),
+  };
   const runtime = {
     name: 'docker',
     disk: async () => ({ path: '/', free: it.free }),
@@ -55,8 +59,9 @@ function host() {
         if (it.failing) throw new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
         sandboxes.delete(agent);
       },
-      async sweep(held: ReadonlySet<AgentId>) {
-        it.calls.push(`sweep ${[...held].join()}`);
+      async sweep(held: Pick<ReadonlySet<AgentId>, 'has'>) {
+        it.calls.push(`sweep ${[...sandboxes.keys()].filter((agent) => held.has(agent)).join()}`);
+        for (const agent of it.late) if (!held.has(agent)) it.late.delete(agent);
       },
     },
   } as unknown as Runtime;
@@ -186,12 +191,32 @@ test('a hold whose sandbox is gone ends, with what may be left of it', async () 
   here.restart();
   await here.advance(1_000);
   expect(here.store.held.all()).toEqual([]);
+  expect(here.it.calls).toContain('release a');
   await here.end('b');
   here.held.gone('b');
   expect(here.held.until('job-b')).toBeNull();
   await here.advance(1_000);
   expect(here.it.calls).toContain('release b');
   expect(here.store.held.all()).toEqual([]);
+});
+
+test('what the Engine finishes after the end of a hold is removed, also when nothing is held', async () => {
+  const here = host();
+  here.held.start();
+  await here.end('a');
+  await here.end('b');
+  await here.advance(minute);
+  await here.held.unhold('job-a');
+  here.it.late = new Set(['a', 'b']);
+  await here.advance(11 * minute);
+  expect([...here.it.late]).toEqual(['b']);
+  await here.held.unhold('job-b');
+  await here.advance(11 * minute);
+  expect([...here.it.late]).toEqual([]);
+  here.it.late.add('from an earlier manager');
+  here.restart();
+  await here.advance(10_000);
+  expect([...here.it.late]).toEqual([]);
 });
 
 test('a hold that was written down and not kept yet is kept by the next manager', async () => {

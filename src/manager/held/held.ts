@@ -49,6 +49,8 @@ export interface Failed extends Pick<HeldSandbox, 'agent' | 'job' | 'pool' | 'sl
 
 /** ms between two looks at what must end. */
 const lookEvery = 10_000;
+/** ms between two looks for what belongs to no hold: an Engine may finish an image long after its hold has ended. */
+const sweepEvery = 600_000;
 
 export type Held = ReturnType<typeof createHeld>;
 
@@ -64,6 +66,8 @@ export function createHeld(parts: HeldParts) {
   /** Runtimes whose held sandboxes this manager has looked at. */
   const seen = new Set<string>();
   let tidying = Promise.resolve();
+  /** When it looks for what belongs to no hold, monotonic ms. */
+  let sweepDue = clock.now();
   let stop = (): void => {};
 
   const runtimeOf = ({ runtime }: HeldSandbox): Runtime | null => runtimes().find(({ name }) => name === runtime) ?? null;
@@ -140,8 +144,9 @@ export function createHeld(parts: HeldParts) {
   /** Ends what must end, and measures what has not been measured. One at a time; never fails. */
   function tidy(): Promise<void> {
     tidying = tidying.then(async () => {
-      if (held.size === 0 || closed.aborted) return;
+      if (closed.aborted) return;
       await adopt();
+      await sweep();
       await measure();
       const inUse = runtimes().filter(({ name }) => [...held.values()].some(({ runtime }) => runtime === name));
       const full = new Set<string>();
@@ -163,13 +168,25 @@ export function createHeld(parts: HeldParts) {
       const { holding } = runtime;
       if (holding === undefined || mine.length === 0 || seen.has(runtime.name)) continue;
       try {
-        for (const one of mine) if (!isInSlot(one.agent) && isOpen(one) && !(await holding.hold(one.agent))) forget(one);
-        // What cannot be removed now is left to the end of this manager.
+        for (const one of mine) {
+          if (isInSlot(one.agent) || !isOpen(one) || (await holding.hold(one.agent))) continue;
+          await attempt(one, () => end(one, 'somebody removed its sandbox'));
+        }
         seen.add(runtime.name);
-        await holding.sweep(new Set(held.keys()), closed);
       } catch (error) {
         if (!closed.aborted) log.warn('failed to look at held jobs', { runtime: runtime.name, reason: toFailure(error).message });
       }
+    }
+  }
+
+  async function sweep(): Promise<void> {
+    if (clock.now() < sweepDue || (temporary && held.size === 0)) return;
+    sweepDue = clock.now() + sweepEvery;
+    for (const { holding, name } of runtimes()) {
+      await holding?.sweep(held, closed).catch((error: unknown) => {
+        if (!closed.aborted)
+          log.warn('failed to remove what held jobs have left', { runtime: name, reason: toFailure(error).message });
+      });
     }
   }
 
@@ -262,11 +279,8 @@ export function createHeld(parts: HeldParts) {
       await tidying;
       if (temporary || (held.size === 0 && pools.every(({ holdFailed }) => holdFailed === null))) return;
       for (const one of [...held.values()]) await attempt(one, () => end(one, 'onejob was stopped'));
-      for (const { holding, name } of runtimes()) {
-        await holding?.sweep(new Set(held.keys()), closed).catch((error: unknown) => {
-          log.warn('failed to remove everything', { runtime: name, reason: toFailure(error).message });
-        });
-      }
+      sweepDue = clock.now();
+      await sweep();
     },
     /** Ends all shells. Holds stay. */
     async close(): Promise<void> {

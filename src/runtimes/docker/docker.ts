@@ -206,7 +206,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const there = await Promise.all(listed.map(({ Id }) => engine.inspect(Id, signal)));
       if (there.some((one) => one !== null)) return;
       // Containers that somebody removed without their volumes leave these behind.
-      for (const name of await engine.danglingVolumes(`${labels.owner}=${owner}`, signal)) await engine.removeVolume(name);
+      for (const name of await engine.danglingVolumes([`${labels.owner}=${owner}`], signal)) await engine.removeVolume(name);
       await networks.sweep(signal);
     },
 

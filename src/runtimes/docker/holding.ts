@@ -3,6 +3,7 @@
  * workspace. It shares nothing else with the first: not its devices, its variables or its labels.
  */
 import type { Socket } from 'node:net';
+import { createShared } from '../../abortable.ts';
 import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { upgrade } from '../../engine/call.ts';
@@ -35,15 +36,21 @@ export function createHolding(parts: HoldingParts): Holding {
   const { engine, owner, boot, log, containers, networks, isPodman, stopped } = parts;
   const imageOf = (agent: AgentId) => `${repository}:${agent}`;
 
-  /** The image of its files, made for its first shell. */
+  const made = createShared<string>();
+
+  /**
+   * The image of its files, made for its first shell. Its name and labels follow from the agent, which is held by then: an image that
+   * the Engine finishes after everyone has gone serves the next shell, or is found by `sweep`.
+   */
   const imageId = async (agent: AgentId, { Id, Config }: ContainerAnswer, signal: AbortSignal): Promise<string> => {
     const before = await engine.image(imageOf(agent), signal);
     if (before?.labels[labels.held] === agent) return before.id;
     // Labels of its own image would let it pass for an image that onejob has built.
     const blank = Object.fromEntries(Object.keys(Config.Labels ?? {}).map((name) => [name, '']));
-    await engine.commit(Id, repository, agent, { ...blank, [labels.owner]: owner, [labels.held]: agent });
-    const made = await engine.image(imageOf(agent), signal);
-    if (made !== null) return made.id;
+    const marks = { ...blank, [labels.owner]: owner, [labels.held]: agent };
+    await engine.commit(Id, { repo: repository, tag: agent, labels: marks }, signal);
+    const after = await engine.image(imageOf(agent), signal);
+    if (after !== null) return after.id;
     throw new OnejobError('E_SANDBOX_LOST', `The image ${imageOf(agent)} has been removed.`, { retry: true });
   };
 
@@ -60,7 +67,12 @@ export function createHolding(parts: HoldingParts): Holding {
 
     async shell(agent, { spec, command, terminal }, signal) {
       const container = await containers.sure(agent, signal);
-      const image = await imageId(agent, container, signal);
+      const image = await made(
+        agent,
+        (_, until) => imageId(agent, container, until),
+        () => {},
+        signal,
+      );
       const [network, podman] = await Promise.all([networks.resolve(spec.recipe.network), isPodman(signal)]);
       const body = createBody(spec, { owner, boot, imageId: image, network, podman, log, grant: noGrant });
       const volume = container.Mounts?.find(({ Type, Destination }) => Type === 'volume' && Destination === workspacePath);
@@ -108,6 +120,9 @@ export function createHolding(parts: HoldingParts): Holding {
     async release(agent) {
       await engine.removeImage(imageOf(agent));
       await containers.remove(agent);
+      // Somebody may have removed the container without its workspace.
+      for (const name of await engine.danglingVolumes([`${labels.owner}=${owner}`, `${labels.agent}=${agent}`]))
+        await engine.removeVolume(name);
     },
 
     async sweep(held, signal) {
