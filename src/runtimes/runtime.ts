@@ -264,8 +264,8 @@ export interface Runtime {
   close?(): void;
 
   /**
-   * Bytes on disk of an agent's own files: its workspace and what it writes elsewhere, without mounts. Takes as long as looking
-   * at all of them; null if unknown, or not known within a minute.
+   * Bytes on disk of an agent's own files: its workspace and what it writes elsewhere, without mounts, and what open shells in it
+   * have written. Takes as long as looking at all of them; null if unknown, or not known within a minute.
    */
   usage?(agent: AgentId, signal: AbortSignal): Promise<number | null>;
 

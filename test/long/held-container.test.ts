@@ -97,6 +97,24 @@ describe.skipIf(lacks('docker', 'busybox'))('a held container', { timeout: 60_00
     expect(await imagesOf(agent)).toEqual([]);
   });
 
+  test('is measured with what an open shell has written, in the workspace and elsewhere', async () => {
+    const agent = await failed();
+    const megabytes = async () => Math.round(((await runtime.usage?.(agent, never())) ?? Number.NaN) / 1e6);
+    const before = await megabytes();
+    const stop = new AbortController();
+    const script = 'head -c 3000000 /dev/zero >more; head -c 5000000 /dev/zero >/tmp/more; echo written; sleep 600';
+    const command = ['sh', '-c', script];
+    const shell = await holding.shell(agent, { spec: specOf(recipe), command, terminal: null }, stop.signal);
+    for await (const _ of shell.output) {
+      expect(await megabytes()).toBe(before + 8);
+      stop.abort(new Error('enough'));
+    }
+    await expect(shell.ended).rejects.toThrow('enough');
+    // Only the workspace stays.
+    expect(await megabytes()).toBe(before + 3);
+    await holding.release(agent);
+  });
+
   test('that somebody removed leaves no workspace when its hold ends', async () => {
     const agent = await failed();
     const other = await failed();

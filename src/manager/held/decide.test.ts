@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { HeldSandbox } from '../../store/held.ts';
-import { endedHolds, type Quota } from './decide.ts';
+import { endedHolds, overQuota, type Quota } from './decide.ts';
 
 const minute = 60_000;
 
@@ -68,4 +68,23 @@ test('a full disk holds nothing of its runtime', () => {
 test('a pool that the config no longer has holds nothing, unless another manager has that config', () => {
   expect(ended([held('a', { pool: 'old' })])).toEqual(['a']);
   expect(ended([held('a', { pool: 'old' })], { pools: null })).toEqual([]);
+});
+
+test.each<[string, { first: number; now: number; others: number }, string[]]>([
+  ['that stay within it', { first: 1, now: 4, others: 6 }, []],
+  ['that pass it', { first: 1, now: 5, others: 6 }, ['a']],
+  ['of a sandbox that was larger from the start', { first: 30, now: 31, others: 0 }, []],
+  ['of a sandbox that was larger from the start, once they write', { first: 30, now: 32, others: 0 }, ['a']],
+])('the "disk" of a pool and shells %s', (_, { first, now, others }, expected) => {
+  const pools = new Map([
+    ['gpu', 10],
+    ['free', null],
+  ]);
+  const all = [held('a', { size: first }), held('b', { size: others }), held('c', { pool: 'free', size: 0 })];
+  const written = new Map([
+    ['a', { first, now }],
+    ['c', { first: 0, now: 1_000 }],
+  ]);
+  expect([...overQuota(all, written, pools).keys()]).toEqual(expected);
+  expect([...overQuota(all, written, null).keys()]).toEqual([]);
 });

@@ -14,6 +14,36 @@ export interface Quota {
   readonly full: ReadonlySet<string>;
 }
 
+/** Bytes of a held sandbox in which a shell is open: when they were first known, and with what shells have written since. */
+export interface Written {
+  readonly first: number;
+  readonly now: number;
+}
+
+/** Of a pool's `disk`, what a shell may write to a sandbox although its pool has no room: an editor's or a shell's own files. */
+const leeway = 0.1;
+
+/**
+ * Of the sandboxes in `written`, those whose shells must end, each with the bytes and the limit of its pool. `pools` as in `Quota`. A
+ * sandbox that is too large by itself has shells, since that may be why its job failed, but they may not make it larger.
+ */
+export function overQuota(
+  held: readonly HeldSandbox[],
+  written: ReadonlyMap<AgentId, Written>,
+  pools: Quota['pools'],
+): Map<AgentId, { readonly bytes: number; readonly limit: number }> {
+  const over = new Map<AgentId, { bytes: number; limit: number }>();
+  for (const { agent, pool } of held) {
+    const limit = pools?.get(pool) ?? null;
+    const its = written.get(agent);
+    if (limit === null || its === undefined || its.now - its.first <= leeway * limit) continue;
+    const ofPool = held.filter((one) => one.pool === pool);
+    const bytes = ofPool.reduce((sum, one) => sum + (written.get(one.agent)?.now ?? one.size ?? 0), 0);
+    if (bytes > limit) over.set(agent, { bytes, limit });
+  }
+  return over;
+}
+
 /** Held sandboxes that must be removed, and why, as a clause. */
 export function endedHolds(held: readonly HeldSandbox[], { now, pools, full }: Quota): Map<AgentId, string> {
   const ended = new Map<AgentId, string>();

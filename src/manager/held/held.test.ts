@@ -1,8 +1,9 @@
 /** Held sandboxes in virtual time, over a real store and a runtime that only remembers what it was asked. */
 import { Writable } from 'node:stream';
-import { expect, onTestFinished, test } from 'vitest';
+import { expect, onTestFinished, test, vi } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
 import { scratch } from '../../../test/support/scratch.ts';
+import { sleep } from '../../core/clock.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Recipe, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
@@ -31,13 +32,19 @@ function host() {
   const shells: { spec: ShellSpec; signal: AbortSignal; end: (code: number) => void }[] = [];
   const it = {
     ...{ free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() },
+    /** How often files were measured, and the ms that it takes. */
+    ...{ measured: 0, slow: 0 },
     /** Images by the agents they were made for. */
     late: new Set<AgentId>(),
   };
   const runtime = {
     name: 'docker',
     disk: async () => ({ path: '/', free: it.free }),
-    usage: async () => it.size,
+    async usage() {
+      it.measured += 1;
+      if (it.slow > 0) await sleep(clock, it.slow);
+      return it.size;
+    },
     holding: {
       async hold(agent: AgentId) {
         it.calls.push(`hold ${agent}`);
@@ -298,6 +305,62 @@ test('a shell ends with its hold, and with the manager', async () => {
   await expect(first.ended).rejects.toMatchObject({ code: 'E_NOT_HELD', message: expect.stringContaining('job-a') });
   await here.held.close();
   await expect(second.ended).rejects.toMatchObject({ code: 'E_DAEMON_STOPPING' });
+});
+
+test('a shell that writes more than its pool may hold ends, says so, and leaves the hold', async () => {
+  const here = host();
+  here.restart({ pools: [{ name: 'gpu', disk: 100, holdFailed: 30 * minute }] });
+  await here.end('a');
+  await here.advance(20_000);
+  const shell = await here.held.shell('job-a', { command: null, terminal: null }, never);
+  const ended = vi.fn();
+  shell.ended.catch(ended);
+  here.it.size = 99;
+  await here.advance(20_000);
+  expect(ended).not.toHaveBeenCalled();
+  here.it.size = 101;
+  await here.advance(10_000);
+  expect(ended).toHaveBeenCalledWith(
+    expect.objectContaining({ code: 'E_SHELL', message: expect.stringMatching(/"gpu".* 101 B.*"disk" of 100 B/) }),
+  );
+  // What it had outside of the workspace has gone with it.
+  here.it.size = 60;
+  await here.advance(20_000);
+  expect(here.held.findings()[0]?.message).toBe('One failed job is held, with 60 B: job-a.');
+});
+
+test('what a shell writes ends no other hold before it lasts', async () => {
+  const here = host();
+  here.restart({ pools: [{ name: 'gpu', disk: 100, holdFailed: 30 * minute }] });
+  await here.end('a');
+  await here.advance(20_000);
+  await here.end('b');
+  await here.advance(20_000);
+  const shell = await here.held.shell('job-b', { command: null, terminal: null }, never);
+  here.it.size = 95;
+  await here.advance(10_000);
+  await expect(shell.ended).rejects.toMatchObject({ code: 'E_SHELL' });
+  expect([...here.sandboxes.keys()]).toEqual(['a', 'b']);
+  await here.advance(20_000);
+  expect([...here.sandboxes.keys()]).toEqual(['b']);
+});
+
+test('files are measured while a shell is open, and no longer than a twentieth of the time', async () => {
+  const here = host();
+  here.held.start();
+  await here.end('a');
+  await here.advance(20_000);
+  expect(here.it.measured).toBe(1);
+  await here.advance(minute);
+  expect(here.it.measured).toBe(1);
+  await here.held.shell('job-a', { command: null, terminal: null }, never);
+  await here.advance(minute);
+  expect(here.it.measured).toBeGreaterThanOrEqual(5);
+  here.it.measured = 0;
+  here.it.slow = 20_000;
+  await here.advance(20 * minute);
+  expect(here.it.measured).toBeGreaterThanOrEqual(2);
+  expect(here.it.measured).toBeLessThanOrEqual(4);
 });
 
 test('there is no shell in what is not held', async () => {

@@ -15,7 +15,7 @@ import { type Finding, fine } from '../../finding.ts';
 import type { Log } from '../../log.ts';
 import type { Holding, Recipe, RunningShell, Runtime, ShellSpec } from '../../runtimes/runtime.ts';
 import type { HeldSandbox, HeldTable } from '../../store/held.ts';
-import { endedHolds } from './decide.ts';
+import { endedHolds, overQuota, type Quota, type Written } from './decide.ts';
 
 /** `hold`: written down, not kept yet. `unhold`: given up, still there. `unheld`: gone, still written down. */
 export type HoldBoundary = 'hold.intent' | 'hold.effect' | 'unhold.intent' | 'unhold.effect';
@@ -49,6 +49,8 @@ export interface Failed extends Pick<HeldSandbox, 'agent' | 'job' | 'pool' | 'sl
 
 /** ms between two looks at what must end. */
 const lookEvery = 10_000;
+/** Files are measured for no more than this share of the time, however many there are. */
+const share = 0.05;
 /** ms between two looks for what belongs to no hold: an Engine may finish an image long after its hold has ended. */
 const sweepEvery = 600_000;
 
@@ -59,6 +61,14 @@ export function createHeld(parts: HeldParts) {
   const held = new Map(table.all().map((one) => [one.agent, one]));
   /** By the ids of their sandboxes. */
   const shells = new Map<AgentId, { readonly of: AgentId; readonly stop: AbortController; readonly done: Promise<void> }>();
+  /** What is known of files. `stale`: a shell may have changed them since they were measured. `due`: when they may be, monotonic ms. */
+  const measured = new Map<AgentId, { written: Written | null; stale: boolean; due: number }>();
+  const measuredOf = (agent: AgentId) => {
+    const known = measured.get(agent) ?? { written: null, stale: true, due: 0 };
+    measured.set(agent, known);
+    return known;
+  };
+  const shellsIn = (agent: AgentId) => [...shells.values()].filter(({ of }) => of === agent);
   /** Removals that have begun. */
   const ending = new Map<AgentId, Promise<void>>();
   const closing = new AbortController();
@@ -79,6 +89,7 @@ export function createHeld(parts: HeldParts) {
   const forget = ({ agent, job }: HeldSandbox): void => {
     transaction({ durable: false }, () => table.remove(agent));
     held.delete(agent);
+    measured.delete(agent);
     changed(job);
   };
   const isOpen = ({ until }: HeldSandbox): boolean => until > clock.wall();
@@ -131,7 +142,7 @@ export function createHeld(parts: HeldParts) {
     if (!isInSlot(agent)) {
       const holding = holdingOf(one);
       if (holding === null) return;
-      const mine = [...shells.values()].filter((shell) => shell.of === agent);
+      const mine = shellsIn(agent);
       for (const shell of mine) shell.stop.abort(unheld(job, why));
       await Promise.all(mine.map((shell) => shell.done));
       await holding.release(agent);
@@ -148,11 +159,12 @@ export function createHeld(parts: HeldParts) {
       await adopt();
       await sweep();
       await measure();
+      const quota = temporary ? null : new Map(pools.map(({ name, disk }) => [name, disk]));
+      endWriters(quota);
       const inUse = runtimes().filter(({ name }) => [...held.values()].some(({ runtime }) => runtime === name));
       const full = new Set<string>();
       for (const runtime of inUse) if (await isFull(runtime, closed)) full.add(runtime.name);
-      const quota = new Map(pools.map(({ name, disk }) => [name, disk]));
-      const ended = endedHolds([...held.values()], { now: clock.wall(), pools: temporary ? null : quota, full });
+      const ended = endedHolds([...held.values()], { now: clock.wall(), pools: quota, full });
       for (const [agent, why] of ended) {
         const one = held.get(agent);
         if (one !== undefined && !closed.aborted) await attempt(one, () => end(one, why));
@@ -190,15 +202,44 @@ export function createHeld(parts: HeldParts) {
     }
   }
 
+  /** Bytes of all files that may have changed, one sandbox after the other. What open shells have written is not in the store. */
   async function measure(): Promise<void> {
     for (const one of [...held.values()]) {
-      if (one.size !== null || !isOpen(one) || isInSlot(one.agent)) continue;
+      const { agent } = one;
+      const known = measuredOf(agent);
+      const isWrittenTo = shellsIn(agent).length > 0;
+      if (!isOpen(one) || isInSlot(agent) || clock.now() < known.due || !(isWrittenTo || known.stale)) continue;
+      const begun = clock.now();
+      known.stale = isWrittenTo;
       const size =
         (await runtimeOf(one)
-          ?.usage?.(one.agent, closed)
+          ?.usage?.(agent, closed)
           .catch(() => null)) ?? null;
-      const now = held.get(one.agent);
-      if (size !== null && now !== undefined && now.until !== 0) save({ ...now, size });
+      known.due = clock.now() + Math.max(lookEvery, (clock.now() - begun) / share);
+      const now = held.get(agent);
+      if (now === undefined || now.until === 0) continue;
+      if (size === null) known.stale = true;
+      else {
+        known.written = { first: known.written?.first ?? now.size ?? size, now: size };
+        if (now.size === null || !isWrittenTo) save({ ...now, size });
+      }
+    }
+  }
+
+  /** Ends shells that have written too much. */
+  function endWriters(quota: Quota['pools']): void {
+    const all = [...held.values()].filter(isOpen);
+    const written = new Map(
+      all.flatMap(({ agent }) => {
+        const its = measured.get(agent)?.written ?? null;
+        return its === null || shellsIn(agent).length === 0 ? [] : [[agent, its] as const];
+      }),
+    );
+    for (const [agent, over] of overQuota(all, written, quota)) {
+      const one = held.get(agent);
+      if (one === undefined) continue;
+      log.warn('ending the shells in a held job, whose files take too much disk space', { job: one.job, ...over });
+      for (const { stop } of shellsIn(agent)) stop.abort(tooMuch(one, over));
     }
   }
 
@@ -251,6 +292,7 @@ export function createHeld(parts: HeldParts) {
       shells.set(own, { of: agent, stop: cut, done });
       const over = (): void => {
         shells.delete(own);
+        if (held.has(agent)) measuredOf(agent).stale = true;
         resolve();
       };
       const signal = AbortSignal.any([outer, cut.signal, closed]);
@@ -312,4 +354,11 @@ function notHeld(job: JobId): never {
 
 function unheld(job: JobId, why: string): OnejobError {
   return new OnejobError('E_NOT_HELD', `The shell ended because job ${job} is no longer held: ${why}.`);
+}
+
+function tooMuch({ job, pool }: HeldSandbox, { bytes, limit }: { readonly bytes: number; readonly limit: number }): OnejobError {
+  const message = `The shell in job ${job} ended because it wrote too much: the held files of pool "${pool}" take ${formatBytes(bytes)}, above its "disk" of ${formatBytes(limit)}.`;
+  return new OnejobError('E_SHELL', message, {
+    hint: 'End other held jobs of the pool with "onejob unhold JOB", or raise its "disk".',
+  });
 }

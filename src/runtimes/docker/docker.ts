@@ -94,6 +94,10 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     return engineRoot === '' ? null : logFolder(engineRoot, id);
   };
   const prepare = createPrepare({ engine, owner, boot, log, containers, images, networks, devices, isPodman: isPodmanHere });
+  const holding = createHolding({
+    ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
+    stopped: inputs.drop,
+  });
 
   return {
     name: 'docker',
@@ -195,10 +199,7 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
     hostAddress: async (network, port, signal) =>
       networks.hostAddress(isLocal && (await isPodmanHere(signal)), network, port, signal),
 
-    holding: createHolding({
-      ...{ engine, owner, boot, log, containers, networks, isPodman: isPodmanHere },
-      stopped: inputs.drop,
-    }),
+    holding,
 
     sweep: async (signal) => {
       const listed = await engine.containers([`${labels.owner}=${owner}`], signal);
@@ -214,9 +215,10 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const id = isLocal ? await containers.find(agent, signal) : null;
       const container = id === null ? null : await engine.inspect(id, signal);
       if (container === null) return null;
+      const shells = await Promise.all(holding.shellsIn(agent).map((shell) => engine.inspect(shell, signal)));
+      const own = [container, ...shells].map((one) => one?.GraphDriver?.Data?.UpperDir ?? '');
       const volumes = (container.Mounts ?? []).filter(({ Destination }) => Destination === workspacePath);
-      const folders = [container.GraphDriver?.Data?.UpperDir ?? '', ...volumes.map(({ Source }) => Source)].filter(Boolean);
-      return diskUsage(folders, signal);
+      return diskUsage([...own, ...volumes.map(({ Source }) => Source)].filter(Boolean), signal);
     },
 
     disk: async (signal) => {

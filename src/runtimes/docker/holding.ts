@@ -32,11 +32,14 @@ const [resizeTries, betweenResizes] = [10, 100];
 /** Images of held containers; the tag is the agent. */
 const repository = 'onejob-held';
 
-export function createHolding(parts: HoldingParts): Holding {
+/** `shellsIn`: ids of the containers of open shells. */
+export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: AgentId): readonly string[] } {
   const { engine, owner, boot, log, containers, networks, isPodman, stopped } = parts;
   const imageOf = (agent: AgentId) => `${repository}:${agent}`;
 
   const made = createShared<string>();
+  /** Containers of open shells, with the held agent of each. */
+  const open = new Map<string, AgentId>();
 
   /**
    * The image of its files, made for its first shell. Its name and labels follow from the agent, which is held by then: an image that
@@ -101,7 +104,8 @@ export function createHolding(parts: HoldingParts): Holding {
           throw refusal(error, spec, engine.endpoint);
         });
       containers.note(spec.agent, id);
-      const end = () => containers.remove(spec.agent);
+      open.set(id, agent);
+      const end = () => containers.remove(spec.agent).finally(() => open.delete(id));
       try {
         // It may have been aborted while it was created.
         signal.throwIfAborted();
@@ -134,6 +138,8 @@ export function createHolding(parts: HoldingParts): Holding {
       }
       if (failures.length > 0) throw failures[0];
     },
+
+    shellsIn: (agent) => [...open].filter(([, of]) => of === agent).map(([id]) => id),
   };
 
   async function attach(id: string, signal: AbortSignal): Promise<Socket> {
