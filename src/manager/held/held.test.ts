@@ -207,6 +207,13 @@ test('a hold whose sandbox is gone ends, with what may be left of it', async () 
   expect(here.store.held.all()).toEqual([]);
 });
 
+test('a manager that holds nothing looks once for what an earlier one has left', async () => {
+  const here = host();
+  here.restart({ pools: [{ name: 'gpu', disk: null, holdFailed: null }] });
+  await here.advance(60 * minute);
+  expect(here.it.calls).toEqual(['sweep ']);
+});
+
 test('what the Engine finishes after the end of a hold is removed, also when nothing is held', async () => {
   const here = host();
   here.held.start();

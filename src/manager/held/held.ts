@@ -76,8 +76,8 @@ export function createHeld(parts: HeldParts) {
   /** Runtimes whose held sandboxes this manager has looked at. */
   const seen = new Set<string>();
   let tidying = Promise.resolve();
-  /** When it looks for what belongs to no hold, monotonic ms. */
-  let sweepDue = clock.now();
+  /** When it looks for what belongs to no hold, monotonic ms; null: there cannot be anything. */
+  let sweepDue: number | null = clock.now();
   let stop = (): void => {};
 
   const runtimeOf = ({ runtime }: HeldSandbox): Runtime | null => runtimes().find(({ name }) => name === runtime) ?? null;
@@ -90,6 +90,7 @@ export function createHeld(parts: HeldParts) {
     transaction({ durable: false }, () => table.remove(agent));
     held.delete(agent);
     measured.delete(agent);
+    sweepDue ??= clock.now() + sweepEvery;
     changed(job);
   };
   const isOpen = ({ until }: HeldSandbox): boolean => until > clock.wall();
@@ -192,8 +193,9 @@ export function createHeld(parts: HeldParts) {
   }
 
   async function sweep(): Promise<void> {
-    if (clock.now() < sweepDue || (temporary && held.size === 0)) return;
-    sweepDue = clock.now() + sweepEvery;
+    if (sweepDue === null || clock.now() < sweepDue || (temporary && held.size === 0)) return;
+    const mayHold = held.size > 0 || pools.some(({ holdFailed }) => holdFailed !== null);
+    sweepDue = mayHold ? clock.now() + sweepEvery : null;
     for (const { holding, name } of runtimes()) {
       await holding?.sweep(held, closed).catch((error: unknown) => {
         if (!closed.aborted)
