@@ -175,7 +175,7 @@ export async function startApi(options: ApiOptions) {
     closing = true;
     published.unpublish();
     for (const each of open) each.abort();
-    upgrades.close(stopping());
+    const shells = upgrades.close(stopping());
     doctor.close();
     // Idle connections end at once; answers that are still being written get a moment.
     const hurry = setTimeout(() => {
@@ -183,7 +183,7 @@ export async function startApi(options: ApiOptions) {
       web?.closeAll();
       upgrades.destroy();
     }, closePatience);
-    await Promise.all([end(), web?.close()]);
+    await Promise.all([end(), web?.close(), shells]);
     clearTimeout(hurry);
   };
   return {

@@ -181,6 +181,61 @@ test('what is not framed ends the shell', async () => {
   expect(text).toContain('E_API_REQUEST');
 });
 
+/** A connection for which the daemon waits for its first frame. */
+async function unstarted() {
+  const socket = connect({ path, allowHalfOpen: true });
+  socket.write(
+    `POST /v1/jobs/${id}/shell HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: onejob-shell\r\nContent-Length: 0\r\n\r\n`,
+  );
+  expect(String((await once(socket, 'data'))[0])).toContain('101');
+  return socket;
+}
+
+test('a client that starts no shell is told so after 10 s, and cut off if it stays nevertheless', async () => {
+  const socket = await unstarted();
+  expect(clock.next()).toBe(10_000);
+  clock.advance(9_999);
+  // The beginning of a frame starts nothing.
+  socket.write(shellFrame('start', noTerminal('true')).subarray(0, 7));
+  const told = once(socket, 'data');
+  clock.advance(1);
+  expect(String((await told)[0])).toContain('E_API_REQUEST');
+  // It may keep its side open, or send more.
+  socket.write(Buffer.alloc(100_000));
+  await expect.poll(() => clock.next()).toBe(10_000);
+  const closed = new Promise((resolve) => socket.on('error', () => {}).once('close', resolve));
+  clock.advance(10_000);
+  // Only a write shows a client whose other side has ended that it is gone.
+  socket.write('x');
+  await closed;
+  expect(clock.next()).toBeNull();
+});
+
+test('a client that goes before it starts a shell leaves no timer', async () => {
+  const socket = await unstarted();
+  socket.destroy();
+  await expect.poll(() => clock.next()).toBeNull();
+});
+
+test('a client that starts no shell does not keep a stopping daemon', async () => {
+  const socket = await unstarted();
+  const told = once(socket, 'data');
+  const closing = server.close();
+  expect(String((await told)[0])).toContain('E_DAEMON_STOPPING');
+  socket.end();
+  await closing;
+});
+
+test('a shell that has started has as long as it wants', async () => {
+  const shell = await client().shell(id, noTerminal('sh', '-c', 'echo up; cat'));
+  const { promise: up, resolve } = Promise.withResolvers<void>();
+  const reading = shell.run(async () => resolve());
+  await up;
+  for (let n = 0; n < 5; n += 1) clock.advance(10_000);
+  shell.end();
+  expect(await reading).toBe(0);
+});
+
 test('a request without an upgrade, or for another one, is answered as usual', async () => {
   const ask = async (method: string, target: string, headers: http.OutgoingHttpHeaders) => {
     const request = http.request({ socketPath: path, method, path: target, headers });

@@ -2,7 +2,8 @@
 import { once } from 'node:events';
 import { type IncomingMessage, STATUS_CODES } from 'node:http';
 import type { Duplex } from 'node:stream';
-import { type Clock, every } from '../core/clock.ts';
+import { abortable } from '../abortable.ts';
+import { type Clock, deadline, every } from '../core/clock.ts';
 import { OnejobError } from '../errors.ts';
 import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Caller } from './access.ts';
@@ -21,7 +22,7 @@ interface UpgradeParts {
 }
 
 export function createUpgrades({ findRoute, answering, version, clock, admit, onBug }: UpgradeParts) {
-  const open = new Map<Duplex, AbortController>();
+  const open = new Map<Duplex, { readonly gone: AbortController; readonly closed: Promise<void> }>();
   const routeOf = ({ method = '', url = '' }: IncomingMessage) => findRoute(method, url.split('?')[0] ?? '');
 
   return {
@@ -37,10 +38,12 @@ export function createUpgrades({ findRoute, answering, version, clock, admit, on
     /** Serves the connection of an upgraded request until its end. Never fails. */
     async serve(request: IncomingMessage, connection: Duplex, head: Buffer): Promise<void> {
       const gone = new AbortController();
-      open.set(connection, gone);
+      const { promise: closed, resolve } = Promise.withResolvers<void>();
+      open.set(connection, { gone, closed });
       connection.once('close', () => {
         open.delete(connection);
         gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.'));
+        resolve();
       });
       // An error leads to 'close'.
       connection.on('error', () => {});
@@ -62,19 +65,22 @@ export function createUpgrades({ findRoute, answering, version, clock, admit, on
       } catch (error) {
         const view = toErrorView(gone.signal.aborted ? gone.signal.reason : error);
         if (view.code === 'E_BUG' && error instanceof Error) onBug?.(error, `${request.method} ${request.url}`);
-        if (isOpen) connection.end(shellFrame('error', view));
+        if (isOpen) finish(connection, shellFrame('error', view), clock);
         else {
           const status = error instanceof OnejobError ? statusOf(error.code) : 500;
           const body = JSON.stringify(view);
-          connection.end(
-            `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nonejob-version: ${version}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
-          );
+          const head = `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\nonejob-version: ${version}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n`;
+          finish(connection, Buffer.from(head + body), clock);
         }
+        // Nobody reads what the client may still send, its end included.
+        connection.resume();
       }
     },
-    /** Ends all of them, with an error that says why. */
-    close(why: OnejobError): void {
-      for (const gone of open.values()) gone.abort(why);
+    /** Ends all of them, with an error that says why. Resolves once their connections have closed. */
+    async close(why: OnejobError): Promise<void> {
+      const all = [...open.values()];
+      for (const { gone } of all) gone.abort(why);
+      await Promise.all(all.map(({ closed }) => closed));
     },
     /** Breaks off those that are left. */
     destroy(): void {
@@ -85,6 +91,8 @@ export function createUpgrades({ findRoute, answering, version, clock, admit, on
 
 /** ms between two empty frames. */
 const heartbeat = 5_000;
+/** ms that a client has for its first frame, and to end the connection once it was told all. */
+const patience = 10_000;
 
 type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSignal) => Promise<RunningShell>;
 
@@ -92,7 +100,7 @@ type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSi
 async function talk(connection: Duplex, start: Start, gone: AbortController, clock: Clock): Promise<void> {
   // What cannot be read is answered, so the connection stays open.
   const frames = readShellFrames(connection.iterator({ destroyOnReturn: false }));
-  const first = await frames.next();
+  const first = await begin(frames, gone.signal, clock);
   if (first.done === true || first.value.kind !== 'start') throw new OnejobError('E_API_REQUEST', 'The shell was not started.');
   gone.signal.throwIfAborted();
   const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);
@@ -112,11 +120,32 @@ async function talk(connection: Duplex, start: Start, gone: AbortController, clo
   try {
     for await (const { stream, bytes } of shell.output)
       for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
-    connection.end(shellFrame('exit', { code: await shell.ended }));
+    finish(connection, shellFrame('exit', { code: await shell.ended }), clock);
   } finally {
     stop();
   }
   await input;
+}
+
+async function begin(frames: ReturnType<typeof readShellFrames>, signal: AbortSignal, clock: Clock) {
+  using limit = deadline(clock, patience, signal);
+  try {
+    return await abortable(frames.next(), limit.signal);
+  } catch (error) {
+    if (!limit.passed) throw error;
+    throw new OnejobError('E_API_REQUEST', `The client did not start the shell within ${patience / 1_000} s.`, { retry: true });
+  }
+}
+
+/** Sends the last bytes. A client may take them as slowly as it wants, but not keep the connection after that. */
+function finish(connection: Duplex, last: Buffer, clock: Clock): void {
+  connection.end(last, () => {
+    if (connection.destroyed) return;
+    connection.once(
+      'close',
+      clock.after(patience, () => void connection.destroy()),
+    );
+  });
 }
 
 async function listen(shell: RunningShell, frames: ReturnType<typeof readShellFrames>): Promise<void> {
