@@ -153,6 +153,24 @@ test('a client that goes away while its shell takes no input ends it, too', asyn
     .toBe(false);
 });
 
+test('a client that goes away while its shell is being prepared ends that', async () => {
+  const asked = Promise.withResolvers<AbortSignal>();
+  manager.shell = (_, _start, signal) => {
+    asked.resolve(signal);
+    return new Promise((_resolve, reject) => signal.addEventListener('abort', () => reject(signal.reason), { once: true }));
+  };
+  const shell = await client().shell(id, noTerminal('true'));
+  await shell.write(Buffer.from('typed ahead'));
+  const signal = await asked.promise;
+  shell.close();
+  await expect
+    .poll(() => {
+      clock.advance(5_000);
+      return signal.aborted;
+    })
+    .toBe(true);
+});
+
 test('a daemon that stops ends its shells, and says so', async () => {
   const shell = await client().shell(id, noTerminal('sh', '-c', 'echo up; exec sleep 600'));
   const { promise: up, resolve } = Promise.withResolvers<void>();

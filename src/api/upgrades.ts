@@ -103,13 +103,8 @@ async function talk(connection: Duplex, start: Start, gone: AbortController, clo
   const first = await begin(frames, gone.signal, clock);
   if (first.done === true || first.value.kind !== 'start') throw new OnejobError('E_API_REQUEST', 'The shell was not started.');
   gone.signal.throwIfAborted();
-  const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);
-  // A frame that cannot be read, and the end of the client, end the shell.
-  const input = listen(shell, frames).then(
-    () => gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.')),
-    (error: unknown) => gone.abort(error),
-  );
-  // Nothing is read while a program does not take its input, so only a failed write shows that the client has gone.
+  // Nothing is read while a shell is prepared, or its program does not take its input. So only a failed write shows that the client
+  // has gone.
   const stop = every(
     clock,
     heartbeat,
@@ -117,7 +112,14 @@ async function talk(connection: Duplex, start: Start, gone: AbortController, clo
     () => {},
   );
   gone.signal.addEventListener('abort', stop, { once: true });
+  let input: Promise<void>;
   try {
+    const shell = await start(shellBody(shellBodies.start, first.value), gone.signal);
+    // A frame that cannot be read, and the end of the client, end the shell.
+    input = listen(shell, frames).then(
+      () => gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.')),
+      (error: unknown) => gone.abort(error),
+    );
     for await (const { stream, bytes } of shell.output)
       for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
     finish(connection, shellFrame('exit', { code: await shell.ended }), clock);
