@@ -175,8 +175,11 @@ export interface CiService {
 
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
-  /** The pool's next job for this slot, or for any slot (null). Does not take it. */
-  next(pool: string, slot: string | null): Reserved | null;
+  /**
+   * The pool's next job for this slot, or for any slot (null). Does not take it. `only`: the slot can take cold jobs only, so those
+   * before them are passed over; a service that has none may ignore it.
+   */
+  next(pool: string, slot: string | null, only?: 'cold'): Reserved | null;
   /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */
   record(change: Change): void;
   /** The transaction was committed: `next` must follow at once. Results are not announced yet. */

@@ -21,6 +21,7 @@ const pool: PoolView = {
   closed: false,
   lost: false,
   mayRenew: true,
+  coldOnly: false,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -52,6 +53,28 @@ describe('plan', () => {
     for (const view of closed) expect(isOpen(ready, { ...pool, ...view }, now)).toBe(false);
     expect(isOpen({ ...ready, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } }, pool, now)).toBe(false);
     expect(isOpen({ ...ready, agent: { kind: 'proving', agent: 'a0', since: 0 } }, pool, now)).toBe(false);
+  });
+
+  test('while a trial leaves a slot without the image, only a job with its own sandbox starts, and nothing is given up', () => {
+    const own = { job: 'j1', limit: null, cold: true };
+    const none = { ...pool, coldOnly: true, fingerprint: null };
+    expect([plan(empty, none, now), plan(ready, none, now), isOpen(empty, none, now)]).toEqual([null, null, false]);
+    expect([plan(empty, { ...none, waiting: job }, now), plan(ready, { ...none, waiting: job }, now)]).toEqual([null, null]);
+    expect(plan(empty, { ...none, standby: false, waiting: job }, now)).toBeNull();
+    expect(plan(empty, { ...none, waiting: own }, now)).toEqual({ kind: 'fill', reserved: own });
+    expect(plan(ready, { ...none, waiting: own }, now)).toEqual({ kind: 'discard' });
+    const working: Slot = { ...ready, agent: { kind: 'busy', agent: 'a0', job: 'j0', since: 0, due: null } };
+    expect([plan(working, { ...none, waiting: own }, now), plan({ ...working, standby: empty.standby }, none, now)]).toEqual([
+      null,
+      null,
+    ]);
+    const early: PoolView = { ...none, binds: 'early' };
+    const idle: Slot = { ...empty, agent: { kind: 'idle', agent: 'a0', fingerprint: 'e', online: true, since: now - 2_000 } };
+    expect([plan(empty, early, now), plan(ready, early, now), plan(idle, { ...early, standby: false }, now)]).toEqual([
+      null,
+      null,
+      null,
+    ]);
   });
 
   test('makes room for a job that needs another sandbox, and makes one for it alone', () => {

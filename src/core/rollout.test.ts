@@ -25,7 +25,7 @@ const standby = (agent: string, fingerprint: string): Slot['standby'] => ({
 });
 const busy = (agent: string): Slot['agent'] => ({ kind: 'busy', agent, job: 'j', since: 0, due: null });
 const idle = (agent: string, online: boolean): Slot['agent'] => ({ kind: 'idle', agent, fingerprint: 'new', online, since: 0 });
-const anyone = { able: () => true, fingerprint: () => 'new' };
+const anyone = { able: () => true, standby: true, fingerprint: () => 'new' };
 const trusted: Rollout = { ...noRollout, trusted: 'one', wanted: 'one' };
 const slots = [slot(1, { agent: busy('a1') }), slot(2), slot(3)];
 /** p/2 tries something new. */
@@ -56,6 +56,19 @@ describe('who tries it', () => {
     expect(choose(trial, [slot(1), slot(2, { agent: busy('a') })], anyone).canary).toBe('p/2');
     expect(choose(wish(trial, 'three'), slots, anyone)).toMatchObject({ canary: 'p/2', backoff: null });
     expect(choose(trial, slots, { ...anyone, able: (key) => key !== 'p/2' }).canary).toBe('p/3');
+  });
+
+  test('an old job that keeps the slot from trying anything: one that is free does, unless it makes a sandbox for a job', () => {
+    const reserved = { job: 'j', limit: null, cold: false };
+    const makes = slot(3, { standby: { kind: 'preparing', agent: 'a3', reserved, since: 0 } });
+    const none = { ...anyone, standby: false };
+    const atWork = slot(2, { agent: busy('old') });
+    expect(choose(trial, [slot(1), atWork], none).canary).toBe('p/1');
+    expect(choose(trial, [makes, atWork], none).canary).toBe('p/2');
+    expect(choose(trial, [slot(1, { agent: busy('a1') }), atWork], none)).toBe(trial);
+    const ready = observe(trial, slot(2, { standby: standby('new', 'new') }), late);
+    const tries = slot(2, { agent: busy('new') });
+    expect(choose(observe(ready, tries, late), [slot(1), tries], none).canary).toBe('p/2');
   });
 
   test('nobody tries anything once the old mark is wanted again', () => {

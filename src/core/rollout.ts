@@ -49,14 +49,17 @@ export function wish(rollout: Rollout, wanted: string): Rollout {
 }
 
 /**
- * Chooses the canary, if there has to be one. It stays the same while it is `able` (may get a sandbox). Otherwise a slot that has
- * the wanted mark already is preferred, then one that is free, then one that has no job.
+ * Chooses the canary, if there has to be one. It stays the same while it is `able` (may get a sandbox), unless an old job keeps it
+ * from trying anything. Otherwise a slot that has the wanted mark already is preferred, then one that is free, then one that has
+ * no job.
  */
 export function choose(
   rollout: Rollout,
   slots: readonly Slot[],
   by: {
     readonly able: (key: string) => boolean;
+    /** Whether slots have a standby besides a job. */
+    readonly standby: boolean;
     readonly fingerprint: (key: string) => string | null;
     /** The slot whose sandbox has brought the wanted mark. */
     readonly first?: string | undefined;
@@ -68,15 +71,23 @@ export function choose(
 
   function chosen(): string | null {
     const known = slots.find(({ key }) => key === rollout.canary);
-    if (known !== undefined && by.able(known.key)) return known.key;
+    if (known !== undefined && by.able(known.key) && !isStuck(known)) return known.key;
     const rank = (slot: Slot): number => {
       const made = by.fingerprint(slot.key);
       if (!by.able(slot.key)) return 4;
       if (slot.key === by.first) return 0;
       if (made !== null && [slot.standby, slot.agent].some((lane) => 'fingerprint' in lane && lane.fingerprint === made)) return 0;
-      return slot.agent.kind === 'free' ? 1 : slot.agent.kind === 'idle' ? 2 : 3;
+      if (slot.agent.kind === 'free' && !('reserved' in slot.standby && slot.standby.reserved !== null)) return 1;
+      return slot.agent.kind === 'idle' ? 2 : 3;
     };
-    return slots.toSorted((one, other) => rank(one) - rank(other))[0]?.key ?? null;
+    const order = known === undefined ? slots : [known, ...slots.filter((slot) => slot !== known)];
+    return order.toSorted((one, other) => rank(one) - rank(other))[0]?.key ?? null;
+  }
+
+  /** Whether it has a job, nothing with the wanted mark, and gets nothing before the end of its job. */
+  function isStuck({ key, agent, standby }: Slot): boolean {
+    const hasTried = [...rollout.agents.values()].some(({ slot }) => slot === key);
+    return !by.standby && agent.kind === 'busy' && standby.kind === 'none' && !hasTried;
   }
 }
 

@@ -260,8 +260,8 @@ export function createOwnQueue(options: OwnQueueOptions) {
     },
     observe: (send, signal) => teller.observe(pools.keys(), send, signal),
     jobs: {
-      next(pool) {
-        const job = index.head(pool);
+      next(pool, _slot, only) {
+        const job = index.head(pool, only);
         if (job === null) return null;
         return { job: job.id, limit: job.request.timeout ?? pools.get(pool)?.timeout ?? null, cold: job.progress.cold };
       },

@@ -164,7 +164,7 @@ export function createFingerprints({ reconciler, images, nameOf, log, proved }: 
       if (pool.awaitsImage !== null) pool.backoff = null;
       if (rollout.backoff !== null && isOfImage(rollout.backoff.last.code)) rollout.forgive();
     }
-    if (origin !== null) tryIt(pool);
+    if (origin !== null) reconciler.tryUpdate(pool);
     pool.pause.release(reason);
   }
 
@@ -196,16 +196,6 @@ export function createFingerprints({ reconciler, images, nameOf, log, proved }: 
     log.info('another image', { pool: pool.config.name, image, id: origin.id });
   }
 
-  /** Chooses who tries a new image first, and notes which agents have it already. */
-  function tryIt(pool: Pool, first?: string): void {
-    const slots = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool);
-    const { devices } = pool;
-    const able = (key: string): boolean => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key);
-    pool.rollout.choose(slots, { able, first, fingerprint: (key) => pool.wantedOf(key) });
-    for (const slot of slots) reconciler.observeUpdate(slot);
-    reconciler.checkUpdate(pool);
-  }
-
   /** A sandbox was made. Returns its fingerprint, which is the pool's now unless it is for a job that is different, or the old one. */
   function made(
     key: string,
@@ -222,7 +212,7 @@ export function createFingerprints({ reconciler, images, nameOf, log, proved }: 
     if (isNew && pool.rollout.keepsOld(key)) return fingerprint;
     if (isNew) wish(pool, originOf(pool, recipe.image, imageId));
     pool.learn(key, fingerprint);
-    if (isNew) tryIt(pool, key);
+    if (isNew) reconciler.tryUpdate(pool, key);
     return fingerprint;
   }
 

@@ -6,7 +6,7 @@ import type { CiService } from '../../ci/ci-service.ts';
 import type { PoolConfig } from '../../config/config.ts';
 import type { Clock } from '../../core/clock.ts';
 import { provesAfter } from '../../core/rollout.ts';
-import { emptySlot, type Slot, type SlotEvent } from '../../core/slot.ts';
+import { type Change, emptySlot, type Reserved, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import type { VerdictKind } from '../../verdict/verdict.ts';
 import { recipeOf } from '../actions/actions.ts';
@@ -20,13 +20,14 @@ import { PoolImages } from './pool-images.ts';
 
 interface Options {
   readonly slots?: number;
+  readonly standby?: boolean;
   readonly binds?: 'late' | 'early';
   readonly pull?: Recipe['pull'];
   readonly equipment?: () => string;
 }
 
 /** What outlives a manager. */
-function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Options = {}) {
+function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equipment }: Options = {}) {
   let now = 0;
   const tags = new Map([['x:1', 'sha256:one']]);
   const gone = new Set<string>();
@@ -49,7 +50,7 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
       },
     };
     const config = {
-      ...{ name: 'p', service: 'own', standby: true, standbyMaxAge: 1e9, stopGrace: 0, queue: 'q', tags: [], agents: slots },
+      ...{ name: 'p', service: 'own', standby, standbyMaxAge: 1e9, stopGrace: 0, queue: 'q', tags: [], agents: slots },
       ...{ devices: { ...oneDevice, count: 0 }, imageRecipe: null, recipe: { ...plainRecipe, image, pull } },
     } as unknown as PoolConfig;
     const idOf = ({ image, imageId }: Recipe): string | null =>
@@ -60,15 +61,21 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
       imageId: async (recipe: Recipe) => idOf(recipe),
       fingerprint: async (recipe: Recipe) => (idOf(recipe) === null ? null : stampOf(recipe)),
     } as unknown as Runtime;
-    let waiting: string | null = null;
+    let waiting: Reserved[] = [];
+    const taken = new Map<string, Reserved>();
     const mount = (path: string) => ({ host: path, container: '/agent', readOnly: true, variable: null, cache: null });
     const service = {
       ...{ name: 'own', capabilities: { binds, standsForSlots: false } },
       jobs: {
-        next: () => (waiting === null ? null : { job: waiting, limit: null, cold: false }),
+        next: (_pool: string, _slot: string | null, only?: 'cold') => waiting.find(({ cold }) => cold || only !== 'cold') ?? null,
         ...{ committed() {}, syncing: () => () => {}, rolledBack() {} },
-        record(change: { change: string; job?: string }) {
-          if (change.change === 'assigned') waiting = null;
+        record(change: Change) {
+          if (!('job' in change)) return;
+          const known = waiting.find(({ job }) => job === change.job) ?? taken.get(change.job);
+          if (known === undefined) return;
+          waiting = waiting.filter((one) => one !== known);
+          taken.set(change.job, known);
+          if (change.change === 'returned') waiting.unshift(known);
         },
       },
       ...(equipment && { equip: (recipe: Recipe) => ({ ...recipe, mounts: [...recipe.mounts, mount(equipment())] }) }),
@@ -122,12 +129,14 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
     const ready = (n: number): void => {
       const agent = preparing(n);
       if (agent === null) throw new Error(`p/${n} prepares nothing`);
-      const recipe = recipeOf(pool, { key: `p/${n}`, name: 'p' }, null);
+      const reserved = reservedOf(slot(n));
+      const own = recipeOf(pool, { key: `p/${n}`, name: 'p' }, null);
+      const recipe = reserved?.cold === true ? { ...own, image: 'own:1' } : own;
       const about = { fingerprint: stampOf(recipe), imageId: idOf(recipe) ?? 'sha256:none' };
-      const fingerprint = fingerprints.made(`p/${n}`, { agent, job: null, recipe }, about);
+      const fingerprint = fingerprints.made(`p/${n}`, { agent, job: reserved?.job ?? null, recipe }, about);
       post(n, { kind: 'ready', agent, fingerprint });
     };
-    return {
+    const it = {
       ...{ reconciler, pool, slot, post, preparing, ready },
       look: async (): Promise<void> => {
         await fingerprints.refresh(runtime, never);
@@ -155,11 +164,27 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
         }),
       /** A job comes, and runs in this slot. */
       begin(job: string): number {
-        waiting = job;
+        waiting = [{ job, limit: null, cold: false }];
         reconciler.offer('p');
         const n = [1, 2, 3].find((one) => slot(one).agent.kind === 'releasing') ?? 0;
         if (n > 0) post(n, { kind: 'released', agent: agentOf(slot(n)) });
         return n;
+      },
+      /** A job comes to a pool without standbys. The slot that makes its sandbox; 0: it waits. */
+      comes(job: string, { cold = false } = {}): number {
+        waiting.push({ job, limit: null, cold });
+        reconciler.offer('p');
+        return it.makes(job);
+      },
+      makes: (job: string): number =>
+        Array.from({ length: slots }, (_, at) => at + 1).find((one) => reservedOf(slot(one))?.job === job) ?? 0,
+      /** Its sandbox is made, and it runs. What it was made from. */
+      runs(job: string): string {
+        const n = it.makes(job);
+        ready(n);
+        const { agent } = slot(n);
+        post(n, { kind: 'released', agent: agentOf(slot(n)) });
+        return agent.kind === 'releasing' ? (agent.fingerprint.split(' ')[1] ?? '') : agent.kind;
       },
       /** It ends with this verdict, and its agent is cleared. */
       end(n: number, kind: VerdictKind): void {
@@ -187,6 +212,7 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
         waiting: waitingReason(reconciler, 'p', []),
       }),
     };
+    return it;
   }
 
   /** Its first image works. */
@@ -202,6 +228,10 @@ function host({ slots = 3, binds = 'late', pull = 'missing', equipment }: Option
 
 function agentOf({ agent }: Slot): string {
   return 'agent' in agent ? agent.agent : '';
+}
+
+function reservedOf({ standby }: Slot): Reserved | null {
+  return standby.kind === 'preparing' ? standby.reserved : null;
 }
 
 describe('a tag that moved', () => {
@@ -356,6 +386,94 @@ describe('a new image that fails', () => {
     await it.look();
     it.fail(1);
     expect([it.pool.backoff?.failures, it.said().status]).toEqual([1, undefined]);
+  });
+});
+
+describe('a pool without standbys', () => {
+  /** Its three slots have worked with the first image, and all have jobs when another one comes. */
+  async function allBusy({ tags, start }: ReturnType<typeof host>) {
+    const it = start();
+    await it.look();
+    it.comes('old1');
+    it.runs('old1');
+    it.wait(provesAfter);
+    for (const job of ['old2', 'old3']) {
+      it.comes(job);
+      it.runs(job);
+    }
+    tags.set('x:1', 'sha256:two');
+    return it;
+  }
+
+  test('whose old image is gone: the slot that is free first tries the new one, and the job that waits gets it', async () => {
+    const world = host({ standby: false });
+    const it = await allBusy(world);
+    world.gone.add('sha256:one');
+    await it.look();
+    expect(it.pool.rollout.isCanary('p/1')).toBe(true);
+    expect([it.comes('new1'), it.comes('new2')]).toEqual([0, 0]);
+    it.end(3, 'passed');
+    expect([it.makes('new1'), it.makes('new2'), it.pool.rollout.isCanary('p/3')]).toEqual([3, 0, true]);
+    expect(it.runs('new1')).toBe('sha256:two');
+    it.end(2, 'passed');
+    expect(it.makes('new2')).toBe(2);
+    expect(it.runs('new2')).toBe('sha256:two');
+  });
+
+  test('and a failure of the new image delays the slot that tries it now, which then goes on by itself', async () => {
+    const world = host({ standby: false });
+    const it = await allBusy(world);
+    world.gone.add('sha256:one');
+    await it.look();
+    it.comes('new1');
+    it.end(3, 'passed');
+    it.fail(3);
+    it.end(2, 'passed');
+    expect([it.makes('new1'), it.pool.rollout.isCanary('p/3')]).toEqual([0, true]);
+    it.wait(1_000);
+    expect(it.makes('new1')).toBe(3);
+  });
+
+  test('whose old image is there: the others go on with it, and a slot that is free tries the new one', async () => {
+    const world = host({ standby: false });
+    const it = await allBusy(world);
+    await it.look();
+    expect(it.pool.rollout.isCanary('p/1')).toBe(true);
+    it.end(2, 'passed');
+    expect(it.pool.rollout.isCanary('p/2')).toBe(true);
+    it.end(3, 'passed');
+    expect([it.pool.rollout.isCanary('p/2'), it.comes('new1'), it.comes('new2')]).toEqual([true, 2, 3]);
+    expect([it.runs('new1'), it.runs('new2')]).toEqual(['sha256:two', 'sha256:one']);
+    // Its job is of the new image: it stays the one that tries it.
+    it.end(3, 'passed');
+    expect(it.pool.rollout.isCanary('p/2')).toBe(true);
+  });
+});
+
+describe('a job with its own image', () => {
+  test('is not stopped although the other slots cannot go back, also behind a job that has to wait', async () => {
+    const { begun, tags, gone } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    gone.add('sha256:one');
+    await it.look();
+    it.fail(1);
+    expect([it.comes('normal'), it.comes('own', { cold: true })]).toEqual([0, 2]);
+    expect(it.runs('own')).toBe('null');
+    it.fail(2);
+    expect([it.slot(2).agent.kind, it.slot(2).standby.kind, it.makes('normal'), it.begin('more')]).toEqual(['busy', 'none', 0, 0]);
+  });
+
+  test('is not stopped while the slot that tries a new image waits for its next try', async () => {
+    const { begun, tags } = host({ slots: 2 });
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.begin('j1');
+    it.fail(1);
+    expect([it.comes('normal'), it.comes('own', { cold: true })]).toEqual([0, 1]);
+    it.runs('own');
+    expect([it.slot(1).agent.kind, it.preparing(1), it.makes('normal')]).toEqual(['busy', null, 0]);
   });
 });
 

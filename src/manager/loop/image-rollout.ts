@@ -75,6 +75,11 @@ export class ImageRollout {
     return this.#state.backoff;
   }
 
+  /** The slot that tries what is wanted; null while none does. */
+  get canary(): string | null {
+    return this.#state.canary;
+  }
+
   isCanary(key: string): boolean {
     return this.#state.canary === key;
   }

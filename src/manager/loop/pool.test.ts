@@ -4,7 +4,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { Runtime } from '../../runtimes/runtime.ts';
 import { noDevices, Pool } from './pool.ts';
 
-const host = { stopping: false, paused: false };
+const host = { stopping: false, paused: false, now: 0 };
 
 function poolOf(env: Record<string, string>): Pool {
   const config = { name: 'p', standby: true, standbyMaxAge: 1, recipe: { env } } as unknown as PoolConfig;

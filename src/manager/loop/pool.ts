@@ -170,31 +170,39 @@ export class Pool {
     return this.isPerSlot ? key : '';
   }
 
-  /** The later one, for a slot that tries a new image. */
-  #backoffOf(key: string): Backoff | null {
-    const own = this.rollout.isCanary(key) ? this.rollout.backoff : null;
-    return own !== null && (this.backoff === null || own.until > this.backoff.until) ? own : this.backoff;
+  /** Chooses which slot tries a new image first. `slots`: all of the pool. `first`: the one that has brought it. */
+  chooseCanary(slots: readonly Slot[], first?: string): void {
+    const { devices } = this;
+    const able = (key: string): boolean => devices.of(key) !== null && devices.heldBack(key) === null && !devices.lost(key);
+    this.rollout.choose(slots, { able, first, standby: this.#keepStandby, fingerprint: (key) => this.wantedOf(key) });
   }
 
-  /** What the pool asks of one of its slots now. `host` applies to all pools. */
-  view(key: string, host: { readonly stopping: boolean; readonly paused: boolean }): PoolView {
-    const fingerprint = this.fingerprintOf(key);
+  /** Whether a trial lets the slot have no sandbox of the pool's image at `now` (core clock, ms). */
+  #isColdOnly(key: string, now: number): boolean {
+    const { backoff } = this.rollout;
+    if (this.rollout.isCanary(key)) return backoff !== null && now < backoff.until;
     // What cannot be made any more is waited for, not replaced by what has not proved itself.
-    const waits = fingerprint === null && this.rollout.keepsOld(key);
+    return this.rollout.keepsOld(key) && this.fingerprintOf(key) === null;
+  }
+
+  /** What the pool asks of one of its slots now. `host` applies to all pools; `now`: core clock, ms. */
+  view(key: string, host: { readonly stopping: boolean; readonly paused: boolean; readonly now: number }): PoolView {
+    const coldOnly = this.#isColdOnly(key, host.now);
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
       standby: this.#keepStandby,
-      paused: host.paused || this.pause.any || this.away !== null || waits,
-      backoff: this.#backoffOf(key),
-      fingerprint,
+      paused: host.paused || this.pause.any || this.away !== null,
+      backoff: this.backoff,
+      fingerprint: this.fingerprintOf(key),
       standbyMaxAge: this.config.standbyMaxAge,
-      waiting: this.service.jobs?.next(this.config.name, key) ?? null,
+      waiting: this.service.jobs?.next(this.config.name, key, coldOnly ? 'cold' : undefined) ?? null,
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),
       closed: this.pause.closes,
       mayRenew: this.#mayRenew(key),
+      coldOnly,
     };
   }
 

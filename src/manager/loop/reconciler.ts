@@ -293,7 +293,8 @@ export class Reconciler {
     const seconds = Math.round((held.until - now) / 1000);
     const { failures, last } = held;
     this.#options.log.warn('a new image failed', { pool: pool.config.name, slot: key, failures, seconds, reason: last.message });
-    this.#timers.arm(`update ${pool.config.name}`, held.until, () => this.replan(key));
+    // Another slot may try it by then.
+    this.#timers.arm(`update ${pool.config.name}`, held.until, () => this.replanAll(pool));
   }
 
   #followUpdate(pool: Pool, before: Slot, after: Slot): void {
@@ -306,19 +307,31 @@ export class Reconciler {
         this.#delayUpdate(pool, after.key, { failure, stage: 'release' });
       }
     }
-    this.observeUpdate(after);
-    this.checkUpdate(pool);
+    this.#observeUpdate(pool, after);
+    // A slot may try it that is free before the one that was chosen.
+    const isOther = before.agent.kind !== after.agent.kind && (after.agent.kind === 'free' || after.agent.kind === 'busy');
+    if (isOther && pool.rollout.isTrial) this.tryUpdate(pool);
+    else this.#checkUpdate(pool);
+  }
+
+  /** Chooses which slot of a pool tries a new image first, and notes which agents have it already. `first`: as `chooseCanary`. */
+  tryUpdate(pool: Pool, first?: string): void {
+    const slots = this.slots.filter(({ key }) => this.#owners.get(key) === pool);
+    const { canary } = pool.rollout;
+    pool.chooseCanary(slots, first);
+    for (const slot of slots) this.#observeUpdate(pool, slot);
+    if (pool.rollout.canary !== canary) this.replanAll(pool);
+    this.#checkUpdate(pool);
   }
 
   /** Notes which agents of a slot are made from what its pool tries. */
-  observeUpdate(slot: Slot): void {
-    const pool = this.poolOf(slot.key);
+  #observeUpdate(pool: Pool, slot: Slot): void {
     const { binds } = pool.service.capabilities;
     pool.rollout.observe(slot, { binds, fingerprint: pool.wantedOf(slot.key), now: this.#options.clock.now() });
   }
 
   /** Lets every slot of a pool have what has proved itself, now or when that will be. */
-  checkUpdate(pool: Pool): void {
+  #checkUpdate(pool: Pool): void {
     const { name } = pool.config;
     const { rollout } = pool;
     const now = this.#options.clock.now();
@@ -326,7 +339,7 @@ export class Reconciler {
     const isWritten = at !== null && at <= now && (this.#options.proved?.(pool) ?? true);
     if (!isWritten) {
       const next = at === null ? null : Math.max(at, now + writeAgain);
-      this.#timers.arm(`proof ${name}`, next, () => this.checkUpdate(pool));
+      this.#timers.arm(`proof ${name}`, next, () => this.#checkUpdate(pool));
       return;
     }
     const wasTried = rollout.isTrial;
@@ -435,9 +448,9 @@ export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readon
 }
 
 /** What its pool asks of a slot. A slot of another runtime or service must only become empty. */
-export function viewOf(slot: Slot, pool: Pool, { stopping, paused }: HostView): PoolView {
+export function viewOf(slot: Slot, pool: Pool, { stopping, paused, now }: HostView): PoolView {
   const isForeign = slot.runtime !== pool.runtime.name || pool.serviceOf(slot) !== pool.service;
-  return pool.view(slot.key, { stopping: stopping || isForeign, paused });
+  return pool.view(slot.key, { stopping: stopping || isForeign, paused, now });
 }
 
 /** An empty slot takes over the pool's current runtime, service, grace and devices. */
