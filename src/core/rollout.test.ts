@@ -5,6 +5,7 @@ import {
   failed,
   isUnproved,
   keepsOld,
+  lost,
   noRollout,
   observe,
   provesAfter,
@@ -127,6 +128,19 @@ describe('what proves it', () => {
   test('then everybody may have it', () => {
     expect(trust(trial)).toEqual({ ...noRollout, trusted: 'two', wanted: 'two' });
   });
+});
+
+test('after a lost job, an agent that waits proves nothing: one has to be at work for ten minutes', () => {
+  const ready = observe(trial, slot(2, { standby: standby('a', 'new') }), late);
+  const once = lost(ready);
+  expect(provesAt(once, true)).toBeNull();
+  const waits = observe(once, slot(2, { standby: standby('a', 'new') }), { ...late, now: now + 5 });
+  expect(provesAt(waits, true)).toBeNull();
+  expect(provesAt(observe(waits, slot(2, { agent: busy('a') }), { ...late, now: now + 9 }), true)).toBe(now + 9 + provesAfter);
+  const online = observe(waits, slot(2, { agent: idle('a', true) }), early);
+  expect(provesAt(online, true)).toBeNull();
+  expect(provesAt(waits, false)).toBe(0);
+  expect([wish(once, 'three').needsJob, trust(once).needsJob]).toEqual([false, false]);
 });
 
 test('failures of the canary make it wait longer, and its ten minutes begin again', () => {

@@ -7,7 +7,7 @@
 import { type Backoff, backoff } from './backoff.ts';
 import { type AgentId, agentsOf, type Failure, type Slot } from './slot.ts';
 
-/** ms for which an agent must have been there, ready or at work, to prove its image without the end of a job. */
+/** ms for which an agent must have been there, ready or at work, to prove its image without the end of a job; after a lost job, at work. */
 export const provesAfter = 10 * 60_000;
 
 export interface Rollout {
@@ -21,15 +21,20 @@ export interface Rollout {
   readonly agents: ReadonlyMap<AgentId, Tried>;
   /** Failures of the canary. */
   readonly backoff: Backoff | null;
+  /** A job with the wanted mark was lost: an agent that waits for one proves nothing any more. */
+  readonly needsJob: boolean;
 }
 
-/** `since`: when it was ready (late binding) or online (early binding); null before that, and after its end. */
+/**
+ * `since`: when it was ready (late binding), online (early binding) or at work (after a lost job); null before that, and after its
+ * end.
+ */
 interface Tried {
   readonly slot: string;
   readonly since: number | null;
 }
 
-export const noRollout: Rollout = { trusted: null, wanted: null, canary: null, agents: new Map(), backoff: null };
+export const noRollout: Rollout = { trusted: null, wanted: null, canary: null, agents: new Map(), backoff: null, needsJob: false };
 
 /** Whether the wanted mark has not proved itself yet. */
 export function isUnproved({ wanted, trusted }: Rollout): boolean {
@@ -44,7 +49,7 @@ export function keepsOld({ canary }: Rollout, key: string): boolean {
 /** Another mark is wanted, or the same again. `choose` says who tries it. */
 export function wish(rollout: Rollout, wanted: string): Rollout {
   if (wanted === rollout.wanted) return rollout;
-  const next = { ...rollout, wanted, agents: new Map(), backoff: null };
+  const next = { ...rollout, wanted, agents: new Map(), backoff: null, needsJob: false };
   return { ...next, canary: isUnproved(next) ? rollout.canary : null };
 }
 
@@ -100,12 +105,14 @@ export function observe(
   if (!isUnproved(rollout)) return rollout;
   const here = new Map<AgentId, number | null>();
   const { standby, agent } = slot;
+  const waits = binds === 'late' && !rollout.needsJob;
   const isWanted = (made: string): boolean => fingerprint !== null && made === fingerprint;
   if (!keepsOld(rollout, slot.key)) {
-    if (standby.kind === 'standby' && isWanted(standby.fingerprint)) here.set(standby.agent, binds === 'late' ? now : null);
+    if (standby.kind === 'standby' && isWanted(standby.fingerprint)) here.set(standby.agent, waits ? now : null);
     const isKnown =
       agent.kind !== 'free' && (('fingerprint' in agent && isWanted(agent.fingerprint)) || rollout.agents.has(agent.agent));
-    if (isKnown) here.set(agent.agent, isThere(agent, binds) ? now : null);
+    const isUp = isKnown && (rollout.needsJob ? agent.kind === 'busy' : isThere(agent, binds));
+    if (isKnown) here.set(agent.agent, isUp ? now : null);
     for (const { agent: left } of slot.leaving) if (rollout.agents.has(left)) here.set(left, null);
   }
   const before = [...rollout.agents].filter(([, tried]) => tried.slot === slot.key);
@@ -153,6 +160,12 @@ export function failed(
   const next = isWaiting ? { ...before, last: failure } : backoff(before, failure, stage, now, jitter);
   const agents = new Map([...rollout.agents].map(([id, tried]) => [id, { ...tried, since: tried.since === null ? null : now }]));
   return { ...rollout, backoff: next, agents };
+}
+
+/** A job with the wanted mark was lost: only one that ends by itself, or is at work for long, proves it now. */
+export function lost(rollout: Rollout): Rollout {
+  const agents = new Map([...rollout.agents].map(([id, tried]) => [id, { ...tried, since: null }]));
+  return { ...rollout, needsJob: true, agents };
 }
 
 /** The canary need not wait for its next try any more. */

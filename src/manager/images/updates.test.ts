@@ -8,7 +8,7 @@ import type { Clock } from '../../core/clock.ts';
 import { provesAfter } from '../../core/rollout.ts';
 import { type Change, emptySlot, type Reserved, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
-import type { VerdictKind } from '../../verdict/verdict.ts';
+import type { ImageEvidence } from '../../verdict/image-evidence.ts';
 import { recipeOf } from '../actions/actions.ts';
 import { poolFindings } from '../findings.ts';
 import type { Origin } from '../loop/image-rollout.ts';
@@ -33,7 +33,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
   const gone = new Set<string>();
   const stored = new Map<string, Slot>();
   const written: { trusted: Origin | null; fails: boolean } = { trusted: null, fails: false };
-  const verdicts = new Map<string, VerdictKind>();
+  const ends = new Map<string, ImageEvidence>();
   for (let n = 1; n <= slots; n++) stored.set(`p/${n}`, emptySlot({ key: `p/${n}`, runtime: 'docker', grace: 0 }));
   let agents = 0;
 
@@ -87,10 +87,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         save: (_: Slot, slot: Slot) => void stored.set(slot.key, slot),
       },
       newAgent: () => `a${++agents}`,
-      verdictOf: (agent) => {
-        const kind = verdicts.get(agent);
-        return kind === undefined ? null : { kind, why: `it was ${kind}` };
-      },
+      evidenceOf: (agent) => ends.get(agent) ?? null,
       proved: ({ rollout: { wanted } }) => {
         if (written.fails) return false;
         written.trusted = wanted;
@@ -186,10 +183,10 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         post(n, { kind: 'released', agent: agentOf(slot(n)) });
         return agent.kind === 'releasing' ? (agent.fingerprint.split(' ')[1] ?? '') : agent.kind;
       },
-      /** It ends with this verdict, and its agent is cleared. */
-      end(n: number, kind: VerdictKind): void {
+      /** It ends, which says this of its image, and its agent is cleared. */
+      end(n: number, says: 'works' | 'fails' | 'nothing'): void {
         const agent = agentOf(slot(n));
-        verdicts.set(agent, kind);
+        if (says !== 'nothing') ends.set(agent, { works: says === 'works', why: 'its agent was lost' });
         post(n, { kind: 'exited', agent, exit: { kind: 'code', code: 0 }, released: true });
         post(n, { kind: 'settled', agent });
         post(n, { kind: 'cleared', agent, outcome: null });
@@ -251,7 +248,7 @@ describe('a tag that moved', () => {
     expect(it.said().doctor).toMatchObject([{ level: 'ok', subject: 'pool p' }]);
   });
 
-  test.each(['passed', 'code', 'cancelled'] as const)('reaches all once a job of it has ended: %s', async (kind) => {
+  test('reaches all once a job of it has ended by itself', async () => {
     const { tags, begun, written } = host();
     const it = await begun();
     tags.set('x:1', 'sha256:two');
@@ -259,15 +256,15 @@ describe('a tag that moved', () => {
     it.allReady();
     // Longest free first: the slot whose standby was made anew comes last.
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
-    it.end(2, kind);
+    it.end(2, 'works');
     expect(it.pool.rollout.isTrial).toBe(true);
-    it.end(1, kind);
+    it.end(1, 'works');
     it.allReady();
     expect([it.images(), written.trusted?.id]).toEqual([['sha256:two', 'sha256:two', 'sha256:two'], 'sha256:two']);
     expect(it.said().status).toBeUndefined();
   });
 
-  test('proves nothing with a job that the infrastructure ended, and waits before it takes another one', async () => {
+  test('proves nothing with a job that somebody ended, but goes on', async () => {
     const { tags, begun } = host();
     const it = await begun();
     tags.set('x:1', 'sha256:two');
@@ -275,16 +272,38 @@ describe('a tag that moved', () => {
     it.allReady();
     expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
     it.allReady();
-    it.end(1, 'infrastructure');
+    it.end(1, 'nothing');
+    expect([it.pool.rollout.isTrial, it.said().status?.failure]).toEqual([true, null]);
+    it.wait(provesAfter);
+    expect(it.pool.rollout.isTrial).toBe(false);
+  });
+
+  test('proves nothing with a job that was lost, and waits before it takes another one, which has to work', async () => {
+    const { tags, begun } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
+    it.allReady();
+    it.end(1, 'fails');
     expect(it.said().status?.text).toBe(
-      'the new image x:1 (two) failed on p/1: its job did not end by itself: it was infrastructure; the other slots keep image x:1 (one)',
+      'the new image x:1 (two) failed on p/1: its job did not end by itself: its agent was lost; the other slots keep image x:1 (one)',
     );
     expect([it.begin('j4'), it.slot(1).agent.kind]).toEqual([0, 'free']);
-    it.wait(provesAfter - 1);
-    expect(it.images().slice(2)).toEqual(['sha256:one']);
-    it.wait(1);
+    it.wait(1_000);
+    it.post(1, { kind: 'released', agent: agentOf(it.slot(1)) });
     it.allReady();
-    expect(it.images()[2]).toBe('sha256:two');
+    it.end(1, 'nothing');
+    it.wait(10 * provesAfter);
+    expect(it.images().slice(2)).toEqual(['sha256:one']);
+    it.end(2, 'works');
+    it.end(3, 'works');
+    expect(it.pool.rollout.isTrial).toBe(true);
+    expect([it.begin('j5'), it.begin('j6'), it.begin('j7')].toSorted()).toEqual([1, 2, 3]);
+    it.end(1, 'works');
+    it.allReady();
+    expect(it.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
   });
 
   test('reaches all after ten minutes in which nothing happened, once that could be written down', async () => {
@@ -412,10 +431,10 @@ describe('a pool without standbys', () => {
     await it.look();
     expect(it.pool.rollout.isCanary('p/1')).toBe(true);
     expect([it.comes('new1'), it.comes('new2')]).toEqual([0, 0]);
-    it.end(3, 'passed');
+    it.end(3, 'works');
     expect([it.makes('new1'), it.makes('new2'), it.pool.rollout.isCanary('p/3')]).toEqual([3, 0, true]);
     expect(it.runs('new1')).toBe('sha256:two');
-    it.end(2, 'passed');
+    it.end(2, 'works');
     expect(it.makes('new2')).toBe(2);
     expect(it.runs('new2')).toBe('sha256:two');
   });
@@ -426,9 +445,9 @@ describe('a pool without standbys', () => {
     world.gone.add('sha256:one');
     await it.look();
     it.comes('new1');
-    it.end(3, 'passed');
+    it.end(3, 'works');
     it.fail(3);
-    it.end(2, 'passed');
+    it.end(2, 'works');
     expect([it.makes('new1'), it.pool.rollout.isCanary('p/3')]).toEqual([0, true]);
     it.wait(1_000);
     expect(it.makes('new1')).toBe(3);
@@ -439,13 +458,13 @@ describe('a pool without standbys', () => {
     const it = await allBusy(world);
     await it.look();
     expect(it.pool.rollout.isCanary('p/1')).toBe(true);
-    it.end(2, 'passed');
+    it.end(2, 'works');
     expect(it.pool.rollout.isCanary('p/2')).toBe(true);
-    it.end(3, 'passed');
+    it.end(3, 'works');
     expect([it.pool.rollout.isCanary('p/2'), it.comes('new1'), it.comes('new2')]).toEqual([true, 2, 3]);
     expect([it.runs('new1'), it.runs('new2')]).toEqual(['sha256:two', 'sha256:one']);
     // Its job is of the new image: it stays the one that tries it.
-    it.end(3, 'passed');
+    it.end(3, 'works');
     expect(it.pool.rollout.isCanary('p/2')).toBe(true);
   });
 });

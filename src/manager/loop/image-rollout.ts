@@ -10,6 +10,7 @@ import {
   forgiven,
   isUnproved,
   keepsOld,
+  lost,
   noRollout,
   observe,
   provesAt,
@@ -155,6 +156,11 @@ export class ImageRollout {
 
   proved(): void {
     this.#isProved = isUnproved(this.#state);
+  }
+
+  /** A job with it was lost. */
+  lost(): void {
+    this.#state = lost(this.#state);
   }
 
   /** Whether sandboxes of the old origin can still be made. */

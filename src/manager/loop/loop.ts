@@ -19,6 +19,7 @@ import type { LogFolder } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
+import { imageEvidence } from '../../verdict/image-evidence.ts';
 import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';
@@ -113,7 +114,10 @@ export async function openLoop(parts: LoopParts) {
     },
     act: (key, action) => dispatcher.start(key, action),
     random: Math.random,
-    verdictOf: (agent) => store.outcomes.ofAgent(agent)[0]?.verdict ?? null,
+    evidenceOf: (agent) => {
+      const [outcome] = store.outcomes.ofAgent(agent);
+      return outcome === undefined ? null : imageEvidence(outcome.ending, outcome.verdict);
+    },
     proved: ({ config: { name }, rollout: { wanted } }) => {
       // A temporary manager may have another config, with a pool of the same name.
       if (wanted === null || store.temporary) return true;

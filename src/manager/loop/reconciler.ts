@@ -11,7 +11,7 @@ import { type Intent, isOpen, type PoolView, plan, sameDevices } from '../../cor
 import { dueAt, pursueAll } from '../../core/pursue.ts';
 import { type Action, type AgentId, agentsOf, type Change, isEmpty, type Slot, type SlotEvent } from '../../core/slot.ts';
 import type { Log } from '../../log.ts';
-import type { Verdict } from '../../verdict/verdict.ts';
+import type { ImageEvidence } from '../../verdict/image-evidence.ts';
 import { type Committer, createCommitter, type SlotStore } from './commit.ts';
 import { Pause } from './pause.ts';
 import type { Pool } from './pool.ts';
@@ -26,8 +26,8 @@ export interface ReconcilerOptions {
   readonly random: () => number;
   /** Called after each commit. */
   readonly changed: (before: Slot, after: Slot) => void;
-  /** Whose fault the end of an agent's job was, when its agent has been cleared; null: it had none, or nobody knows. */
-  readonly verdictOf?: (agent: AgentId) => Pick<Verdict, 'kind' | 'why'> | null;
+  /** What the end of an agent's job says about its image, when its agent has been cleared; null: nothing, or it had none. */
+  readonly evidenceOf?: (agent: AgentId) => ImageEvidence | null;
   /** What a pool wants has proved itself, and is to be written down. False: that failed, and is tried again. */
   readonly proved?: (pool: Pool) => boolean;
 }
@@ -299,13 +299,13 @@ export class Reconciler {
 
   #followUpdate(pool: Pool, before: Slot, after: Slot): void {
     for (const agent of pool.rollout.cleared(before, after)) {
-      const verdict = this.#options.verdictOf?.(agent) ?? null;
-      if (verdict === null || verdict.kind === 'unknown') continue;
-      if (verdict.kind !== 'infrastructure') pool.rollout.proved();
-      else if (pool.rollout.isCanary(after.key)) {
-        const failure = { code: 'infrastructure', message: `its job did not end by itself: ${verdict.why}`, retry: true };
-        this.#delayUpdate(pool, after.key, { failure, stage: 'release' });
-      }
+      const evidence = this.#options.evidenceOf?.(agent) ?? null;
+      if (evidence?.works === true) pool.rollout.proved();
+      if (evidence?.works !== false) continue;
+      pool.rollout.lost();
+      if (!pool.rollout.isCanary(after.key)) continue;
+      const failure = { code: 'infrastructure', message: `its job did not end by itself: ${evidence.why}`, retry: true };
+      this.#delayUpdate(pool, after.key, { failure, stage: 'release' });
     }
     this.#observeUpdate(pool, after);
     // A slot may try it that is free before the one that was chosen.

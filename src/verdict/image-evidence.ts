@@ -1,0 +1,32 @@
+/** What the end of a job says about the image that its sandbox was made from. Pure. */
+import type { Ending, Verdict } from './verdict.ts';
+
+/** `works`: whether the image ran a job to an end of its own. `why`: a sentence without its full stop. */
+export interface ImageEvidence {
+  readonly works: boolean;
+  readonly why: string;
+}
+
+/** A shell exits with these when it could not run a command: https://pubs.opengroup.org/onlinepubs/9799919799/utilities/V3_chap02.html#tag_19_08_02 */
+const notRun: ReadonlySet<number> = new Set([126, 127]);
+
+/**
+ * A job that ended with an exit code of its own, whatever it is, was run by its image. One that was lost, or could not be started,
+ * speaks against the image. One that was cancelled, killed, ran into a limit or could not run a command says nothing: null.
+ */
+export function imageEvidence({ result, exit }: Ending, { kind, why }: Pick<Verdict, 'kind' | 'why'>): ImageEvidence | null {
+  const end = result?.kind === 'reported' ? (exit ?? result) : result;
+  switch (kind) {
+    case 'passed':
+      return { works: true, why };
+    case 'code':
+      return end?.kind === 'reported' || (end?.kind === 'code' && !notRun.has(end.code)) ? { works: true, why } : null;
+    case 'infrastructure':
+      // Not a card that failed under it.
+      return end?.kind === 'lost' || end?.kind === 'unstartable' ? { works: false, why } : null;
+    case 'unknown':
+      return result?.kind === 'reported' && result.outcome === 'lost' ? { works: false, why } : null;
+    case 'cancelled':
+      return null;
+  }
+}
