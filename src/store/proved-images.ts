@@ -28,8 +28,14 @@ export function provedImageTable(db: Database) {
   const save = db.prepare(
     'INSERT INTO proved_images (pool, body) VALUES (?, ?) ON CONFLICT (pool) DO UPDATE SET body = excluded.body',
   );
+  const names = query(db, z.object({ pool: z.string() }), 'SELECT pool FROM proved_images');
+  const remove = db.prepare('DELETE FROM proved_images WHERE pool = ?');
   return {
     of: (pool: string): ProvedImage | null => one.get(pool)?.[1] ?? null,
     save: (pool: string, image: ProvedImage): void => void save.run(pool, JSON.stringify(image)),
+    /** Removes those of all other pools. */
+    keepOnly(pools: readonly string[]): void {
+      for (const { pool } of names.all()) if (!pools.includes(pool)) remove.run(pool);
+    },
   };
 }

@@ -19,13 +19,20 @@ const own = {
 } as Partial<CiService> as CiService;
 
 /** A loop over a runtime that only writes down what it was asked, and makes nothing. */
-async function openOver(stored: readonly Slot[], services: readonly CiService[] = [own]) {
+async function openOver(
+  stored: readonly Slot[],
+  services: readonly CiService[] = [own],
+  { temporary = false, proved = [] as string[] } = {},
+) {
   const opened = new AsyncDisposableStack();
   const dir = opened.use(scratch());
   const folder = opened.use(new Folder());
   const { config } = await folder.load('pools: { gpu: { agents: 2, standby: true, devices: 0, runtime: process } }');
-  const store = opened.adopt(openStore(dir.path), (one) => one.close());
-  store.transaction({ durable: false }, () => stored.forEach(store.slots.save));
+  const store = opened.adopt(openStore(dir.path, { temporary }), (one) => one.close());
+  store.transaction({ durable: false }, () => {
+    stored.forEach(store.slots.save);
+    for (const pool of proved) store.provedImages.save(pool, { image: pool, id: 'sha256:1', equipment: [], driver: null });
+  });
   const asked: string[] = [];
   const runtime = {
     name: 'process',
@@ -93,6 +100,15 @@ test('a started loop does what states ask for, records the results, and reports 
 
 test('nothing is opened without the service that a pool names', async () => {
   await expect(openOver([], [])).rejects.toMatchObject({ code: 'E_BUG' });
+});
+
+test.each([
+  ['a daemon forgets the images of pools that have left the config', false, 'gpu'],
+  ['a temporary manager, whose config is another one, keeps all', true, 'gpu old'],
+])('%s', async (_, temporary, kept) => {
+  await using world = await openOver([], [own], { temporary, proved: ['gpu', 'old'] });
+  const { provedImages } = world.store;
+  expect(['gpu', 'old'].filter((pool) => provedImages.of(pool) !== null).join(' ')).toBe(kept);
 });
 
 test('leftovers of the last sweep are logged, and do not keep a daemon from ending', async () => {

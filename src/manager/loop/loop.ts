@@ -78,6 +78,19 @@ export async function openLoop(parts: LoopParts) {
   const notes = new Map<string, string>();
   const images = await openPoolImages({ config, env, store, services, log });
 
+  /** False: that failed. */
+  const writeProved = (write: () => void): boolean => {
+    // A temporary manager may have another config, with a pool of the same name.
+    if (store.temporary) return true;
+    try {
+      store.transaction({ durable: false }, write);
+      return true;
+    } catch (error) {
+      log.error('failed to write state', { reason: toFailure(error).message });
+      return false;
+    }
+  };
+
   const followers = new LogFollowers({
     ...{ clock, logs },
     state: (agent, state) => {
@@ -119,15 +132,7 @@ export async function openLoop(parts: LoopParts) {
       return outcome === undefined ? null : imageEvidence(outcome.ending, outcome.verdict);
     },
     proved: ({ config: { name }, rollout: { wanted } }) => {
-      // A temporary manager may have another config, with a pool of the same name.
-      if (wanted === null || store.temporary) return true;
-      try {
-        store.transaction({ durable: false }, () => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
-        return true;
-      } catch (error) {
-        log.error('failed to write state', { reason: toFailure(error).message });
-        return false;
-      }
+      return wanted === null || writeProved(() => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
     },
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
@@ -225,6 +230,7 @@ export async function openLoop(parts: LoopParts) {
   });
   const holds = createHolds({ clock, store, reconciler });
   holds.restore();
+  writeProved(() => store.provedImages.keepOnly(pools.map(({ name }) => name)));
   fingerprints.start();
   opened.defer(() => observer.close());
   const diskWatch = createDiskWatch({ clock, log, reconciler, runtime: runtimes.get });
