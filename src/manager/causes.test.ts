@@ -3,11 +3,12 @@ import { expect, test } from 'vitest';
 import { clean, DeviceHost, devicePool, dirty } from '../../test/support/device-host.ts';
 import { gpu } from '../../test/support/devices.ts';
 import type { PoolConfig } from '../config/config.ts';
-import type { Failure } from '../core/slot.ts';
+import { emptySlot, type Failure } from '../core/slot.ts';
 import { warning } from '../finding.ts';
 import type { Runtime } from '../runtimes/runtime.ts';
 import { type CausesParts, causesOf } from './causes.ts';
 import type { SecretTrouble } from './housekeeping.ts';
+import type { Origin } from './loop/image-rollout.ts';
 import { Pause } from './loop/pause.ts';
 import { noDevices, Pool } from './loop/pool.ts';
 
@@ -39,6 +40,29 @@ test('a pool that fails: without the output that its failure quotes', () => {
   const { lines, pools } = world();
   pools[0].failed(failure('E_GATE_ENDED', 'It ended. Its last output was:\nhunter2'), 'prepare', 0, 0);
   expect(lines()).toEqual(['pool lab 0 60m: Pool lab has kept failing for an hour: It ended. Its last output was:.']);
+});
+
+test('a new image that keeps failing, not one that failed once, and not after it has proved itself', () => {
+  const { lines, pools } = world();
+  const [{ rollout }] = pools;
+  const origin = (id: string): Origin => ({ image: 'lab:1', id, equipment: [], driver: null });
+  rollout.restore(origin('sha256:one'));
+  rollout.wish(origin('sha256:two'), new Map());
+  rollout.learnOld('', 'old');
+  const slots = ['lab/1', 'lab/2'].map((key) => emptySlot({ key, runtime: 'docker', grace: 0 }));
+  rollout.choose(slots, { able: () => true, standby: true, fingerprint: () => null });
+  const why = failure('E_GATE_ENDED', 'It ended. Its last output was:\nhunter2');
+  rollout.failed(why, 'prepare', 0, 0);
+  expect(lines()).toEqual([]);
+  rollout.failed(why, 'prepare', 1_000, 0);
+  const line = (stage: number, others: string) => [
+    `image of pool lab ${stage} 60m: The new image lab:1 (two) of pool lab has kept failing on lab/1 for an hour, and the other slots ${others}: It ended. Its last output was:.`,
+  ];
+  expect(lines()).toEqual(line(0, 'keep image lab:1 (one)'));
+  rollout.forgetOld();
+  expect(lines()).toEqual(line(1, 'wait, because image lab:1 (one) is no longer there'));
+  rollout.trust();
+  expect(lines()).toEqual([]);
 });
 
 test('a service is one cause, which grows when its last pool has no jobs, by a hold or by refused registrations', () => {

@@ -2,6 +2,7 @@
 import type { Cause, CauseKind, Seen } from '../notices/decide.ts';
 import type { DeviceManager } from './devices/device-manager.ts';
 import { deviceView, missingDevices } from './devices/device-views.ts';
+import { updateHint } from './findings.ts';
 import type { SecretTrouble } from './housekeeping.ts';
 import type { Observer } from './loop/observe.ts';
 import type { Pool } from './loop/pool.ts';
@@ -31,6 +32,7 @@ export function causesOf(parts: CausesParts): Seen {
       ...ofServices(parts),
       ...ofRuntimes(parts),
       ...ofPools(parts),
+      ...ofUpdates(parts),
       ...ofDisks(parts),
     ],
     blind: new Set<CauseKind>(isBlind ? ['device'] : []),
@@ -115,6 +117,19 @@ function ofPools({ reconciler }: CausesParts): Cause[] {
     return [
       { key: subject, kind: 'pool', subject, message, hint: 'Type "onejob doctor" on the host.', stage: 0, patience: anHour },
     ];
+  });
+}
+
+/** A new image that failed more than once. It is worse while the other slots of its pool cannot work. */
+function ofUpdates({ reconciler }: CausesParts): Cause[] {
+  return reconciler.pools.flatMap(({ config: { name }, rollout, leaving }): Cause[] => {
+    const { update, backoff } = rollout;
+    if (update === null || backoff === null || backoff.failures < 2 || leaving) return [];
+    const { image, slot, others } = update;
+    const subject = `pool ${name}`;
+    const message = `The new ${image} of ${subject} has kept failing on ${slot} for an hour, and ${others}: ${sentence(backoff.last.message)}`;
+    const about = { key: `image of ${subject}`, kind: 'pool', subject, message } as const;
+    return [{ ...about, hint: updateHint, stage: rollout.canGoBack ? 0 : 1, patience: anHour }];
   });
 }
 

@@ -43,6 +43,9 @@ function imageFinding(pool: string, image: string, why: string): FindingView {
   return problem(`pool ${pool}`, `It waits for ${image}: ${why}`);
 }
 
+/** What to do about a new image that fails. */
+export const updateHint = 'Fix the image, or name the previous one in the config; onejob tries again by itself.';
+
 function findingsOf(
   { config: { name }, pause, draining, leaving, backoff, awaitsImage, rollout: { update } }: Pool,
   fault: string | null,
@@ -62,8 +65,7 @@ function findingsOf(
     found.push(warning(subject, `It failed ${times} and waits before it tries again: ${backoff.last.message}`, null));
   }
   if (update !== null && update.failure !== null) {
-    const hint = 'Fix the image, or name the previous one in the config; onejob tries again by itself.';
-    found.push(warning(subject, `${update.text.slice(0, 1).toUpperCase()}${update.text.slice(1)}.`, hint));
+    found.push(warning(subject, `${update.text.slice(0, 1).toUpperCase()}${update.text.slice(1)}.`, updateHint));
   } else if (update !== null) found.push(fine(subject, `Slot ${update.text}.`));
   return found;
 }

@@ -62,7 +62,7 @@ function imageOf({ runtime, config }: Pool): Pick<PoolView, 'image'> {
 
 function updateOf({ rollout: { update } }: Pool, now: number): Pick<PoolView, 'update'> {
   if (update === null) return {};
-  const { until, ...said } = update;
+  const { until, others: _, ...said } = update;
   return { update: { ...said, retryIn: until === null ? null : Math.max(0, Math.round(until - now)) } };
 }
 

@@ -43,6 +43,8 @@ export interface Update {
   readonly failure: string | null;
   /** When it is tried again after a failure (core clock, ms). */
   readonly until: number | null;
+  /** What the other slots do meanwhile. */
+  readonly others: string;
   readonly text: string;
 }
 
@@ -197,7 +199,7 @@ export class ImageRollout {
       failure === null
         ? `${slot} tries the new ${image} first`
         : `the new ${image} failed on ${slot}: ${failure.replace(/\.$/, '')}`;
-    return { slot, image, previous, failure, until: backoff?.until ?? null, text: `${tried}; ${others}` };
+    return { slot, image, previous, failure, until: backoff?.until ?? null, others, text: `${tried}; ${others}` };
   }
 }
 

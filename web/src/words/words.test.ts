@@ -111,6 +111,19 @@ test('what needs a person comes with the most serious first, each once', () => {
   expect(deviceReason({ why }, names)).toBe('2 errors on GPU 0');
 });
 
+test('a new image that fails needs a person, one that is tried does not', () => {
+  const { status } = workingDay();
+  const about = { slot: 'a/1', image: 'image x:2', previous: 'image x:1', retryIn: null };
+  const said = (failure: string | null, text: string) => {
+    const tried = { ...pool('a', []), update: { ...about, failure, text } };
+    return concerns({ host: { ...status, problems: [] }, pools: [tried], devices: [], names: new Map() }, now);
+  };
+  expect(said(null, 'a/1 tries the new image x:2 first')).toEqual([]);
+  expect(said('no shell', 'the new image x:2 failed on a/1: no shell')).toMatchObject([
+    { tone: 'warn', subject: 'Pool a:', text: 'the new image x:2 failed on a/1: no shell' },
+  ]);
+});
+
 test('a card stands out by three times the share of the others, and not by chance', () => {
   const line = (value: string, jobs: number, infrastructure: number) => ({
     ...{ value, jobs, infrastructure, passed: 0, cancelled: 0, code: 0, unknown: 0 },
