@@ -82,7 +82,9 @@ export function choose(
       if (!by.able(slot.key)) return 4;
       if (slot.key === by.first) return 0;
       if (made !== null && [slot.standby, slot.agent].some((lane) => 'fingerprint' in lane && lane.fingerprint === made)) return 0;
-      if (slot.agent.kind === 'free' && !('reserved' in slot.standby && slot.standby.reserved !== null)) return 1;
+      // Another one has been chosen before, so the sandbox that this one makes for a job has the old mark.
+      const isTaken = known !== undefined && 'reserved' in slot.standby && slot.standby.reserved !== null;
+      if (slot.agent.kind === 'free' && !isTaken) return 1;
       return slot.agent.kind === 'idle' ? 2 : 3;
     };
     const order = known === undefined ? slots : [known, ...slots.filter((slot) => slot !== known)];

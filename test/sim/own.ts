@@ -89,8 +89,11 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
     },
   });
 
-  /** None is taken before one that is more urgent, or as urgent and waited longer. */
-  function checkOrder(id: string, { acceptedAt, request: { priority } }: Wanted, pool: string): void {
+  /**
+   * None is taken before one that is more urgent, or as urgent and waited longer. One with its own image passes those that wait for
+   * their pool's.
+   */
+  function checkOrder(id: string, { acceptedAt, request: { priority, image } }: Wanted, pool: string): void {
     for (const other of open) {
       const one = jobs.get(other) as Wanted;
       // One that began and was lost is queued again, a moment after others perhaps.
@@ -100,7 +103,8 @@ export function ownQueueUsers(host: SimHost, random: () => number): Outside {
         engine.begun.has(other) ||
         !one.isAccepted ||
         one.isCancelled ||
-        one.result !== null
+        one.result !== null ||
+        (image !== null && one.request.image === null)
       )
         continue;
       if ((one.request.pool ?? pool) !== pool || one.request.priority < priority) continue;

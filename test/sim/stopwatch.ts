@@ -80,7 +80,8 @@ export function stopwatch(host: SimHost): Outside {
       else if (!free.has(slot.key)) free.set(slot.key, time.now);
       const since = free.get(slot.key);
       if (since === undefined || quietSince(since) <= unnoticed) continue;
-      if (slot.standby.kind === 'none') complain(`S9: slot ${slot.key} has had no standby for ${time.now - since} ms`);
+      if (slot.standby.kind === 'none' && pool.config.standby)
+        complain(`S9: slot ${slot.key} has had no standby for ${time.now - since} ms`);
       const waiting = pool.service.jobs?.next(pool.config.name, slot.key) ?? null;
       if (waiting !== null)
         complain(`S7: job ${waiting.job} waits while slot ${slot.key} has been free for ${time.now - since} ms`);

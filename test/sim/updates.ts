@@ -40,8 +40,8 @@ export function updates(host: SimHost): Outside {
   };
   engine.watchers.add({
     released(sandbox) {
-      if (host.isProbe(sandbox.spec.agent)) return;
-      const { agent, slot } = sandbox.spec;
+      const { agent, slot, recipe } = sandbox.spec;
+      if (host.isProbe(agent) || recipe.image !== image) return;
       const id = idOf(sandbox);
       // A manager that starts may choose another slot.
       if (startsBefore !== host.starts) tried.clear();

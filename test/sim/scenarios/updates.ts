@@ -39,4 +39,19 @@ export const updates: readonly Scenario[] = [
     atLeast: { jobs: 200, pushed: 21, crashes: 4 },
     seeds: 6,
   },
+  {
+    ...ours,
+    name: 'updates-bare',
+    about: 'Nothing is kept ready, old images are removed at once, and long jobs bring their own: no slot waits for one of those.',
+    config: config.replace('stop_grace', 'standby: false, stop_grace'),
+    hours: 3,
+    happens: [
+      { ...job, count: 80 },
+      { ...job, count: 25, ms: [60_000, 900_000], image: 'own' },
+      { what: 'updates.push', count: 15, within: [0.5, 2.9] },
+      { what: 'updates.prune', count: 30, within: [0.5, 2.9] },
+    ],
+    atLeast: { jobs: 105, pushed: 15, pruned: 30, peace: 3_600_000 },
+    seeds: 2,
+  },
 ];
