@@ -25,7 +25,7 @@ const pool: PoolView = {
   closed: false,
   lost: false,
   mayRenew: true,
-  coldOnly: false,
+  ownImageOnly: false,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

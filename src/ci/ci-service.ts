@@ -176,10 +176,10 @@ export interface CiService {
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
   /**
-   * The pool's next job for this slot, or for any slot (null). Does not take it. `only`: the slot can take cold jobs only, so those
-   * before them are passed over; a service that has none may ignore it.
+   * The pool's next job for this slot, or for any slot (null). Does not take it. `only`: the slot can take only jobs that name their
+   * own image, so those before them are passed over. A service that has no cold jobs may ignore it.
    */
-  next(pool: string, slot: string | null, only?: 'cold'): Reserved | null;
+  next(pool: string, slot: string | null, only?: 'ownImage'): Reserved | null;
   /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */
   record(change: Change): void;
   /** The transaction was committed: `next` must follow at once. Results are not announced yet. */

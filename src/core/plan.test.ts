@@ -21,7 +21,7 @@ const pool: PoolView = {
   closed: false,
   lost: false,
   mayRenew: true,
-  coldOnly: false,
+  ownImageOnly: false,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -57,7 +57,7 @@ describe('plan', () => {
 
   test('while a trial leaves a slot without the image, only a job with its own sandbox starts, and nothing is given up', () => {
     const own = { job: 'j1', limit: null, cold: true };
-    const none = { ...pool, coldOnly: true, fingerprint: null };
+    const none = { ...pool, ownImageOnly: true, fingerprint: null };
     expect([plan(empty, none, now), plan(ready, none, now), isOpen(empty, none, now)]).toEqual([null, null, false]);
     expect([plan(empty, { ...none, waiting: job }, now), plan(ready, { ...none, waiting: job }, now)]).toEqual([null, null]);
     expect(plan(empty, { ...none, standby: false, waiting: job }, now)).toBeNull();

@@ -29,8 +29,8 @@ export interface PoolView {
   readonly closed: boolean;
   /** Whether an outdated idle agent may be renewed now: one slot of a pool after the other. */
   readonly mayRenew: boolean;
-  /** The pool tries a new image, and this slot can have no sandbox of the pool's own for now: only cold jobs start. */
-  readonly coldOnly: boolean;
+  /** The pool tries a new image, and this slot can have no sandbox of the pool's image for now: only jobs with their own start, so `waiting` is one. */
+  readonly ownImageOnly: boolean;
   /** Its devices must not be used now, although they are its own: a person's process, an unknown state. */
   readonly held: boolean;
 }
@@ -49,7 +49,7 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   if (slot.agent.kind === 'idle' && isOver(slot.agent, slot, pool, now)) return { kind: 'retire', agent: slot.agent.agent };
   const mayStart = !pool.paused && (pool.backoff === null || now >= pool.backoff.until) && slot.leaving.length < leavingLimit;
   const hasDevices = pool.devices !== null && sameDevices(slot.devices, pool.devices);
-  const waiting = pool.coldOnly && pool.waiting?.cold !== true ? null : pool.waiting;
+  const waiting = pool.ownImageOnly && pool.waiting?.cold !== true ? null : pool.waiting;
   switch (lane.kind) {
     case 'preparing':
       return pool.wanted && hasDevices ? null : { kind: 'discard' };
@@ -57,9 +57,9 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       // The slot may no longer use the devices that it was granted.
       if (!pool.wanted || !hasDevices) return { kind: 'discard' };
       // While paused nothing would replace it, and its fingerprint may not have been checked yet.
-      if (!pool.paused && !pool.coldOnly && isStale(lane, pool, now)) return { kind: 'discard' };
+      if (!pool.paused && !pool.ownImageOnly && isStale(lane, pool, now)) return { kind: 'discard' };
       if (slot.agent.kind !== 'free' || !mayStart || pool.held) return null;
-      if (pool.binds === 'early') return pool.coldOnly ? null : { kind: 'engage' };
+      if (pool.binds === 'early') return pool.ownImageOnly ? null : { kind: 'engage' };
       if (lane.reserved !== null) return { kind: 'assign', job: lane.reserved.job, limit: lane.reserved.limit };
       if (waiting === null) return null;
       return waiting.cold ? { kind: 'discard' } : { kind: 'assign', job: waiting.job, limit: waiting.limit };
@@ -71,7 +71,7 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       }
       // An agent that must be online to get a job is made before there is one, even without standby.
       const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free');
-      return isNeeded && !pool.coldOnly ? { kind: 'fill', reserved: null } : null;
+      return isNeeded && !pool.ownImageOnly ? { kind: 'fill', reserved: null } : null;
     }
   }
 }
@@ -92,7 +92,7 @@ export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId
 function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
   if (!pool.wanted || pool.closed || pool.lost) return true;
   if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;
-  if (pool.paused || pool.coldOnly || !pool.mayRenew) return false;
+  if (pool.paused || pool.ownImageOnly || !pool.mayRenew) return false;
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
   if (isCurrent) return false;
   return !pool.standby || (slot.standby.kind === 'standby' && !isStale(slot.standby, pool, now));

@@ -4,8 +4,8 @@ import type { Job } from './job.ts';
 export class JobIndex {
   readonly #jobs = new Map<string, Job>();
   readonly #waiting = new Map<string, WaitingJobs>();
-  /** Those of them that have a sandbox of their own. */
-  readonly #cold = new Map<string, WaitingJobs>();
+  /** Those of them that name their own image, and have a sandbox of their own. */
+  readonly #ownImage = new Map<string, WaitingJobs>();
   /** How many jobs a workspace belongs to. */
   readonly #workspaces = new Map<string, number>();
   /** By the job that is needed: the jobs that wait for it. */
@@ -39,9 +39,9 @@ export class JobIndex {
     return [...(this.#blocked.get(id) ?? [])].flatMap((one) => this.get(one) ?? []);
   }
 
-  /** The job of its pool that starts next. `only`: of those that have a sandbox of their own. */
-  head(pool: string, only?: 'cold'): Job | null {
-    const first = (only === 'cold' ? this.#cold : this.#waiting).get(pool)?.head() ?? null;
+  /** The job of its pool that starts next. `only`: of those that name their own image. */
+  head(pool: string, only?: 'ownImage'): Job | null {
+    const first = (only === 'ownImage' ? this.#ownImage : this.#waiting).get(pool)?.head() ?? null;
     return first === null ? null : this.get(first.id);
   }
 
@@ -82,7 +82,7 @@ export class JobIndex {
   forget(id: string): void {
     const job = this.get(id);
     if (job === null) return;
-    for (const waiting of [this.#waiting, this.#cold]) waiting.get(job.request.pool)?.forget(id);
+    for (const waiting of [this.#waiting, this.#ownImage]) waiting.get(job.request.pool)?.forget(id);
     this.#jobs.delete(id);
     this.#count(job, -1);
     this.#setNeeds(id, []);
@@ -115,7 +115,7 @@ export class JobIndex {
     this.#jobs.set(id, job);
     const mayStart = progress.state === 'queued' && progress.blockedBy.length === 0 && !this.#isHeld(job);
     place(this.#waiting, mayStart);
-    place(this.#cold, mayStart && progress.cold);
+    place(this.#ownImage, mayStart && progress.cold && request.image !== null);
 
     function place(pools: Map<string, WaitingJobs>, isThere: boolean): void {
       const waiting = pools.get(request.pool) ?? new WaitingJobs();

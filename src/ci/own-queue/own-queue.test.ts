@@ -242,18 +242,19 @@ describe('what a job brings itself', () => {
   });
 
   it('is not behind others for a slot that can have only its own image, and keeps its place otherwise', () => {
-    const next = (only?: 'cold') => queue.jobs.next('default', null, only)?.job;
+    const next = (only?: 'ownImage') => queue.jobs.next('default', null, only)?.job;
     const first = submit();
-    expect([next(), next('cold')]).toEqual([first.id, undefined]);
+    expect(submit({ memory: 2 ** 30 }).cold).toBe(true);
+    expect([next(), next('ownImage')]).toEqual([first.id, undefined]);
     const [second, third] = [submit({ image: 'other:1' }), submit({ image: 'other:1' })];
-    expect([next(), next('cold')]).toEqual([first.id, second.id]);
+    expect([next(), next('ownImage')]).toEqual([first.id, second.id]);
     commit({ change: 'reserved', job: second.id, agent: 'a1' });
-    expect(next('cold')).toBe(third.id);
+    expect(next('ownImage')).toBe(third.id);
     commit({ change: 'returned', job: second.id, agent: 'a1', failure: null });
-    expect(next('cold')).toBe(second.id);
+    expect(next('ownImage')).toBe(second.id);
     queue.cancel(second.id);
     queue.cancel(third.id);
-    expect([next(), next('cold')]).toEqual([first.id, undefined]);
+    expect([next(), next('ownImage')]).toEqual([first.id, undefined]);
   });
 
   it('starts cold with its own image and volumes', () => {

@@ -325,7 +325,9 @@ export function recipeOf(pool: Pool, { key, name }: { readonly key: string; read
   const { trusted } = pool.rollout;
   const base = trusted !== null && pool.rollout.keepsOld(key) ? oldRecipe(pool, name, trusted) : poolRecipe(pool, name);
   const own = (job === null ? null : pool.service.jobs?.recipeFor?.(job, base)) ?? base;
-  if (own.imageId === undefined || own.image === base.image) return own;
+  // Nothing is made from an id that is gone, but its name can be pulled again.
+  const isGone = pool.fingerprintOf(key) === null && own !== base;
+  if (own.imageId === undefined || (own.image === base.image && !isGone)) return own;
   const { imageId: _, ...named } = own;
   return named;
 }

@@ -67,8 +67,11 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
     const service = {
       ...{ name: 'own', capabilities: { binds, standsForSlots: false } },
       jobs: {
-        next: (_pool: string, _slot: string | null, only?: 'cold') => waiting.find(({ cold }) => cold || only !== 'cold') ?? null,
+        next: (_pool: string, _slot: string | null, only?: 'ownImage') =>
+          waiting.find(({ cold }) => cold || only !== 'ownImage') ?? null,
         ...{ committed() {}, syncing: () => () => {}, rolledBack() {} },
+        recipeFor: (job: string, base: Recipe) =>
+          job.startsWith('names ') ? { ...base, image: job.slice('names '.length) } : null,
         record(change: Change) {
           if (!('job' in change)) return;
           const known = waiting.find(({ job }) => job === change.job) ?? taken.get(change.job);
@@ -481,6 +484,19 @@ describe('a job with its own image', () => {
     expect(it.runs('own')).toBe('null');
     it.fail(2);
     expect([it.slot(2).agent.kind, it.slot(2).standby.kind, it.makes('normal'), it.begin('more')]).toEqual(['busy', 'none', 0, 0]);
+  });
+
+  test('that is what its pool had gets it by its name, once what the pool had is gone', async () => {
+    const { begun, start, tags, gone } = host();
+    await begun();
+    tags.set('x:2', 'sha256:two');
+    const it = start('x:2');
+    await it.look();
+    const recipe = () => recipeOf(it.pool, { key: 'p/2', name: 'p' }, 'names x:1');
+    expect(recipe()).toMatchObject({ image: 'x:1', imageId: 'sha256:one' });
+    gone.add('sha256:one');
+    await it.look();
+    expect([recipe().image, recipe().imageId]).toEqual(['x:1', undefined]);
   });
 
   test('is not stopped while the slot that tries a new image waits for its next try', async () => {

@@ -178,7 +178,7 @@ export class Pool {
   }
 
   /** Whether a trial lets the slot have no sandbox of the pool's image at `now` (core clock, ms). */
-  #isColdOnly(key: string, now: number): boolean {
+  #isOwnImageOnly(key: string, now: number): boolean {
     const { backoff } = this.rollout;
     if (this.rollout.isCanary(key)) return backoff !== null && now < backoff.until;
     // What cannot be made any more is waited for, not replaced by what has not proved itself.
@@ -187,7 +187,7 @@ export class Pool {
 
   /** What the pool asks of one of its slots now. `host` applies to all pools; `now`: core clock, ms. */
   view(key: string, host: { readonly stopping: boolean; readonly paused: boolean; readonly now: number }): PoolView {
-    const coldOnly = this.#isColdOnly(key, host.now);
+    const ownImageOnly = this.#isOwnImageOnly(key, host.now);
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
@@ -196,13 +196,13 @@ export class Pool {
       backoff: this.backoff,
       fingerprint: this.fingerprintOf(key),
       standbyMaxAge: this.config.standbyMaxAge,
-      waiting: this.service.jobs?.next(this.config.name, key, coldOnly ? 'cold' : undefined) ?? null,
+      waiting: this.service.jobs?.next(this.config.name, key, ownImageOnly ? 'ownImage' : undefined) ?? null,
       devices: this.devices.of(key),
       held: this.devices.heldBack(key) !== null,
       lost: this.devices.lost(key),
       closed: this.pause.closes,
       mayRenew: this.#mayRenew(key),
-      coldOnly,
+      ownImageOnly,
     };
   }
 
