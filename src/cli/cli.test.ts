@@ -293,6 +293,9 @@ describe('looking', () => {
     await up({ FAKE_CLOSED: '1' });
     const id = (await onejob(['run', '--no-workspace', '--detach', '--', 'sleep', '1'])).stdout.trim();
     expect(await offered('cancel', id.slice(0, 1))).toEqual([id]);
+    expect(await offered('wait', id.slice(0, 1))).toEqual([id]);
+    // Its files are not held.
+    expect(await offered('shell', id.slice(0, 1))).toEqual([]);
     expect(await offered('logs', '--fo')).toEqual(['--follow']);
   });
 

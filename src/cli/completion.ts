@@ -14,7 +14,8 @@ export type Shell = (typeof shells)[number];
 
 /** Names that are offered after a command. */
 const live: Readonly<Record<string, string>> = {
-  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs' },
+  ...{ logs: 'open-jobs jobs slots', jobs: 'jobs', cancel: 'open-jobs', wait: 'open-jobs' },
+  ...{ shell: 'held-jobs', unhold: 'held-jobs' },
   ...{ pause: 'pools', resume: 'pools', drain: 'pools' },
 };
 
@@ -80,7 +81,7 @@ function fish(entries: readonly Entry[]): string {
   return `${lines.join('\n')}\n`;
 }
 
-export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs';
+export type Completed = 'pools' | 'slots' | 'jobs' | 'open-jobs' | 'held-jobs';
 
 /** ms for the whole command. */
 const patience = 2_000;
@@ -106,5 +107,9 @@ export async function complete(session: Session, what: readonly Completed[]): Pr
 async function namesOf(client: Client, what: Completed): Promise<string[]> {
   if (what === 'pools') return (await client.status()).pools.map(({ name }) => name);
   if (what === 'slots') return (await client.status()).pools.flatMap(({ slots }) => slots.map(({ key }) => key));
-  return (await client.jobs({ all: what === 'jobs', pool: null, limit: jobsOffered })).map(({ id }) => id).reverse();
+  const jobs = await client.jobs({ all: what !== 'open-jobs', pool: null, limit: jobsOffered });
+  return jobs
+    .filter(({ held }) => what !== 'held-jobs' || held != null)
+    .map(({ id }) => id)
+    .reverse();
 }

@@ -31,6 +31,7 @@ test('a failed job is held, can be looked at, and is removed', async () => {
   const job = await failing(here);
   expect((await here.cli(['jobs', job]).ended).stdout).toContain(`onejob shell ${job}`);
   expect((await here.api.job(job)).held?.until).toBeGreaterThan(0);
+  expect((await here.cli(['complete', 'held-jobs']).ended).stdout).toBe(`${job}\n`);
   expect((await here.cli(['status']).ended).stdout).toContain('1 failed job held');
   expect((await here.cli(['doctor']).ended).stdout).toContain('One failed job is held');
   const seen = await here.cli(['shell', job.slice(0, 6), '--', 'sh', '-c', 'cat out; env; exit 4']).ended;

@@ -6,6 +6,7 @@ import { delimiter, dirname, join } from 'node:path';
 import { promisify } from 'node:util';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { z } from 'zod';
+import { dashboard, dashboardAt } from '../support/dashboard-files.ts';
 import { onejob } from '../support/onejob.ts';
 import { installedUnder } from '../support/packages.ts';
 
@@ -32,9 +33,10 @@ beforeAll(async () => {
   // The build leaves tests out, but what `src` has of them looks for the rest.
   symlinkSync(join(root, 'node_modules'), join(copy, 'node_modules'));
   const { stdout } = await run('npm', ['pack', '--json', '--pack-destination', work], { cwd: copy, env, maxBuffer: 2 ** 24 });
+  // Vite's messages stand before it, some of them in brackets.
   const [about] = z
     .array(z.object({ filename: z.string(), files: z.array(z.object({ path: z.string() })) }))
-    .parse(JSON.parse(stdout.slice(stdout.indexOf('['))));
+    .parse(JSON.parse(stdout.slice(stdout.search(/^\[$/m))));
   if (about === undefined) throw new Error(`npm pack said: ${stdout}`);
   packed = about.files.map(({ path }) => path);
   const prefix = join(work, 'prefix');
@@ -51,13 +53,23 @@ describe('npm pack', () => {
     expect(packed).toEqual(expect.arrayContaining(['bin/onejob', 'dist/main.js', 'README.md', 'LICENSE', 'CHANGELOG.md']));
     const dockerfiles = readdirSync(join(root, 'src/images/dockerfiles'));
     expect(packed).toEqual(expect.arrayContaining(dockerfiles.map((name) => `dist/images/dockerfiles/${name}`)));
-    expect(packed.filter((path) => /\.test\.|^dist\/.*(testing|contract|fake-engine)|^(test|bench|src)\//.test(path))).toEqual([]);
+    // What docs tell people to take from there, and what a clone needs a build for.
+    const others = [
+      'deploy/grafana/onejob.json',
+      'deploy/prometheus/rules.yml',
+      'docs/openapi.json',
+      'dist/share/man/man1/onejob.1',
+    ];
+    expect(packed).toEqual(expect.arrayContaining([...others, 'dist/web/index.html', 'dist/web/bundled.json']));
+    expect(packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|contract|fake-engine)|^(test|bench|src)\//.test(path))).toEqual([]);
   });
 
   test('brings few packages, and none of them runs a script when it is installed', () => {
     const all = installedUnder(installed).filter(({ name }) => name !== 'onejob');
     expect(all.length).toBeGreaterThan(5);
     expect(all.length).toBeLessThanOrEqual(mostPackages);
+    // The dashboard is built: what it was made with is not needed any more.
+    expect(all.map(({ name }) => name).filter((name) => /^(react|vite|uplot|playwright)/.test(name))).toEqual([]);
     expect(all.filter(({ installScripts }) => installScripts.length > 0)).toEqual([]);
   });
 
@@ -75,5 +87,21 @@ describe('npm pack', () => {
     expect(job).toMatchObject({ code: 3, stdout: 'hello\n' });
     expect(await home.cli(['status']).ended).toMatchObject({ code: 0, stdout: expect.stringContaining('build') });
     expect(await daemon.stop()).toMatchObject({ code: 0 });
+  });
+
+  test('serves the dashboard with all of its files, and the description of its API', async () => {
+    const program = join(installed, '.bin', 'onejob');
+    await using home = await onejob({
+      program,
+      config: 'pools: { build: { agents: 1, runtime: process } }',
+      env: { PATH: env.PATH },
+    });
+    await home.up();
+    const { stdout } = await home.cli(['dashboard', '--json']).ended;
+    const { origin } = new URL(z.object({ url: z.string() }).parse(JSON.parse(stdout)).url);
+    expect(await dashboardAt(origin)).toEqual(dashboard);
+    const token = readFileSync(join(home.stateDir, 'api', 'read.token'), 'utf8').trim();
+    const described = await fetch(`${origin}/v1/openapi.json`, { headers: { authorization: `Bearer ${token}` } });
+    expect(await described.json()).toEqual(JSON.parse(readFileSync(join(root, 'docs/openapi.json'), 'utf8')));
   });
 });

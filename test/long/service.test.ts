@@ -1,11 +1,13 @@
 /** A release on a machine with systemd and without Node: from `install.sh` to `service uninstall`, with jobs that go on. */
 import { execFileSync } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { cpSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Child } from '../support/child.ts';
+import { dashboard } from '../support/dashboard-files.ts';
 import { type Guest, guest } from '../support/guest.ts';
+import { installedUnder } from '../support/packages.ts';
 import { lacks } from '../support/require.ts';
 
 const root = join(import.meta.dirname, '..', '..');
@@ -67,6 +69,33 @@ async function letGo({ sh }: Guest, job: Child, go: string): Promise<void> {
 const status = async ({ sh }: Guest, flags = ''): Promise<Record<string, unknown>> =>
   JSON.parse(await sh(`onejob service status --json ${flags}`));
 
+describe.skipIf(lacks('nspawn'))('an archive of a release', () => {
+  const here = (...path: string[]): string => join(work, nameOf(version), ...path);
+
+  test('names everything in its bill of materials: what is installed, what the dashboard was made from, and its Node', () => {
+    const { components } = JSON.parse(readFileSync(here('sbom.cdx.json'), 'utf8')) as {
+      components: { name: string; version: string; purl: string }[];
+    };
+    const listed = components.map(({ name, version: of }) => `${name} ${of}`);
+    const installed = installedUnder(here('node_modules'), ['node']).map(({ name, version: of }) => `${name} ${of}`);
+    expect(installed.length).toBeGreaterThan(20);
+    const bundled = JSON.parse(readFileSync(here('dist/web/bundled.json'), 'utf8')) as { name: string; version: string }[];
+    expect(bundled.map(({ name }) => name)).toEqual(expect.arrayContaining(['react', 'react-dom', 'uplot']));
+    const node = components.filter(({ name }) => name === 'node').map(({ version: of }) => `node ${of}`);
+    expect(node).toHaveLength(1);
+    expect(listed.toSorted()).toEqual(
+      [...new Set([...installed, ...bundled.map(({ name, version: of }) => `${name} ${of}`), ...node])].toSorted(),
+    );
+  });
+
+  test('has what docs say that it has, and no link to where it was made', () => {
+    for (const file of ['deploy/grafana/onejob.json', 'deploy/prometheus/rules.yml', 'docs/openapi.json', 'LICENSE'])
+      expect(existsSync(here(file)), file).toBe(true);
+    const files = readdirSync(here(), { recursive: true, withFileTypes: true });
+    expect(files.filter((file) => file.isSymbolicLink()).map(({ name }) => name)).toEqual([]);
+  });
+});
+
 describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and without Node', () => {
   test('is installed: the command, its man page and completions, the group, the unit, a daemon that is ready', async () => {
     await using there = await machine();
@@ -74,15 +103,29 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     await sh('node --version', { code: 127 });
     expect(await sh('onejob --version')).toBe(`${version}\n`);
     expect(await sh('stat -c "%a %U %G" /etc/onejob')).toBe('750 root onejob\n');
-    expect(await sh('man onejob | cat')).toMatch(/service install/);
-    expect(await sh('bash -c ". /usr/local/share/bash-completion/completions/onejob; complete -p onejob"')).toContain('_onejob');
+    const manual = await sh('man onejob | cat');
+    const commands = 'history wait top shell unhold dashboard notify';
+    for (const command of [...commands.split(' '), 'service install', 'status --all', 'run --array'])
+      expect(manual).toContain(command);
+    const bash = '. /usr/local/share/bash-completion/completions/onejob; complete -p onejob; COMP_WORDS=(onejob "") COMP_CWORD=1';
+    const offered = await sh(`bash -c '${bash}; _onejob; echo "\${COMPREPLY[@]}"'`);
+    expect(offered.split(/\s+/)).toEqual(expect.arrayContaining(['_onejob', ...commands.split(' ')]));
+    await sh('grep -q unhold /usr/local/share/zsh/site-functions/_onejob /usr/local/share/fish/vendor_completions.d/onejob.fish');
     expect(await sh('onejob service status', { code: 1 })).toContain('not installed');
+    // The image has none of the tools that tell about cards, and the config goes elsewhere.
+    expect(await sh('onejob init own-queue --config /root/first.yml')).toContain(
+      'onejob service install --config /root/first.yml    run the daemon as a service',
+    );
     expect(await sh('onejob service install')).toContain('started the daemon');
     await sh('systemd-analyze verify /etc/systemd/system/onejob.service');
     // 10 is a unit without any limit. Devices, namespaces and users are what jobs need.
     await sh('systemd-analyze security --threshold=90 onejob >/dev/null');
     expect(await status(there)).toMatchObject({ active: true, enabled: true, restarts: 0, version, previous: null });
     expect(await sh('onejob run --no-workspace -- echo hello')).toBe('hello\n');
+    const { origin } = new URL(JSON.parse(await sh('onejob dashboard --json')).url);
+    cpSync(join(root, 'test/support/dashboard-files.ts'), join(there.root, 'root/dashboard-files.ts'));
+    const node = '/opt/onejob/current/node_modules/node/bin/node';
+    expect(JSON.parse(await sh(`${node} dashboard-files.ts ${origin}`))).toEqual(dashboard);
     writeFileSync(join(there.root, 'etc/onejob/config.yml'), config.replace('agents: 2', 'agents: 3'));
     await sh('systemctl reload onejob');
     expect(await sh('onejob status')).toContain('0/3 busy');

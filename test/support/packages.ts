@@ -13,9 +13,9 @@ export interface InstalledPackage {
 const manifest = z.object({ name: z.string(), version: z.string(), scripts: z.record(z.string(), z.string()).default({}) });
 const whenInstalled = ['preinstall', 'install', 'postinstall'];
 
-/** Every package in `folder`, also those that others brought for themselves. */
-export function installedUnder(folder: string): InstalledPackage[] {
-  const names = readdirSync(folder).filter((name) => !name.startsWith('.'));
+/** Every package in `folder`, also those that others brought for themselves, without folders that are named `except`. */
+export function installedUnder(folder: string, except: readonly string[] = []): InstalledPackage[] {
+  const names = readdirSync(folder).filter((name) => !name.startsWith('.') && !except.includes(name));
   const paths = names.flatMap((name) =>
     name.startsWith('@') ? readdirSync(join(folder, name)).map((below) => join(folder, name, below)) : [join(folder, name)],
   );

@@ -59,7 +59,7 @@ Exit codes: 0; 1 when nobody accepted the message, or the config has no "notify"
   program
     .command('complete', { hidden: true })
     .description('print names for completion, from the running daemon')
-    .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs']))
+    .addArgument(new Argument('<what...>').choices(['pools', 'slots', 'jobs', 'open-jobs', 'held-jobs']))
     .does(failed, async (session, what: Completed[]) => (await import('../completion.ts')).complete(session, what));
 }
 
