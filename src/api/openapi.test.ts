@@ -13,6 +13,9 @@ test('every route is in the document, with its role, parameters and bodies', () 
     requestBody: { content: { 'application/json': { schema: { properties: { reason: { default: 'hand' } } } } } },
     responses: { 204: {} },
   });
+  expect(document.paths['/v1/jobs'].post.requestBody.required).toBe(true);
+  expect(document.paths['/v1/pause'].post.requestBody.required).toBe(false);
+  expect(Object.keys(document.paths['/v1/jobs/{id}/artifacts'].get.responses)).toEqual(['200', '204', 'default']);
   expect(document.paths['/v1/jobs'].get).toMatchObject({
     parameters: expect.arrayContaining([expect.objectContaining({ name: 'limit', in: 'query', required: false })]),
     responses: { 200: { content: { 'application/json': { schema: { items: { $ref: '#/components/schemas/jobView' } } } } } },

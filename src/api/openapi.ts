@@ -57,14 +57,22 @@ function operation({ summary, role, params, query, body, answer, status = 200 }:
     answer === undefined
       ? { [status === 200 ? 204 : status]: { description: 'Done' } }
       : { [status]: { description: 'Done', content: content(answer, (schema) => output(schema, named)) } };
+  const none = answer !== undefined && 'media' in answer && answer.optional === true ? { 204: { description: 'No content' } } : {};
   return {
     summary,
     'x-role': role,
     ...(role === 'anyone' && { security: [] }),
     parameters: [...parameters(params, 'path').filter(({ name }) => at.includes(`{${name}}`)), ...parameters(query, 'query')],
-    ...(body && { requestBody: { content: content(body, (schema) => inline(z.toJSONSchema(schema, incoming))) } }),
-    responses: { ...success, default: error },
+    ...(body && {
+      requestBody: { required: isNeeded(body), content: content(body, (schema) => inline(z.toJSONSchema(schema, incoming))) },
+    }),
+    responses: { ...success, ...none, default: error },
   };
+}
+
+/** Nothing is read as an object without keys. */
+function isNeeded(body: NonNullable<Route['body']>): boolean {
+  return !(body instanceof z.ZodType && body.safeParse({}).success);
 }
 
 function content(body: NonNullable<Route['answer']>, of: (schema: z.ZodType) => unknown): Json {

@@ -17,6 +17,8 @@ export type Role = 'anyone' | 'read' | 'operator';
 /** A body that is not JSON. */
 export interface Media {
   readonly media: string;
+  /** Whether there may be nothing to answer with (204). */
+  readonly optional?: boolean;
   /** Of a stream of events: their data by name. */
   readonly events?: Readonly<Record<string, z.ZodType>>;
 }

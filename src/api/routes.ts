@@ -219,7 +219,7 @@ const jobRoutes: Routes = {
   }),
   'GET /v1/jobs': route({
     summary:
-      'Jobs that are not over, or all, newest last; with a filter jobs that have ended; by page: `onejob-next` is the `before` of the next',
+      'Jobs that are not over, or all, newest last; with a filter jobs that have ended; by page: the header `onejob-next` is the `before` of the next',
     role: 'read',
     query: listQuery,
     answer: schemas.jobView.array(),
@@ -283,7 +283,7 @@ const jobRoutes: Routes = {
     summary: 'The files that a job of the own queue brought back; no content if there are none',
     role: 'read',
     params: byId,
-    answer: media('application/x-tar'),
+    answer: { ...media('application/x-tar'), optional: true },
     handle: ({ params }, { manager }) => manager.artifacts(knownJob(manager, params.id).id) ?? undefined,
   }),
   'POST /v1/jobs/:id/shell': route({
