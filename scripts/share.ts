@@ -60,11 +60,19 @@ export function manPage(): string {
     section('COMMANDS', commands.join('\n')),
     section(
       'FILES',
-      block('/etc/onejob/config.yml, ~/.config/onejob/config.yml   the config\n/var/lib/onejob, ~/.local/state/onejob   the state'),
+      block(
+        [
+          '/etc/onejob/config.yml, ~/.config/onejob/config.yml   the config',
+          '/etc/onejob/hosts.yml, ~/.config/onejob/hosts.yml   names of other hosts, for --host and status --all',
+          '/var/lib/onejob, ~/.local/state/onejob   the state',
+        ].join('\n'),
+      ),
     ),
     section(
       'ENVIRONMENT',
-      block('ONEJOB_CONFIG, ONEJOB_STATE_DIR, ONEJOB_SOCKET   as --config, --state-dir, --socket\nNO_COLOR, FORCE_COLOR'),
+      block(
+        'ONEJOB_CONFIG, ONEJOB_STATE_DIR, ONEJOB_SOCKET, ONEJOB_HOST   as --config, --state-dir, --socket, --host\nNO_COLOR, FORCE_COLOR',
+      ),
     ),
   ].join('');
 }

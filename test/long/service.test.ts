@@ -105,7 +105,7 @@ describe.skipIf(lacks('nspawn'))('a release, on a machine with systemd and witho
     expect(await sh('stat -c "%a %U %G" /etc/onejob')).toBe('750 root onejob\n');
     const manual = await sh('man onejob | cat');
     const commands = 'history wait top shell unhold dashboard notify';
-    for (const command of [...commands.split(' '), 'service install', 'status --all', 'run --array'])
+    for (const command of [...commands.split(' '), 'service install', 'status --all', 'run --array', 'hosts.yml'])
       expect(manual).toContain(command);
     const bash = '. /usr/local/share/bash-completion/completions/onejob; complete -p onejob; COMP_WORDS=(onejob "") COMP_CWORD=1';
     const offered = await sh(`bash -c '${bash}; _onejob; echo "\${COMPREPLY[@]}"'`);
