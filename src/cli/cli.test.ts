@@ -1,17 +1,24 @@
-/** The command line as a person meets it: real processes over a fake manager. */
+/**
+ * The command line as a person meets it, over a fake manager: real processes wherever jobs, daemons, signals or pipes are part of
+ * it. A command that only asks or refuses runs in the test's own process, which takes a tenth of the time.
+ */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
+import { setImmediate as turn } from 'node:timers/promises';
 import { pack } from 'tar-stream';
 import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
+import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { createClient } from '../api/client.ts';
 import { startApi } from '../api/server.ts';
+import { runCli } from '../cli.ts';
+import { readEnvironment } from '../config/environment.ts';
 import { leaderOf } from '../store/lead.ts';
 import { readVersion } from './session.ts';
 
@@ -64,6 +71,15 @@ function onejob(args: readonly string[], env?: Record<string, string>): Promise<
       resolve({ code: error === null ? 0 : Number(error.code), stdout, stderr });
     });
   });
+}
+
+/** A command without a process of its own. */
+async function asked(args: readonly string[]): Promise<Omit<Ended, 'signal'>> {
+  const environment = readEnvironment({ HOME: dir.path, ONEJOB_STATE_DIR: state() });
+  const { context, stdout, stderr } = testContext(args, join(dir.path, 'work'), { environment });
+  const code = await runCli(context);
+  await turn();
+  return { code, stdout: stdout(), stderr: stderr() };
 }
 
 async function up(env?: Record<string, string>): Promise<Child> {
@@ -130,8 +146,8 @@ describe('run', () => {
     const { stdout, code } = await onejob(['run', '--no-workspace', '--detach', '--', 'echo', 'later']);
     expect(code).toBe(0);
     const id = stdout.trim();
-    expect((await onejob(['logs', '-f', id])).stdout).toBe('later\n');
-    expect((await onejob(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +\\S+ +ok `, 'm'));
+    expect((await asked(['logs', '-f', id])).stdout).toBe('later\n');
+    expect((await asked(['jobs', '--all'])).stdout).toMatch(new RegExp(`^${id} +default +\\S+ +ok `, 'm'));
   });
 
   test('the first INT cancels and waits for the last words', async () => {
@@ -160,17 +176,14 @@ describe('run', () => {
     const { code, stderr } = await run.ended;
     expect(code).toBe(130);
     expect(stderr).toMatch(/follow it with "onejob logs -f j1"/);
-    expect((await onejob(['jobs'])).stdout).toContain('j1');
+    expect((await asked(['jobs'])).stdout).toContain('j1');
   });
 
   test('a reader that goes away cancels the job', async () => {
     const run = startChild(
       'sh',
       ['-c', '"$0" "$@" | head -n 1; wait', process.execPath, program, 'run', '--no-workspace', '--', 'yes'],
-      {
-        cwd: join(dir.path, 'work'),
-        env: { PATH: process.env.PATH, HOME: dir.path, ONEJOB_STATE_DIR: state() },
-      },
+      surroundings(),
     );
     children.push(run);
     const { stdout, stderr } = await run.ended;
@@ -212,7 +225,7 @@ describe('run', () => {
     [['-e', '1A=b', '--', 'true'], 'valid variable name'],
     [['--retries', '-1', '--', 'true'], 'whole number'],
   ])('run %j is wrong usage', async (args, text) => {
-    const run = await onejob(['run', '--no-workspace', ...args]);
+    const run = await asked(['run', '--no-workspace', ...args]);
     expect(run.code).toBe(2);
     expect(run.stderr).toContain(text);
   });
@@ -221,37 +234,37 @@ describe('run', () => {
 describe('looking', () => {
   test('without a daemon, status and pause say so and start none', async () => {
     for (const command of ['status', 'pause']) {
-      const { code, stderr } = await onejob([command]);
+      const { code, stderr } = await asked([command]);
       expect(code).toBe(1);
       expect(stderr).toContain('nothing listens');
       expect(stderr).toContain('onejob up');
     }
-    expect((await onejob(['down'])).code).toBe(1);
+    expect((await asked(['down'])).code).toBe(1);
   });
 
   test('errors are JSON with --json', async () => {
     const { code, stderr } = await onejob(['status', '--json']);
     expect(code).toBe(1);
     expect(json(stderr)[0]).toMatchObject({ code: 'E_DAEMON_ABSENT', retry: true });
-    expect(json((await onejob(['nonsense', '--json'])).stderr)[0]).toMatchObject({ code: 'E_USAGE' });
+    expect(json((await asked(['nonsense', '--json'])).stderr)[0]).toMatchObject({ code: 'E_USAGE' });
   });
 
   test('doctor ends with 1 when there is an error, and says what to do', async () => {
     await up();
-    const { code, stdout } = await onejob(['doctor']);
+    const { code, stdout } = await asked(['doctor']);
     expect(code).toBe(1);
     expect(stdout).toMatch(/^error +docker: not reachable\n +-> start it$/m);
   });
 
   test('an unknown job is exit code 1 with what to type next', async () => {
     await up();
-    expect(await onejob(['cancel', 'nope'])).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job nope.') });
+    expect(await asked(['cancel', 'nope'])).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job nope.') });
   });
 
   test('pause, resume and down reach the daemon', async () => {
     const daemon = await up();
-    expect((await onejob(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new starts.\n');
-    expect(await onejob(['resume', 'default', '--reason', 'disk'])).toMatchObject({ code: 0, stdout: 'Resumed pool default.\n' });
+    expect((await asked(['pause', 'default', '--reason', 'disk'])).stdout).toBe('Paused pool default: nothing new starts.\n');
+    expect(await asked(['resume', 'default', '--reason', 'disk'])).toMatchObject({ code: 0, stdout: 'Resumed pool default.\n' });
     expect((await onejob(['down', '--drain'])).stdout).toBe('The daemon has ended.\n');
     expect((await daemon.ended).code).toBe(0);
   });
@@ -263,13 +276,13 @@ describe('looking', () => {
 
   test('help and version need nothing', async () => {
     expect(await onejob(['--version'])).toMatchObject({ code: 0, stdout: expect.stringMatching(/^\d+\.\d+\.\d+\n$/) });
-    expect((await onejob(['run', '--help'])).stdout).toContain('Examples:');
-    expect(await onejob([])).toMatchObject({ code: 2, stderr: expect.stringContaining('onejob run') });
-    expect(await onejob(['stauts'])).toMatchObject({ code: 2, stderr: expect.stringContaining('Did you mean status?') });
+    expect((await asked(['run', '--help'])).stdout).toContain('Examples:');
+    expect(await asked([])).toMatchObject({ code: 2, stderr: expect.stringContaining('onejob run') });
+    expect(await asked(['stauts'])).toMatchObject({ code: 2, stderr: expect.stringContaining('Did you mean status?') });
   });
 
   test.each(['bash', 'zsh'])('the %s completion is valid shell', async (shell) => {
-    const { stdout } = await onejob(['completion', shell]);
+    const { stdout } = await asked(['completion', shell]);
     expect(stdout).toContain('--no-workspace');
     const check = startChild('bash', ['-n'], { cwd: dir.path, env: { PATH: process.env.PATH } });
     check.type(stdout);
@@ -279,7 +292,7 @@ describe('looking', () => {
   test('the bash completion offers jobs of the daemon, and without one is silent and starts none', async () => {
     const own = join(dir.path, 'onejob');
     writeFileSync(own, `#!/bin/sh\nexec '${process.execPath}' ${node([]).join(' ')} "$@"\n`, { mode: 0o755 });
-    const { stdout: script } = await onejob(['completion', 'bash']);
+    const { stdout: script } = await asked(['completion', 'bash']);
     const offered = async (...words: string[]) => {
       const bash = startChild('bash', ['--norc', '-s'], surroundings());
       const list = [own, ...words].map((word) => `'${word}'`).join(' ');
@@ -302,10 +315,10 @@ describe('looking', () => {
   test('config check needs no daemon and names the line', async () => {
     const file = join(dir.path, 'config.yml');
     writeFileSync(file, 'pools:\n  lab: { agnets: 3 }\n');
-    const { code, stdout } = await onejob(['config', 'check', file]);
+    const { code, stdout } = await asked(['config', 'check', file]);
     expect(code).toBe(1);
     expect(stdout).toMatch(/config\.yml:2:\d+: .*agents/);
-    expect((await onejob(['config', 'show'])).stdout).toContain('state_dir');
+    expect((await asked(['config', 'show'])).stdout).toContain('state_dir');
   });
 });
 
@@ -328,11 +341,11 @@ test('a daemon refuses a job before its workspace is sent', async () => {
 
 test('jobs lists the requested number of newest jobs, and says that there are more', async () => {
   await up({ FAKE_CLOSED: '1' });
-  for (let at = 0; at < 3; at += 1) await onejob(['run', '--no-workspace', '--detach', '--', 'true']);
-  const { stdout, stderr } = await onejob(['jobs', '--all', '--limit', '2']);
+  for (let at = 0; at < 3; at += 1) await asked(['run', '--no-workspace', '--detach', '--', 'true']);
+  const { stdout, stderr } = await asked(['jobs', '--all', '--limit', '2']);
   expect(stdout.split('\n').map((line) => line.split(' ')[0])).toEqual(['JOB', 'j2', 'j3', '']);
   expect(stderr).toContain('only the newest 2 are listed');
-  expect((await onejob(['jobs', '--all', '--limit', '3'])).stderr).not.toContain('only the newest');
+  expect((await asked(['jobs', '--all', '--limit', '3'])).stderr).not.toContain('only the newest');
 });
 
 test('artifacts are brought to the current folder', async () => {
