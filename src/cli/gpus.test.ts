@@ -3,11 +3,13 @@ import { execFile } from 'node:child_process';
 import { copyFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { setImmediate as turn } from 'node:timers/promises';
 import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, startChild } from '../../test/support/child.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { fakeTools } from '../../test/support/fake-tools/fake-tools.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
+import { runCli } from '../cli.ts';
 import { type Inventory, noGpus } from '../gpu/inventory.ts';
 import type { Probe } from '../gpu/probe.ts';
 import { showGpus } from './gpus.ts';
@@ -39,7 +41,16 @@ interface Ended {
   readonly stderr: string;
 }
 
-function gpus(args: readonly string[], path?: string): Promise<Ended> {
+/** The command without a process of its own. */
+async function gpus(args: readonly string[]): Promise<Ended> {
+  const { context, stdout, stderr } = testContext(['gpus', ...args], dir.path);
+  const code = await runCli(context);
+  await turn();
+  return { code, stdout: stdout(), stderr: stderr() };
+}
+
+/** The command as a program starts it. */
+function started(args: readonly string[], path?: string): Promise<Ended> {
   return new Promise((resolve) => {
     execFile(process.execPath, node(args), surroundings(path), (error, stdout, stderr) => {
       resolve({ code: error === null ? 0 : Number(error.code), stdout, stderr });
@@ -72,7 +83,7 @@ describe('recordings', () => {
   });
 
   test('--json is the inventory, one object', async () => {
-    const { code, stdout } = await gpus(['--json', '--from', mig()]);
+    const { code, stdout } = await started(['--json', '--from', mig()]);
     expect(code).toBe(0);
     expect(stdout.trimEnd().split('\n')).toHaveLength(1);
     const found: Inventory = JSON.parse(stdout);
@@ -117,7 +128,7 @@ describe('this host', () => {
     mkdirSync(join(dir.path, 'fake'));
     const tools = fakeTools(join(dir.path, 'fake'));
     tools.prints('nvidia-smi', nvidia('xml/r595-l40s.xml'));
-    const { stdout } = await gpus(['--json'], `${tools.path}:${process.env.PATH}`);
+    const { stdout } = await started(['--json'], `${tools.path}:${process.env.PATH}`);
     expect(JSON.parse(stdout).devices).toContainEqual(expect.objectContaining({ model: 'NVIDIA L40S' }));
   });
 });
