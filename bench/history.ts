@@ -35,7 +35,10 @@ function fill(store: Store, jobs: number): number {
         };
         const job = { ...started, seq: 0, progress: { ...progress, startedAt: at + 2_000, endedAt: at + 60_000 } };
         store.jobs.insert(job);
-        store.history.made({ agent, pool, slot: `${pool}/1`, name: agent, madeAt: at, devices: pool === 'cpu' ? [] : [card] });
+        // Most run in their pool's image, and some in one that was built for them.
+        const image = done % 10 === 0 ? `registry.example.org/team/app:${id}` : `nvidia/cuda:12.6.2-devel-ubuntu24.04-${pool}`;
+        const devices = pool === 'cpu' ? [] : [card];
+        store.history.made({ agent, pool, slot: `${pool}/1`, name: agent, madeAt: at, devices, image });
         ownJobEnded(store, job);
       }
     });
@@ -61,11 +64,23 @@ export function historyFigures(dir: string, jobs: number, rounds: number): Histo
       const job = store.jobs.get(id);
       return job === null ? null : viewOf(job, () => null, outcomes.get(id));
     };
-    const none = { pool: null, service: null, kind: null, failed: false, device: null, since: null, until: null, before: null };
+    const none = {
+      pool: null,
+      service: null,
+      kind: null,
+      failed: false,
+      image: null,
+      device: null,
+      since: null,
+      until: null,
+      before: null,
+    };
+    const all = { pool: null, service: null, image: null, device: null, since: null, until: null };
     const day = 86_400_000;
     const week = (round: number) => now - ((round * 37) % 300) * day;
     const pool = (round: number) => pools[round % pools.length] ?? '';
     const card = (round: number) => cards[round % cards.length] ?? '';
+    const image = (round: number) => `nvidia/cuda:12.6.2-devel-ubuntu24.04-${pool(round)}`;
     const page = (more: Partial<Parameters<typeof endedJobs>[2]>) => endedJobs(outcomes, jobOf, { ...none, limit: 100, ...more });
     const questions: Record<string, (round: number) => unknown> = {
       'a page of 100': (round) => page({ before: `${week(round)}.${jobs}` }),
@@ -73,11 +88,19 @@ export function historyFigures(dir: string, jobs: number, rounds: number): Histo
       'those of a card': (round) => page({ device: card(round), until: week(round) }),
       'failed ones of a card': (round) => page({ device: card(round), failed: true, until: week(round) }),
       'those with one verdict that is rare': (round) => page({ kind: 'infrastructure', pool: pool(round) }),
+      'failed ones of an image': (round) => page({ image: image(round), failed: true, until: week(round) }),
+      'those of an image that few had': (round) =>
+        page({ image: `registry.example.org/team/app:${(round * 10).toString(16).padStart(12, '0')}`, pool: pool(round) }),
       'sums by card over a week': (round) =>
-        jobHistory(outcomes, { by: 'device', pool: null, since: week(round) - 7 * day, until: week(round) }),
-      'sums by pool over everything': () => jobHistory(outcomes, { by: 'pool', pool: null, since: null, until: null }),
+        jobHistory(outcomes, { ...all, by: 'device', since: week(round) - 7 * day, until: week(round) }),
+      'sums by image over a week': (round) =>
+        jobHistory(outcomes, { ...all, by: 'image', since: week(round) - 7 * day, until: week(round) }),
+      'sums by pool over everything': () => jobHistory(outcomes, { ...all, by: 'pool' }),
+      'sums by image over everything': () => jobHistory(outcomes, { ...all, by: 'image' }),
       'sums by day over a quarter': (round) =>
-        jobHistory(outcomes, { by: 'day', pool: null, since: week(round) - 90 * day, until: week(round) }),
+        jobHistory(outcomes, { ...all, by: 'day', since: week(round) - 90 * day, until: week(round) }),
+      'sums by day of an image over a quarter': (round) =>
+        jobHistory(outcomes, { ...all, by: 'day', image: image(round), since: week(round) - 90 * day, until: week(round) }),
       'one job': (round) => jobOf(((round * 7919) % jobs).toString(16).padStart(12, '0')),
     };
     const queries = Object.fromEntries(

@@ -198,12 +198,12 @@ describe('jobs', () => {
     await client.jobs({ all: false, pool: null });
     expect((await raw('GET', '/v1/jobs?all=true&failed=false')).status).toBe(200);
     expect(asked).toEqual([]);
-    const request = http.get({ socketPath: path, path: '/v1/jobs?failed=true&device=GPU-1&before=9.4&limit=2' });
+    const request = http.get({ socketPath: path, path: '/v1/jobs?failed=true&device=GPU-1&image=cuda%3A12&before=9.4&limit=2' });
     const [response] = (await once(request, 'response')) as [http.IncomingMessage];
     response.resume();
     expect(response.headers['onejob-next']).toBe('7.3');
     const none = { pool: null, service: null, since: null, until: null, kind: null };
-    expect(asked).toEqual([{ ...none, failed: true, device: 'GPU-1', before: '9.4', limit: 2 }]);
+    expect(asked).toEqual([{ ...none, failed: true, image: 'cuda:12', device: 'GPU-1', before: '9.4', limit: 2 }]);
   });
 
   test('a bad body is refused with the path of every problem', async () => {

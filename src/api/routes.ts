@@ -174,6 +174,7 @@ const listQuery = z.strictObject({
   until: z.coerce.number().int().optional(),
   failed: flag,
   verdict: z.enum(verdictKinds).optional(),
+  image: z.string().optional(),
   device: z.string().optional(),
   before: z.string().optional(),
 });
@@ -225,26 +226,32 @@ const jobRoutes: Routes = {
     answer: schemas.jobView.array(),
     atOnce: 16,
     handle: ({ query: { all, pool, limit, ...ended }, response }, { manager }) => {
-      const { before: key, ...narrow } = ended;
-      const isPlain = Object.values(narrow).every((value) => value === undefined || value === false);
+      const { before: key, ...filters } = ended;
+      const isPlain = Object.values(filters).every((value) => value === undefined || value === false);
       if (isPlain && (key === undefined || key.startsWith(pagePrefix))) {
         const page = manager.jobs({ all, pool, limit, before: key });
         if (page.next !== null) response.setHeader('onejob-next', page.next);
         return page.jobs;
       }
-      const { service = null, since = null, until = null, failed, verdict: kind = null, device = null, before = null } = ended;
-      const filter = { pool, service, since, until, failed, kind, device, before, limit: limit ?? jobsListed };
+      const { service = null, image = null, device = null, verdict: kind = null, failed } = ended;
+      const { since = null, until = null, before = null } = ended;
+      const narrow = { pool, service, image, device, kind, failed, since, until };
+      const filter = { ...narrow, before, limit: limit ?? jobsListed };
       const { jobs, next } = manager.endedJobs(filter);
       if (next !== null) response.setHeader('onejob-next', next);
       return jobs;
     },
   }),
   'GET /v1/history': route({
-    summary: 'How many jobs ended how, by pool, device and so on; the worst first',
+    summary: 'How many jobs ended how, by pool, image, device and so on, the worst first; by hour or day, the oldest first',
     role: 'read',
     query: z.strictObject({
       by: z.enum(historyAxes).default('pool'),
       pool: z.string().nullable().default(null),
+      // One of these, with the same `by`, or by hour or day.
+      service: z.string().nullable().default(null),
+      image: z.string().nullable().default(null),
+      device: z.string().nullable().default(null),
       since: z.coerce.number().int().nullable().default(null),
       until: z.coerce.number().int().nullable().default(null),
     }),

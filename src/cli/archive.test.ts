@@ -51,6 +51,37 @@ test('jobs lists what waits and what ran, and says that no daemon runs', async (
   expect(readdirSync(state())).toEqual(before);
 });
 
+test('history compares pools, devices and images, or the days of one image; jobs lists those behind a number', async () => {
+  const store = openStore(state());
+  const day = 86_400_000;
+  const today = Math.floor(Date.now() / day) * day;
+  store.transaction({ durable: false }, () => {
+    for (const [job, image, kind] of [
+      ['aaaaaaaaaaaa', 'registry.example.org/a-team-with-a-long-name/cuda:12', 'infrastructure'],
+      ['bbbbbbbbbbbb', 'debian:13', 'passed'],
+    ] as const) {
+      const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
+      const verdict = { kind, why: 'so', evidence: [] };
+      const about = { job, service: 'own', pool: 'p', agent: null, image, devices: [] };
+      store.outcomes.save({ ...about, verdict, ending, wait: 1_000, run: 2_000, endedAt: today });
+    }
+  });
+  store.close();
+  const { stdout } = await onejob('history');
+  expect(stdout).toMatch(
+    /^POOL.*\np +2 +50%[\s\S]*\nIMAGE +JOBS.*\nregistry.example.org\/a-team\S+cuda:12 +1 +100%.*\ndebian:13 +1 +0%/,
+  );
+  expect((await onejob('history', '--image', 'debian:13')).stdout).toMatch(
+    new RegExp(`^DAY.*\n${new Date(today).toISOString().slice(0, 10)} +1 +0%.*\n$`),
+  );
+  expect(await onejob('history', '--by', 'device', '--image', 'debian:13')).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('Cannot count jobs by device for one image'),
+  });
+  const jobs = await onejob('jobs', '--image', 'debian:13', '--json');
+  expect(jobs.stdout).toMatch(/^\[?\{"id":"bbbbbbbbbbbb".*\}\]?\n$/);
+});
+
 test('logs shows what was kept; with -f it ends with 1, as more would come', async () => {
   mkdirSync(join(state(), 'logs'), { recursive: true });
   writeFileSync(createLogFolder(join(state(), 'logs')).path('a1'), '');

@@ -12,6 +12,9 @@ export interface HistoryFlags {
   readonly since?: string;
   readonly until?: string;
   readonly pool?: string;
+  readonly service?: string;
+  readonly image?: string;
+  readonly device?: string;
 }
 
 /** How far back `history` looks by default. */
@@ -23,10 +26,11 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   const now = Date.now();
   const since = timeAgo('--since', flags.since ?? usual, now);
   const until = flags.until === undefined ? null : timeAgo('--until', flags.until, now);
-  const axes: readonly HistoryAxis[] = flags.by === undefined ? ['pool', 'device'] : [flags.by];
+  const axes: readonly HistoryAxis[] = flags.by === undefined ? usualAxes(flags) : [flags.by];
   const tables = await withReader(session, async (reader) => {
     const read: { by: HistoryAxis; rows: HistoryView[] }[] = [];
-    for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool: flags.pool ?? null }) });
+    const { pool = null, service = null, image = null, device = null } = flags;
+    for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool, service, image, device }) });
     return read;
   });
   const rows = tables.flatMap((one) => one.rows.map((row) => ({ by: one.by, ...row })));
@@ -38,6 +42,11 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   return exitCodes.ok;
 }
 
+/** What sums of one service, image or device can be compared by is the time. */
+function usualAxes({ service, image, device }: HistoryFlags): readonly HistoryAxis[] {
+  return (service ?? image ?? device) === undefined ? ['pool', 'device', 'image'] : ['day'];
+}
+
 export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colors: Colors, width: number | null): string[] {
   const time = (ms: number | null) => (ms === null ? '-' : formatAge(ms));
   const share = (count: number, jobs: number) => `${Math.round((100 * count) / jobs)}%`;
@@ -46,7 +55,7 @@ export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colo
       const failed = code + infrastructure + unknown;
       const text = share(failed, jobs);
       return {
-        [by.toUpperCase()]: nameOf(by, value),
+        [by.toUpperCase()]: nameOf(by, value, width),
         JOBS: String(jobs),
         FAILED: failed === 0 ? text : (infrastructure > 0 ? colors.red : colors.yellow)(text),
         'YOUR CODE': String(code),
@@ -61,8 +70,14 @@ export function historyTable(by: HistoryAxis, rows: readonly HistoryView[], colo
   );
 }
 
-function nameOf(by: HistoryAxis, value: string): string {
-  if (by !== 'hour' && by !== 'day') return printable(value) || '-';
+/** Columns of a name at a terminal, which must leave room for the numbers. Of an image, the end tells more. */
+const widestName = 48;
+
+function nameOf(by: HistoryAxis, value: string, width: number | null): string {
+  if (by !== 'hour' && by !== 'day') {
+    const text = printable(value) || '-';
+    return width === null || text.length <= widestName ? text : `…${text.slice(1 - widestName)}`;
+  }
   const text = new Date(Number(value)).toISOString();
   return by === 'day' ? text.slice(0, 10) : `${text.slice(0, 13).replace('T', ' ')}:00Z`;
 }

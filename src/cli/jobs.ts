@@ -27,6 +27,7 @@ export interface ListFlags {
   readonly failed?: boolean;
   readonly verdict?: VerdictKind;
   readonly service?: string;
+  readonly image?: string;
   readonly device?: string;
 }
 
@@ -72,7 +73,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
 
 /** null if no option asks for jobs that have ended. @throws OnejobError E_USAGE for an invalid time */
 function endedFilter(
-  { since, until, failed, verdict: kind, service, device }: ListFlags,
+  { since, until, failed, verdict: kind, service, image, device }: ListFlags,
   now: number,
 ): Partial<EndedFilter> | null {
   const filter = {
@@ -81,6 +82,7 @@ function endedFilter(
     ...(failed === true && { failed }),
     ...(kind !== undefined && { kind }),
     ...(service !== undefined && { service }),
+    ...(image !== undefined && { image }),
     ...(device !== undefined && { device }),
   };
   return Object.keys(filter).length === 0 ? null : filter;

@@ -71,7 +71,7 @@ export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: 
   const runsOf = (pool: string): readonly number[] => {
     const before = known.get(pool);
     if (before !== undefined && clock.now() - before.at < runsLast) return before.runs;
-    const none = { service: null, kind: null, device: null, since: null, until: null, before: null };
+    const none = { service: null, kind: null, image: null, device: null, since: null, until: null, before: null };
     const runs = outcomes.list({ ...none, pool, failed: false, limit: runsRead }).flatMap(({ run }) => run ?? []);
     known.set(pool, { at: clock.now(), runs });
     return runs;

@@ -194,6 +194,13 @@ const provedImages: readonly string[] = [
   'CREATE TABLE proved_images (pool TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
 ];
 
+/** Ended jobs of an image, by pages. */
+const outcomesOfImage: readonly string[] = [
+  'CREATE INDEX outcomes_of_image ON outcomes (image, ended_at) WHERE image IS NOT NULL',
+  'CREATE INDEX outcomes_of_image_and_kind ON outcomes (image, kind, ended_at) WHERE image IS NOT NULL',
+  'CREATE INDEX outcomes_failed_of_image ON outcomes (image, ended_at) WHERE failed = 1 AND image IS NOT NULL',
+];
+
 export const migrations: readonly (readonly string[])[] = [
-  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held, provedImages],
+  ...[first, devices, services, secretPins, holds, acceptedBy, oneEnding, outcomes, notices, held, provedImages, outcomesOfImage],
 ];

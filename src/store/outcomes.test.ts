@@ -2,12 +2,23 @@ import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { type VerdictKind, verdictKinds } from '../verdict/verdict.ts';
-import type { OutcomeFilter, StoredOutcome } from './outcomes.ts';
+import type { OutcomeFilter, StoredOutcome, SumsFilter } from './outcomes.ts';
 import { openStore } from './store.ts';
 
 const hour = 3_600_000;
 const everything: OutcomeFilter = {
-  ...{ pool: null, service: null, kind: null, failed: false, device: null, since: null, until: null, before: null, limit: 1_000 },
+  ...{
+    pool: null,
+    service: null,
+    kind: null,
+    failed: false,
+    image: null,
+    device: null,
+    since: null,
+    until: null,
+    before: null,
+    limit: 1_000,
+  },
 };
 
 function outcome(job: string, kind: VerdictKind, endedAt: number, more: Partial<StoredOutcome> = {}): Omit<StoredOutcome, 'seq'> {
@@ -29,6 +40,8 @@ function bench() {
         for (const one of all) store.outcomes.save(one);
       }),
     jobs: (filter: Partial<OutcomeFilter>) => store.outcomes.list({ ...everything, ...filter }).map(({ job }) => job),
+    sums: (axis: SumsFilter['axis'], more: Partial<SumsFilter> = {}) =>
+      store.outcomes.sums({ axis, pool: null, only: null, since: null, until: null, limit: 1_000, ...more }),
     prune: (time: number, limit: number) => store.transaction({ durable: false }, () => store.outcomes.prune(time, limit)),
     pruneSums: (now: number) => store.transaction({ durable: false }, () => store.outcomes.pruneSums(now)),
     [Symbol.dispose]: () => {
@@ -38,11 +51,11 @@ function bench() {
   };
 }
 
-it('lists the newest first, narrowed by pool, service, kind, device and time', () => {
+it('lists the newest first, narrowed by pool, service, kind, image, device and time', () => {
   using one = bench();
   one.save(
-    outcome('a', 'passed', 1_000, { devices: ['GPU-1'] }),
-    outcome('b', 'code', 2_000, { pool: 'cpu' }),
+    outcome('a', 'passed', 1_000, { devices: ['GPU-1'], image: 'cuda:12' }),
+    outcome('b', 'code', 2_000, { pool: 'cpu', image: 'cuda:12' }),
     outcome('c', 'infrastructure', 3_000, { devices: ['GPU-1', 'GPU-2'], service: 'azure' }),
     outcome('d', 'cancelled', 4_000),
   );
@@ -52,6 +65,10 @@ it('lists the newest first, narrowed by pool, service, kind, device and time', (
   expect(one.jobs({ failed: true })).toEqual(['c', 'b']);
   expect(one.jobs({ failed: true, pool: 'gpu' })).toEqual(['c']);
   expect(one.jobs({ kind: 'cancelled' })).toEqual(['d']);
+  expect(one.jobs({ image: 'cuda:12' })).toEqual(['b', 'a']);
+  expect(one.jobs({ image: 'cuda:12', pool: 'gpu', service: 'own' })).toEqual(['a']);
+  expect(one.jobs({ image: 'cuda:12', failed: true })).toEqual(['b']);
+  expect(one.jobs({ image: 'cuda:12', kind: 'passed', device: 'GPU-1' })).toEqual(['a']);
   expect(one.jobs({ device: 'GPU-1' })).toEqual(['c', 'a']);
   expect(one.jobs({ device: 'GPU-1', failed: true })).toEqual(['c']);
   expect(one.jobs({ since: 2_000, until: 4_000 })).toEqual(['c', 'b']);
@@ -79,11 +96,7 @@ it('changes the verdict of a job, in its row and in the sums', () => {
   one.save(outcome('a', 'code', 5, { devices: ['GPU-1'] }), outcome('b', 'passed', 6, { devices: ['GPU-1'] }));
   one.save(outcome('a', 'infrastructure', 5, { devices: ['GPU-1'] }));
   expect(one.table.get('a')?.verdict.kind).toBe('infrastructure');
-  const sums = one.table.sums({ axis: 'device', pool: null, since: null, until: null });
-  expect(sums.map(({ value, kind, jobs }) => [value, kind, jobs])).toEqual([
-    ['GPU-1', 'infrastructure', 1],
-    ['GPU-1', 'passed', 1],
-  ]);
+  expect(one.sums('device')).toMatchObject([{ value: 'GPU-1', jobs: 2, infrastructure: 1, passed: 1, code: 0 }]);
 });
 
 it('keeps sums longer than rows, for a year and a month', () => {
@@ -91,13 +104,9 @@ it('keeps sums longer than rows, for a year and a month', () => {
   one.save(outcome('a', 'passed', 5), outcome('b', 'passed', 10 * hour), outcome('c', 'code', 20 * hour));
   expect([one.prune(11 * hour, 1), one.prune(11 * hour, 1), one.prune(11 * hour, 1)]).toEqual([1, 1, 0]);
   expect(one.jobs({})).toEqual(['c']);
-  const sums = () => one.table.sums({ axis: 'pool', pool: null, since: null, until: null }).map(({ kind, jobs }) => [kind, jobs]);
-  expect(sums()).toEqual([
-    ['code', 1],
-    ['passed', 2],
-  ]);
+  expect(one.sums('pool')).toMatchObject([{ jobs: 3, code: 1, passed: 2 }]);
   one.pruneSums(396 * 86_400_000 + 15 * hour);
-  expect(sums()).toEqual([['code', 1]]);
+  expect(one.sums('pool')).toMatchObject([{ jobs: 1, code: 1 }]);
 });
 
 it('sums by hour and day what ended then', () => {
@@ -107,19 +116,41 @@ it('sums by hour and day what ended then', () => {
     outcome('b', 'code', 1 * hour + 5, { pool: 'cpu' }),
     outcome('c', 'passed', 25 * hour),
   );
-  const sums = (axis: 'hour' | 'day', more = {}) =>
-    one.table
-      .sums({ axis, pool: null, since: null, until: null, ...more })
-      .map(({ value, kind, jobs }) => [Number(value), kind, jobs]);
-  expect(sums('hour')).toEqual(
-    expect.arrayContaining([
-      [hour, 'code', 1],
-      [hour, 'passed', 1],
-      [25 * hour, 'passed', 1],
-    ]),
+  expect(one.sums('hour')).toMatchObject([
+    { value: `${hour}`, jobs: 2, code: 1, passed: 1 },
+    { value: `${25 * hour}`, jobs: 1, passed: 1 },
+  ]);
+  expect(one.sums('day', { since: 24 * hour })).toMatchObject([{ value: `${24 * hour}`, jobs: 1, passed: 1 }]);
+  expect(one.sums('hour', { pool: 'cpu' })).toMatchObject([{ value: `${hour}`, jobs: 1, code: 1 }]);
+});
+
+it('sums what ended in one image, on one device or of one service, by time', () => {
+  using one = bench();
+  one.save(
+    outcome('a', 'passed', 1 * hour, { image: 'cuda:12', devices: ['GPU-1'] }),
+    outcome('b', 'code', 1 * hour, { image: 'cuda:13', devices: ['GPU-1', 'GPU-2'], service: 'azure' }),
+    outcome('c', 'passed', 25 * hour, { image: 'cuda:12', pool: 'cpu' }),
   );
-  expect(sums('day', { since: 24 * hour })).toEqual([[24 * hour, 'passed', 1]]);
-  expect(sums('hour', { pool: 'cpu' })).toEqual([[hour, 'code', 1]]);
+  const days = (axis: 'image' | 'device' | 'service', value: string, more = {}) =>
+    one.sums('day', { only: { axis, value }, ...more }).map((sums) => [Number(sums.value), sums.passed, sums.code]);
+  expect(days('image', 'cuda:12')).toEqual([
+    [0, 1, 0],
+    [24 * hour, 1, 0],
+  ]);
+  expect(days('image', 'cuda:12', { pool: 'cpu' })).toEqual([[24 * hour, 1, 0]]);
+  expect(days('device', 'GPU-1')).toEqual([[0, 1, 1]]);
+  expect(days('service', 'azure')).toEqual([[0, 0, 1]]);
+  expect(one.sums('image')).toMatchObject([
+    { value: 'cuda:12', jobs: 2 },
+    { value: 'cuda:13', jobs: 1 },
+  ]);
+});
+
+it('answers with the images of most jobs where there are too many', () => {
+  using one = bench();
+  const images = ['built:1', 'built:2', 'usual', 'usual', 'built:3'];
+  one.save(...images.map((image, n) => outcome(`j${n}`, 'passed', 5, { image })));
+  expect(one.sums('image', { limit: 2 }).map(({ value }) => value)).toEqual(['usual', 'built:1']);
 });
 
 const some = fc.record({
@@ -144,12 +175,12 @@ it('sums agree with the rows, however often jobs are recorded again', () => {
         const expected = new Map<string, number[]>();
         for (const row of rows)
           for (const value of values(row)) {
-            const key = `${value} ${row.verdict.kind}`;
-            const [jobs = 0, runs = 0, run = 0] = expected.get(key) ?? [];
-            expected.set(key, [jobs + 1, runs + (row.run === null ? 0 : 1), run + (row.run ?? 0)]);
+            const [jobs = 0, code = 0, runs = 0, run = 0] = expected.get(value) ?? [];
+            const isCode = row.verdict.kind === 'code' ? 1 : 0;
+            expected.set(value, [jobs + 1, code + isCode, runs + (row.run === null ? 0 : 1), run + (row.run ?? 0)]);
           }
-        const found = one.table.sums({ axis, pool: null, since: null, until: null });
-        expect(new Map(found.map(({ value, kind, jobs, runs, run }) => [`${value} ${kind}`, [jobs, runs, run]]))).toEqual(expected);
+        const found = one.sums(axis);
+        expect(new Map(found.map(({ value, jobs, code, runs, run }) => [value, [jobs, code, runs, run]]))).toEqual(expected);
       }
     }),
     { numRuns: 30 },

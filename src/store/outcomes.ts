@@ -59,6 +59,7 @@ export interface OutcomeFilter {
   readonly kind: StoredOutcome['verdict']['kind'] | null;
   /** Only those that neither passed nor were cancelled. */
   readonly failed: boolean;
+  readonly image: string | null;
   readonly device: DeviceId | null;
   readonly since: number | null;
   readonly until: number | null;
@@ -67,10 +68,27 @@ export interface OutcomeFilter {
   readonly limit: number;
 }
 
+/** What sums are narrowed to; null asks for nothing. Times are wall clock, ms since the epoch. */
+export interface SumsFilter {
+  /** What they are compared by. */
+  readonly axis: HistoryAxis;
+  readonly pool: string | null;
+  /** Only jobs with this service, image or device: sums are kept by one of these, so `axis` is the same or a time. */
+  readonly only: { readonly axis: 'service' | 'image' | 'device'; readonly value: string } | null;
+  readonly since: number | null;
+  readonly until: number | null;
+  /** Values, those with most jobs first: somebody may build an image for each job. */
+  readonly limit: number;
+}
+
 const sums = z.object({
   value: z.string(),
-  kind: z.enum(verdictKinds),
   jobs: z.int(),
+  passed: z.int(),
+  cancelled: z.int(),
+  code: z.int(),
+  infrastructure: z.int(),
+  unknown: z.int(),
   waits: z.int(),
   wait: z.int(),
   runs: z.int(),
@@ -194,26 +212,19 @@ export function outcomeTable(db: Reader) {
       read.set(sql, found);
       return found.all(...values);
     },
-    /** Sums by value of an axis and by kind, from the hour of `since` to `until`; null: as far as they are kept. */
-    sums({
-      axis,
-      pool,
-      since,
-      until,
-    }: {
-      axis: HistoryAxis;
-      pool: string | null;
-      since: number | null;
-      until: number | null;
-    }): OutcomeSums[] {
-      const by = axis === 'hour' || axis === 'day' ? 'pool' : axis;
+    /** Sums by value of an axis, from the hour of `since` to `until`, as far as they are kept; those of most jobs first. */
+    sums({ axis, pool, only, since, until, limit }: SumsFilter): OutcomeSums[] {
+      const isTime = axis === 'hour' || axis === 'day';
       const slot = axis === 'day' ? 'hour - hour % 86400000' : 'hour';
-      const value = axis === 'hour' || axis === 'day' ? `CAST(${slot} AS TEXT)` : 'value';
-      const sql = `SELECT ${value} AS value, kind, sum(jobs) AS jobs, sum(waits) AS waits, sum(wait) AS wait, sum(runs) AS runs,
-        sum(run) AS run, max(longest) AS longest FROM outcome_hours
-        WHERE axis = ?1 AND hour >= ?2 AND hour < ?3 AND (?4 IS NULL OR pool = ?4) GROUP BY 1, 2 HAVING sum(jobs) > 0 ORDER BY 1, 2`;
+      const value = isTime ? `CAST(${slot} AS TEXT)` : 'value';
+      const kinds = verdictKinds.map((kind) => `sum(iif(kind = '${kind}', jobs, 0)) AS ${kind}`).join(', ');
+      const sql = `SELECT ${value} AS value, sum(jobs) AS jobs, ${kinds}, sum(waits) AS waits, sum(wait) AS wait, sum(runs) AS runs,
+        sum(run) AS run, max(iif(jobs > 0, longest, 0)) AS longest FROM outcome_hours
+        WHERE axis = ?1 AND hour >= ?2 AND hour < ?3 AND (?4 IS NULL OR pool = ?4) AND (?5 IS NULL OR value = ?5)
+        GROUP BY 1 HAVING sum(jobs) > 0 ORDER BY 2 DESC, 1 LIMIT ?6`;
       const from = since === null ? 0 : since - (since % hourMs);
-      return query(db, sums, sql).all(by, from, until ?? Number.MAX_SAFE_INTEGER, pool);
+      const values = [only?.axis ?? (isTime ? 'pool' : axis), from, until ?? Number.MAX_SAFE_INTEGER, pool, only?.value ?? null];
+      return query(db, sums, sql).all(...values, limit);
     },
     /** Deletes at most `limit` rows of jobs that ended before `time`. Returns how many. */
     prune(time: number, limit: number): number {
@@ -233,7 +244,7 @@ export function outcomeTable(db: Reader) {
 
 /** Only conditions that are asked for, so that SQLite chooses the index that fits them. */
 function listQuery(columns: string, filter: OutcomeFilter): { readonly sql: string; readonly values: (string | number)[] } {
-  const { pool, service, kind, failed, device, since, until, before, limit } = filter;
+  const { pool, service, kind, failed, image, device, since, until, before, limit } = filter;
   const where: string[] = [];
   const values: (string | number)[] = [];
   const and = (text: string, ...given: (string | number)[]): void => {
@@ -243,8 +254,11 @@ function listQuery(columns: string, filter: OutcomeFilter): { readonly sql: stri
   // Of the device's own index: a card may have had few of a million jobs.
   const [at, seq] = device === null ? ['outcomes.ended_at', 'outcomes.seq'] : ['d.ended_at', 'd.seq'];
   if (device !== null) and('d.device = ?', device);
-  if (pool !== null) and('pool = ?', pool);
-  if (service !== null) and('service = ?', service);
+  // An image is mostly of few pools, so its own index is the better one: "+" keeps SQLite from that of the pool.
+  const plus = image === null ? '' : '+';
+  if (image !== null) and('image = ?', image);
+  if (pool !== null) and(`${plus}pool = ?`, pool);
+  if (service !== null) and(`${plus}service = ?`, service);
   if (kind !== null) and('kind = ?', kind);
   if (failed) and('failed = 1');
   if (since !== null) and(`${at} >= ?`, since);

@@ -1,8 +1,8 @@
 /** Questions about jobs that have ended: which, and how many of them failed where and why. */
 import type { HistoryView, JobView } from '../api/schema.ts';
 import { OnejobError } from '../errors.ts';
-import type { OutcomeFilter, OutcomeSums, OutcomeTable } from '../store/outcomes.ts';
-import type { HistoryAxis, VerdictKind } from './verdict.ts';
+import type { OutcomeFilter, OutcomeSums, OutcomeTable, SumsFilter } from '../store/outcomes.ts';
+import type { HistoryAxis } from './verdict.ts';
 
 /** What a list of ended jobs is narrowed to. `before`: the `next` of an earlier page. Times: wall clock, ms since the epoch. */
 export interface EndedFilter extends Omit<OutcomeFilter, 'before'> {
@@ -43,43 +43,47 @@ function placeOf(key: string | null): OutcomeFilter['before'] {
 export interface HistoryQuery {
   readonly by: HistoryAxis;
   readonly pool: string | null;
+  readonly service: string | null;
+  readonly image: string | null;
+  readonly device: string | null;
   readonly since: number | null;
   readonly until: number | null;
 }
 
-/** A row per value of the axis, in order of time, or the largest share of failures first. */
-export function jobHistory(outcomes: Pick<OutcomeTable, 'sums'>, { by, ...rest }: HistoryQuery): HistoryView[] {
-  const sums = outcomes.sums({ axis: by, ...rest });
-  const rows = [...Map.groupBy(sums, ({ value }) => value)].map(([value, of]) => rowOf(value, of));
+/** Rows of one answer: more than there are hours in the time that sums are kept. */
+const rowsAtMost = 10_000;
+
+/**
+ * A row per value of the axis, in order of time, or the largest share of failures first.
+ * @throws OnejobError E_API_REQUEST for more filters than sums are kept by
+ */
+export function jobHistory(outcomes: Pick<OutcomeTable, 'sums'>, query: HistoryQuery): HistoryView[] {
+  const { by, pool, since, until } = query;
+  const rows = outcomes.sums({ axis: by, pool, only: onlyOf(query), since, until, limit: rowsAtMost }).map(rowOf);
   if (by === 'hour' || by === 'day') return rows.toSorted((a, b) => Number(a.value) - Number(b.value));
   const share = ({ jobs, infrastructure, unknown, code }: HistoryView) => [infrastructure / jobs, (unknown + code) / jobs];
   return rows.toSorted((a, b) => compare(share(b), share(a)) || (a.value < b.value ? -1 : 1));
+}
+
+/** What sums by `by` can be narrowed to, besides the pool. */
+function onlyOf({ by, ...query }: HistoryQuery): SumsFilter['only'] {
+  const given = (['service', 'image', 'device'] as const).flatMap((axis) => {
+    const value = query[axis];
+    return value === null ? [] : [{ axis, value }];
+  });
+  const [only = null, ...more] = given;
+  if (only === null) return null;
+  if (more.length === 0 && (by === only.axis || by === 'hour' || by === 'day')) return only;
+  const asked = given.map(({ axis }) => axis).join(' and ');
+  const hint = 'Ask for them by hour or day, and narrow them by a pool and one of service, image and device.';
+  throw new OnejobError('E_API_REQUEST', `Cannot count jobs by ${by} for one ${asked}: sums are not kept that fine.`, { hint });
 }
 
 function compare([a = 0, c = 0]: number[], [b = 0, d = 0]: number[]): number {
   return a - b || c - d;
 }
 
-function rowOf(value: string, of: readonly OutcomeSums[]): HistoryView {
-  const count = (kind: VerdictKind) => of.find((one) => one.kind === kind)?.jobs ?? 0;
-  const total = (pick: (one: OutcomeSums) => number) => of.reduce((sum, one) => sum + pick(one), 0);
+function rowOf({ waits, wait, runs, run, longest, ...counts }: OutcomeSums): HistoryView {
   const mean = (sum: number, times: number) => (times === 0 ? null : Math.round(sum / times));
-  return {
-    value,
-    jobs: total(({ jobs }) => jobs),
-    passed: count('passed'),
-    cancelled: count('cancelled'),
-    code: count('code'),
-    infrastructure: count('infrastructure'),
-    unknown: count('unknown'),
-    waitMs: mean(
-      total(({ wait }) => wait),
-      total(({ waits }) => waits),
-    ),
-    runMs: mean(
-      total(({ run }) => run),
-      total(({ runs }) => runs),
-    ),
-    longestMs: Math.max(...of.map(({ longest }) => longest)),
-  };
+  return { ...counts, waitMs: mean(wait, waits), runMs: mean(run, runs), longestMs: longest };
 }

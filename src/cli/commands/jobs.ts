@@ -28,6 +28,7 @@ export function addJobCommands(program: Cli): void {
     .option('--failed', 'only jobs that ended and did not pass')
     .addOption(new Option('--verdict <kind>', 'only jobs that ended for this reason').choices([...verdictKinds]))
     .option('--service <name>', 'only jobs of this CI service that ended')
+    .option('--image <image>', 'only jobs that ended and ran in this image')
     .option('--device <uuid>', 'only jobs that ended and had this device')
     .option('--wide', 'also show the slot and the devices of each job');
   jobs.after(`
@@ -70,15 +71,19 @@ Examples:
   program
     .command('history')
     .description('show how many jobs failed and why, and how long they waited and ran')
-    .addOption(new Option('--by <what>', 'what to compare (default: pools, then devices)').choices([...historyAxes]))
+    .addOption(new Option('--by <what>', 'what to compare (default: pools, devices and images)').choices([...historyAxes]))
     .option('--since <time>', 'since when, such as 30d ago, or a date, in whole hours', '7d')
     .option('--until <time>', 'until when')
     .option('--pool <name>', 'only jobs of this pool')
+    .option('--service <name>', 'by hour or day: only jobs of this CI service')
+    .option('--image <image>', 'by hour or day: only jobs that ran in this image')
+    .option('--device <uuid>', 'by hour or day: only jobs that had this device')
     .after(`
 Examples:
   onejob history
   onejob history --by device --since 30d
-  onejob history --by day --pool gpu --json`)
+  onejob history --by image --pool gpu
+  onejob history --by day --image nvidia/cuda:12.6.2-runtime-ubuntu24.04 --json`)
     .does(wrongOrFailed, async (session, flags: HistoryFlags) => (await import('../history.ts')).showHistory(session, flags));
 
   program
