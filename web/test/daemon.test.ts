@@ -70,8 +70,12 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     await finish(jobs[1 - first] ?? expect.fail());
     await finish(waits);
     await page.goto(`${page.url().split('#')[0]}#/history`);
-    await page.locator('tbody tr').nth(2).waitFor();
-    expect(await page.locator('tbody tr').count()).toBe(3);
+    const ended = page.getByRole('region', { name: 'Jobs', exact: true }).last().locator('tbody tr');
+    await ended.nth(2).waitFor();
+    expect(await ended.count()).toBe(3);
+    const days = await page.getByRole('img', { name: /^Ended jobs by day/ }).getAttribute('aria-label');
+    const counts = [...(days ?? '').matchAll(/\d+/g)].map(Number);
+    expect(counts.reduce((sum, count) => sum + count, 0)).toBe(3);
     expect(await page.locator('.bars').first().innerText()).toContain('GPU 0');
     expect(faults).toEqual([]);
   });

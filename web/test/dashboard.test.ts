@@ -373,6 +373,75 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     expect(await page.evaluate('document.documentElement.dataset.theme')).toBe('light');
   });
 
+  test('files of a failed job that are held say what to type, and operators end the hold', async () => {
+    await using standin = await startStandin(workingDay());
+    await using view = await open(standin.url);
+    const { page, faults } = view;
+    await page.getByRole('region', { name: 'Pool build' }).getByText('failed and held').waitFor();
+    const failed = standin.state.jobs.find(({ id }) => id === 'e1a1b2c3d4e5');
+    if (failed === undefined) throw new Error('no failed job');
+    standin.setJob({ ...failed, endedAt: Date.now() });
+    const item = page.getByRole('listitem').filter({ has: page.getByRole('link', { name: 'unit tests (gcc 14)' }) });
+    await item.getByText('files held').waitFor();
+    expect(await item.innerText()).toMatch(/2[56]m \d\ds\s+left/);
+    await page.getByRole('link', { name: 'unit tests (gcc 14)' }).click();
+    const files = page.getByRole('region', { name: 'Its files' });
+    expect(await files.innerText()).toMatch(/held for 2[56]m.*onejob shell e1a1b2c3d4e5/s);
+    await files.getByRole('button', { name: 'End the hold' }).click();
+    const dialog = page.getByRole('dialog', { name: 'End the hold of unit tests (gcc 14)?' });
+    await dialog.getByText('Its files are removed now').waitFor();
+    expect(standin.posted).toEqual([]);
+    await dialog.getByRole('button', { name: 'Remove the files' }).click();
+    await files.waitFor({ state: 'detached' });
+    expect(standin.posted.map(({ path }) => path)).toEqual(['/v1/jobs/e1a1b2c3d4e5/unhold']);
+    // It ended once: what changed later was not its end.
+    await page.goto(`${standin.url}/#/health`);
+    await page.getByText('ended: your code').waitFor();
+    expect(await page.getByText('ended: your code').count()).toBe(1);
+    expect(faults).toEqual([]);
+  });
+
+  test('who may only look sees that files are held, and cannot end that', async () => {
+    await using standin = await startStandin(workingDay());
+    standin.role = 'read';
+    await using view = await open(`${standin.url}/#/jobs/e1a1b2c3d4e5`);
+    await view.page.getByRole('region', { name: 'Its files' }).waitFor();
+    expect(await view.page.getByRole('button', { name: 'End the hold' }).count()).toBe(0);
+  });
+
+  test('history is counted by day, as a chart and as a table, for what is chosen', async () => {
+    const state = workingDay();
+    await using standin = await startStandin(state);
+    await using view = await open(`${standin.url}/#/history`);
+    const { page, faults } = view;
+    const days = page.getByRole('region', { name: /Jobs by day/ }).first();
+    const [today] = state.history.day?.slice(-1) ?? [];
+    await days.getByRole('img', { name: /^Ended jobs by day: \d+ infrastructure, \d+ unknown, \d+ your code/ }).waitFor();
+    await days.getByText('As a table').click();
+    const table = days.getByRole('region', { name: 'Jobs by day' });
+    const cells = await table.getByRole('row').nth(1).getByRole('cell').allInnerTexts();
+    expect(cells.slice(0, 2)).toEqual([String(today?.jobs), String(today?.infrastructure)]);
+    expect(await table.getByRole('row').count()).toBe(9);
+    const image = 'nvidia/cuda:12.6.2-devel-ubuntu24.04';
+    await page.getByRole('combobox', { name: 'Image' }).selectOption(image);
+    await page.getByText(`image ${image}`).waitFor();
+    const asked = (start: string) =>
+      Object.fromEntries(new URLSearchParams((standin.read.findLast((path) => path.startsWith(start)) ?? '').split('?')[1]));
+    await page.getByRole('cell', { name: /train-resnet/ }).waitFor();
+    expect(await page.getByRole('cell', { name: /lint/ }).count()).toBe(0);
+    expect(asked('/v1/jobs?')).toMatchObject({ image });
+    expect(asked('/v1/history?by=day')).toMatchObject({ image });
+    // Finer sums are not kept: it says so instead of showing others.
+    await page.getByRole('combobox', { name: 'Device' }).selectOption({ label: 'GPU 3' });
+    await page.getByText('counted for one of image, device at a time').waitFor();
+    await page.getByRole('combobox', { name: 'Device' }).selectOption('');
+    await page.getByRole('combobox', { name: 'Time' }).selectOption('1d');
+    await page.getByRole('heading', { name: /Jobs by hour/ }).waitFor();
+    await page.getByRole('combobox', { name: 'Outcome' }).selectOption('failed');
+    await page.getByRole('img', { name: /^Ended jobs by hour: \d+ infrastructure, \d+ unknown, \d+ your code\. The/ }).waitFor();
+    expect(faults).toEqual([]);
+  });
+
   test('history is filtered and goes back page by page', async () => {
     const state = workingDay();
     for (let n = 0; n < 120; n += 1) {

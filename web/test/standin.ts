@@ -123,6 +123,11 @@ export async function startStandin(state: HostState): Promise<Standin> {
     if (noun === 'jobs') {
       const found = state.jobs.find(({ id }) => id === name);
       if (found === undefined) return refuse(response, 404, 'E_JOB_UNKNOWN', `There is no job ${name}.`);
+      if (what === 'unhold') {
+        const { held: _, ...left } = found;
+        setJob(left);
+        return json(response, left);
+      }
       setJob({
         ...found,
         state: 'done',
@@ -230,6 +235,7 @@ function listed(jobs: readonly Job[], query: URLSearchParams, response: ServerRe
     (job) =>
       job.state === 'done' &&
       (wanted('pool') === null || job.pool === wanted('pool')) &&
+      (wanted('image') === null || job.image === wanted('image')) &&
       (wanted('device') === null || (job.devices ?? []).includes(wanted('device') ?? '')) &&
       (wanted('verdict') === null || job.verdict?.kind === wanted('verdict')) &&
       (wanted('failed') !== 'true' || (job.verdict?.kind !== 'passed' && job.verdict?.kind !== 'cancelled')),

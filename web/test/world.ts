@@ -112,6 +112,24 @@ function line(value: string, jobs: number, code: number, infrastructure: number,
   return { value, jobs, passed, cancelled, code, infrastructure, unknown, waitMs: 94_000, runMs: 1_310_000, longestMs: 9_000_000 };
 }
 
+/** Of some days or hours until now: quiet nights and weekends, a bad afternoon, and durations that follow the load. */
+function overTime(step: number, count: number, most: number): HistoryView[] {
+  const last = Math.floor(Date.now() / step) * step;
+  return Array.from({ length: count }, (_, n) => {
+    const wave = 0.5 + 0.5 * Math.sin(1.9 * n + 0.4);
+    const jobs = Math.round(most * (0.15 + 0.85 * wave));
+    const isBad = n === count - 3;
+    const bad = line(
+      String(last - (count - 1 - n) * step),
+      jobs,
+      Math.round(jobs / 9),
+      isBad ? Math.round(jobs / 7) : n % 3,
+      n % 2,
+    );
+    return { ...bad, waitMs: Math.round(20_000 + 200_000 * wave), runMs: Math.round(700_000 + 500_000 * wave) };
+  });
+}
+
 /** A working day: most is in order, one card is bad, and some jobs wait for different reasons. */
 export function workingDay(): HostState {
   const now = Date.now();
@@ -193,6 +211,8 @@ export function workingDay(): HostState {
     ended('e0a1b2c3d4e5', 'passed', 'exit code 0', { name: 'lint', endedAt: now - 21 * minute, startedAt: now - 23 * minute }),
     ended('e1a1b2c3d4e5', 'code', 'exit code 2', {
       name: 'unit tests (gcc 14)',
+      image: 'debian:stable-slim',
+      held: { until: now + 26 * minute },
       user: 'grace',
       endedAt: now - 12 * minute,
       startedAt: now - 19 * minute,
@@ -286,7 +306,7 @@ export function workingDay(): HostState {
     pools: [
       pool('gpu', gpuSlots, { image: 'nvidia/cuda:12.6.2-devel-ubuntu24.04', waiting: 1, devices: { ready: 4, wanted: 5 } }),
       pool('mig', [busySlot('mig/1', '4f4f4f4f4f4f', 8 * minute), slot('mig/2')], { devices: { ready: 2, wanted: 2 } }),
-      pool('build', buildSlots, { waiting: 2 }),
+      pool('build', buildSlots, { waiting: 2, held: 1 }),
       pool('release', [slot('release/1')], { waiting: 1, paused: ['by hand'] }),
       pool(
         'azure',
@@ -332,6 +352,8 @@ export function workingDay(): HostState {
         line(uuid(4), 66, 5, 1),
       ],
       pool: [line('gpu', 296, 25, 14, 3, 5), line('build', 812, 96, 3, 1, 20), line('mig', 120, 9, 1), line('release', 14, 1, 0)],
+      day: overTime(86_400_000, 8, 190),
+      hour: overTime(3_600_000, 25, 22),
       image: [line('nvidia/cuda:12.6.2-devel-ubuntu24.04', 296, 25, 14, 3, 5), line('debian:stable-slim', 826, 97, 3, 1, 20)],
     },
   };

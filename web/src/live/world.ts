@@ -36,6 +36,9 @@ export type LiveEvent = { [N in Named]: { readonly name: N; readonly data: Event
 /** Ended jobs and changes that are kept. */
 const [endedKept, changesKept] = [100, 200];
 
+/** How long after its end an event of an unknown job may still tell of that end, ms. */
+const justEnded = 60_000;
+
 /** `now`: wall clock of the daemon, ms. */
 export function worldOf(
   status: StatusView,
@@ -68,10 +71,13 @@ export function applied(world: World, events: readonly LiveEvent[], now: number)
     switch (event.name) {
       case 'job': {
         const { id } = event.data;
-        const change = jobChange(jobs.get(id) ?? null, event.data);
+        const before = jobs.get(id) ?? null;
+        // What changes of a job long after its end, such as a hold, is not that it ends.
+        const isOver = before === null && event.data.state === 'done' && now - (event.data.endedAt ?? now) > justEnded;
+        const change = isOver ? null : jobChange(before, event.data);
         said(change?.what ?? null, { job: id, bad: change?.bad ?? false });
         // A job that ends becomes the newest one.
-        if (event.data.state === 'done') jobs.delete(id);
+        if (event.data.state === 'done' && before?.state !== 'done') jobs.delete(id);
         jobs.set(id, placed(event.data, jobs.get(id)));
         break;
       }

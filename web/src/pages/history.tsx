@@ -1,10 +1,11 @@
 /** Jobs that ended: which pool, image or device fails, and each job by pages. */
-import { type ReactNode, useEffect, useState } from 'react';
-import { ask, get, query } from '../api.ts';
+import type { ReactNode } from 'react';
+import { query } from '../api.ts';
 import { useLive, useNames, useServices } from '../live/store.ts';
-import { problemText } from '../parts/dialog.tsx';
+import { HeldMark } from '../parts/held.tsx';
 import { Badge, Icon } from '../parts/icon.tsx';
 import { JobLink } from '../parts/job.tsx';
+import { type Read, useRead } from '../parts/read.ts';
 import { TableScroll } from '../parts/scroll.tsx';
 import { Clock } from '../parts/time.tsx';
 import { historyHref } from '../route.ts';
@@ -12,7 +13,8 @@ import type { HistoryView, Job } from '../views.ts';
 import type { Names } from '../words/names.ts';
 import { standsOut } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
-import { jobOrigin, jobState, resultText } from '../words/words.ts';
+import { jobOrigin, jobState, resultText, verdictLabels } from '../words/words.ts';
+import { OverTime } from './over-time.tsx';
 
 type Filter = Readonly<Record<string, string>>;
 
@@ -34,31 +36,32 @@ function sinceOf(filter: Filter, now: number): number {
 export function HistoryPage({ filter }: { readonly filter: Filter }) {
   const { ticker } = useServices();
   const since = sinceOf(filter, ticker.now());
+  const { pool } = filter;
+  const devices = useRead<HistoryView[]>(`/v1/history${query({ by: 'device', since, pool })}`);
+  const pools = useRead<HistoryView[]>(`/v1/history${query({ by: 'pool', since })}`);
+  const images = useRead<HistoryView[]>(`/v1/history${query({ by: 'image', since, pool })}`);
   return (
     <div className="page">
       <h1>History</h1>
-      <Filters filter={filter} />
+      <Filters filter={filter} images={images.data ?? []} />
       <div className="bars-row">
-        <Bars by="device" title="Devices" filter={filter} since={since} />
-        <Bars by="pool" title="Pools" filter={filter} since={since} />
-        <Bars by="image" title="Images" filter={filter} since={since} />
+        <Bars by="device" title="Devices" filter={filter} read={devices} />
+        <Bars by="pool" title="Pools" filter={filter} read={pools} />
+        <Bars by="image" title="Images" filter={filter} read={images} />
       </div>
       <Legend />
+      <OverTime filter={filter} since={since} step={filter.since === '1d' ? 'hour' : 'day'} />
       <JobPages filter={filter} since={since} />
     </div>
   );
 }
 
 const verdicts = ['passed', 'code', 'infrastructure', 'unknown', 'cancelled'] as const;
-const verdictLabels = {
-  passed: 'passed',
-  code: 'your code',
-  infrastructure: 'infrastructure',
-  unknown: 'unknown',
-  cancelled: 'cancelled',
-} as const;
 
-function Filters({ filter }: { readonly filter: Filter }) {
+/** Images to choose from: the ones with most jobs. Others are behind their bars, or in an address. */
+const imagesOffered = 50;
+
+function Filters({ filter, images }: { readonly filter: Filter; readonly images: readonly HistoryView[] }) {
   const pools = useLive(({ world }) => world?.pools) ?? [];
   const names = useNames();
   const go = (more: Filter) => {
@@ -66,6 +69,7 @@ function Filters({ filter }: { readonly filter: Filter }) {
     window.location.hash = historyHref({ ...kept, ...more });
   };
   const services = [...new Set(pools.map(({ service }) => service))];
+  const offered = images.toSorted((a, b) => b.jobs - a.jobs).slice(0, imagesOffered);
   const named = (values: readonly string[]) => values.map((value) => [value, plain(value)] as const);
   return (
     <form className="filters" aria-label="Filter" onSubmit={(event) => event.preventDefault()}>
@@ -92,6 +96,14 @@ function Filters({ filter }: { readonly filter: Filter }) {
       />
       {names.size > 0 && (
         <Choice name="Device" value={filter.device ?? ''} options={[['', 'all'], ...names]} onChange={(device) => go({ device })} />
+      )}
+      {(offered.length > 0 || filter.image !== undefined) && (
+        <Choice
+          name="Image"
+          value={filter.image ?? ''}
+          options={[['', 'all'], ...named(offered.map(({ value }) => value).toSorted())]}
+          onChange={(image) => go({ image })}
+        />
       )}
     </form>
   );
@@ -125,14 +137,12 @@ interface BarsProps {
   readonly by: 'device' | 'pool' | 'image';
   readonly title: string;
   readonly filter: Filter;
-  readonly since: number;
+  readonly read: Read<HistoryView[]>;
 }
 
 /** Failure shares, the worst first, so that a bad card is seen at once. */
-function Bars({ by, title, filter, since }: BarsProps) {
+function Bars({ by, title, filter, read: { data, problem } }: BarsProps) {
   const names = useNames();
-  const pool = by === 'pool' ? undefined : filter.pool;
-  const { data, problem } = useRead<HistoryView[]>(`/v1/history${query({ by, since, pool })}`);
   const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
   // Pools and images differ in what they do, so only devices are compared.
   const odd = by === 'device' ? standsOut(lines) : new Set<string>();
@@ -149,8 +159,7 @@ function Bars({ by, title, filter, since }: BarsProps) {
             line={line}
             name={barName(line.value, by, names)}
             odd={odd.has(line.value)}
-            href={historyHref({ ...filter, before: '', [by === 'image' ? 'image' : by]: line.value })}
-            linked={by !== 'image'}
+            href={historyHref({ ...filter, before: '', [by]: line.value })}
           />
         ))}
       </ul>
@@ -173,10 +182,9 @@ interface BarProps {
   readonly name: string;
   readonly odd: boolean;
   readonly href: string;
-  readonly linked: boolean;
 }
 
-function Bar({ line, name, odd, href, linked }: BarProps) {
+function Bar({ line, name, odd, href }: BarProps) {
   const { jobs, infrastructure, code, unknown, runMs, waitMs } = line;
   const percent = Math.round((100 * infrastructure) / Math.max(1, jobs));
   const others = [code > 0 ? `${code} your code` : '', unknown > 0 ? `${unknown} unknown` : ''].filter((text) => text !== '');
@@ -187,13 +195,9 @@ function Bar({ line, name, odd, href, linked }: BarProps) {
   return (
     <li className={odd ? 'bar odd' : 'bar'}>
       <div className="bar-head">
-        {linked ? (
-          <a href={href} title={plain(line.value)}>
-            <bdi>{name}</bdi>
-          </a>
-        ) : (
-          <bdi title={plain(line.value)}>{name}</bdi>
-        )}
+        <a href={href} title={plain(line.value)}>
+          <bdi>{name}</bdi>
+        </a>
         {odd && (
           <span className="badge tone-bad">
             <Icon shape="alert" /> stands out
@@ -248,8 +252,9 @@ function Share({ line }: { readonly line: HistoryView }) {
 }
 
 function JobPages({ filter, since }: { readonly filter: Filter; readonly since: number }) {
-  const { pool, service, failed, verdict, device, before } = filter;
-  const address = `/v1/jobs${query({ all: true, since, pool, service, failed, verdict, device, limit: pageSize, before })}`;
+  const { pool, service, failed, verdict, image, device, before } = filter;
+  const narrowed = { pool, service, failed, verdict, image, device };
+  const address = `/v1/jobs${query({ all: true, since, ...narrowed, limit: pageSize, before })}`;
   const { data, problem } = useRead<{ jobs: Job[]; next: string | null }>(address, async (response) => ({
     jobs: ((await response.json()) as Job[]).toReversed(),
     next: response.headers.get('onejob-next'),
@@ -310,7 +315,7 @@ function JobLine({ job }: { readonly job: Job }) {
         {origin !== '' && <bdi className="nothing"> {origin}</bdi>}
       </td>
       <td>
-        <Badge {...jobState(job)} /> <span className="nothing">{plain(why)}</span>
+        <Badge {...jobState(job)} /> <span className="nothing">{plain(why)}</span> <HeldMark job={job} />
       </td>
       <td>{plain(job.pool)}</td>
       <td className="nowrap">{endedAt === null ? '–' : <Clock at={endedAt} />}</td>
@@ -318,29 +323,4 @@ function JobLine({ job }: { readonly job: Job }) {
       <td className="number">{span(startedAt, endedAt)}</td>
     </tr>
   );
-}
-
-/** Reads an address, and again when it changes. */
-function useRead<T>(
-  address: string,
-  parse?: (response: Response) => Promise<T>,
-): { readonly data: T | null; readonly problem: string | null } {
-  const [answer, setAnswer] = useState<{
-    readonly address: string;
-    readonly data: T | null;
-    readonly problem: string | null;
-  } | null>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the same for an address
-  useEffect(() => {
-    const gone = new AbortController();
-    const read = parse === undefined ? get<T>(address, gone.signal) : ask(address, { signal: gone.signal }).then(parse);
-    read.then(
-      (data) => setAnswer({ address, data, problem: null }),
-      (error: unknown) => {
-        if (!gone.signal.aborted) setAnswer({ address, data: null, problem: problemText(error) });
-      },
-    );
-    return () => gone.abort();
-  }, [address]);
-  return answer?.address === address ? answer : { data: null, problem: null };
 }

@@ -6,10 +6,11 @@ import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../l
 import { LogPanel } from '../log/panel.tsx';
 import { Chart } from '../parts/chart.tsx';
 import { problemText, useAsk } from '../parts/dialog.tsx';
+import { HeldFiles } from '../parts/held.tsx';
 import { Badge } from '../parts/icon.tsx';
 import { cancelQuestion } from '../parts/job.tsx';
 import { Clock } from '../parts/time.tsx';
-import { jobHref } from '../route.ts';
+import { historyHref, jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
 import { type Moment, timeLine } from '../words/time-line.ts';
@@ -32,6 +33,7 @@ export function JobPage({ id }: { readonly id: string }) {
     <div className="page job-page">
       <Head job={job} />
       <Outcome job={job} />
+      <HeldFiles job={job} />
       <Times job={job} />
       <JobDevices job={job} />
       <LogPanel key={job.id} job={job.id} ended={job.state === 'done'} waits={isWaiting(job)} />
@@ -67,7 +69,9 @@ function useJob(id: string): { readonly job: Job | null; readonly problem: strin
     return () => gone.abort();
   }, [id, turn, state, isLive]);
   if (live === null) return { job: read?.id === id ? read : null, problem };
-  return { job: read?.id === id && read.state === live.state ? { ...read, ...live, ...placeOf(read) } : live, problem: null };
+  if (read?.id !== id || read.state !== live.state) return { job: live, problem: null };
+  // A hold that has ended is left out of what is live.
+  return { job: { ...read, ...live, held: live.held ?? null, ...placeOf(read) }, problem: null };
 }
 
 /** What only the answer about one job has. */
@@ -104,9 +108,9 @@ function Head({ job }: { readonly job: Job }) {
       ? [
           [
             'Image',
-            <span key="image" className="mono">
+            <a key="image" className="mono" href={historyHref({ image: job.image })} title="How jobs in this image ended">
               {plain(job.image)}
-            </span>,
+            </a>,
           ] as [string, React.ReactNode],
         ]
       : []),

@@ -130,7 +130,14 @@ function Jobs({ world: { jobs, pools } }: { readonly world: World }) {
     const running: Job[] = [];
     const ended: Job[] = [];
     for (const job of jobs.values()) (isWaiting(job) ? waiting : job.state === 'done' ? ended : running).push(job);
-    return { waiting, running: running.toReversed(), ended: ended.toReversed().slice(0, 10) };
+    return {
+      waiting,
+      running: running.toReversed(),
+      ended: ended
+        .toReversed()
+        .toSorted((a, b) => (b.endedAt ?? 0) - (a.endedAt ?? 0))
+        .slice(0, 10),
+    };
   }, [jobs]);
   return (
     <div className="now-right">

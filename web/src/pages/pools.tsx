@@ -1,12 +1,12 @@
 /** Pools with their numbers, why they start less than they could, and every agent in its slot. */
-import { memo, useState } from 'react';
+import { memo, type ReactNode, useState } from 'react';
 import { path, post } from '../api.ts';
 import { useLive, useMay, useNamed, useTimed } from '../live/store.ts';
 import { type Question, useAsk } from '../parts/dialog.tsx';
 import { Badge, ToneIcon } from '../parts/icon.tsx';
 import { Menu } from '../parts/menu.tsx';
 import { Age } from '../parts/time.tsx';
-import { jobHref } from '../route.ts';
+import { historyHref, jobHref } from '../route.ts';
 import type { Pool, Slot } from '../views.ts';
 import { plain, plural } from '../words/text.ts';
 import { isBusy, jobName, poolCounts, poolProblems, slotState } from '../words/words.ts';
@@ -57,6 +57,9 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
         <Count name="ready" value={ready} />
         <Count name="busy" value={busy} />
         <Count name="waiting" value={pool.waiting ?? '?'} />
+        {pool.held !== undefined && (
+          <Count name="failed and held" value={<a href={historyHref({ pool: pool.name, failed: 'true' })}>{pool.held}</a>} />
+        )}
         {pool.devices !== null && <Count name="have devices" value={`${pool.devices.ready}/${pool.devices.wanted}`} />}
       </dl>
       {problems !== '' && (
@@ -78,7 +81,7 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
   );
 });
 
-function Count({ name, value }: { readonly name: string; readonly value: string | number }) {
+function Count({ name, value }: { readonly name: string; readonly value: ReactNode }) {
   return (
     <div>
       <dt>{name}</dt>

@@ -1,4 +1,4 @@
-/** Lines over time, by uPlot. */
+/** Lines and bars over time, by uPlot. */
 import { useEffect, useRef } from 'react';
 import uPlot from 'uplot';
 
@@ -23,21 +23,43 @@ export interface ChartProps {
 }
 
 export function Chart({ label, lines, data, height, max, small = false }: ChartProps) {
+  const options = (look: Look) => lineOptions(look, { lines, max, small });
+  const shape = JSON.stringify([lines, max, small]);
+  return <Plot label={label} data={data} height={height} small={small} shape={shape} options={options} />;
+}
+
+/** Colours of the page, and an axis in them. */
+export interface Look {
+  readonly color: (name: string) => string;
+  readonly axis: uPlot.Axis;
+}
+
+export interface PlotProps {
+  readonly label: string;
+  readonly data: uPlot.AlignedData;
+  readonly height: number;
+  readonly small?: boolean;
+  /** Everything that `options` depends on: it is drawn anew when this changes. */
+  readonly shape: string;
+  readonly options: (look: Look) => Omit<uPlot.Options, 'width' | 'height'>;
+}
+
+export function Plot({ label, data, height, small = false, shape, options }: PlotProps) {
   const place = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
-  const latest = useRef(data);
-  latest.current = data;
-  const shape = JSON.stringify([lines, height, max, small]);
+  const latest = useRef({ data, options });
+  latest.current = { data, options };
 
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for all of them
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the options
   useEffect(() => {
     const element = place.current;
     if (element === null) return;
+    const size = () => ({ width: Math.max(40, element.clientWidth), height });
     const draw = () => {
       plot.current?.destroy();
-      plot.current = new uPlot(optionsOf(element, { lines, height, max, small }), latest.current, element);
+      plot.current = new uPlot({ ...size(), ...latest.current.options(lookOf(element)) }, latest.current.data, element);
     };
-    const sized = new ResizeObserver(() => plot.current?.setSize({ width: Math.max(40, element.clientWidth), height }));
+    const sized = new ResizeObserver(() => plot.current?.setSize(size()));
     draw();
     sized.observe(element);
     // Colours are read when it is made.
@@ -49,11 +71,18 @@ export function Chart({ label, lines, data, height, max, small = false }: ChartP
       plot.current?.destroy();
       plot.current = null;
     };
-  }, [shape]);
+  }, [shape, height]);
 
   useEffect(() => plot.current?.setData(data), [data]);
 
   return <div ref={place} className={small ? 'chart small' : 'chart'} role="img" aria-label={label} />;
+}
+
+function lookOf(element: HTMLElement): Look {
+  const style = getComputedStyle(element);
+  const color = (name: string) => style.getPropertyValue(name).trim();
+  const grid = { stroke: color('--border'), width: 1 };
+  return { color, axis: { stroke: color('--muted'), grid, ticks: { show: false }, font: '11px system-ui' } };
 }
 
 /** Times of the day at an axis. */
@@ -61,14 +90,8 @@ function clocks(_plot: uPlot, times: readonly number[]): string[] {
   return times.map((time) => new Date(time * 1000).toLocaleTimeString('en-GB'));
 }
 
-function optionsOf(element: HTMLElement, { lines, height, max, small }: Omit<ChartProps, 'label' | 'data'>): uPlot.Options {
-  const style = getComputedStyle(element);
-  const color = (name: string) => style.getPropertyValue(name).trim();
-  const [muted, border] = [color('--muted'), color('--border')];
-  const axis: uPlot.Axis = { stroke: muted, grid: { stroke: border, width: 1 }, ticks: { show: false }, font: '11px system-ui' };
+function lineOptions({ color, axis }: Look, { lines, max, small }: Required<Pick<ChartProps, 'lines' | 'max' | 'small'>>) {
   return {
-    width: Math.max(40, element.clientWidth),
-    height,
     padding: small ? [2, 0, 2, 0] : [8, 8, 0, 0],
     cursor: small ? { show: false } : { y: false, drag: { x: false, y: false } },
     legend: { show: !small },
@@ -94,5 +117,5 @@ function optionsOf(element: HTMLElement, { lines, height, max, small }: Omit<Cha
         }),
       ),
     ],
-  };
+  } satisfies Omit<uPlot.Options, 'width' | 'height'>;
 }

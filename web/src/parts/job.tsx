@@ -7,6 +7,7 @@ import type { Job, Pool } from '../views.ts';
 import { formatAge } from '../words/text.ts';
 import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
 import type { Question } from './dialog.tsx';
+import { HeldMark } from './held.tsx';
 import { Badge } from './icon.tsx';
 import { Age } from './time.tsx';
 
@@ -33,6 +34,7 @@ export const JobItem = memo(function JobItem({ job, pools }: { readonly job: Job
       <div className="job-facts">
         {job.pool !== '' && <span>pool {job.pool}</span>}
         {job.service !== 'own' && <span>{job.service}</span>}
+        <HeldMark job={job} />
         {origin !== '' && <bdi>{origin}</bdi>}
       </div>
     </li>

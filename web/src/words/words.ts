@@ -30,6 +30,15 @@ export const verdictWords: Readonly<Record<Verdict['kind'], Said>> = {
   unknown: { word: 'unknown', tone: 'calm' },
 };
 
+/** The same without their looks. */
+export const verdictLabels: Readonly<Record<Verdict['kind'], string>> = {
+  passed: verdictWords.passed.word,
+  cancelled: verdictWords.cancelled.word,
+  code: verdictWords.code.word,
+  infrastructure: verdictWords.infrastructure.word,
+  unknown: verdictWords.unknown.word,
+};
+
 export function jobState(job: Job): Said {
   switch (job.state) {
     case 'waiting':
@@ -86,6 +95,11 @@ export function resultText({ result, state }: Job): string {
     default:
       return newer((result satisfies never as { kind: never }).kind);
   }
+}
+
+/** Whether its files are still kept. `now`: wall clock of the daemon, ms. */
+export function isHeld({ held }: Job, now: number): boolean {
+  return held != null && held.until > now;
 }
 
 export function isWaiting({ state }: Job): boolean {
