@@ -35,7 +35,7 @@ const pictures: Readonly<Record<string, Picture>> = {
   },
   history: {
     path: '#/history',
-    options: { viewport: { width: 1280, height: 760 } },
+    options: { viewport: { width: 1280, height: 960 } },
     ready: (page) => page.getByText('stands out').waitFor(),
   },
   phone: {
@@ -54,7 +54,7 @@ async function take(standin: Standin, name: string, { path, options, ready, whol
   const { page } = view;
   await page.locator('.link-live').waitFor({ state: 'attached' });
   await ready(page);
-  if (name !== 'history') await page.locator('.chart canvas').last().waitFor({ state: 'attached' });
+  await page.locator('.chart canvas').last().waitFor({ state: 'attached' });
   const file = join(import.meta.dirname, '..', 'docs', 'pictures', `dashboard-${name}.png`);
   const picture = smallPng(await page.screenshot({ fullPage: whole }));
   writeFileSync(file, picture);

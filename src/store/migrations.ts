@@ -194,11 +194,30 @@ const provedImages: readonly string[] = [
   'CREATE TABLE proved_images (pool TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT, WITHOUT ROWID',
 ];
 
-/** Ended jobs of an image, by pages. */
+/** Ended jobs of an image, by pages; sums by day, so that questions about a year read few rows. */
 const outcomesOfImage: readonly string[] = [
   'CREATE INDEX outcomes_of_image ON outcomes (image, ended_at) WHERE image IS NOT NULL',
   'CREATE INDEX outcomes_of_image_and_kind ON outcomes (image, kind, ended_at) WHERE image IS NOT NULL',
   'CREATE INDEX outcomes_failed_of_image ON outcomes (image, ended_at) WHERE failed = 1 AND image IS NOT NULL',
+
+  // As outcome_hours; days are those of UTC.
+  `CREATE TABLE outcome_days (
+    day INTEGER NOT NULL,
+    axis TEXT NOT NULL,
+    value TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    jobs INTEGER NOT NULL,
+    waits INTEGER NOT NULL,
+    wait INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    longest INTEGER NOT NULL,
+    PRIMARY KEY (axis, day, value, pool, kind)
+  ) STRICT, WITHOUT ROWID`,
+  `INSERT INTO outcome_days
+   SELECT hour - hour % 86400000, axis, value, pool, kind, sum(jobs), sum(waits), sum(wait), sum(runs), sum(run), max(longest)
+   FROM outcome_hours GROUP BY 1, 2, 3, 4, 5`,
 ];
 
 export const migrations: readonly (readonly string[])[] = [

@@ -1,8 +1,11 @@
+import { join } from 'node:path';
+import { DatabaseSync } from 'node:sqlite';
 import fc from 'fast-check';
 import { expect, it } from 'vitest';
 import { scratch } from '../../test/support/scratch.ts';
 import { type VerdictKind, verdictKinds } from '../verdict/verdict.ts';
-import type { OutcomeFilter, StoredOutcome, SumsFilter } from './outcomes.ts';
+import { migrations } from './migrations.ts';
+import { imagesADay, type OutcomeFilter, type StoredOutcome, type SumsFilter } from './outcomes.ts';
 import { openStore } from './store.ts';
 
 const hour = 3_600_000;
@@ -105,8 +108,10 @@ it('keeps sums longer than rows, for a year and a month', () => {
   expect([one.prune(11 * hour, 1), one.prune(11 * hour, 1), one.prune(11 * hour, 1)]).toEqual([1, 1, 0]);
   expect(one.jobs({})).toEqual(['c']);
   expect(one.sums('pool')).toMatchObject([{ jobs: 3, code: 1, passed: 2 }]);
-  one.pruneSums(396 * 86_400_000 + 15 * hour);
+  one.save(outcome('d', 'code', 30 * hour));
+  one.pruneSums(396 * 24 * hour + 47 * hour);
   expect(one.sums('pool')).toMatchObject([{ jobs: 1, code: 1 }]);
+  expect(one.sums('hour')).toMatchObject([{ value: `${30 * hour}`, jobs: 1 }]);
 });
 
 it('sums by hour and day what ended then', () => {
@@ -146,6 +151,19 @@ it('sums what ended in one image, on one device or of one service, by time', () 
   ]);
 });
 
+it('gives the images of a day sums of their own up to a number, and can still change a verdict', () => {
+  using one = bench();
+  const own = Array.from({ length: imagesADay }, (_, n) => outcome(`j${n}`, 'passed', 5, { image: `built:${n}` }));
+  one.save(...own, outcome('a', 'passed', 6, { image: 'late' }), outcome('b', 'passed', 24 * hour, { image: 'late' }));
+  one.save(outcome('c', 'passed', 7, { image: 'built:0' }), outcome('d', 'passed', 8, { image: 'late', pool: 'cpu' }));
+  one.save(outcome('a', 'code', 6, { image: 'late' }));
+  const sums = one.sums('image');
+  expect(sums).toHaveLength(imagesADay + 2);
+  expect(sums.find(({ value }) => value === 'late')).toMatchObject({ jobs: 2, passed: 2 });
+  expect(sums.find(({ value }) => value === 'other images')).toMatchObject({ jobs: 1, code: 1, passed: 0 });
+  expect(sums.find(({ value }) => value === 'built:0')).toMatchObject({ jobs: 2 });
+});
+
 it('answers with the images of most jobs where there are too many', () => {
   using one = bench();
   const images = ['built:1', 'built:2', 'usual', 'usual', 'built:3'];
@@ -153,10 +171,32 @@ it('answers with the images of most jobs where there are too many', () => {
   expect(one.sums('image', { limit: 2 }).map(({ value }) => value)).toEqual(['usual', 'built:1']);
 });
 
+it('knows the sums of days of an older store', () => {
+  using dir = scratch();
+  const before = migrations.findIndex((one) => one.some((statement) => statement.includes('CREATE TABLE outcome_days')));
+  const db = new DatabaseSync(join(dir.path, 'onejob.db'));
+  for (const statement of migrations.slice(0, before).flat()) db.exec(statement);
+  for (const [at, kind] of [
+    [1, 'passed'],
+    [20, 'code'],
+    [30, 'passed'],
+  ] as const)
+    db.exec(`INSERT INTO outcome_hours VALUES (${at * hour}, 'pool', 'gpu', 'gpu', '${kind}', 1, 0, 0, 1, ${at}, ${at})`);
+  db.exec(`PRAGMA user_version = ${before}`);
+  db.close();
+  const store = openStore(dir.path);
+  const days = store.outcomes.sums({ axis: 'day', pool: null, only: null, since: null, until: null, limit: 9 });
+  store.close();
+  expect(days).toMatchObject([
+    { value: '0', jobs: 2, passed: 1, code: 1, run: 21, longest: 20 },
+    { value: `${24 * hour}`, jobs: 1, run: 30 },
+  ]);
+});
+
 const some = fc.record({
   job: fc.constantFrom('a', 'b', 'c', 'd'),
   kind: fc.constantFrom(...verdictKinds),
-  endedAt: fc.integer({ min: 0, max: 3 * hour }),
+  endedAt: fc.integer({ min: 0, max: 60 * hour }),
   pool: fc.constantFrom('p', 'q'),
   devices: fc.subarray(['GPU-1', 'GPU-2']),
   run: fc.option(fc.integer({ min: 0, max: 50 })),
@@ -164,10 +204,12 @@ const some = fc.record({
 
 it('sums agree with the rows, however often jobs are recorded again', () => {
   fc.assert(
-    fc.property(fc.array(some, { maxLength: 12 }), (records) => {
+    fc.property(fc.array(some, { maxLength: 12 }), fc.nat(60), fc.nat(60), (records, begin, hours) => {
       using one = bench();
       for (const { job, kind, endedAt, ...more } of records) one.save(outcome(job, kind, endedAt, more));
-      const rows = one.table.list(everything);
+      // From the middle of a day, whole days, to the middle of another.
+      const time = { since: begin * hour, until: (begin + hours) * hour };
+      const rows = one.table.list({ ...everything, ...time });
       for (const [axis, values] of [
         ['pool', (row: StoredOutcome) => [row.pool]],
         ['device', (row: StoredOutcome) => row.devices],
@@ -179,7 +221,7 @@ it('sums agree with the rows, however often jobs are recorded again', () => {
             const isCode = row.verdict.kind === 'code' ? 1 : 0;
             expected.set(value, [jobs + 1, code + isCode, runs + (row.run === null ? 0 : 1), run + (row.run ?? 0)]);
           }
-        const found = one.sums(axis);
+        const found = one.sums(axis, time);
         expect(new Map(found.map(({ value, jobs, code, runs, run }) => [value, [jobs, code, runs, run]]))).toEqual(expected);
       }
     }),

@@ -1,11 +1,11 @@
 /**
- * How jobs of all CI services ended: a row per job, as long as its job is kept, and sums by hour, which outlive the rows and answer
- * questions about months at once, however many jobs there were.
+ * How jobs of all CI services ended: a row per job, as long as its job is kept, and sums by hour and by day, which outlive the rows
+ * and answer questions about months at once, however many jobs there were.
  */
 import { z } from 'zod';
 import type { AgentId, DeviceId, JobId } from '../core/slot.ts';
 import { exit, jobResult } from '../job.ts';
-import { type HistoryAxis, isFailure, type Verdict, verdictKinds } from '../verdict/verdict.ts';
+import { type HistoryAxis, isFailure, otherImages, type Verdict, verdictKinds } from '../verdict/verdict.ts';
 import { query, type Reader } from './db.ts';
 
 const reported = z.object({
@@ -114,9 +114,11 @@ const counted = z.object({
 const axes = ['pool', 'service', 'image', 'device'] as const;
 type Axis = (typeof axes)[number];
 
-const hourMs = 3_600_000;
+const [hourMs, dayMs] = [3_600_000, 86_400_000];
 /** How long sums by hour are kept, ms: a year and a month, so that a month can be compared with that of last year. */
-const keepSums = 396 * 86_400_000;
+const keepSums = 396 * dayMs;
+/** Images of a pool with sums of their own on one day: somebody may build an image for each job. The rest is summed up as one. */
+export const imagesADay = 30;
 
 export type OutcomeTable = ReturnType<typeof outcomeTable>;
 
@@ -140,16 +142,26 @@ export function outcomeTable(db: Reader) {
   );
   const mark = db.prepare('INSERT OR IGNORE INTO outcome_devices (device, ended_at, seq) VALUES (?, ?, ?)');
   const unmark = db.prepare('DELETE FROM outcome_devices WHERE seq = ?');
-  const sum = db.prepare(
-    `INSERT INTO outcome_hours (hour, axis, value, pool, kind, jobs, waits, wait, runs, run, longest)
-     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-     ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, waits = waits + excluded.waits, wait = wait + excluded.wait,
-       runs = runs + excluded.runs, run = run + excluded.run, longest = max(longest, excluded.longest)`,
+  const sumOf = (table: string, start: string) =>
+    db.prepare(
+      `INSERT INTO ${table} (${start}, axis, value, pool, kind, jobs, waits, wait, runs, run, longest)
+       VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+       ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs, waits = waits + excluded.waits, wait = wait + excluded.wait,
+         runs = runs + excluded.runs, run = run + excluded.run, longest = max(longest, excluded.longest)`,
+    );
+  const sumHour = sumOf('outcome_hours', 'hour');
+  const sumDay = sumOf('outcome_days', 'day');
+  const hasImage = db.prepare("SELECT 1 FROM outcome_days WHERE axis = 'image' AND day = ? AND value = ? AND pool = ? LIMIT 1");
+  const images = query(
+    db,
+    z.object({ count: z.int() }),
+    "SELECT count(DISTINCT value) AS count FROM outcome_days WHERE axis = 'image' AND day = ? AND pool = ?",
   );
   const over = db.prepare('SELECT seq FROM outcomes WHERE ended_at < ? ORDER BY ended_at LIMIT ?');
   const remove = db.prepare('DELETE FROM outcomes WHERE seq = ?');
   // With the axis it is a range of the primary key.
-  const removeSums = db.prepare('DELETE FROM outcome_hours WHERE axis = ? AND hour < ?');
+  const removeHours = db.prepare('DELETE FROM outcome_hours WHERE axis = ? AND hour < ?');
+  const removeDays = db.prepare('DELETE FROM outcome_days WHERE axis = ? AND day < ?');
   const read = new Map<string, ReturnType<typeof query<StoredOutcome>>>();
 
   /** `sign`: -1 takes it out again. */
@@ -157,16 +169,25 @@ export function outcomeTable(db: Reader) {
     { service, pool, image, devices, verdict: { kind }, wait, run, endedAt }: Omit<StoredOutcome, 'seq'>,
     sign: 1 | -1,
   ): void {
-    const hour = endedAt - (endedAt % hourMs);
+    const [hour, day] = [endedAt - (endedAt % hourMs), endedAt - (endedAt % dayMs)];
     const values = [
       ...[sign, wait === null ? 0 : sign, sign * (wait ?? 0), run === null ? 0 : sign, sign * (run ?? 0)],
       sign === 1 ? (run ?? 0) : 0,
     ];
-    const of = (axis: Axis, value: string) => sum.run(hour, axis, value, pool, kind, ...values);
+    const of = (axis: Axis, value: string) => {
+      sumHour.run(hour, axis, value, pool, kind, ...values);
+      sumDay.run(day, axis, value, pool, kind, ...values);
+    };
     of('pool', pool);
     of('service', service);
-    if (image !== null) of('image', image);
+    if (image !== null) of('image', summedImage(image, pool, day));
     for (const device of devices) of('device', device);
+  }
+
+  /** The same for all of its day, so that what is counted under a name can be taken out of it again. */
+  function summedImage(image: string, pool: string, day: number): string {
+    if (hasImage.get(day, image, pool) !== undefined) return image;
+    return (images.get(day, pool)?.count ?? 0) < imagesADay ? image : otherImages;
   }
 
   return {
@@ -215,16 +236,18 @@ export function outcomeTable(db: Reader) {
     /** Sums by value of an axis, from the hour of `since` to `until`, as far as they are kept; those of most jobs first. */
     sums({ axis, pool, only, since, until, limit }: SumsFilter): OutcomeSums[] {
       const isTime = axis === 'hour' || axis === 'day';
-      const slot = axis === 'day' ? 'hour - hour % 86400000' : 'hour';
-      const value = isTime ? `CAST(${slot} AS TEXT)` : 'value';
+      const value = axis === 'day' ? `CAST(start - start % ${dayMs} AS TEXT)` : axis === 'hour' ? 'CAST(start AS TEXT)' : 'value';
       const kinds = verdictKinds.map((kind) => `sum(iif(kind = '${kind}', jobs, 0)) AS ${kind}`).join(', ');
       const sql = `SELECT ${value} AS value, sum(jobs) AS jobs, ${kinds}, sum(waits) AS waits, sum(wait) AS wait, sum(runs) AS runs,
-        sum(run) AS run, max(iif(jobs > 0, longest, 0)) AS longest FROM outcome_hours
-        WHERE axis = ?1 AND hour >= ?2 AND hour < ?3 AND (?4 IS NULL OR pool = ?4) AND (?5 IS NULL OR value = ?5)
-        GROUP BY 1 HAVING sum(jobs) > 0 ORDER BY 2 DESC, 1 LIMIT ?6`;
-      const from = since === null ? 0 : since - (since % hourMs);
-      const values = [only?.axis ?? (isTime ? 'pool' : axis), from, until ?? Number.MAX_SAFE_INTEGER, pool, only?.value ?? null];
-      return query(db, sums, sql).all(...values, limit);
+        sum(run) AS run, max(iif(jobs > 0, longest, 0)) AS longest FROM (
+          SELECT hour AS start, * FROM outcome_hours WHERE axis = ?1 AND hour >= ?2 AND hour < ?3
+          UNION ALL SELECT day AS start, * FROM outcome_days WHERE axis = ?1 AND day >= ?3 AND day < ?4
+          UNION ALL SELECT hour AS start, * FROM outcome_hours WHERE axis = ?1 AND hour >= ?4 AND hour < ?5
+        ) WHERE (?6 IS NULL OR pool = ?6) AND (?7 IS NULL OR value = ?7)
+        GROUP BY 1 HAVING sum(jobs) > 0 ORDER BY 2 DESC, 1 LIMIT ?8`;
+      const by = only?.axis ?? (isTime ? 'pool' : axis);
+      const ranges = rangesOf(since, until, axis !== 'hour');
+      return query(db, sums, sql).all(by, ...ranges, pool, only?.value ?? null, limit);
     },
     /** Deletes at most `limit` rows of jobs that ended before `time`. Returns how many. */
     prune(time: number, limit: number): number {
@@ -237,9 +260,22 @@ export function outcomeTable(db: Reader) {
     },
     /** Deletes sums that are too old at `now`. */
     pruneSums(now: number): void {
-      for (const axis of axes) removeSums.run(axis, now - keepSums);
+      const before = now - keepSums - ((now - keepSums) % dayMs);
+      for (const axis of axes) {
+        removeHours.run(axis, before);
+        removeDays.run(axis, before);
+      }
     },
   };
+}
+
+/** From where hours are summed, then days, then hours again, and where they end. `days`: whether sums of days may be used. */
+function rangesOf(since: number | null, until: number | null, days: boolean): readonly [number, number, number, number] {
+  const from = since === null ? 0 : since - (since % hourMs);
+  const to = until ?? Number.MAX_SAFE_INTEGER;
+  const firstDay = Math.ceil(from / dayMs) * dayMs;
+  const lastDay = until === null ? to : to - (to % dayMs);
+  return days && firstDay < lastDay ? [from, firstDay, lastDay, to] : [from, to, to, to];
 }
 
 /** Only conditions that are asked for, so that SQLite chooses the index that fits them. */

@@ -10,9 +10,12 @@ function sums(value: string, jobs: number, more: Partial<OutcomeSums> = {}): Out
 }
 
 function asked(query: Partial<HistoryQuery>, found: OutcomeSums[] = []) {
-  let filter: SumsFilter | null = null;
-  const rows = jobHistory({ sums: (given) => ((filter = given), found) }, { ...everything, ...query });
-  return { rows, only: (filter as SumsFilter | null)?.only };
+  const filters: SumsFilter[] = [];
+  const sums = (filter: SumsFilter) => {
+    filters.push(filter);
+    return found;
+  };
+  return { rows: jobHistory({ sums }, { ...everything, ...query }), only: filters[0]?.only };
 }
 
 test('the largest share of infrastructure failures comes first, times in their order', () => {

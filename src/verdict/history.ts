@@ -50,8 +50,8 @@ export interface HistoryQuery {
   readonly until: number | null;
 }
 
-/** Rows of one answer: more than there are hours in the time that sums are kept. */
-const rowsAtMost = 10_000;
+/** Rows of one answer: of pools, images and so on, and of times, which are more than the hours that sums are kept for. */
+const [valuesAtMost, timesAtMost] = [1_000, 10_000];
 
 /**
  * A row per value of the axis, in order of time, or the largest share of failures first.
@@ -59,8 +59,10 @@ const rowsAtMost = 10_000;
  */
 export function jobHistory(outcomes: Pick<OutcomeTable, 'sums'>, query: HistoryQuery): HistoryView[] {
   const { by, pool, since, until } = query;
-  const rows = outcomes.sums({ axis: by, pool, only: onlyOf(query), since, until, limit: rowsAtMost }).map(rowOf);
-  if (by === 'hour' || by === 'day') return rows.toSorted((a, b) => Number(a.value) - Number(b.value));
+  const isTime = by === 'hour' || by === 'day';
+  const limit = isTime ? timesAtMost : valuesAtMost;
+  const rows = outcomes.sums({ axis: by, pool, only: onlyOf(query), since, until, limit }).map(rowOf);
+  if (isTime) return rows.toSorted((a, b) => Number(a.value) - Number(b.value));
   const share = ({ jobs, infrastructure, unknown, code }: HistoryView) => [infrastructure / jobs, (unknown + code) / jobs];
   return rows.toSorted((a, b) => compare(share(b), share(a)) || (a.value < b.value ? -1 : 1));
 }

@@ -13,6 +13,9 @@ export type VerdictKind = (typeof verdictKinds)[number];
 export const historyAxes = ['pool', 'service', 'image', 'device', 'hour', 'day'] as const;
 export type HistoryAxis = (typeof historyAxes)[number];
 
+/** Counted as one image: what more images a pool had on a day than have sums of their own. No image has such a name. */
+export const otherImages = 'other images';
+
 /** Whether somebody has to look for what went wrong. */
 export function isFailure(kind: VerdictKind): boolean {
   return kind !== 'passed' && kind !== 'cancelled';

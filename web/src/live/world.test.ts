@@ -66,6 +66,24 @@ test('of ended jobs only the newest are kept', () => {
   expect(world.changes).toHaveLength(200);
 });
 
+test('a job whose hold ends did not end again, and keeps its place', () => {
+  const at = Date.now();
+  const [failed, other] = [ended('1', 'code', 'so', { held: { until: at + 9 } }), ended('2', 'passed', 'so')];
+  const world = { ...worldOf(workingDay().status, [failed, other], [], at, null) };
+  const { held: _, ...left } = failed;
+  const after = applied(
+    world,
+    [
+      { name: 'job', data: left },
+      { name: 'job', data: ended('3', 'code', 'so') },
+    ],
+    at,
+  );
+  expect([...after.jobs.keys()]).toEqual(['1', '2', '3']);
+  expect(after.jobs.get('1')?.held).toBe(undefined);
+  expect(after.changes).toEqual([]);
+});
+
 test('a waiting job keeps its place until it is read again, as events do not have it', () => {
   const [before, start] = [small(), { from: 1, to: 2 }];
   const known = reasonsRead(before, [job('j2', { ahead: 1, startsIn: start })]);

@@ -13,7 +13,7 @@ import type { HistoryView, Job } from '../views.ts';
 import type { Names } from '../words/names.ts';
 import { standsOut } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
-import { jobOrigin, jobState, resultText, verdictLabels } from '../words/words.ts';
+import { jobOrigin, jobState, otherImages, resultText, verdictLabels } from '../words/words.ts';
 import { OverTime } from './over-time.tsx';
 
 type Filter = Readonly<Record<string, string>>;
@@ -69,7 +69,10 @@ function Filters({ filter, images }: { readonly filter: Filter; readonly images:
     window.location.hash = historyHref({ ...kept, ...more });
   };
   const services = [...new Set(pools.map(({ service }) => service))];
-  const offered = images.toSorted((a, b) => b.jobs - a.jobs).slice(0, imagesOffered);
+  const offered = images
+    .filter(({ value }) => value !== otherImages)
+    .toSorted((a, b) => b.jobs - a.jobs)
+    .slice(0, imagesOffered);
   const named = (values: readonly string[]) => values.map((value) => [value, plain(value)] as const);
   return (
     <form className="filters" aria-label="Filter" onSubmit={(event) => event.preventDefault()}>
@@ -159,7 +162,7 @@ function Bars({ by, title, filter, read: { data, problem } }: BarsProps) {
             line={line}
             name={barName(line.value, by, names)}
             odd={odd.has(line.value)}
-            href={historyHref({ ...filter, before: '', [by]: line.value })}
+            href={line.value === otherImages ? null : historyHref({ ...filter, before: '', [by]: line.value })}
           />
         ))}
       </ul>
@@ -181,7 +184,8 @@ interface BarProps {
   readonly line: HistoryView;
   readonly name: string;
   readonly odd: boolean;
-  readonly href: string;
+  /** null: it has no jobs of its own to list. */
+  readonly href: string | null;
 }
 
 function Bar({ line, name, odd, href }: BarProps) {
@@ -195,9 +199,13 @@ function Bar({ line, name, odd, href }: BarProps) {
   return (
     <li className={odd ? 'bar odd' : 'bar'}>
       <div className="bar-head">
-        <a href={href} title={plain(line.value)}>
-          <bdi>{name}</bdi>
-        </a>
+        {href === null ? (
+          <b>{name}</b>
+        ) : (
+          <a href={href} title={plain(line.value)}>
+            <bdi>{name}</bdi>
+          </a>
+        )}
         {odd && (
           <span className="badge tone-bad">
             <Icon shape="alert" /> stands out

@@ -1,4 +1,5 @@
 import { expect, test } from 'vitest';
+import * as daemon from '../../../src/verdict/verdict.ts';
 import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test/world.ts';
 import type { Pool } from '../views.ts';
 import { concerns } from './attention.ts';
@@ -6,7 +7,19 @@ import { deviceReason, named, namesOf } from './names.ts';
 import { standsOut } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
-import { isReady, jobName, jobState, poolCounts, poolsFor, resultText, slotState, whenStarts, whyWaits } from './words.ts';
+import {
+  isHeld,
+  isReady,
+  jobName,
+  jobState,
+  otherImages,
+  poolCounts,
+  poolsFor,
+  resultText,
+  slotState,
+  whenStarts,
+  whyWaits,
+} from './words.ts';
 
 const now = Date.now();
 const minute = 60_000;
@@ -20,6 +33,10 @@ test.each([
   [60 * minute, 190 * minute, 'in 1 to 4 h'],
   [0, 0, 'at once'],
 ])('a start in %s to %s ms is said without promising more', (from, to, text) => expect(rangeText(from, to)).toBe(text));
+
+test('the images that are counted together are known by the name that the daemon gives them', () => {
+  expect(otherImages).toBe(daemon.otherImages);
+});
 
 test('foreign text cannot leave its line or turn its direction', () => {
   expect(plain('a\u001b[31m\nb\u202ec\u0000')).toBe('a [31m b\ufffdc ');
@@ -153,4 +170,14 @@ test('a state of a newer daemon is shown by its own name', () => {
   expect(jobState(job('1', { state: newer }))).toEqual(said);
   expect(slotState(slot('gpu/1', { state: newer }))).toEqual(said);
   expect(resultText(job('1', { result: { kind: newer } }))).toBe('thawing ');
+});
+
+test('files are held until their time is over, or somebody ends that', () => {
+  const failed = ended('1', 'code', 'so', { held: { until: now + 1 } });
+  expect([isHeld(failed, now), isHeld(failed, now + 1), isHeld({ ...failed, held: null }, now), isHeld(job('2'), now)]).toEqual([
+    true,
+    false,
+    false,
+    false,
+  ]);
 });

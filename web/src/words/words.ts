@@ -30,6 +30,9 @@ export const verdictWords: Readonly<Record<Verdict['kind'], Said>> = {
   unknown: { word: 'unknown', tone: 'calm' },
 };
 
+/** What the daemon counts as one image although it is many (`src/verdict/verdict.ts`). */
+export const otherImages = 'other images';
+
 /** The same without their looks. */
 export const verdictLabels: Readonly<Record<Verdict['kind'], string>> = {
   passed: verdictWords.passed.word,
