@@ -3,52 +3,68 @@ import { stripVTControlCharacters } from 'node:util';
 import type { LogPiece } from '../api/manager.ts';
 import { beyond, type Counts, gapPiece, isNone, none, plus, sizeOf } from './gap.ts';
 
-/** Memory for the last lines of one reader, bytes: output may have no newlines. Each piece counts for its overhead, too. */
+/** Most bytes of the last lines: output may have no newlines. Each piece counts for its overhead, too. */
 const [tailSize, pieceOverhead] = [4 << 20, 256];
 
-/** The last existing lines, of 4 MiB at most, and with `follow` what comes then. */
+/**
+ * The last existing lines, of 4 MiB at most, and with `follow` what comes then. `read` is called twice: to find where they begin,
+ * and to pass them on from there. Held meanwhile, they would cost megabytes for each reader, as long as it reads.
+ */
 export async function* lastLines(
   read: (follow: boolean) => AsyncIterable<LogPiece>,
   lines: number,
   follow: boolean,
 ): AsyncGenerator<LogPiece> {
-  let told: Counts = none;
-  let last: { piece: LogPiece; ends: number }[] = [];
+  const { before, surplus } = await beginOfLast(read(false), lines);
+  let [left, cut] = [surplus, none];
+  // A client that reconnects counts from the start.
+  const leftOut = (): LogPiece => gapPiece({ missing: plus(before, cut), after: none, asked: true });
+  if (left === 0) yield leftOut();
+  for await (const piece of skip(read(follow), before)) {
+    if (left === 0) {
+      yield piece;
+      continue;
+    }
+    // A note before the first line. A gap: that line is not kept any more.
+    if (piece.stream === 'note' && piece.gap === undefined) continue;
+    const { rest, ended } = piece.stream === 'note' ? { rest: piece.bytes, ended: left } : afterLines(piece.bytes, left);
+    left -= ended;
+    if (piece.stream !== 'note') cut = plus(cut, { ...none, [piece.stream]: piece.bytes.length - rest.length });
+    if (left > 0) continue;
+    yield leftOut();
+    if (rest.length > 0) yield { ...piece, bytes: rest };
+  }
+  if (left > 0) yield leftOut();
+}
+
+/** Where the last lines begin: after so many bytes, and so many line ends more. */
+async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Promise<{ before: Counts; surplus: number }> {
+  let before: Counts = none;
+  let last: { size: Counts; isNote: boolean; ends: number; weight: number }[] = [];
   // Where the kept ones begin; removing each from the front would move thousands.
   let begin = 0;
   // The newline at the very end ends a line and begins none.
-  let [ends, isOpen, size] = [0, false, 0];
-  for await (const piece of read(false)) {
-    told = plus(told, sizeOf(piece));
-    const one = { piece, ends: count(piece.bytes) };
+  let [ends, isOpen, weight] = [0, false, 0];
+  for await (const piece of pieces) {
+    const { stream, bytes } = piece;
+    const one = { size: sizeOf(piece), isNote: stream === 'note', ends: count(bytes), weight: bytes.length + pieceOverhead };
     last.push(one);
     ends += one.ends;
-    size += weightOf(piece);
-    isOpen = piece.bytes.at(-1) !== newline;
+    weight += one.weight;
+    isOpen = bytes.at(-1) !== newline;
     const most = lines + (isOpen ? 0 : 1);
     for (let first = last[begin]; first !== undefined; first = last[begin]) {
-      if (ends - first.ends < most && (size <= tailSize || first === one)) break;
+      if (ends - first.ends < most && (weight <= tailSize || first === one)) break;
       ends -= first.ends;
-      size -= weightOf(first.piece);
+      weight -= first.weight;
+      before = plus(before, first.size);
       begin += 1;
     }
     if (begin * 2 > last.length) [last, begin] = [last.slice(begin), 0];
   }
-  last = last.slice(begin);
-  const surplus = ends + (isOpen ? 1 : 0) - lines;
-  const shown = last.flatMap(({ piece }, index): LogPiece[] => {
-    if (index > 0 || surplus <= 0) return [piece];
-    return piece.stream === 'note' ? [] : [{ ...piece, bytes: afterLines(piece.bytes, surplus) }];
-  });
-  // A client that reconnects counts from the start.
-  const kept = shown.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
-  yield gapPiece({ missing: beyond(told, kept), after: none, asked: true });
-  yield* shown;
-  if (follow) yield* skip(read(true), told);
-}
-
-function weightOf({ bytes }: LogPiece): number {
-  return bytes.length + pieceOverhead;
+  const first = last[begin];
+  const surplus = first === undefined || first.isNote ? 0 : ends + (isOpen ? 1 : 0) - lines;
+  return { before, surplus: Math.max(0, surplus) };
 }
 
 const newline = 10;
@@ -59,15 +75,15 @@ function count(bytes: Uint8Array): number {
   return found;
 }
 
-/** What follows so many lines. */
-function afterLines(bytes: Uint8Array, lines: number): Uint8Array {
+/** What follows so many line ends, and how many there were. */
+function afterLines(bytes: Uint8Array, lines: number): { rest: Uint8Array; ended: number } {
   let at = 0;
-  for (let left = lines; left > 0; left -= 1) {
+  for (let ended = 0; ended < lines; ended += 1) {
     const end = bytes.indexOf(newline, at);
-    if (end === -1) return new Uint8Array(0);
+    if (end === -1) return { rest: new Uint8Array(0), ended };
     at = end + 1;
   }
-  return bytes.subarray(at);
+  return { rest: bytes.subarray(at), ended: lines };
 }
 
 /** Skips the first bytes of each stream, and the notes in between. */
