@@ -83,7 +83,8 @@ export function takeLead(dir: string, { temporary = false }: { readonly temporar
     release(): void {
       if (!held.isOpen) return;
       // The file is removed first: once the lock is free, it may belong to the next manager.
-      rmSync(pidFile(dir), { force: true });
+      // One that stays on a disk that is read-only names a process that is gone, so nobody believes it.
+      attempt(() => rmSync(pidFile(dir), { force: true }));
       held.close();
     },
   };

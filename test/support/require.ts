@@ -33,13 +33,15 @@ export interface Machine {
   readonly podman: string | null;
   /** A tmpfs can be mounted, for disks that fill up. */
   readonly mount: string | null;
+  /** A file can be mounted as an ext4, for disks that fail. CI may lack it: containers often have no loop devices. */
+  readonly loop: string | null;
   /** OpenSSH's client and server, which a test starts itself. */
   readonly sshd: string | null;
   /** Debian's browser, for the dashboard. It is never downloaded. */
   readonly chromium: string | null;
   /** A machine of its own with systemd: systemd-nspawn and debootstrap. */
   readonly nspawn: string | null;
-  /** The real buildkite-agent, built before the tests. The only thing that CI may lack, and only where there is no Go. */
+  /** The real buildkite-agent, built before the tests. CI may lack it where there is no Go. */
   readonly buildkiteAgent: string | null;
 }
 
@@ -74,6 +76,7 @@ export async function lookAtMachine(): Promise<Machine> {
     podman: found('podman') ?? found('runc') ?? found('catatonit'),
     chromium: found('chromium'),
     mount: root ?? tried('unshare', ['-m', 'mount', '-t', 'tmpfs', '-o', 'size=64k', 'none', '/mnt']),
+    loop: root ?? found('mkfs.ext4') ?? found('e2fsck') ?? tried('losetup', ['--find']),
     sshd: root ?? found('ssh') ?? found('/usr/sbin/sshd') ?? found('ssh-keygen'),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
     buildkiteAgent: lacksAgent(),
@@ -87,7 +90,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return need === 'buildkiteAgent' && !hasGo();
+  return need === 'loop' || (need === 'buildkiteAgent' && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { mkdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
+import { mkdirSync, readdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { lacks } from '../../../test/support/require.ts';
@@ -37,6 +37,30 @@ test('keeps a twentieth of the disk, half a GiB at most, and says what takes the
   ]);
   Object.assign(disk, { size: 2 ** 20, free: 50_000 });
   expect(room.problem()).toContain('until 51.2 KiB are free');
+});
+
+test.skipIf(lacks('mount', 'root'))('doctor notices that nothing can be written, also while nobody tries', async () => {
+  const disk = join(dir.path, 'disk');
+  mkdirSync(disk);
+  const mounted = (...options: string[]) => spawnSync('mount', [...options, 'none', disk]).status;
+  expect(mounted('-t', 'tmpfs', '-o', 'size=8m')).toBe(0);
+  try {
+    const room = createStateRoom({ dir: disk, now: () => 0 });
+    expect([await room.findings(), readdirSync(disk)]).toEqual([[], []]);
+    expect(mounted('-o', 'remount,ro')).toBe(0);
+    expect(await room.findings()).toMatchObject([
+      {
+        level: 'error',
+        subject: 'state disk',
+        message: expect.stringMatching(
+          /^Cannot write \S+: the disk rejected the write \(EROFS.*\)\. Nothing new starts; running jobs/,
+        ),
+        hint: expect.stringContaining('"dmesg"'),
+      },
+    ]);
+  } finally {
+    spawnSync('umount', ['-l', disk]);
+  }
 });
 
 test.skipIf(lacks('mount', 'root'))('a chatty job leaves room on a small disk, and is kept again once there is some', async () => {

@@ -1,10 +1,11 @@
 /** Keeps free space on the disk of the state directory, which the store needs: jobs' output must not take the last of it. */
-import { statfsSync } from 'node:fs';
+import { rmSync, statfsSync, writeFileSync } from 'node:fs';
 import { readdir, stat } from 'node:fs/promises';
 import { join } from 'node:path';
 import { formatBytes } from '../../config/units.ts';
-import { attempt } from '../../errors.ts';
-import type { Finding } from '../../finding.ts';
+import { attempt, messageOf, OnejobError } from '../../errors.ts';
+import { type Finding, problem as failing } from '../../finding.ts';
+import { storeFault } from '../../store/fault.ts';
 
 export interface StateRoomParts {
   readonly dir: string;
@@ -49,19 +50,35 @@ export function createStateRoom({ dir, now, look = () => diskOf(dir) }: StateRoo
       return seen.line;
     },
     problem,
-    /** For `doctor`, with the largest items. */
+    /** For `doctor`, with the largest items. It writes: an idle daemon does not notice by itself that it cannot. */
     async findings(): Promise<Finding[]> {
+      const refused = refusal(dir);
       const message = problem();
-      if (message === null) return [];
+      if (message === null) return refused;
       const entries = await readdir(dir, { withFileTypes: true });
       const sizes: { name: string; size: number }[] = [];
       for (const entry of entries) sizes.push({ name: entry.name, size: await sizeOf(join(dir, entry.name), entry.isDirectory()) });
       const largest = sizes.sort((a, b) => b.size - a.size).slice(0, named);
       const list = largest.map(({ name, size }) => `${name} ${formatBytes(size)}`).join(', ');
       const hint = `"onejob jobs prune" removes jobs that ended, with their logs and artifacts; "du -x" shows what else is on that disk.`;
-      return [{ level: 'error', subject: 'state disk', message: `${message} The largest items in it: ${list}.`, hint }];
+      return [...refused, { level: 'error', subject: 'state disk', message: `${message} The largest items in it: ${list}.`, hint }];
     },
   };
+}
+
+/** What a write to the folder is refused with, for example because the kernel has made a failing disk read-only. */
+function refusal(dir: string): Finding[] {
+  const path = join(dir, 'doctor.new');
+  try {
+    writeFileSync(path, 'written to see whether that works\n', { mode: 0o600 });
+    return [];
+  } catch (error) {
+    const fault = storeFault('write', path, error);
+    const hint = fault instanceof OnejobError ? fault.hint : null;
+    return [failing('state disk', `${messageOf(fault)} Nothing new starts; running jobs continue.`, hint)];
+  } finally {
+    attempt(() => rmSync(path, { force: true }));
+  }
 }
 
 /** Bytes on the disk; 0 for what does not exist, or vanishes meanwhile. */

@@ -162,7 +162,7 @@ export function deviceState({ state }: Pick<Device, 'state'>): Said {
   return words[state] ?? { word: plain(state), tone: 'calm' };
 }
 
-/** Why a pool starts less than it could, each a sentence without its subject. `now`: wall clock, ms. */
+/** Why a pool starts less than it could, each a sentence without its subject and its full stop. `now`: wall clock, ms. */
 export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): string[] {
   const problems = pool.paused.map((held) => (held.startsWith('by ') ? `is paused ${held}` : `is paused: ${held}`));
   if (pool.leaving) problems.push('is no longer in the config, and ends when its jobs have ended');
@@ -173,7 +173,7 @@ export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): string[] {
     const next = retryIn <= now ? 'the next try is now' : `the next try is in ${formatAge(retryIn - now)}`;
     problems.push(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
   }
-  return problems.map(plain);
+  return problems.map((problem) => plain(problem).replace(/\.$/, ''));
 }
 
 /**
