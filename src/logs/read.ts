@@ -24,16 +24,15 @@ export class Cursor {
   /** Bytes of the job's output that were passed on or reported missing. */
   #told: Counts = none;
 
-  /** Takes the whole records of `bytes`, and joins neighbours of one stream. `next`: where the first incomplete one begins. */
+  /**
+   * Takes the whole records of `bytes`, and joins neighbours of one stream in place: the pieces are parts of `bytes`, which it
+   * changes. `next`: where the first incomplete record begins.
+   */
   take(bytes: Buffer): { pieces: LogPiece[]; next: number; needs: number | null } {
     const pieces: LogPiece[] = [];
-    let run: { stream: 'stdout' | 'stderr' | 'note'; parts: Buffer[] } | null = null;
+    let run: { readonly stream: 'stdout' | 'stderr'; readonly from: number; to: number } | null = null;
     const flush = (): void => {
-      if (run !== null) {
-        const [only] = run.parts;
-        const joined = run.parts.length === 1 && only !== undefined ? only : Buffer.concat(run.parts);
-        pieces.push({ stream: run.stream, bytes: joined });
-      }
+      if (run !== null) pieces.push({ stream: run.stream, bytes: bytes.subarray(run.from, run.to) });
       run = null;
     };
     for (let next = 0; ; ) {
@@ -56,12 +55,17 @@ export class Cursor {
         flush();
         pieces.push(gapPiece({ missing: fresh, after: this.#told }));
       } else {
-        const part = bytes.subarray(next - Math.min(fresh[head.type], head.length), next);
-        if (part.length === 0) continue;
+        const length = Math.min(fresh[head.type], head.length);
+        if (length === 0) continue;
         if (run !== null && run.stream !== head.type) flush();
-        run ??= { stream: head.type, parts: [] };
-        run.parts.push(part);
-        this.#told = { ...this.#told, [head.type]: this.#told[head.type] + part.length };
+        const from = next - length;
+        if (run === null) run = { stream: head.type, from, to: next };
+        else {
+          // Over the head between them, which was read.
+          bytes.copyWithin(run.to, from, next);
+          run.to += length;
+        }
+        this.#told = { ...this.#told, [head.type]: this.#told[head.type] + length };
         continue;
       }
       this.#told = plus(this.#told, fresh);

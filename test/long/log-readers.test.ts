@@ -1,11 +1,12 @@
 /** Many readers of one log at once, over TCP as browsers are, and a log of a gigabyte: what the daemon needs for them stays small. */
 import { createHash } from 'node:crypto';
 import { once } from 'node:events';
-import { chmodSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import http, { type IncomingMessage } from 'node:http';
 import { join } from 'node:path';
-import { expect, test } from 'vitest';
+import { describe, expect, test } from 'vitest';
 import { readFrames } from '../../src/api/frames.ts';
+import { buildDashboard, openBrowser, visit } from '../../web/test/browser.ts';
 import { type Daemon, type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
 
@@ -103,3 +104,82 @@ test.skipIf(lacks('bubblewrap'))(
   },
   120_000,
 );
+
+/** Bytes of a line: its number from 1, with zeros before it. */
+const width = 1_024;
+const total = 2 ** 30 / width;
+const numbered = (line: number): string => String(line).padStart(width - 1, '0');
+
+describe.each([
+  { which: 'of which the default limit keeps a part', limit: '', atMost: 72 * MiB },
+  // But for what came faster than a busy daemon reads it.
+  { which: 'that is kept whole', limit: 'log_limit: 2GiB', atMost: 1_100 * MiB },
+])('a log of 1 GiB $which', ({ limit, atMost }) => {
+  const isWhole = limit !== '';
+  test.skipIf(lacks('bubblewrap', 'chromium'))(
+    'its end, any part of it, and its page are there, and memory is bounded',
+    async () => {
+      await buildDashboard();
+      await using browser = await openBrowser();
+      await using here = await onejob({ config: `pools: { default: { agents: 1, runtime: process } }\n${limit}\n` });
+      const daemon = await here.up();
+      const ask = await overTcp(here);
+      const before = memoryOf(daemon);
+      forgetPeak(daemon);
+      const start = performance.now();
+      const script = `seq -f '%0${width - 1}.0f' 1 ${total}; echo FINAL ERROR; exit 3`;
+      const { id } = await here.api.submit({ command: ['sh', '-c', script] });
+      expect((await here.api.settled(id)).result).toEqual({ kind: 'code', code: 3 });
+      const written = performance.now();
+      const peak = peakOf(daemon);
+      const files = readdirSync(join(here.stateDir, 'logs')).map((file) => statSync(join(here.stateDir, 'logs', file)).size);
+      expect(files.reduce((sum, each) => sum + each, 0)).toBeLessThan(atMost);
+
+      forgetPeak(daemon);
+      const end = await here.cli(['logs', '-n', '3', id]).ended;
+      expect(end.stdout).toBe(`${numbered(total - 1)}\n${numbered(total)}\nFINAL ERROR\n`);
+      // From any byte on: what is there, or how much is missing.
+      for (const line of isWhole ? [total / 2] : [1, 1_000, total / 2, total - 1_000]) {
+        const answer = await ask(`job=${id}&stdout=${(line - 1) * width}`);
+        let at = (line - 1) * width;
+        for await (const piece of readFrames(answer)) {
+          if ('gap' in piece && piece.gap !== undefined) {
+            expect(piece.gap.after.stdout).toBe(at);
+            at += piece.gap.missing.stdout;
+          } else if (piece.stream === 'stdout') {
+            const text = Buffer.from(piece.bytes).toString();
+            const whole = `${numbered(Math.floor(at / width) + 1)}\n`.slice(at % width);
+            expect(whole.slice(0, text.length)).toBe(text.slice(0, whole.length));
+            break;
+          }
+        }
+        answer.destroy();
+      }
+
+      const said = await here.cli(['dashboard', '--json']).ended;
+      await using view = await visit(browser, (JSON.parse(said.stdout || said.stderr) as { url: string }).url);
+      const { page, faults } = view;
+      await page.locator('.link-live').waitFor({ state: 'attached' });
+      await page.goto(`${page.url()}#/jobs/${id}`);
+      const log = page.getByRole('region', { name: 'Lines of output' });
+      await log.getByText('FINAL ERROR').waitFor();
+      await log.getByText(numbered(total)).waitFor({ state: 'attached' });
+      // Of what is kept whole that takes as long as its reading.
+      if (!isWhole) {
+        await page.getByRole('searchbox').fill(numbered(1_234).slice(-12));
+        await page.keyboard.press('Enter');
+        await page.getByText('1 of 1').waitFor({ timeout: 120_000 });
+        await log.locator('.line.current', { hasText: numbered(1_234) }).waitFor();
+      }
+      expect(faults).toEqual([]);
+      const mib = (bytes: number) => `${Math.round(bytes / MiB)} MiB`;
+      const seconds = (from: number, to: number) => `${((to - from) / 1_000).toFixed(1)} s`;
+      console.log(
+        `1 GiB: ${seconds(start, written)}, read in ${seconds(written, performance.now())}; ${mib(before)} before, ${mib(peak)} at most while it came, ${mib(peakOf(daemon))} while it was read`,
+      );
+      expect(peak - before).toBeLessThan(192 * MiB);
+      expect(peakOf(daemon) - before).toBeLessThan(192 * MiB);
+    },
+    300_000,
+  );
+});
