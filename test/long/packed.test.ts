@@ -61,7 +61,9 @@ describe('npm pack', () => {
       'dist/share/man/man1/onejob.1',
     ];
     expect(packed).toEqual(expect.arrayContaining([...others, 'dist/web/index.html', 'dist/web/bundled.json']));
-    expect(packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|contract|fake-engine)|^(test|bench|src)\//.test(path))).toEqual([]);
+    expect(
+      packed.filter((path) => /\.test\.[jt]sx?$|^dist\/.*(testing|contract|fake-engine)|^(test|bench|src)\//.test(path)),
+    ).toEqual([]);
   });
 
   test('brings few packages, and none of them runs a script when it is installed', () => {
