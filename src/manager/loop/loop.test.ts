@@ -24,11 +24,12 @@ async function openOver(
   services: readonly CiService[] = [own],
   { temporary = false, proved = [] as string[] } = {},
 ) {
-  const opened = new AsyncDisposableStack();
-  const dir = opened.use(scratch());
-  const folder = opened.use(new Folder());
+  // A loop that fails to open leaves nothing behind.
+  await using opening = new AsyncDisposableStack();
+  const dir = opening.use(scratch());
+  const folder = opening.use(new Folder());
   const { config } = await folder.load('pools: { gpu: { agents: 2, standby: true, devices: 0, runtime: process } }');
-  const store = opened.adopt(openStore(dir.path, { temporary }), (one) => one.close());
+  const store = opening.adopt(openStore(dir.path, { temporary }), (one) => one.close());
   store.transaction({ durable: false }, () => {
     stored.forEach(store.slots.save);
     for (const pool of proved) store.provedImages.save(pool, { image: pool, id: 'sha256:1', equipment: [], driver: null });
@@ -67,7 +68,8 @@ async function openOver(
     logs: createLogFolder(subdirectory(dir.path, 'logs')),
     end: { emptied, hurry: new AbortController().signal },
   });
-  opened.use(loop);
+  opening.use(loop);
+  const opened = opening.move();
   return { loop, store, asked, emptied, warn, [Symbol.asyncDispose]: () => opened.disposeAsync() };
 }
 
