@@ -92,7 +92,7 @@ function clocks(_plot: uPlot, times: readonly number[]): string[] {
 
 function lineOptions({ color, axis }: Look, { lines, max, small }: Required<Pick<ChartProps, 'lines' | 'max' | 'small'>>) {
   return {
-    padding: small ? [2, 0, 2, 0] : [8, 8, 0, 0],
+    padding: small ? [2, 0, 2, 0] : [8, 28, 0, 0],
     cursor: small ? { show: false } : { y: false, drag: { x: false, y: false } },
     legend: { show: !small },
     scales: { x: { time: true }, y: { range: (_plot, _low, high) => [0, max ?? Math.max(1, high * 1.1)] } },
