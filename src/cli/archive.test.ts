@@ -10,6 +10,7 @@ import type { QueuePool } from '../ci/own-queue/request.ts';
 import { runCli } from '../cli.ts';
 import { jobRequest } from '../job.ts';
 import { createLogFolder } from '../logs/log-file.ts';
+import { imagesADay } from '../store/outcomes.ts';
 import { openStore } from '../store/store.ts';
 
 const pool = { name: 'p', timeout: null, recipe: { image: null, mounts: [] }, devices: { count: 0 } } as unknown as QueuePool;
@@ -80,6 +81,24 @@ test('history compares pools, devices and images, or the days of one image; jobs
   });
   const jobs = await onejob('jobs', '--image', 'debian:13', '--json');
   expect(jobs.stdout).toMatch(/^\[?\{"id":"bbbbbbbbbbbb".*\}\]?\n$/);
+});
+
+test('history of one image says how many jobs may be missing in it, when their day had too many images', async () => {
+  const store = openStore(state());
+  store.transaction({ durable: false }, () => {
+    for (let n = 0; n <= imagesADay; n++) {
+      const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
+      const about = { job: `j${n}`, service: 'own', pool: 'p', agent: null, image: `built:${n}`, devices: [] };
+      const verdict = { kind: 'passed', why: 'so', evidence: [] } as const;
+      store.outcomes.save({ ...about, verdict, ending, wait: 1, run: 2, endedAt: Date.now() });
+    }
+  });
+  store.close();
+  const late = await onejob('history', '--image', `built:${imagesADay}`);
+  expect(late.stdout).toContain('No jobs ended in this time');
+  expect(late.stderr).toContain('1 job of days with many images is counted as "other images"');
+  expect(late.stderr).toContain(`"onejob jobs --image built:${imagesADay}" lists each`);
+  expect((await onejob('history', '--image', 'other images')).stderr).not.toContain('with many images');
 });
 
 test('logs shows what was kept; with -f it ends with 1, as more would come', async () => {

@@ -1,10 +1,10 @@
 /** `onejob history`: how many jobs ended how, and how long they waited and ran, by pool, device and so on. */
 import type { HistoryView } from '../api/schema.ts';
-import type { HistoryAxis } from '../verdict/verdict.ts';
+import { type HistoryAxis, otherImages } from '../verdict/verdict.ts';
 import { exitCodes } from './exit.ts';
 import { withReader } from './jobs.ts';
 import type { Session } from './session.ts';
-import { type Colors, formatAge, printable, titledTable } from './text.ts';
+import { type Colors, formatAge, plural, printable, titledTable } from './text.ts';
 import { timeAgo } from './time-ago.ts';
 
 export interface HistoryFlags {
@@ -27,12 +27,18 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   const since = timeAgo('--since', flags.since ?? usual, now);
   const until = flags.until === undefined ? null : timeAgo('--until', flags.until, now);
   const axes: readonly HistoryAxis[] = flags.by === undefined ? usualAxes(flags) : [flags.by];
-  const tables = await withReader(session, async (reader) => {
+  const { pool = null, service = null, image = null, device = null } = flags;
+  const { tables, elsewhere } = await withReader(session, async (reader) => {
     const read: { by: HistoryAxis; rows: HistoryView[] }[] = [];
-    const { pool = null, service = null, image = null, device = null } = flags;
     for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool, service, image, device }) });
-    return read;
+    const narrow = { since, until, pool, service: null, image: otherImages, device: null };
+    const others = image === null || image === otherImages ? [] : await reader.history({ by: 'image', ...narrow });
+    return { tables: read, elsewhere: others.reduce((sum, { jobs }) => sum + jobs, 0) };
   });
+  if (image !== null && elsewhere > 0) {
+    const counted = `${plural(elsewhere, 'job')} of days with many images ${elsewhere === 1 ? 'is' : 'are'} counted as "${otherImages}"`;
+    output.say(`${counted}, and may be of this one: "onejob jobs --image ${printable(image)}" lists each`);
+  }
   const rows = tables.flatMap((one) => one.rows.map((row) => ({ by: one.by, ...row })));
   await output.result(rows, () => {
     if (rows.length === 0) return [`No jobs ended in this time; --since looks further back than ${flags.since ?? usual}.`];

@@ -9,7 +9,7 @@ import { TableScroll } from '../parts/scroll.tsx';
 import type { HistoryView } from '../views.ts';
 import { type Bucket, bucketName, bucketsOf, type Kind, kinds, roundTime, type Step, startOf, stepMs } from '../words/over-time.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
-import { verdictLabels } from '../words/words.ts';
+import { otherImages, verdictLabels } from '../words/words.ts';
 
 export interface OverTimeProps {
   readonly filter: Readonly<Record<string, string>>;
@@ -47,7 +47,11 @@ export function OverTime({ filter, since, step }: OverTimeProps) {
           Jobs by {step} are counted for one of {only.join(', ')} at a time. The list below has all these filters.
         </p>
       )}
-      {data !== null && buckets.length === 0 && <p className="nothing">Nothing ended in this time.</p>}
+      {data !== null && buckets.length === 0 && (
+        <p className="nothing">
+          Nothing ended in this time{only.includes('image') && `, unless it is counted as "${otherImages}"`}.
+        </p>
+      )}
       {buckets.length > 0 && (
         <>
           <div className="over-time-charts">
