@@ -184,7 +184,8 @@ export interface Holding {
    * Runs a program in the files of a held sandbox: without its devices, and without anything that its script had, such as the
    * variables of its job. Changes of the workspace stay; the runtime says what becomes of others. When `signal` aborts, it is ended;
    * `ended` settles once nothing is left of it.
-   * @throws OnejobError E_SANDBOX_LOST if there is no such sandbox, E_SHELL if there is no terminal for it
+   * @throws OnejobError E_SANDBOX_LOST if there is no such sandbox, or, with `retry`, if only a copy of its files has vanished; E_SHELL
+   * if there is no terminal for it
    */
   shell(agent: AgentId, shell: ShellSpec, signal: AbortSignal): Promise<RunningShell>;
   /** Removes a held sandbox with what shells have left. An unknown one is not an error. */

@@ -34,6 +34,10 @@ function host() {
     ...{ free: 0.5 as number, size: 7 as number | null, failing: false, calls: [] as string[], inSlots: new Set<AgentId>() },
     /** How often files were measured, and the ms that it takes. */
     ...{ measured: 0, slow: 0 },
+    /** Where they differ from `size`. */
+    sizes: new Map<AgentId, number>(),
+    /** The files are there, but their copy for a shell vanishes. */
+    uncopied: false,
     /** Images by the agents they were made for. */
     late: new Set<AgentId>(),
   };
@@ -54,6 +58,7 @@ function host() {
       },
       async shell(agent: AgentId, spec: ShellSpec, signal: AbortSignal) {
         if (!sandboxes.has(agent)) throw new OnejobError('E_SANDBOX_LOST', 'gone');
+        if (it.uncopied) throw new OnejobError('E_SANDBOX_LOST', 'The image has been removed.', { retry: true });
         const { promise, resolve, reject } = Promise.withResolvers<number>();
         signal.addEventListener('abort', () => reject(signal.reason));
         promise.catch(() => {});
@@ -378,4 +383,15 @@ test('there is no shell in what is not held', async () => {
   here.sandboxes.delete('a');
   await expect(shell()).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
   await expect(shell()).rejects.toMatchObject({ code: 'E_NOT_HELD' });
+});
+
+test('a shell whose copy of the files has vanished can be started again: the files are still held', async () => {
+  const here = host();
+  await here.end('a');
+  const shell = () => here.held.shell('job-a', { command: null, terminal: null }, never);
+  here.it.uncopied = true;
+  await expect(shell()).rejects.toMatchObject({ code: 'E_SANDBOX_LOST', retry: true });
+  here.it.uncopied = false;
+  await shell();
+  expect([...here.sandboxes.keys()]).toEqual(['a']);
 });

@@ -305,7 +305,9 @@ export function createHeld(parts: HeldParts) {
         return shell;
       } catch (error) {
         over();
-        if (hasCode(error, 'E_SANDBOX_LOST') && held.has(agent)) await attempt(one, () => end(one, 'its sandbox is gone'));
+        // With `retry`, only a copy of its files is gone.
+        if (hasCode(error, 'E_SANDBOX_LOST') && !error.retry && held.has(agent))
+          await attempt(one, () => end(one, 'its sandbox is gone'));
         throw error;
       }
     },

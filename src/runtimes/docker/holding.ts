@@ -54,7 +54,10 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
     await engine.commit(Id, { repo: repository, tag: agent, labels: marks }, signal);
     const after = await engine.image(imageOf(agent), signal);
     if (after !== null) return after.id;
-    throw new OnejobError('E_SANDBOX_LOST', `The image ${imageOf(agent)} has been removed.`, { retry: true });
+    throw new OnejobError('E_SANDBOX_LOST', `Somebody removed the image ${imageOf(agent)} while it was made for a shell.`, {
+      hint: 'Start the shell again: the files of the job are still held.',
+      retry: true,
+    });
   };
 
   return {
