@@ -44,10 +44,10 @@ function host() {
   const runtime = {
     name: 'docker',
     disk: async () => ({ path: '/', free: it.free }),
-    async usage() {
+    async usage(agent: AgentId) {
       it.measured += 1;
       if (it.slow > 0) await sleep(clock, it.slow);
-      return it.size;
+      return it.sizes.get(agent) ?? it.size;
     },
     holding: {
       async hold(agent: AgentId) {
@@ -73,6 +73,7 @@ function host() {
       },
       async sweep(held: Pick<ReadonlySet<AgentId>, 'has'>) {
         it.calls.push(`sweep ${[...sandboxes.keys()].filter((agent) => held.has(agent)).join()}`);
+        if (it.failing) throw new OnejobError('E_ENGINE_UNREACHABLE', 'away', { retry: true });
         for (const agent of it.late) if (!held.has(agent)) it.late.delete(agent);
       },
     },
@@ -235,6 +236,45 @@ test('what the Engine finishes after the end of a hold is removed, also when not
   here.it.late.add('from an earlier manager');
   here.restart();
   await here.advance(10_000);
+  expect([...here.it.late]).toEqual([]);
+});
+
+const holdsNothing = [{ name: 'gpu', disk: null, holdFailed: null }];
+
+test('a manager that holds nothing looks again for what an earlier one has left until it could', async () => {
+  const here = host();
+  here.it.late.add('from an earlier manager');
+  here.it.failing = true;
+  here.restart({ pools: holdsNothing });
+  await here.advance(minute);
+  here.it.failing = false;
+  await here.advance(11 * minute);
+  expect([...here.it.late]).toEqual([]);
+  here.it.calls.length = 0;
+  await here.advance(60 * minute);
+  expect(here.it.calls).toEqual([]);
+});
+
+test('a stop removes what an earlier manager has left, also if it could not be found before', async () => {
+  const here = host();
+  here.it.late.add('from an earlier manager');
+  here.it.failing = true;
+  here.restart({ pools: holdsNothing });
+  await here.advance(minute);
+  here.it.failing = false;
+  await here.held.removeAll();
+  expect([...here.it.late]).toEqual([]);
+});
+
+test('a stop removes what the Engine has finished after the end of the last hold', async () => {
+  const here = host();
+  here.restart({ pools: holdsNothing });
+  await here.advance(minute);
+  // Its pool held failed jobs when it began.
+  await here.end('a');
+  await here.held.unhold('job-a');
+  here.it.late.add('a');
+  await here.held.removeAll();
   expect([...here.it.late]).toEqual([]);
 });
 

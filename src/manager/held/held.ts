@@ -198,6 +198,7 @@ export function createHeld(parts: HeldParts) {
     sweepDue = mayHold ? clock.now() + sweepEvery : null;
     for (const { holding, name } of runtimes()) {
       await holding?.sweep(held, closed).catch((error: unknown) => {
+        sweepDue ??= clock.now() + sweepEvery;
         if (!closed.aborted)
           log.warn('failed to remove what held jobs have left', { runtime: name, reason: toFailure(error).message });
       });
@@ -323,7 +324,7 @@ export function createHeld(parts: HeldParts) {
     async removeAll(): Promise<void> {
       stop();
       await tidying;
-      if (temporary || (held.size === 0 && pools.every(({ holdFailed }) => holdFailed === null))) return;
+      if (temporary || (held.size === 0 && sweepDue === null)) return;
       for (const one of [...held.values()]) await attempt(one, () => end(one, 'onejob was stopped'));
       sweepDue = clock.now();
       await sweep();
