@@ -14,7 +14,7 @@ export interface Quota {
   readonly full: ReadonlySet<string>;
 }
 
-/** Bytes of a held sandbox in which a shell is open: when they were first known, and with what shells have written since. */
+/** Bytes of a held sandbox in which a shell is open: when they were first known, and with what open shells have written since. */
 export interface Written {
   readonly first: number;
   readonly now: number;

@@ -397,6 +397,89 @@ test('what a shell writes ends no other hold before it lasts', async () => {
   expect([...here.sandboxes.keys()]).toEqual(['b']);
 });
 
+/** A held job in a pool that may hold 100 B, with 7 B, whose files take so long to measure that they are only every 400 s. */
+async function slowToMeasure() {
+  const here = host();
+  here.restart({ pools: [{ name: 'gpu', disk: 100, holdFailed: 60 * minute }] });
+  await here.end('a', 60 * minute);
+  await here.advance(20_000);
+  here.it.slow = 20_000;
+  /** How the shell ended; null: it is open. */
+  const open = async () => {
+    const it: { ended: unknown } = { ended: null };
+    const shell = await here.held.shell('job-a', { command: null, terminal: null }, never);
+    shell.ended.catch((error: unknown) => {
+      it.ended = error;
+    });
+    return it;
+  };
+  return { here, open };
+}
+const wroteTooMuch = expect.objectContaining({ code: 'E_SHELL' });
+
+test('a shell does not end for what an earlier one wrote, which has gone', async () => {
+  const { here, open } = await slowToMeasure();
+  const first = await open();
+  here.it.size = 150;
+  await here.advance(minute);
+  expect(first.ended).toEqual(wroteTooMuch);
+  here.it.size = 7;
+  const second = await open();
+  await here.advance(20 * minute);
+  expect(second.ended).toBeNull();
+  here.it.size = 150;
+  await here.advance(10 * minute);
+  expect(second.ended).toEqual(wroteTooMuch);
+});
+
+test('a shell can remove what an earlier one left in the workspace, but not add to it', async () => {
+  const { here, open } = await slowToMeasure();
+  const first = await open();
+  here.it.size = 150;
+  await here.advance(minute);
+  expect(first.ended).toEqual(wroteTooMuch);
+  const cleaning = await open();
+  await here.advance(20 * minute);
+  expect(cleaning.ended).toBeNull();
+  here.it.size = 120;
+  await here.advance(10 * minute);
+  expect(cleaning.ended).toBeNull();
+  here.it.size = 161;
+  await here.advance(10 * minute);
+  expect(cleaning.ended).toEqual(wroteTooMuch);
+});
+
+test('what a shell wrote while its files were measured does not count once it has ended', async () => {
+  const { here, open } = await slowToMeasure();
+  await open();
+  await here.advance(10_000);
+  // It is being measured.
+  here.it.size = 150;
+  here.shells[0]?.end(0);
+  const second = await open();
+  await here.advance(20_000);
+  here.it.size = 7;
+  await here.advance(20 * minute);
+  expect(second.ended).toBeNull();
+});
+
+test('a shell that stays does not end for what another had written', async () => {
+  const { here, open } = await slowToMeasure();
+  const staying = await open();
+  await open();
+  here.it.size = 60;
+  await here.advance(minute);
+  here.it.size = 7;
+  here.shells[1]?.end(0);
+  await settled();
+  // With this one, the pool would be above its limit.
+  here.it.slow = 0;
+  here.it.sizes.set('b', 50);
+  await here.end('b', 60 * minute);
+  await here.advance(10 * minute);
+  expect(staying.ended).toBeNull();
+});
+
 test('files are measured while a shell is open, and no longer than a twentieth of the time', async () => {
   const here = host();
   here.held.start();

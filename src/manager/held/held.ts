@@ -61,7 +61,10 @@ export function createHeld(parts: HeldParts) {
   const held = new Map(table.all().map((one) => [one.agent, one]));
   /** By the ids of their sandboxes. */
   const shells = new Map<AgentId, { readonly of: AgentId; readonly stop: AbortController; readonly done: Promise<void> }>();
-  /** What is known of files. `stale`: a shell may have changed them since they were measured. `due`: when they may be, monotonic ms. */
+  /**
+   * What is known of files. `written`: by shells that are open; null if that is unknown. `stale`: a shell has ended since a measurement
+   * began, or it failed. `due`: when they may be measured, monotonic ms.
+   */
   const measured = new Map<AgentId, { written: Written | null; stale: boolean; due: number }>();
   const measuredOf = (agent: AgentId) => {
     const known = measured.get(agent) ?? { written: null, stale: true, due: 0 };
@@ -69,6 +72,13 @@ export function createHeld(parts: HeldParts) {
     return known;
   };
   const shellsIn = (agent: AgentId) => [...shells.values()].filter(({ of }) => of === agent);
+  /** What a shell had outside of the workspace has gone with it. So those that stay, and the next, do not end for what was measured. */
+  const shellEnded = (agent: AgentId): void => {
+    const known = measuredOf(agent);
+    const { first } = known.written ?? {};
+    known.stale = true;
+    known.written = first === undefined || shellsIn(agent).length === 0 ? null : { first, now: first };
+  };
   /** Removals that have begun. */
   const ending = new Map<AgentId, Promise<void>>();
   const closing = new AbortController();
@@ -213,7 +223,7 @@ export function createHeld(parts: HeldParts) {
       const isWrittenTo = shellsIn(agent).length > 0;
       if (!isOpen(one) || isInSlot(agent) || clock.now() < known.due || !(isWrittenTo || known.stale)) continue;
       const begun = clock.now();
-      known.stale = isWrittenTo;
+      known.stale = false;
       const size =
         (await runtimeOf(one)
           ?.usage?.(agent, closed)
@@ -221,9 +231,9 @@ export function createHeld(parts: HeldParts) {
       known.due = clock.now() + Math.max(lookEvery, (clock.now() - begun) / share);
       const now = held.get(agent);
       if (now === undefined || now.until === 0) continue;
-      if (size === null) known.stale = true;
+      if (size === null || known.stale) known.stale = true;
       else {
-        known.written = { first: known.written?.first ?? now.size ?? size, now: size };
+        known.written = { first: known.written?.first ?? size, now: size };
         if (now.size === null || !isWrittenTo) save({ ...now, size });
       }
     }
@@ -295,7 +305,7 @@ export function createHeld(parts: HeldParts) {
       shells.set(own, { of: agent, stop: cut, done });
       const over = (): void => {
         shells.delete(own);
-        if (held.has(agent)) measuredOf(agent).stale = true;
+        if (held.has(agent)) shellEnded(agent);
         resolve();
       };
       const signal = AbortSignal.any([outer, cut.signal, closed]);
