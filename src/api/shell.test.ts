@@ -1,9 +1,9 @@
 /** Shells over a real socket, with a manager whose shells are plain child processes. */
 import { once } from 'node:events';
 import http from 'node:http';
-import { connect, createServer } from 'node:net';
+import { connect, createServer, type Socket } from 'node:net';
 import { join } from 'node:path';
-import { type Duplex, duplexPair, pipeline } from 'node:stream';
+import { type Duplex, duplexPair, PassThrough, pipeline } from 'node:stream';
 import { afterEach, beforeEach, expect, test } from 'vitest';
 import { handClock } from '../../test/kit/core.ts';
 import { createFakeManager, type FakeManager } from '../../test/support/fake-manager.ts';
@@ -252,6 +252,55 @@ test('a shell that has started has as long as it wants', async () => {
   for (let n = 0; n < 5; n += 1) clock.advance(10_000);
   shell.end();
   expect(await reading).toBe(0);
+});
+
+/** A shell that has said more than fits, to a client that reads none of it. `end` ends it. */
+async function unread() {
+  const { promise: ended, resolve: end } = Promise.withResolvers<number>();
+  async function* output() {
+    yield { stream: 'stdout' as const, bytes: Buffer.alloc(4_000_000) };
+  }
+  manager.shell = async () => ({ stdin: new PassThrough(), output: output(), resize: () => {}, ended });
+  const socket = await unstarted();
+  socket.on('error', () => {}).pause();
+  socket.write(shellFrame('start', noTerminal('true')));
+  await expect.poll(() => clock.next()).toBe(5_000);
+  return { socket, end };
+}
+
+/** Only a write shows that: what the daemon has sent before can still be read. */
+const isConnected = (socket: Socket) =>
+  new Promise<boolean>((resolve) => socket.write(shellFrame('size', { columns: 80, rows: 24 }), (error) => resolve(!error)));
+
+test('a client may leave unread what its shell has said for an hour after the end, not longer', async () => {
+  const { socket, end } = await unread();
+  for (let n = 0; n < 100; n += 1) clock.advance(100_000);
+  end(0);
+  await new Promise(setImmediate);
+  clock.advance(3_599_999);
+  expect(await isConnected(socket)).toBe(true);
+  clock.advance(1);
+  await expect.poll(() => isConnected(socket)).toBe(false);
+  await expect.poll(() => clock.next()).toBeNull();
+  socket.destroy();
+});
+
+test('a client that reads late reads all, and the exit code', async () => {
+  const { socket, end } = await unread();
+  end(7);
+  await new Promise(setImmediate);
+  clock.advance(3_500_000);
+  let length = 0;
+  let last = '';
+  socket.on('data', (bytes: Buffer) => {
+    length += bytes.length;
+    last = bytes.toString('latin1');
+  });
+  socket.resume();
+  await once(socket, 'end');
+  expect(length).toBeGreaterThan(4_000_000);
+  expect(last).toContain('{"code":7}');
+  socket.destroy();
 });
 
 test('a request without an upgrade, or for another one, is answered as usual', async () => {

@@ -93,6 +93,8 @@ export function createUpgrades({ findRoute, answering, version, clock, admit, on
 const heartbeat = 5_000;
 /** ms that a client has for its first frame, and to end the connection once it was told all. */
 const patience = 10_000;
+/** ms that a client has to take what its shell has said, from the end of the shell on. Its terminal may be paused. */
+const longPatience = 3_600_000;
 
 type Start = (start: ReturnType<typeof shellBodies.start.parse>, signal: AbortSignal) => Promise<RunningShell>;
 
@@ -120,6 +122,8 @@ async function talk(connection: Duplex, start: Start, gone: AbortController, clo
       () => gone.abort(new OnejobError('E_DAEMON_CUT', 'The client of the shell has gone.')),
       (error: unknown) => gone.abort(error),
     );
+    const limit = () => breakOff(connection, longPatience, clock);
+    shell.ended.then(limit, limit);
     for await (const { stream, bytes } of shell.output)
       for (const frame of shellFrames(stream, bytes)) await send(connection, frame, gone.signal);
     finish(connection, shellFrame('exit', { code: await shell.ended }), clock);
@@ -139,15 +143,18 @@ async function begin(frames: ReturnType<typeof readShellFrames>, signal: AbortSi
   }
 }
 
-/** Sends the last bytes. A client may take them as slowly as it wants, but not keep the connection after that. */
+/** Sends the last bytes. A client that has taken them may not keep the connection. */
 function finish(connection: Duplex, last: Buffer, clock: Clock): void {
-  connection.end(last, () => {
-    if (connection.destroyed) return;
-    connection.once(
-      'close',
-      clock.after(patience, () => void connection.destroy()),
-    );
-  });
+  connection.end(last, () => breakOff(connection, patience, clock));
+}
+
+/** Closes the connection after `ms` if it is still open then. */
+function breakOff(connection: Duplex, ms: number, clock: Clock): void {
+  if (connection.destroyed) return;
+  connection.once(
+    'close',
+    clock.after(ms, () => void connection.destroy()),
+  );
 }
 
 async function listen(shell: RunningShell, frames: ReturnType<typeof readShellFrames>): Promise<void> {
