@@ -45,46 +45,73 @@ test('many tiny pieces are not kept either', async () => {
 });
 
 async function partsOf(read: (follow: boolean) => AsyncIterable<LogPiece>, lines: number, follow = false) {
-  const shown: string[] = [];
+  const shown: LogPiece[] = [];
   let missing = none;
   for await (const piece of lastLines(read, lines, follow)) {
     if (piece.gap?.asked) missing = plus(missing, piece.gap.missing);
-    else shown.push(`${piece.stream[3]}${Buffer.from(piece.bytes)}`);
+    else shown.push(piece);
   }
   return { shown, missing };
 }
 
+const wordsOf = ({ stream, bytes }: LogPiece): string => `${stream[3]}${Buffer.from(bytes)}`;
+
 const output = (stream: 'stdout' | 'stderr', text: string): LogPiece => ({ stream, bytes: Buffer.from(text) });
 
-test('they are the last lines of both streams, and what is before them is counted', async () => {
+const note = (text: string): LogPiece => ({ stream: 'note', bytes: Buffer.from(text) });
+
+/** As a later read finds them: what was written since has joined neighbours of one stream. */
+function joined(pieces: readonly LogPiece[]): LogPiece[] {
+  const all: LogPiece[] = [];
+  for (const piece of pieces) {
+    const before = all.at(-1);
+    if (before === undefined || before.stream !== piece.stream || piece.stream === 'note') all.push(piece);
+    else all.splice(-1, 1, { ...piece, bytes: Buffer.concat([before.bytes, piece.bytes]) });
+  }
+  return all;
+}
+
+test('they are the last lines of both streams and of the notes, and what is before them is counted', async () => {
+  const text = fc.string({ unit: fc.constantFrom('a', 'b', '\n') });
   const pieces = fc.array(
-    fc.tuple(fc.constantFrom('stdout', 'stderr'), fc.string({ unit: fc.constantFrom('a', 'b', '\n'), minLength: 1 })),
+    fc.oneof(
+      fc.tuple(fc.constantFrom('stdout', 'stderr'), text).map(([stream, said]) => output(stream, said)),
+      fc.constant(note('n\n')),
+      fc.record({ stdout: fc.integer({ min: 1, max: 3 }), stderr: fc.nat(3) }).map((missing) => gapPiece({ missing, after: none })),
+    ),
   );
   await fc.assert(
     fc.asyncProperty(pieces, fc.integer({ min: 0, max: 8 }), async (all, lines) => {
+      let reads = 0;
       async function* read() {
-        for (const [stream, text] of all) yield output(stream, text);
+        yield* reads++ === 0 ? all : joined(all);
       }
       const { shown, missing } = await partsOf(read, lines);
-      const whole = all.map(([, text]) => text).join('');
+      const whole = all.map(({ bytes }) => Buffer.from(bytes).toString()).join('');
       const ends = whole.split('\n').map((line, at, { length }) => (at < length - 1 ? `${line}\n` : line));
       const wanted = ends.filter((line) => line !== '').slice(lines === 0 ? ends.length : -lines);
-      expect(shown.map((text) => text.slice(1)).join('')).toBe(wanted.join(''));
-      const sizes = (stream: string) => all.reduce((sum, [of, text]) => sum + (of === stream ? text.length : 0), 0);
-      for (const stream of ['stdout', 'stderr'] as const) {
-        const came = shown.filter((text) => text[0] === stream[3]).reduce((sum, text) => sum + text.length - 1, 0);
-        expect(came + missing[stream]).toBe(sizes(stream));
-      }
+      expect(shown.map(({ bytes }) => Buffer.from(bytes).toString()).join('')).toBe(wanted.join(''));
+      const sizes = (some: readonly LogPiece[]) => some.reduce((sum, piece) => plus(sum, sizeOf(piece)), none);
+      expect(plus(sizes(shown), missing)).toEqual(sizes(all));
     }),
   );
+});
+
+test('a note before the first of the lines is left out, also right before it', async () => {
+  async function* read() {
+    yield* [output('stdout', 'a\n'), note('n\n'), output('stdout', 'b\n')];
+  }
+  const shown = async (lines: number) => (await partsOf(read, lines)).shown.map(wordsOf);
+  expect([await shown(1), await shown(2), await shown(3)]).toEqual([['ob\n'], ['en\n', 'ob\n'], ['oa\n', 'en\n', 'ob\n']]);
 });
 
 test('what came, or was lost, while they were looked for is passed on', async () => {
   async function* read(follow: boolean) {
     if (!follow) yield* [output('stdout', '1\n2\n3\n'), output('stdout', '4\n')];
-    else yield* [output('stdout', '1\n2\n3\n4\n5\n'), { stream: 'note', bytes: Buffer.from('note\n') } as const];
+    else yield* [output('stdout', '1\n2\n3\n4\n5\n'), note('note\n')];
   }
-  expect(await partsOf(read, 2, true)).toEqual({ shown: ['o3\n4\n5\n', 'enote\n'], missing: { stdout: 4, stderr: 0 } });
+  const came = await partsOf(read, 2, true);
+  expect([came.shown.map(wordsOf), came.missing]).toEqual([['o3\n4\n5\n', 'enote\n'], { stdout: 4, stderr: 0 }]);
 
   async function* readLess(follow: boolean) {
     if (!follow) yield* [output('stdout', '1\n'), output('stdout', '2\n3\n')];
@@ -92,5 +119,5 @@ test('what came, or was lost, while they were looked for is passed on', async ()
   }
   const { shown, missing } = await partsOf(readLess, 1, true);
   expect(missing).toEqual({ stdout: 2, stderr: 0 });
-  expect(shown).toEqual(['eoutput is not kept here: 4 bytes of stdout after its first 2 bytes\n', 'o4\n']);
+  expect(shown.map(wordsOf)).toEqual(['eoutput is not kept here: 4 bytes of stdout after its first 2 bytes\n', 'o4\n']);
 });

@@ -15,19 +15,24 @@ export async function* lastLines(
   lines: number,
   follow: boolean,
 ): AsyncGenerator<LogPiece> {
-  const { before, surplus } = await beginOfLast(read(false), lines);
-  let [left, cut] = [surplus, none];
+  const { before, notes, surplus } = await beginOfLast(read(false), lines);
+  let [unwanted, left, cut] = [notes, surplus, none];
   // A client that reconnects counts from the start.
   const leftOut = (): LogPiece => gapPiece({ missing: plus(before, cut), after: none, asked: true });
   if (left === 0) yield leftOut();
   for await (const piece of skip(read(follow), before)) {
+    const isNote = piece.stream === 'note';
+    // Notes that are not before it were lost with what is missing.
+    if (!isNone(sizeOf(piece))) unwanted = 0;
+    if (isNote && unwanted > 0) {
+      unwanted -= 1;
+      continue;
+    }
     if (left === 0) {
       yield piece;
       continue;
     }
-    // A note before the first line. A gap: that line is not kept any more.
-    if (piece.stream === 'note' && piece.gap === undefined) continue;
-    const { rest, ended } = piece.stream === 'note' ? { rest: piece.bytes, ended: left } : afterLines(piece.bytes, left);
+    const { rest, ended } = isNote ? { rest: piece.bytes, ended: left } : afterLines(piece.bytes, left);
     left -= ended;
     if (piece.stream !== 'note') cut = plus(cut, { ...none, [piece.stream]: piece.bytes.length - rest.length });
     if (left > 0) continue;
@@ -37,16 +42,31 @@ export async function* lastLines(
   if (left > 0) yield leftOut();
 }
 
-/** Where the last lines begin: after so many bytes, and so many line ends more. */
-async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Promise<{ before: Counts; surplus: number }> {
-  let before: Counts = none;
+/** Where the last lines begin: after so many bytes, then so many notes, then so many line ends. */
+interface Begin {
+  readonly before: Counts;
+  readonly notes: number;
+  readonly surplus: number;
+}
+
+async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Promise<Begin> {
+  let [before, notes] = [none, 0];
   let last: { size: Counts; isNote: boolean; ends: number; weight: number }[] = [];
   // Where the kept ones begin; removing each from the front would move thousands.
   let begin = 0;
   // The newline at the very end ends a line and begins none.
   let [ends, isOpen, weight] = [0, false, 0];
+  const drop = (first: (typeof last)[number]): void => {
+    ends -= first.ends;
+    weight -= first.weight;
+    // Bytes tell where a note is, but not from its neighbours.
+    if (!isNone(first.size)) [before, notes] = [plus(before, first.size), 0];
+    else if (first.isNote) notes += 1;
+    begin += 1;
+  };
   for await (const piece of pieces) {
     const { stream, bytes } = piece;
+    if (bytes.length === 0) continue;
     const one = { size: sizeOf(piece), isNote: stream === 'note', ends: count(bytes), weight: bytes.length + pieceOverhead };
     last.push(one);
     ends += one.ends;
@@ -55,16 +75,16 @@ async function beginOfLast(pieces: AsyncIterable<LogPiece>, lines: number): Prom
     const most = lines + (isOpen ? 0 : 1);
     for (let first = last[begin]; first !== undefined; first = last[begin]) {
       if (ends - first.ends < most && (weight <= tailSize || first === one)) break;
-      ends -= first.ends;
-      weight -= first.weight;
-      before = plus(before, first.size);
-      begin += 1;
+      drop(first);
     }
     if (begin * 2 > last.length) [last, begin] = [last.slice(begin), 0];
   }
+  const surplus = Math.max(0, ends + (isOpen ? 1 : 0) - lines);
   const first = last[begin];
-  const surplus = first === undefined || first.isNote ? 0 : ends + (isOpen ? 1 : 0) - lines;
-  return { before, surplus: Math.max(0, surplus) };
+  // The surplus is in the first one: all others together have no more than the lines. Of a note there are no parts.
+  if (surplus === 0 || first?.isNote !== true) return { before, notes, surplus: first === undefined ? 0 : surplus };
+  drop(first);
+  return { before, notes, surplus: 0 };
 }
 
 const newline = 10;
