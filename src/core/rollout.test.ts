@@ -6,6 +6,7 @@ import {
   isUnproved,
   keepsOld,
   lost,
+  lostIn,
   noRollout,
   observe,
   provesAfter,
@@ -14,7 +15,7 @@ import {
   trust,
   wish,
 } from './rollout.ts';
-import { emptySlot, type Slot } from './slot.ts';
+import { type Change, emptySlot, type JobResult, type Slot } from './slot.ts';
 
 const now = 1_000;
 const slot = (n: number, lanes: Partial<Slot> = {}): Slot => ({
@@ -132,7 +133,7 @@ describe('what proves it', () => {
 
 test('after a lost job, an agent that waits proves nothing: one has to be at work for ten minutes', () => {
   const ready = observe(trial, slot(2, { standby: standby('a', 'new') }), late);
-  const once = lost(ready);
+  const once = lost(ready, 'before');
   expect(provesAt(once, true)).toBeNull();
   const waits = observe(once, slot(2, { standby: standby('a', 'new') }), { ...late, now: now + 5 });
   expect(provesAt(waits, true)).toBeNull();
@@ -141,6 +142,19 @@ test('after a lost job, an agent that waits proves nothing: one has to be at wor
   expect(provesAt(online, true)).toBeNull();
   expect(provesAt(waits, false)).toBe(0);
   expect([wish(once, 'three').needsJob, trust(once).needsJob]).toEqual([false, false]);
+});
+
+test('a job is lost by the agent with the wanted mark that this step ends, which counts once', () => {
+  const busyOne = observe(trial, slot(2, { agent: busy('a'), standby: standby('b', 'new') }), late);
+  const two = { ...busyOne, agents: new Map(busyOne.agents).set('a', { slot: 'p/2', since: now }) };
+  const ended = (agent: string, result: JobResult): Change => ({ change: 'ended', job: 'j', agent, result });
+  const gone = { kind: 'lost', reason: 'it is gone' } as const;
+  expect(lostIn(two, [ended('a', gone)])).toEqual({ agent: 'a', reason: 'it is gone' });
+  expect([lostIn(two, [ended('x', gone)]), lostIn(two, [ended('a', { kind: 'cancelled' })])]).toEqual([null, null]);
+  const once = lost(two, 'a');
+  const left = slot(2, { leaving: [{ agent: 'a', job: null, exit: null }] });
+  expect(cleared(observe(once, left, late), left, slot(2))).toEqual([]);
+  expect(cleared(two, left, slot(2))).toEqual(['a']);
 });
 
 test('failures of the canary make it wait longer, and its ten minutes begin again', () => {

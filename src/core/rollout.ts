@@ -5,7 +5,7 @@
  * it; what fails there delays only that slot. Without anything that was proved before, or with a single slot, nothing is on trial.
  */
 import { type Backoff, backoff } from './backoff.ts';
-import { type AgentId, agentsOf, type Failure, type Slot } from './slot.ts';
+import { type AgentId, agentsOf, type Change, type Failure, type Slot } from './slot.ts';
 
 /** ms for which an agent must have been there, ready or at work, to prove its image without the end of a job; after a lost job, at work. */
 export const provesAfter = 10 * 60_000;
@@ -149,6 +149,21 @@ export function cleared({ agents }: Rollout, before: Slot, after: Slot): AgentId
   return before.leaving.map(({ agent }) => agent).filter((agent) => agents.has(agent) && !left.includes(agent));
 }
 
+/**
+ * The agent with the wanted mark whose job this step has lost, and why; null if there is none. Its service may start that job again,
+ * which then has no end that says anything of this agent.
+ */
+export function lostIn(
+  { agents }: Rollout,
+  changes: readonly Change[],
+): { readonly agent: AgentId; readonly reason: string } | null {
+  for (const change of changes) {
+    if (change.change !== 'ended' || change.result.kind !== 'lost' || !agents.has(change.agent)) continue;
+    return { agent: change.agent, reason: change.result.reason };
+  }
+  return null;
+}
+
 /** The canary failed: it tries again after a back-off, and what it has proves nothing by the time that has passed. */
 export function failed(
   rollout: Rollout,
@@ -164,9 +179,13 @@ export function failed(
   return { ...rollout, backoff: next, agents };
 }
 
-/** A job with the wanted mark was lost: only one that ends by itself, or is at work for long, proves it now. */
-export function lost(rollout: Rollout): Rollout {
+/**
+ * A job with the wanted mark was lost: only one that ends by itself, or is at work for long, proves it now. Its agent is forgotten,
+ * so that it counts once.
+ */
+export function lost(rollout: Rollout, agent: AgentId): Rollout {
   const agents = new Map([...rollout.agents].map(([id, tried]) => [id, { ...tried, since: null }]));
+  agents.delete(agent);
   return { ...rollout, needsJob: true, agents };
 }
 

@@ -1,6 +1,6 @@
 import { expect, it } from 'vitest';
 import type { Exit, JobResult } from '../core/slot.ts';
-import { imageEvidence } from './image-evidence.ts';
+import { agentEvidence, imageEvidence } from './image-evidence.ts';
 import { type Ending, judgeEnding, type Outcome } from './verdict.ts';
 
 const code = (number: number): Exit => ({ kind: 'code', code: number });
@@ -49,4 +49,21 @@ it.each<[string, Ending, 'works' | 'fails' | 'nothing']>([
 it('says nothing for a card that failed under a job that ended with an error', () => {
   const verdict = judgeEnding(own(code(1)), { faults: ['Xid 79 on GPU-1'], doubts: [], errors: [] });
   expect(imageEvidence(own(code(1)), verdict)).toBeNull();
+});
+
+it.each<[string, Exit | null, string | null]>([
+  [
+    'lost',
+    { kind: 'lost', reason: 'its sandbox was removed by someone else' },
+    'its agent was lost: its sandbox was removed by someone else',
+  ],
+  ['killed', code(137), 'its agent was killed (exit code 137)'],
+  ['killed by a signal', { kind: 'signal', signal: 'SIGKILL' }, 'its agent was killed (SIGKILL)'],
+  ['out of memory', { kind: 'oom' }, null],
+  ['ended by itself', code(0), null],
+  ['failed by itself', code(1), null],
+  ['crashed', { kind: 'signal', signal: 'SIGSEGV' }, null],
+  ['stopped by onejob', null, null],
+])('knows of an agent whose job has no end yet, and that was %s', (_, exit, why) => {
+  expect(agentEvidence(exit)).toEqual(why === null ? null : { works: false, why });
 });

@@ -1,5 +1,6 @@
 /** What the end of a job says about the image that its sandbox was made from. Pure. */
-import type { Ending, Verdict } from './verdict.ts';
+import type { Exit } from '../core/slot.ts';
+import { type Ending, judgeEnding, type Verdict } from './verdict.ts';
 
 /** `works`: whether the image ran a job to an end of its own. `why`: a sentence without its full stop. */
 export interface ImageEvidence {
@@ -29,4 +30,17 @@ export function imageEvidence({ result, exit }: Ending, { kind, why }: Pick<Verd
     case 'cancelled':
       return null;
   }
+}
+
+/**
+ * The same for an agent with a job of which nobody has said how it ended. A sandbox that was lost, or that somebody killed although
+ * nobody asked for that (onejob writes down no exit for those that it stops itself), has taken its job with it.
+ */
+export function agentEvidence(exit: Exit | null): ImageEvidence | null {
+  if (exit === null || exit.kind === 'oom') return null;
+  const ending = { result: exit, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
+  const { kind } = judgeEnding(ending, { faults: [], doubts: [], errors: [] });
+  if (exit.kind === 'lost') return { works: false, why: `its agent was lost: ${exit.reason}` };
+  const how = exit.kind === 'signal' ? exit.signal : `exit code ${exit.code}`;
+  return kind === 'unknown' ? { works: false, why: `its agent was killed (${how})` } : null;
 }

@@ -5,6 +5,7 @@ import type { AgentId } from '../core/slot.ts';
 import type { ServiceJob } from '../store/service-jobs.ts';
 import type { Store } from '../store/store.ts';
 import { deviceEvidence } from './evidence.ts';
+import { agentEvidence, type ImageEvidence, imageEvidence } from './image-evidence.ts';
 import { type Ending, judgeEnding } from './verdict.ts';
 
 export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
@@ -40,6 +41,17 @@ export function agentEnded(store: OutcomeStore, agent: AgentId): void {
     const verdict = judgeEnding(ending, deviceEvidence(store.proofs.ofAgent(agent, proofsRead)));
     if (JSON.stringify(verdict) !== JSON.stringify(outcome.verdict)) store.outcomes.save({ ...outcome, ending, verdict });
   }
+}
+
+/**
+ * What is known of the image of an agent that is over; null: nothing. A job that starts again, and one whose service tells of its end
+ * later, have no outcome with this agent, so its own end has to do.
+ */
+export function evidenceOf(store: OutcomeStore, agent: AgentId): ImageEvidence | null {
+  const [outcome] = store.outcomes.ofAgent(agent);
+  if (outcome !== undefined) return imageEvidence(outcome.ending, outcome.verdict);
+  const made = store.history.get(agent);
+  return made === null || made.job === null ? null : agentEvidence(made.exit);
 }
 
 function record(

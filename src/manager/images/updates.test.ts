@@ -186,6 +186,12 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         post(n, { kind: 'released', agent: agentOf(slot(n)) });
         return agent.kind === 'releasing' ? (agent.fingerprint.split(' ')[1] ?? '') : agent.kind;
       },
+      /** Its sandbox is gone, and its service starts it again: nobody writes down an end. */
+      lose(n: number): void {
+        const agent = agentOf(slot(n));
+        post(n, { kind: 'gone', agent });
+        ends.set(agent, { works: false, why: 'its agent was lost' });
+      },
       /** It ends, which says this of its image, and its agent is cleared. */
       end(n: number, says: 'works' | 'fails' | 'nothing'): void {
         const agent = agentOf(slot(n));
@@ -307,6 +313,33 @@ describe('a tag that moved', () => {
     it.end(1, 'works');
     it.allReady();
     expect(it.images()).toEqual(['sha256:two', 'sha256:two', 'sha256:two']);
+  });
+
+  test('proves nothing with a lost job that starts again: the slot takes no other job at once, and waiting proves nothing', async () => {
+    const { tags, begun } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    expect([it.begin('j1'), it.begin('j2'), it.begin('j3')]).toEqual([2, 3, 1]);
+    it.allReady();
+    const lost = agentOf(it.slot(1));
+    it.comes('j4');
+    it.lose(1);
+    expect(it.said().status?.text).toBe(
+      'the new image x:1 (two) failed on p/1: its job did not end by itself: its agent was lost: its sandbox was removed by someone else; the other slots keep image x:1 (one)',
+    );
+    expect(it.slot(1).agent.kind).toBe('free');
+    it.wait(1_000);
+    // It counts once, although it is cleared only after the back-off.
+    it.post(1, { kind: 'settled', agent: lost });
+    it.post(1, { kind: 'cleared', agent: lost, outcome: null });
+    expect([it.pool.rollout.backoff?.failures, it.slot(1).agent.kind]).toEqual([1, 'releasing']);
+    it.post(1, { kind: 'released', agent: agentOf(it.slot(1)) });
+    it.allReady();
+    it.end(1, 'nothing');
+    it.wait(10 * provesAfter);
+    expect([it.pool.rollout.isTrial, it.images()[2]]).toEqual([true, 'sha256:one']);
   });
 
   test('reaches all after ten minutes in which nothing happened, once that could be written down', async () => {

@@ -11,6 +11,7 @@ import {
   isUnproved,
   keepsOld,
   lost,
+  lostIn,
   noRollout,
   observe,
   provesAt,
@@ -18,7 +19,7 @@ import {
   trust,
   wish,
 } from '../../core/rollout.ts';
-import type { AgentId, Failure, Slot } from '../../core/slot.ts';
+import type { AgentId, Change, Failure, Slot } from '../../core/slot.ts';
 import type { Mount, Recipe } from '../../runtimes/runtime.ts';
 
 /** The parts of a recipe that change without a change of the config, or that a canary tries. */
@@ -160,9 +161,14 @@ export class ImageRollout {
     this.#isProved = isUnproved(this.#state);
   }
 
-  /** A job with it was lost. */
-  lost(): void {
-    this.#state = lost(this.#state);
+  /** The agent with it whose job this step has lost, and why; null if there is none. */
+  lostIn(changes: readonly Change[]): ReturnType<typeof lostIn> {
+    return lostIn(this.#state, changes);
+  }
+
+  /** The job of this agent, which has it, was lost. */
+  lost(agent: AgentId): void {
+    this.#state = lost(this.#state, agent);
   }
 
   /** Whether sandboxes of the old origin can still be made. */

@@ -19,8 +19,7 @@ import type { LogFolder } from '../../logs/log-file.ts';
 import type { Runtimes } from '../../runtimes/choose.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Store } from '../../store/store.ts';
-import { imageEvidence } from '../../verdict/image-evidence.ts';
-import { agentEnded, type OutcomeStore } from '../../verdict/outcomes.ts';
+import { agentEnded, evidenceOf, type OutcomeStore } from '../../verdict/outcomes.ts';
 import { createActionRunner } from '../actions/action-runner.ts';
 import { createExecutors } from '../actions/actions.ts';
 import { createSandboxProbe } from '../actions/probe-sandbox.ts';
@@ -127,10 +126,7 @@ export async function openLoop(parts: LoopParts) {
     },
     act: (key, action) => dispatcher.start(key, action),
     random: Math.random,
-    evidenceOf: (agent) => {
-      const [outcome] = store.outcomes.ofAgent(agent);
-      return outcome === undefined ? null : imageEvidence(outcome.ending, outcome.verdict);
-    },
+    evidenceOf: (agent) => evidenceOf(store, agent),
     proved: ({ config: { name }, rollout: { wanted } }) => {
       return wanted === null || writeProved(() => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
     },

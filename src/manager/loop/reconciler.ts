@@ -250,7 +250,7 @@ export class Reconciler {
     for (const action of outcome.actions) this.#options.act(key, action);
     this.#options.changed(before, outcome.slot);
     this.#poolChanges(pool, key, outcome.changes);
-    if (pool.rollout.isUnproved) this.#followUpdate(pool, before, outcome.slot);
+    if (pool.rollout.isUnproved) this.#followUpdate(pool, before, outcome);
     if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
     return true;
   }
@@ -297,21 +297,28 @@ export class Reconciler {
     this.#timers.arm(`update ${pool.config.name}`, held.until, () => this.replanAll(pool));
   }
 
-  #followUpdate(pool: Pool, before: Slot, after: Slot): void {
+  #followUpdate(pool: Pool, before: Slot, { slot: after, changes }: Decision): void {
+    const lost = pool.rollout.lostIn(changes);
+    if (lost !== null) this.#loseJob(pool, after.key, lost.agent, `its agent was lost: ${lost.reason}`);
     for (const agent of pool.rollout.cleared(before, after)) {
       const evidence = this.#options.evidenceOf?.(agent) ?? null;
       if (evidence?.works === true) pool.rollout.proved();
-      if (evidence?.works !== false) continue;
-      pool.rollout.lost();
-      if (!pool.rollout.isCanary(after.key)) continue;
-      const failure = { code: 'infrastructure', message: `its job did not end by itself: ${evidence.why}`, retry: true };
-      this.#delayUpdate(pool, after.key, { failure, stage: 'release' });
+      if (evidence?.works === false) this.#loseJob(pool, after.key, agent, evidence.why);
     }
     this.#observeUpdate(pool, after);
     // A slot may try it that is free before the one that was chosen.
     const isOther = before.agent.kind !== after.agent.kind && (after.agent.kind === 'free' || after.agent.kind === 'busy');
     if (isOther && pool.rollout.isTrial) this.tryUpdate(pool);
     else this.#checkUpdate(pool);
+  }
+
+  /** The job of an agent with a new image did not end by itself. */
+  #loseJob(pool: Pool, key: string, agent: AgentId, why: string): void {
+    pool.rollout.lost(agent);
+    // Whoever stops onejob ends jobs, which is no image's fault.
+    if (this.#stopping || !pool.rollout.isCanary(key)) return;
+    const failure = { code: 'infrastructure', message: `its job did not end by itself: ${why}`, retry: true };
+    this.#delayUpdate(pool, key, { failure, stage: 'release' });
   }
 
   /** Chooses which slot of a pool tries a new image first, and notes which agents have it already. `first`: as `chooseCanary`. */
@@ -442,8 +449,10 @@ export function step(
 /** The next intent for a slot. `changes`: what this step has changed already. */
 export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readonly Change[] = []): Intent | null {
   const view = viewOf(slot, pool, host);
-  // The pool hears of a failure after the commit; planning in the same step must already hold back.
-  const paused = view.paused || changes.some((change) => change.change === 'failed');
+  // The pool hears of a failure after the commit, and so it does of a job that a new image has lost; planning in the same step must
+  // already hold back.
+  const hasFailed = changes.some((change) => change.change === 'failed') || pool.rollout.lostIn(changes) !== null;
+  const paused = view.paused || hasFailed;
   return plan(slot, { ...view, paused }, host.now);
 }
 
