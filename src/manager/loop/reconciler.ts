@@ -451,8 +451,8 @@ export function intentOf(slot: Slot, pool: Pool, host: HostView, changes: readon
   const view = viewOf(slot, pool, host);
   // The pool hears of a failure after the commit, and so it does of a job that a new image has lost; planning in the same step must
   // already hold back.
-  const hasFailed = changes.some((change) => change.change === 'failed') || pool.rollout.lostIn(changes) !== null;
-  const paused = view.paused || hasFailed;
+  const hasLost = pool.rollout.isCanary(slot.key) && pool.rollout.lostIn(changes) !== null;
+  const paused = view.paused || hasLost || changes.some((change) => change.change === 'failed');
   return plan(slot, { ...view, paused }, host.now);
 }
 
