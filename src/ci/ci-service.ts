@@ -176,8 +176,9 @@ export interface CiService {
 /** Late binding: jobs are known before an agent has them. */
 export interface JobSource {
   /**
-   * The pool's next job for this slot, or for any slot (null). Does not take it. `only`: the slot can take only jobs that name their
-   * own image, so those before them are passed over. A service that has no cold jobs may ignore it.
+   * The pool's next job for this slot, or for any slot (null). Does not take it. `only`: the slot can take only jobs whose
+   * sandbox has another image than the pool's, so those before them are passed over, also cold ones that differ in something else.
+   * A service that has no cold jobs may ignore it.
    */
   next(pool: string, slot: string | null, only?: 'ownImage'): Reserved | null;
   /** Records a change of a job, in the store's transaction. Must not throw for a change that it has seen before. */

@@ -431,6 +431,21 @@ describe('an untrusted job', () => {
     expect(made.script).not.toMatch(/bkjat_|agent\.example/);
   });
 
+  it.each([
+    ['the image of its pool: it waits', null, undefined],
+    ['an image that its pool names, too: it waits', 'debian', undefined],
+    ['an image for untrusted jobs: it starts before others', 'plain:1', 'fork'],
+  ])('with %s, where a slot can take only jobs with their own image', async (_, image, found) => {
+    await using one = await ready({ pools: [{ ...pool, trust: { ...pool.trust, image }, agents: 2 }] });
+    one.jobs.offer('ci/2', 'open');
+    one.stacks.add('trusted', trustedEnv, { priority: 1 });
+    one.stacks.add('fork', forkEnv);
+    await one.pass(1_500);
+    const next = (only?: 'ownImage') => ['ci/1', 'ci/2'].map((slot) => one.jobs.next('ci', slot, only)?.job);
+    expect(next()).toEqual(['trusted', 'fork']);
+    expect(next('ownImage')).toEqual([undefined, found]);
+  });
+
   it('waits where there is no filter', async () => {
     await using one = await ready({ pools: [pool], parts: { filter: null } });
     one.stacks.add('job-1', forkEnv);

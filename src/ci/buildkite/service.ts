@@ -25,7 +25,7 @@ import { createServiceApi } from './api.ts';
 import { findings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
 import { createCounts, createFront, type FrontParts } from './front.ts';
-import { type Admission, admit, cacheKeyOf, untrustedRecipe, wantsOther } from './jobs/admission.ts';
+import { type Admission, admit, cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { createJobRows } from './jobs/job-rows.ts';
 import { endOf, whyEnding, whyLost } from './jobs/outcome.ts';
@@ -210,11 +210,12 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
     ...front.service,
     capabilities: { binds: 'late', standsForSlots: true, terms: 2, poolTimeout: true, jobOnStdout: true },
     jobs: {
-      next(_pool, slot) {
+      next(_pool, slot, only) {
         if (slot === null) return null;
         const pool = poolOf(slot);
         for (const { job, admission, verdict } of reservations.in(slot)) {
           if (admission === null || verdict !== null || isTaken(job, slot)) continue;
+          if (only === 'ownImage' && !hasOwnImage(pool, admission)) continue;
           return { job, limit: pool?.timeout ?? null, cold: wantsOther(pool, admission, stateDir) };
         }
         return null;

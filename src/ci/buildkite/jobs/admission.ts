@@ -95,6 +95,12 @@ export function wantsOther(pool: PoolConfig | undefined, admission: Extract<Admi
   return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
 }
 
+/** Whether the sandbox of a job with this admission has another image than its pool's. */
+export function hasOwnImage(pool: PoolConfig | undefined, { trusted }: Extract<Admission, { kind: 'run' }>): boolean {
+  const image = pool?.trust.image ?? null;
+  return !trusted && image !== null && image !== pool?.recipe.image;
+}
+
 /**
  * The source of an untrusted job in names of folders: hex digits, the same for all addresses of a repository; null: unknown. A
  * fork's job may have triggered a build of any repository, so triggered builds do not share its caches.
