@@ -545,6 +545,49 @@ describe('a job with its own image', () => {
   });
 });
 
+describe('in the slot that tries a new image, it is not blamed for', () => {
+  const failure = { code: 'E_GATE_SILENT', message: 'the gate said nothing.', retry: true };
+  const exit = { kind: 'code', code: 1 } as const;
+
+  test.each<[string, (agent: string) => SlotEvent]>([
+    ['the release', (agent) => ({ kind: 'releaseFailed', agent, failure, countsAgainst: 'pool' })],
+    ['the gate', (agent) => ({ kind: 'exited', agent, exit, released: false })],
+  ])('the image of a job: %s fails', async (_, fails) => {
+    const { begun, tags } = host({ slots: 2 });
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.begin('j1');
+    it.fail(1);
+    expect(it.comes('own', { cold: true })).toBe(1);
+    it.ready(1);
+    it.post(1, fails(agentOf(it.slot(1))));
+    expect([it.pool.rollout.backoff?.last.message, it.pool.backoff?.failures]).toEqual(['it does not start.', 1]);
+  });
+
+  test('the end of a standby of the old one', async () => {
+    const { begun, tags } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    it.reconciler.pause.hold('test', 'nothing new starts');
+    await it.look();
+    const { standby } = it.slot(1);
+    it.post(1, { kind: 'exited', agent: 'agent' in standby ? standby.agent : '', exit, released: false });
+    expect([it.pool.rollout.isCanary('p/1'), it.pool.rollout.backoff, it.pool.backoff?.failures]).toEqual([true, null, 1]);
+  });
+
+  test('but for its own gate', async () => {
+    const { begun, tags } = host();
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.ready(1);
+    const { standby } = it.slot(1);
+    it.post(1, { kind: 'exited', agent: 'agent' in standby ? standby.agent : '', exit, released: false });
+    expect([it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([1, null]);
+  });
+});
+
 test('early binding: the agent has to come online, and the others are renewed ten minutes later', async () => {
   const { begun, tags } = host({ binds: 'early' });
   const it = await begun();

@@ -88,6 +88,11 @@ export class ImageRollout {
     return this.#state.canary === key;
   }
 
+  /** Whether this agent is made from what is wanted, as far as that is known: not before its sandbox is ready. */
+  isTriedBy(agent: AgentId): boolean {
+    return this.#state.agents.has(agent);
+  }
+
   /** Whether the slot uses what was there before. */
   keepsOld(key: string): boolean {
     return keepsOld(this.#state, key);

@@ -4,7 +4,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import { expandRecipe } from '../../config/template.ts';
 import { type Backoff, backoff } from '../../core/backoff.ts';
 import { leavingLimit, type PoolView } from '../../core/plan.ts';
-import type { DeviceId, Failure, Slot } from '../../core/slot.ts';
+import type { AgentId, DeviceId, Failure, Slot } from '../../core/slot.ts';
 import type { ErrorCode } from '../../errors.ts';
 import type { Recipe, Runtime } from '../../runtimes/runtime.ts';
 import { ImageRollout, type Origin, withOrigin } from './image-rollout.ts';
@@ -109,8 +109,13 @@ export class Pool {
     this.forget();
   }
 
-  /** Whether a failure in this slot says something about a new image only, so that the other slots go on. */
-  blamesUpdate(key: string, { code }: Failure): boolean {
+  /**
+   * Whether the failure of an agent in this slot says something about a new image only, so that the other slots go on. One with a
+   * job's own image, or still with the old one, says nothing of it. (The loop hears of no failure to make a job's own sandbox.)
+   */
+  blamesUpdate({ key, standby }: Slot, agent: AgentId, { code }: Failure): boolean {
+    const isMade = standby.kind === 'preparing' && standby.agent === agent;
+    if (!isMade && !this.rollout.isTriedBy(agent)) return false;
     return this.rollout.isCanary(key) && !code.startsWith('E_CI_');
   }
 

@@ -249,7 +249,7 @@ export class Reconciler {
     this.#armDeadline(outcome.slot);
     for (const action of outcome.actions) this.#options.act(key, action);
     this.#options.changed(before, outcome.slot);
-    this.#poolChanges(pool, key, outcome.changes);
+    this.#poolChanges(pool, before, event, outcome.changes);
     if (pool.rollout.isUnproved) this.#followUpdate(pool, before, outcome);
     if (pool.serviceOf(before) !== pool.serviceOf(outcome.slot)) this.#unplanned.add(key);
     return true;
@@ -264,9 +264,12 @@ export class Reconciler {
     return { stopping: this.#stopping, paused: this.pause.any, now: this.#options.clock.now() };
   }
 
-  #poolChanges(pool: Pool, key: string, changes: readonly Change[]): void {
+  #poolChanges(pool: Pool, before: Slot, event: SlotEvent | null, changes: readonly Change[]): void {
+    // Planning makes nothing fail.
+    const agent = event !== null && 'agent' in event ? event.agent : '';
     for (const change of changes) {
-      if (change.change === 'failed' && pool.blamesUpdate(key, change.failure)) this.#delayUpdate(pool, key, change);
+      if (change.change === 'failed' && pool.blamesUpdate(before, agent, change.failure))
+        this.#delayUpdate(pool, before.key, change);
       else if (change.change === 'failed') this.#backOff(pool, change);
       else if (change.change === 'worked' && pool.worked(change.stage)) this.#recovered(pool);
       else if (change.change === 'returned') this.offer(pool.config.name);
