@@ -213,8 +213,12 @@ export interface Runtime {
   /** Why the recipe's image cannot be pulled now; null if it can, or there is none. Pulls nothing. */
   imageTrouble?(recipe: Recipe, signal: AbortSignal): Promise<string | null>;
 
-  /** Creates and starts the sandbox, and pulls its image if the policy says so. The log shows the gate's ready marker. */
-  prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal): Promise<Made>;
+  /**
+   * Creates and starts the sandbox, and pulls its image if the policy says so. The log shows the gate's ready marker. `chosen`: called
+   * with the result once the image is there, before the sandbox is, which may end before this returns. Where sandboxes are not made
+   * from images it is not called.
+   */
+  prepare(spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal, chosen?: (made: Made) => void): Promise<Made>;
 
   /** Unpacks `files` (a tar stream) in the workspace, owned by the agent's user. Only before the release. */
   putFiles(agent: AgentId, files: Readable, signal: AbortSignal): Promise<void>;

@@ -1,10 +1,15 @@
 /** A release that a previous manager had begun, with real followers and a manual clock. */
 import { expect, test } from 'vitest';
 import { handClock } from '../../../test/kit/core.ts';
-import type { SlotEvent } from '../../core/slot.ts';
+import { recipe as plainRecipe } from '../../../test/kit/docker-runtime.ts';
+import type { CiService } from '../../ci/ci-service.ts';
+import type { PoolConfig } from '../../config/config.ts';
+import { emptySlot, type SlotEvent } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
 import { LogFollowers } from '../../logs/followers.ts';
 import type { LogFile, LogFolder } from '../../logs/log-file.ts';
-import type { Runtime } from '../../runtimes/runtime.ts';
+import type { Made, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
+import { noDevices, Pool } from '../loop/pool.ts';
 import { type ActParts, createExecutors } from './actions.ts';
 
 /** Whose log cannot be read: the gate may have said anything. */
@@ -55,6 +60,29 @@ test('a begun release is not given up while its runtime is away, nor as soon as 
   await advance(20_000);
   await done;
   expect(it.posted).toMatchObject([{ kind: 'releaseFailed', failure: { code: 'E_GATE_SILENT' } }]);
+});
+
+test('the image of a sandbox is learned even if the sandbox cannot be made', async () => {
+  const config = { name: 'p', recipe: plainRecipe, imageRecipe: null, caches: [] } as unknown as PoolConfig;
+  const runtime = {
+    ...{ name: 'docker', capabilities: { images: true } },
+    async prepare(_spec: SandboxSpec, _progress: unknown, _signal: AbortSignal, chosen?: (made: Made) => void) {
+      chosen?.({ fingerprint: 'f', imageId: 'sha256:two' });
+      throw new OnejobError('E_USER_UNKNOWN', 'The image has no such user.');
+    },
+  } as unknown as Runtime;
+  const service = { name: 'own', capabilities: { binds: 'late' } } as unknown as CiService;
+  const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
+  const slot = emptySlot({ key: 'p/1', runtime: 'docker', grace: 0 });
+  const learned: (string | undefined)[] = [];
+  const parts = {
+    ...{ clock: handClock(), slots: { place: () => ({ slot, pool, name: 'n', runtime }), note: () => {} } },
+    ...{ deviceManager: null, caches: { ensure: async () => {} } },
+    fingerprints: { made: (_key: string, _about: unknown, { imageId }: Made) => void learned.push(imageId) },
+  } as unknown as ActParts;
+  const { prepare } = createExecutors(parts);
+  const events = await prepare({ act: 'prepare', agent: 'a', job: null }, 'p/1', new AbortController().signal);
+  expect([learned, events]).toMatchObject([['sha256:two'], [{ kind: 'prepareFailed', failure: { code: 'E_USER_UNKNOWN' } }]]);
 });
 
 /** An agent of a service that binds early and takes the first TERM as a wish; `retire` is what the service does about it. */

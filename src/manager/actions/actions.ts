@@ -7,7 +7,7 @@ import type { Device } from '../../gpu/inventory.ts';
 import type { LogFollowers } from '../../logs/followers.ts';
 import { outputTail } from '../../logs/select.ts';
 import { frame } from '../../runtimes/gate.ts';
-import type { Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
+import type { Made, Recipe, Runtime, SandboxSpec } from '../../runtimes/runtime.ts';
 import type { Caches } from '../caches/caches.ts';
 import type { DeviceManager } from '../devices/device-manager.ts';
 import type { Held } from '../held/held.ts';
@@ -161,8 +161,14 @@ export function createExecutors(parts: ActParts): Executors {
       const { pool, runtime } = place(key);
       try {
         const spec = await specOf(key, agent, job, signal);
-        const made = await runtime.prepare(spec, (line) => note(key, line), signal);
-        const fingerprint = fingerprints.made(key, { agent, job, recipe: spec.recipe }, made);
+        let fingerprint: string | null = null;
+        const learn = (made: Made): string => fingerprints.made(key, { agent, job, recipe: spec.recipe }, made);
+        // A new image is to be known before its gate can fail.
+        const chosen = (made: Made): void => {
+          if (!signal.aborted) fingerprint = learn(made);
+        };
+        const made = await runtime.prepare(spec, (line) => note(key, line), signal, chosen);
+        fingerprint ??= learn(made);
         followers.follow(agent, runtime);
         const ready = await followers.until(agent, 'ready', readyTimeout, signal);
         if (ready && pool.service.capabilities.binds === 'early') registrations.ahead(agent, registering(key, agent, fingerprint));

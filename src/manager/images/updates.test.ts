@@ -125,19 +125,21 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
       const { standby } = slot(n);
       return standby.kind === 'preparing' ? standby.agent : null;
     };
-    /** The slot's sandbox is made, and comes to its gate. */
-    const ready = (n: number): void => {
+    /** The image of the slot's sandbox is there. Returns its agent and what it is made from. */
+    const made = (n: number): { agent: string; fingerprint: string } => {
       const agent = preparing(n);
       if (agent === null) throw new Error(`p/${n} prepares nothing`);
       const reserved = reservedOf(slot(n));
       const own = recipeOf(pool, { key: `p/${n}`, name: 'p' }, null);
       const recipe = reserved?.cold === true ? { ...own, image: 'own:1' } : own;
       const about = { fingerprint: stampOf(recipe), imageId: idOf(recipe) ?? 'sha256:none' };
-      const fingerprint = fingerprints.made(`p/${n}`, { agent, job: reserved?.job ?? null, recipe }, about);
-      post(n, { kind: 'ready', agent, fingerprint });
+      return { agent, fingerprint: fingerprints.made(`p/${n}`, { agent, job: reserved?.job ?? null, recipe }, about) };
     };
+    /** The slot's sandbox is made, and comes to its gate. */
+    const ready = (n: number): void => post(n, { kind: 'ready', ...made(n) });
     const it = {
       ...{ reconciler, pool, slot, post, preparing, ready },
+      brings: (n: number): string => made(n).agent,
       look: async (): Promise<void> => {
         await fingerprints.refresh(runtime, never);
         reconciler.replanAll();
@@ -377,6 +379,18 @@ describe('a tag that moved', () => {
     it.ready(n);
     it.allReady();
     expect([n, it.images()]).toEqual([1, ['sha256:two', 'sha256:one', 'sha256:one']]);
+  });
+
+  test('and whose sandbox ends at its gate before anybody looked delays only the slot that brought it', async () => {
+    const { tags, begun } = host({ pull: 'always' });
+    const it = await begun();
+    const n = it.begin('j1');
+    tags.set('x:1', 'sha256:two');
+    const agent = it.brings(n);
+    it.post(n, { kind: 'exited', agent, exit: { kind: 'code', code: 1 }, released: false });
+    it.allReady();
+    expect([it.pool.rollout.canary, it.pool.rollout.backoff?.failures, it.pool.backoff]).toEqual([`p/${n}`, 1, null]);
+    expect(it.images().slice(1)).toEqual(['sha256:one', 'sha256:one']);
   });
 });
 

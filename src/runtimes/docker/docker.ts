@@ -121,8 +121,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
 
     imageId: async (recipe, signal) => (await images.of(recipe, signal))?.id ?? null,
 
-    prepare: async (spec, progress, signal) => {
-      const made = await prepare(spec, progress, signal);
+    prepare: async (spec, progress, signal, chosen) => {
+      const made = await prepare(spec, progress, signal, chosen);
       const id = containers.recall(spec.agent);
       if (id !== null && !(await isPodmanHere(signal))) void inputs.ahead(id);
       return made;

@@ -78,6 +78,16 @@ test('a sandbox that is aborted while the Engine creates it is removed, and neve
   expect(here.asked.slice(-2)).toEqual(['POST /containers/create', 'DELETE /containers/c1']);
 });
 
+test('its image is told before it exists, since it may end at once', async () => {
+  const refused = { status: 400, message: 'unable to find user nobody' };
+  await using here = await over({ 'POST /containers/create': () => refused });
+  const told: (readonly [string | undefined, boolean])[] = [];
+  const made = await here
+    .prepare(specOf(recipe), quiet, never, ({ imageId }) => told.push([imageId, here.asked.includes('POST /containers/create')]))
+    .catch(({ code }: OnejobError) => code);
+  expect([made, told]).toEqual(['E_USER_UNKNOWN', [['sha256:i', false]]]);
+});
+
 test('a sandbox with foreign devices is removed before it is reported', async () => {
   const others = new OnejobError('E_DEVICES_GRANTED', 'It holds GPU-9.');
   await using here = await over({}, () => {

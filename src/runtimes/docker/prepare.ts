@@ -73,8 +73,10 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
     }
   };
 
-  return async (spec, progress, signal) => {
+  return async (spec, progress, signal, chosen) => {
+    const madeOf = (image: Image) => ({ fingerprint: fingerprintOf(spec.recipe, image, boot), imageId: image.id });
     let image = await images.get(spec.recipe, progress, signal);
+    chosen?.(madeOf(image));
     try {
       await start(spec, image, progress, signal);
     } catch (error) {
@@ -86,9 +88,10 @@ export function createPrepare(parts: PrepareParts): Runtime['prepare'] {
       images.forget(spec.recipe);
       networks.forget();
       image = await images.get(spec.recipe, progress, signal);
+      chosen?.(madeOf(image));
       await start(spec, image, progress, signal);
     }
-    return { fingerprint: fingerprintOf(spec.recipe, image, boot), imageId: image.id };
+    return madeOf(image);
   };
 }
 
