@@ -579,6 +579,19 @@ describe('in the slot that tries a new image, it is not blamed for', () => {
     expect([it.pool.rollout.backoff?.last.message, it.pool.backoff?.failures]).toEqual(['it does not start.', 1]);
   });
 
+  test('jobs that a stop of onejob ends', async () => {
+    const { tags, begun } = host({ slots: 2 });
+    const it = await begun();
+    tags.set('x:1', 'sha256:two');
+    await it.look();
+    it.allReady();
+    expect([it.begin('j1'), it.begin('j2')]).toEqual([2, 1]);
+    it.reconciler.beginStop();
+    it.post(1, { kind: 'stop', agent: agentOf(it.slot(1)), why: 'shutdown', grace: 0 });
+    it.lose(1);
+    expect([it.pool.rollout.isTrial, it.pool.rollout.backoff]).toEqual([true, null]);
+  });
+
   test('the end of a standby of the old one', async () => {
     const { begun, tags } = host();
     const it = await begun();

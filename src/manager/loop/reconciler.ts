@@ -318,7 +318,7 @@ export class Reconciler {
   /** The job of an agent with a new image did not end by itself. */
   #loseJob(pool: Pool, key: string, agent: AgentId, why: string): void {
     pool.rollout.lost(agent);
-    // Whoever stops onejob ends jobs, which is no image's fault.
+    // A stop of onejob ends jobs: their images have no part in that.
     if (this.#stopping || !pool.rollout.isCanary(key)) return;
     const failure = { code: 'infrastructure', message: `its job did not end by itself: ${why}`, retry: true };
     this.#delayUpdate(pool, key, { failure, stage: 'release' });
