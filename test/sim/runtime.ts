@@ -11,6 +11,7 @@ import type { AgentId } from '../../src/core/slot.ts';
 import { OnejobError } from '../../src/errors.ts';
 import {
   advance,
+  type Made,
   type Recipe,
   type Runtime,
   type RuntimeEvent,
@@ -89,11 +90,17 @@ export function simRuntime(
   };
   const remove = (agent: AgentId): Promise<void> => call(50, null, () => engine.remove(agent, owner));
 
-  const prepare = async (spec: SandboxSpec, progress: (line: string) => void, signal: AbortSignal) => {
+  const prepare = async (
+    spec: SandboxSpec,
+    progress: (line: string) => void,
+    signal: AbortSignal,
+    chosen?: (made: Made) => void,
+  ) => {
     const { agent, recipe } = spec;
     const image = await pull(recipe, progress, signal);
     const fingerprint = fingerprintOf(recipe, image);
     const imageId = image?.id;
+    chosen?.({ fingerprint, ...(imageId !== undefined && { imageId }) });
     signal.throwIfAborted();
     // A request that is cut off may still be carried out, so it is not; what it made is removed instead.
     await call(150, null, () => {
