@@ -84,15 +84,19 @@ export interface Manager {
   artifacts(job: string): Readable | null;
 
   /**
-   * The output of the job so far (of its agent, if the two cannot be told apart), and with `follow` all further output until the
-   * agent has ended. @throws OnejobError when unknown.
+   * The output of the job so far (of its agent, if the two cannot be told apart), or with `tail` so many of its last lines, and
+   * with `follow` all further output until the agent has ended. @throws OnejobError when unknown.
    */
-  logs(source: LogSource, how: { readonly follow: boolean }, signal: AbortSignal): AsyncIterable<LogPiece>;
+  logs(
+    source: LogSource,
+    how: { readonly follow: boolean; readonly tail?: number | null },
+    signal: AbortSignal,
+  ): AsyncIterable<LogPiece>;
   /**
-   * The logs that an agent itself keeps: one file after the other, oldest first, each below a line with its name.
-   * @throws OnejobError when unknown, E_LOG_UNKNOWN while there are none
+   * The logs that an agent itself keeps: one file after the other, oldest first, each below a line with its name; with `tail` their
+   * last lines. @throws OnejobError when unknown, E_LOG_UNKNOWN while there are none
    */
-  agentLogs(source: LogSource, signal: AbortSignal): AsyncIterable<LogPiece>;
+  agentLogs(source: LogSource, how: { readonly tail?: number | null }, signal: AbortSignal): AsyncIterable<LogPiece>;
 
   /** Each GPU followed by its MIG instances, then missing devices. @throws OnejobError when no pool has devices */
   devices(): Schemas.DeviceView[];

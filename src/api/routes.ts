@@ -5,7 +5,7 @@ import { OnejobError } from '../errors.ts';
 import { limited } from '../http/limited.ts';
 import { arrayRequest, jobRequest } from '../job.ts';
 import type { Counts } from '../logs/gap.ts';
-import { lastLines, skip } from '../logs/select.ts';
+import { skip } from '../logs/select.ts';
 import { pagePrefix } from '../manager/job-pages.ts';
 import { historyAxes, verdictKinds } from '../verdict/verdict.ts';
 import { frame, pieceFrames } from './frames.ts';
@@ -370,8 +370,8 @@ const logRoutes: Routes = {
     answer: media('application/octet-stream'),
     handle({ query, signal }, { manager }) {
       const source = sourceOf(query);
-      const read = (follow: boolean) => (query.own ? manager.agentLogs(source, signal) : manager.logs(source, { follow }, signal));
-      const pieces = query.tail === undefined ? read(query.follow) : lastLines(read, query.tail, query.follow);
+      const { own, follow, tail = null } = query;
+      const pieces = own ? manager.agentLogs(source, { tail }, signal) : manager.logs(source, { follow, tail }, signal);
       return Readable.from(frames(pieces, query, signal), { objectMode: false });
     },
   }),

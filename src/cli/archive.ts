@@ -8,7 +8,6 @@ import { systemClock as clock } from '../clock.ts';
 import { agentsOf } from '../core/slot.ts';
 import { OnejobError } from '../errors.ts';
 import { createLogFolder } from '../logs/log-file.ts';
-import { lastLines } from '../logs/select.ts';
 import { createLogs } from '../manager/logs.ts';
 import { createServiceJobs, newestLast } from '../manager/services/service-jobs.ts';
 import type { StoredJob } from '../store/jobs.ts';
@@ -73,10 +72,8 @@ export function openArchive(stateDir: string) {
       if (job !== null) return job;
       throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
     },
-    logs: (source, { own = false, tail = null, signal = new AbortController().signal }) => {
-      const read = () => (own ? logs.own(source, signal) : logs.read(source, { follow: false }, signal));
-      return tail === null ? read() : lastLines(read, tail, false);
-    },
+    logs: (source, { own = false, tail = null, signal = new AbortController().signal }) =>
+      own ? logs.own(source, { tail }, signal) : logs.read(source, { follow: false, tail }, signal),
   };
   return { reader, waiting: waitingWords(store.jobs.open()), [Symbol.dispose]: () => store[Symbol.dispose]() };
 }

@@ -3,7 +3,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import type { LogPiece } from '../api/manager.ts';
 import { gapPiece, none, plus, sizeOf } from './gap.ts';
-import { lastLines } from './select.ts';
+import { lastLines, skip } from './select.ts';
 
 const total = 8 << 20;
 
@@ -120,4 +120,13 @@ test('what came, or was lost, while they were looked for is passed on', async ()
   const { shown, missing } = await partsOf(readLess, 1, true);
   expect(missing).toEqual({ stdout: 2, stderr: 0 });
   expect(shown.map(wordsOf)).toEqual(['eoutput is not kept here: 4 bytes of stdout after its first 2 bytes\n', 'o4\n']);
+});
+
+test('a reader who has words that do not come again gets notes once it gets new output', async () => {
+  async function* read() {
+    yield* [output('stdout', 'a\n'), note('old\n'), output('stdout', 'b\nc\n'), note('new\n'), output('stdout', 'd\n')];
+  }
+  const shown: string[] = [];
+  for await (const piece of skip(read(), { stdout: 4, stderr: 50 })) shown.push(wordsOf(piece));
+  expect(shown).toEqual(['oc\n', 'enew\n', 'od\n']);
 });

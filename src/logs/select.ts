@@ -8,7 +8,8 @@ const [tailSize, pieceOverhead] = [4 << 20, 256];
 
 /**
  * The last existing lines, of 4 MiB at most, and with `follow` what comes then. `read` is called twice: to find where they begin,
- * and to pass them on from there. Held meanwhile, they would cost megabytes for each reader, as long as it reads.
+ * and to pass them on from there. Held meanwhile, they would cost megabytes for each reader, as long as it reads. Both must begin
+ * alike: what the first one counts is taken out of the second.
  */
 export async function* lastLines(
   read: (follow: boolean) => AsyncIterable<LogPiece>,
@@ -106,21 +107,27 @@ function afterLines(bytes: Uint8Array, lines: number): { rest: Uint8Array; ended
   return { rest: bytes.subarray(at), ended: lines };
 }
 
-/** Skips the first bytes of each stream, and the notes in between. */
+/**
+ * Skips the first bytes of each stream, and the notes in between. They may be more than come, such as words of an agent that are
+ * shown only until its job begins; notes after anything new are new, too.
+ */
 export async function* skip(pieces: AsyncIterable<LogPiece>, { stdout, stderr }: Counts): AsyncGenerator<LogPiece> {
   let left: Counts = { stdout, stderr };
+  let isNew = false;
   for await (const piece of pieces) {
-    if (isNone(left)) yield piece;
+    if (isNone(left) || (isNew && piece.stream === 'note' && piece.gap === undefined)) yield piece;
     else if (piece.gap !== undefined) {
       const { missing, after } = piece.gap;
       const known = beyond(left, beyond(left, missing));
       left = beyond(left, missing);
       const rest = beyond(missing, known);
+      isNew ||= !isNone(rest);
       if (!isNone(rest)) yield gapPiece({ missing: rest, after: plus(after, known) });
     } else if (piece.stream !== 'note') {
       const { stream, bytes } = piece;
       const part = bytes.subarray(left[stream]);
       left = { ...left, [stream]: Math.max(0, left[stream] - bytes.length) };
+      isNew ||= part.length > 0;
       if (part.length > 0) yield { ...piece, bytes: part };
     }
   }

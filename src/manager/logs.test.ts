@@ -1,11 +1,11 @@
 /** Logs of jobs at a CI service: who ran them, and what those agents logged themselves. */
 
-import { mkdirSync, writeFileSync } from 'node:fs';
+import { mkdirSync, renameSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pack } from 'tar-stream';
-import { afterEach, beforeEach, expect, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type HandClock, handClock } from '../../test/kit/core.ts';
 import { type Scratch, scratch } from '../../test/support/scratch.ts';
 import { serviceJob } from '../../test/support/service-job.ts';
@@ -28,12 +28,15 @@ let files: Map<string, LogFile>;
 let logs: ReturnType<typeof createLogs>;
 /** Whether the service's agents keep their own log apart from that of their job. */
 let jobOnStdout: boolean;
+/** What happens once the agent in a slot was looked up, or once an agent's output was read for the first time. */
+let [afterLookUp, afterRead] = [() => {}, () => {}];
 
 beforeEach(() => {
   dir = scratch();
   store = openStore(dir.path);
   clock = handClock();
   [live, placed, files, jobOnStdout] = [[], new Set(), new Map(), false];
+  [afterLookUp, afterRead] = [() => {}, () => {}];
   const reconciler = {
     ...{ pools: [], slots: [], slot: () => undefined },
     placeOf: (agent: string) => (placed.has(agent) ? 'lab/1' : undefined),
@@ -45,9 +48,24 @@ beforeEach(() => {
   } as CiCapabilities;
   const services = [{ name: 'azure', capabilities, serviceJobs: () => live }];
   mkdirSync(join(store.dir, 'logs'));
+  const { history } = store;
   logs = createLogs({
-    ...{ clock, reconciler, history: store.history, stateDir: store.dir },
-    output: { read: (agent, options) => files.get(agent)?.read(options) ?? createLogFolder(join(store.dir, 'logs')).read(agent) },
+    ...{ clock, reconciler, stateDir: store.dir },
+    history: {
+      get: (agent) => history.get(agent),
+      ofJob: (...asked) => history.ofJob(...asked),
+      ofSlot(...asked) {
+        const found = history.ofSlot(...asked);
+        afterLookUp();
+        return found;
+      },
+    },
+    output: {
+      async *read(agent, options) {
+        yield* files.get(agent)?.read(options) ?? createLogFolder(join(store.dir, 'logs')).read(agent);
+        afterRead();
+      },
+    },
     queue: { job: () => null, onChange: () => () => {} },
     services,
     serviceJobs: createServiceJobs({
@@ -84,18 +102,33 @@ function say(file: LogFile, text: string, stream: 'stdout' | 'stderr' = 'stdout'
   file.append({ stream, time: 1n, bytes }, bytes);
 }
 
-async function textOf(pieces: AsyncIterable<LogPiece>): Promise<string> {
+async function textOf(pieces: AsyncIterable<LogPiece>, heard = (_: string): void => {}): Promise<string> {
   let text = '';
-  for await (const { bytes } of pieces) text += Buffer.from(bytes).toString();
+  for await (const { bytes } of pieces) {
+    text += Buffer.from(bytes).toString();
+    heard(text);
+  }
   return text;
 }
 const signal = () => new AbortController().signal;
 const read = (source: LogSource, follow = false) => textOf(logs.read(source, { follow }, signal()));
-const own = (source: LogSource) => textOf(logs.own(source, signal()));
+const own = (source: LogSource) => textOf(logs.own(source, {}, signal()));
+const lastRead = (source: LogSource, tail: number) => textOf(logs.read(source, { follow: false, tail }, signal()));
+const lastOwn = (source: LogSource, tail: number) => textOf(logs.own(source, { tail }, signal()));
 
-async function kept(agent: string): Promise<void> {
+/** Follows from the last lines on; resolves once `words` were shown. */
+async function followed(source: LogSource, tail: number, words: string): Promise<{ text: Promise<string> }> {
+  const heard = Promise.withResolvers<void>();
+  const text = textOf(logs.read(source, { follow: true, tail }, signal()), (so) => {
+    if (so.includes(words)) heard.resolve();
+  });
+  await Promise.race([heard.promise, text]);
+  return { text };
+}
+
+async function kept(agent: string, text = 'Listening for Jobs\n'): Promise<void> {
   const tar = pack();
-  tar.entry({ name: './Agent.log' }, 'Listening for Jobs\n');
+  tar.entry({ name: './Agent.log' }, text);
   tar.finalize();
   mkdirSync(join(store.dir, 'diag'), { recursive: true });
   writeFileSync(join(store.dir, 'diag', `${agent}.tar`), await buffer(tar));
@@ -208,4 +241,84 @@ test('gaps of such a job are passed on, and its output is marked as written for 
     { stream: 'stdout', forTerminal: true, gap: undefined },
   ]);
   store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
+});
+
+describe('the last lines', () => {
+  test('of a job that has printed nothing yet are the agent’s words, and then comes the whole job', async () => {
+    jobOnStdout = true;
+    const file = works('a1', 'bk-7');
+    live = [serviceJob('bk-7', { agent: 'a1' })];
+    say(file, 'one\ntwo\nthree\n', 'stderr');
+    const { text } = await followed({ job: 'bk-7' }, 1, 'three');
+    say(file, '$ make\n');
+    say(file, 'more words\n', 'stderr');
+    file.note('some output is missing here');
+    say(file, 'made\n');
+    ends('a1');
+    store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
+    expect(await text).toBe('three\n$ make\nsome output is missing here\nmade\n');
+  });
+
+  test('of a job that never begins are the agent’s words, each once', async () => {
+    jobOnStdout = true;
+    const file = works('a1', 'bk-7');
+    live = [serviceJob('bk-7', { agent: 'a1' })];
+    file.note('some output is missing here');
+    say(file, 'one\ntwo\n', 'stderr');
+    expect(await lastRead({ job: 'bk-7' }, 9)).toBe('some output is missing here\none\ntwo\n');
+    const { text } = await followed({ job: 'bk-7' }, 1, 'two');
+    say(file, 'three\n', 'stderr');
+    ends('a1');
+    store.serviceJobs.save(serviceJob('bk-7', { state: 'done', agent: 'a1' }), 5);
+    expect(await text).toBe('two\nthree\n');
+    expect(await read({ job: 'bk-7' }, true)).toBe('some output is missing here\none\ntwo\nthree\n');
+  });
+
+  test('of an agent that gets a job while they are looked for', async () => {
+    jobOnStdout = true;
+    const file = works('a1', null);
+    say(file, 'one\ntwo\n', 'stderr');
+    afterRead = () => {
+      afterRead = () => {};
+      store.history.released('a1', 'bk-7', 2);
+      live = [serviceJob('bk-7', { agent: 'a1' })];
+      say(file, '$ make\n');
+      ends('a1');
+    };
+    expect(await (await followed({ agent: 'a1' }, 1, 'make')).text).toBe('two\n$ make\n');
+  });
+
+  test('of the agent in a slot are of one agent, even if it is replaced meanwhile', async () => {
+    say(works('a1', null), 'one\ntwo\n');
+    ends('a1');
+    await kept('a1', 'listening\nstopped\n');
+    await kept('a2', 'listening\nworking\nfailed\n');
+    const slot = { slot: 'lab/1', previous: false };
+    afterLookUp = () => {
+      afterLookUp = () => {};
+      say(works('a2', null), 'three\nfour\nfive\n');
+      ends('a2');
+    };
+    expect([await lastRead(slot, 1), await lastRead(slot, 1)]).toEqual(['two\n', 'five\n']);
+    afterLookUp = () => {
+      afterLookUp = () => {};
+      works('a3', null);
+      ends('a3');
+    };
+    expect(await lastOwn(slot, 1)).toBe('failed\n');
+  });
+
+  test('of an agent’s own words are whole, and are not mixed with its logs that are copied meanwhile', async () => {
+    jobOnStdout = true;
+    live = [serviceJob('bk-7', { agent: 'a1' })];
+    say(works('a1', 'bk-7'), 'one\ntwo\nthree\n', 'stderr');
+    expect(await lastOwn({ job: 'bk-7' }, 2)).toBe('two\nthree\n');
+    await kept('a2', 'listening\nworking\n');
+    afterRead = () => {
+      afterRead = () => {};
+      renameSync(join(store.dir, 'diag', 'a2.tar'), join(store.dir, 'diag', 'a1.tar'));
+    };
+    expect(await lastOwn({ job: 'bk-7' }, 2)).toBe('two\nthree\n');
+    ends('a1');
+  });
 });

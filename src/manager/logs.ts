@@ -11,6 +11,7 @@ import { OnejobError } from '../errors.ts';
 import { agentLogsPath, readAgentLogs } from '../logs/agent-logs.ts';
 import type { LogFollowers } from '../logs/followers.ts';
 import { createPlain } from '../logs/plain.ts';
+import { lastLines } from '../logs/select.ts';
 import type { HistoryTable } from '../store/history.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
@@ -26,9 +27,22 @@ export interface LogParts {
   readonly stateDir: string;
 }
 
-interface How {
+interface Tail {
+  /** First only so many of the last lines; default null: all. */
+  readonly tail?: number | null;
+}
+
+interface How extends Tail {
   /** Wait for more until the agent has ended. */
   readonly follow: boolean;
+}
+
+/** Of an agent's output: all, only that of its job (stdout), or also the agent's own words until its job begins. */
+type View = 'whole' | 'job' | 'words';
+
+/** One of the passes over a log that make up an answer. All show the same: what one has counted the next one skips. */
+interface Pass extends Pick<How, 'follow'> {
+  readonly views: Map<AgentId, View>;
 }
 
 /** ms between looks at a job of a CI service, whose changes nobody reports. */
@@ -50,7 +64,7 @@ export function createLogs(parts: LogParts) {
     return about !== null && agent !== null && !agents.includes(agent) ? [...agents, agent] : agents;
   };
 
-  async function* ofJob(id: string, how: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofJob(id: string, pass: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     const read = new Set<AgentId>();
     for (let job: JobView | null = jobOf(id); !signal.aborted; job = queue.job(id) ?? serviceJobs.job(id)) {
       // It waited, and was cancelled at its service.
@@ -59,29 +73,39 @@ export function createLogs(parts: LogParts) {
       for (const agent of fresh) {
         if (read.size > 0) yield { stream: 'note', bytes: Buffer.from(`attempt ${read.size + 1}\n`) };
         read.add(agent);
-        yield* ofAgent(agent, how, signal);
+        yield* ofAgent(agent, pass, signal);
       }
       if (job.state === 'done' || job.state === 'settling') return;
       // Meanwhile the job may have ended, or begun again.
       if (fresh.length > 0) continue;
-      if (!how.follow) return;
+      if (!pass.follow) return;
       // A CI service gives each of its jobs to one agent, and may hear of the end later than we do.
       if (job.about !== null && read.size > 0) return;
       await change(id, signal);
     }
   }
 
-  async function* ofAgent(agent: AgentId, { follow }: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+  async function* ofAgent(agent: AgentId, { follow, views }: Pass, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
     checkAgent(agent);
-    if (!isSplit(agent)) return yield* output.read(agent, { follow, signal });
-    let hasBegun = false;
+    const view = views.get(agent) ?? (await viewOf(agent, follow, signal));
+    views.set(agent, view);
+    if (view === 'whole') return yield* output.read(agent, { follow, signal });
+    let isBegun = false;
     for await (const piece of forTerminal(output.read(agent, { follow, signal }))) {
-      if (piece.stream === 'stderr') continue;
-      hasBegun ||= piece.stream === 'stdout';
-      yield piece;
+      isBegun ||= piece.stream === 'stdout';
+      if (piece.stream !== 'stderr' || (view === 'words' && !isBegun)) yield piece;
     }
-    // If the job never began, the agent's own words are all there is.
-    if (!hasBegun && !signal.aborted) yield* forTerminal(output.read(agent, { signal }));
+    // The job never began, so the agent's own words are all there is.
+    if (isBegun || view === 'words' || signal.aborted) return;
+    for await (const piece of forTerminal(output.read(agent, { signal }))) if (piece.stream === 'stderr') yield piece;
+  }
+
+  async function viewOf(agent: AgentId, follow: boolean, signal: AbortSignal): Promise<View> {
+    if (!isSplit(agent)) return 'whole';
+    // Whoever follows it from the start hears whether the job begins.
+    if (follow) return 'job';
+    for await (const { stream } of output.read(agent, { signal })) if (stream === 'stdout') return 'job';
+    return 'words';
   }
 
   /** Whether the agent had a job whose output is separate from its own. */
@@ -131,41 +155,53 @@ export function createLogs(parts: LogParts) {
     callOff();
   }
 
+  /** How to read an agent's own logs; decided once, since they may be copied meanwhile. */
+  function ownLogs(agent: AgentId, signal: AbortSignal): () => AsyncIterable<LogPiece> {
+    checkAgent(agent);
+    const path = agentLogsPath(stateDir, agent);
+    if (existsSync(path)) return () => readAgentLogs(path, signal);
+    if (isSplit(agent)) return () => wordsOf(output.read(agent, { signal }));
+    if (reconciler.placeOf(agent) !== undefined) {
+      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} is still running; its own logs are copied when it ends.`, {
+        hint: `Its output so far: "onejob logs ${agent}".`,
+        retry: true,
+      });
+    }
+    throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} left no logs of its own.`, {
+      hint: `Its output: "onejob logs ${agent}".`,
+    });
+  }
+
   return {
-    async *read(source: LogSource, how: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-      if ('job' in source) yield* ofJob(source.job, how, signal);
-      else yield* ofAgent(agentBehind(source), how, signal);
+    async *read(source: LogSource, { follow, tail = null }: How, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+      const views = new Map<AgentId, View>();
+      if ('job' in source) {
+        yield* lastOf((more) => ofJob(source.job, { follow: more, views }, signal), tail, follow);
+        return;
+      }
+      // Looked up once: a slot may get another agent meanwhile.
+      const agent = agentBehind(source);
+      yield* lastOf((more) => ofAgent(agent, { follow: more, views }, signal), tail, follow);
     },
     /** @throws OnejobError E_LOG_UNKNOWN, E_JOB_UNKNOWN, E_AGENT_UNKNOWN, E_SLOT_UNKNOWN */
-    async *own(source: LogSource, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
-      const agent = agentBehind(source);
-      checkAgent(agent);
-      const path = agentLogsPath(stateDir, agent);
-      if (existsSync(path)) {
-        yield* readAgentLogs(path, signal);
-        return;
-      }
-      if (isSplit(agent)) {
-        // Nobody shows an agent's log as it is, or continues it after a lost connection.
-        const filter = createPlain();
-        for await (const piece of output.read(agent, { signal })) {
-          if (piece.stream === 'note') yield piece;
-          else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
-        }
-        yield { stream: 'stdout', bytes: filter.rest() };
-        return;
-      }
-      if (reconciler.placeOf(agent) !== undefined) {
-        throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} is still running; its own logs are copied when it ends.`, {
-          hint: `Its output so far: "onejob logs ${agent}".`,
-          retry: true,
-        });
-      }
-      throw new OnejobError('E_LOG_UNKNOWN', `Agent ${agent} left no logs of its own.`, {
-        hint: `Its output: "onejob logs ${agent}".`,
-      });
+    async *own(source: LogSource, { tail = null }: Tail, signal: AbortSignal): AsyncGenerator<LogPiece, void> {
+      yield* lastOf(ownLogs(agentBehind(source), signal), tail, false);
     },
   };
+}
+
+function lastOf(read: (follow: boolean) => AsyncIterable<LogPiece>, tail: number | null, follow: boolean) {
+  return tail === null ? read(follow) : lastLines(read, tail, follow);
+}
+
+/** What an agent itself said. Nobody shows that as it is, or continues it after a lost connection, so it is made plain. */
+async function* wordsOf(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {
+  const filter = createPlain();
+  for await (const piece of pieces) {
+    if (piece.stream === 'note') yield piece;
+    else if (piece.stream === 'stderr') yield { stream: 'stdout', bytes: filter.take(piece.bytes) };
+  }
+  yield { stream: 'stdout', bytes: filter.rest() };
 }
 
 async function* forTerminal(pieces: AsyncIterable<LogPiece>): AsyncGenerator<LogPiece, void> {

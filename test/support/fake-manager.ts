@@ -17,6 +17,7 @@ import type {
 } from '../../src/api/schema.ts';
 import { OnejobError } from '../../src/errors.ts';
 import type { JobRequest } from '../../src/job.ts';
+import { lastLines } from '../../src/logs/select.ts';
 import { pagePrefix } from '../../src/manager/job-pages.ts';
 import { notHere } from '../../src/manager/services/service-jobs.ts';
 
@@ -278,7 +279,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       const bytes = manager.artifactsOf(id);
       return bytes === null ? null : Readable.from([bytes]);
     },
-    async *logs(source, { follow }, signal) {
+    async *logs(source, { follow, tail = null }, signal) {
+      if (tail !== null) {
+        yield* lastLines((more) => manager.logs(source, { follow: more }, signal), tail, follow);
+        return;
+      }
       const elsewhere = 'job' in source ? manager.elsewhere.find(({ id }) => id === source.job) : undefined;
       const agent = 'agent' in source ? source.agent : elsewhere?.agent;
       const output = manager.agentOutput.get(agent ?? '');
@@ -299,7 +304,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         await once(job.changed, 'change', { signal });
       }
     },
-    async *agentLogs(source) {
+    async *agentLogs(source, { tail = null }, signal) {
+      if (tail !== null) {
+        yield* lastLines(() => manager.agentLogs(source, {}, signal), tail, false);
+        return;
+      }
       const id = 'job' in source ? source.job : 'agent' in source ? source.agent : source.slot;
       const pieces = manager.ownLogs.get(id);
       if (pieces === undefined) throw new OnejobError('E_LOG_UNKNOWN', `Agent ${id} left no logs of its own.`);
