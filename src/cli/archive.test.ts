@@ -118,6 +118,15 @@ test('logs shows what was kept; with -f it ends with 1, as more would come', asy
   expect(await onejob('logs', 'none')).toMatchObject({ code: 1, stderr: expect.stringContaining('There is no job or agent none') });
 });
 
+test('logs -n shows the last lines of what was kept, of a job and of the agent in a slot', async () => {
+  mkdirSync(join(state(), 'logs'), { recursive: true });
+  const file = createLogFolder(join(state(), 'logs')).open('a1');
+  const bytes = Buffer.from('one\ntwo\nthree\n');
+  file.append({ stream: 'stdout', time: 1n, bytes }, bytes);
+  file.close();
+  for (const id of ['aaaa', 'p/1']) expect((await onejob('logs', '-n', '2', id)).stdout).toBe('two\nthree\n');
+});
+
 test.each([['cancel', 'aaaaaaaaaaaa'], ['status'], ['plan'], ['pause']])(
   '%s says that no daemon runs and how many jobs wait',
   async (...args) => {
