@@ -102,7 +102,7 @@ export function createLogs(parts: LogParts) {
 
   async function viewOf(agent: AgentId, follow: boolean, signal: AbortSignal): Promise<View> {
     if (!isSplit(agent)) return 'whole';
-    // Whoever follows it from the start hears whether the job begins.
+    // Anyone who follows it from the start hears whether the job begins.
     if (follow) return 'job';
     for await (const { stream } of output.read(agent, { signal })) if (stream === 'stdout') return 'job';
     return 'words';
