@@ -293,7 +293,9 @@ class Interrupts {
 export function startText({ startsIn }: JobView): string | null {
   if (startsIn === undefined) return null;
   const [from, to] = [formatAge(startsIn.from), formatAge(startsIn.to)];
-  return to === '0s' ? 'at once' : from === to ? `in about ${to}` : `in ${from} to ${to}`;
+  if (to === '0s') return 'at once';
+  if (from === '0s') return `within ${to}`;
+  return from === to ? `in about ${to}` : `in ${from} to ${to}`;
 }
 
 /** ms between two looks: often at first, for a job that soon begins; then rarely, since hundreds of jobs may wait. */

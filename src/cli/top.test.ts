@@ -49,6 +49,12 @@ it('shows what each device does, what runs, and why the rest waits', () => {
   ]);
 });
 
+it('says of a job that may start at any time until when it does', () => {
+  const waits = job('j2', { state: 'queued', agent: null, startedAt: null, startsIn: { from: 0, to: 158_000 } });
+  const lines = topLines({ status: status(), devices: [], jobs: [waits] }, format);
+  expect(lines.at(-1)).toContain('  within 2m 38s  ');
+});
+
 it('says what is wrong first, and makes foreign text harmless', () => {
   const sick = device('GPU-1', { state: 'quarantined', why: 'Xid 79', use: null, slot: null, agents: [] });
   const bad = job('j1', { command: ['x\u001b[2Jy'] });

@@ -1,11 +1,18 @@
 /**
  * When a waiting job will start, as a range that is honest: from how long the jobs of its pool ran lately, how many go before it,
- * and how many agents there are. Nothing is said where that cannot be known.
+ * how many agents there are, and the time limits of the jobs that run. Nothing is said where that cannot be known.
  */
 import type { JobView } from '../api/schema.ts';
 import type { Clock } from '../core/clock.ts';
 import type { OutcomeTable } from '../store/outcomes.ts';
 import type { Reconciler } from './loop/reconciler.ts';
+
+export interface BusyAgent {
+  /** How long it has worked on its job, ms. */
+  readonly worked: number;
+  /** What is left of the time limit of its job, ms; null: it has none. */
+  readonly left: number | null;
+}
 
 /** What a pool has for its waiting jobs. */
 export interface PoolFacts {
@@ -13,8 +20,7 @@ export interface PoolFacts {
   readonly ready: number;
   /** Slots that are free, and where none is ready yet: nobody knows when it will be. */
   readonly coming: number;
-  /** How long each busy agent has worked, ms. */
-  readonly busy: readonly number[];
+  readonly busy: readonly BusyAgent[];
   /** How long jobs ran lately, ms. */
   readonly runs: readonly number[];
 }
@@ -33,24 +39,49 @@ export function startRanges({ ready, coming, busy, runs }: PoolFacts): (ahead: n
   const free = ready + coming;
   const isKnown = runs.length >= leastRuns && free + busy.length > 0;
   const sorted = runs.toSorted((a, b) => a - b);
-  const startAt = (share: number) => {
-    const run = sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
-    return startsIf(run, busy, free);
-  };
-  const [quick, slow] = isKnown ? [startAt(0.1), startAt(0.9)] : [null, null];
+  const [quick, slow] = [shareOf(sorted, 0.1), shareOf(sorted, 0.9)];
+  const earliest = turns(
+    quick,
+    busy.map(({ worked, left }) => Math.min(Math.max(0, quick - worked), left ?? Infinity)),
+    free,
+  );
+  const latest = turns(
+    slow,
+    busy.map((agent) => latestEnd(agent, sorted)),
+    free,
+  );
   return (ahead) => {
     if (ahead < ready) return { from: 0, to: 0 };
-    if (quick === null || slow === null || ahead < free) return null;
-    return { from: quick(ahead - free), to: slow(ahead - free) };
+    if (!isKnown || ahead < free) return null;
+    const range = { from: earliest(ahead - free), to: latest(ahead - free) };
+    return range.to === Infinity ? null : range;
   };
 }
 
-/** When the turn of a job comes if every job runs for `run` ms; one that already ran longer ends at once. */
-function startsIf(run: number, busy: readonly number[], free: number): (ahead: number) => number {
-  const ends = [...busy.map((worked) => Math.max(0, run - worked)), ...Array.from({ length: free }, () => run)].toSorted(
-    (a, b) => a - b,
-  );
-  return (ahead) => (ends[ahead % ends.length] ?? 0) + Math.floor(ahead / ends.length) * run;
+/** The run that this share of the runs is not longer than. */
+function shareOf(sorted: readonly number[], share: number): number {
+  return sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))] ?? 0;
+}
+
+/** In how many ms an agent is free at the latest. If its job has run longer than any before, only its time limit tells. */
+function latestEnd({ worked, left }: BusyAgent, sorted: readonly number[]): number {
+  const longer = sorted.filter((run) => run > worked);
+  const expected = longer.length === 0 ? Infinity : shareOf(longer, 0.9) - worked;
+  return Math.min(expected, left ?? Infinity);
+}
+
+/** When the turn of a job comes, by how many come before it, if the agents are free at `ends` and every further job runs for `run` ms. */
+function turns(run: number, ends: readonly number[], free: number): (ahead: number) => number {
+  const times = [...ends, ...Array.from({ length: free }, () => run)].toSorted((a, b) => a - b);
+  let taken = 0;
+  return (ahead) => {
+    // The agent that takes a job is free again after its run.
+    for (; taken < ahead; taken += 1) {
+      const again = (times[taken] ?? 0) + run;
+      times.splice(times.findLastIndex((time) => time <= again) + 1, 0, again);
+    }
+    return times[ahead] ?? 0;
+  };
 }
 
 /** How many of the last jobs of a pool are looked at, and for how long that is true enough, ms. */
@@ -78,16 +109,19 @@ export function createStartEstimate({ clock, reconciler, outcomes, reasonFor }: 
   };
 
   const factsOf = (name: string): PoolFacts => {
-    const busy: number[] = [];
+    const busy: BusyAgent[] = [];
+    const now = clock.now();
+    const fresh: BusyAgent = { worked: 0, left: null };
     let [ready, coming] = [0, 0];
     for (const { key, agent, standby } of reconciler.slots) {
       const pool = reconciler.poolOf(key);
       if (pool.config.name !== name) continue;
-      if (agent.kind === 'busy') busy.push(clock.now() - agent.since);
-      else if (agent.kind !== 'free') busy.push(0);
+      if (agent.kind === 'busy')
+        busy.push({ worked: now - agent.since, left: agent.due === null ? null : Math.max(0, agent.due - now) });
+      else if (agent.kind !== 'free') busy.push(fresh);
       else if (pool.devices.heldBack(key) !== null) continue;
       // It is for a job that waits no more.
-      else if (standby.kind !== 'none' && standby.reserved !== null) busy.push(0);
+      else if (standby.kind !== 'none' && standby.reserved !== null) busy.push(fresh);
       else if (standby.kind === 'standby') ready += 1;
       else coming += 1;
     }
