@@ -129,20 +129,38 @@ export class JobIndex {
 /** `user`: whose turn it counts as; all without a user count as one. */
 export type Waiting = Pick<Job, 'id' | 'seq'> & Pick<Job['request'], 'priority' | 'user'>;
 
+/** A turn of a user: the first one is for the first of the user's jobs, and so on. */
+interface Turn {
+  readonly line: Line;
+  readonly at: number;
+  /** Of the job that it was made for; sorts users with the same turn. */
+  readonly seq: number;
+}
+
+/** Waiting jobs of one user with one priority in submission order, and as many turns. */
+interface Line {
+  readonly priority: number;
+  readonly jobs: Waiting[];
+  readonly turns: Turn[];
+  /** The last turn among them. */
+  last: number;
+}
+
 /**
  * Jobs that wait in one pool, in the order in which they are started: higher priority first, then users in turn, then in submission
  * order. Finding the place of a job takes O(log n) comparisons; adding or removing it moves the jobs behind it in memory.
  *
- * Each job of a user has the turn after the one before it. A user who had no waiting job enters at the turn that jobs are now taken
- * from (start-time fair queueing). So a user who submits one job behind 500 of another user waits for one of these.
+ * Each job adds a turn after the user's last one. A user who had no waiting job enters at the turn that jobs are now taken
+ * from (start-time fair queueing). So a user who submits one job behind 500 of another user waits for one of these. The turns of a
+ * user go to the jobs in submission order: one that could not start before, as it needed another, comes before those after it.
  */
 export class WaitingJobs {
-  readonly #order: Waiting[] = [];
+  readonly #order: Turn[] = [];
   readonly #jobs = new Map<string, Waiting>();
-  /** A job that comes back has the turn it had. */
-  readonly #turns = new Map<string, number>();
-  /** By priority and user: how many wait, and the last turn among them. */
-  readonly #lines = new Map<string, { waiting: number; last: number }>();
+  /** A job that comes back brings the turn that it took. */
+  readonly #taken = new Map<string, Turn>();
+  /** By priority and user. */
+  readonly #lines = new Map<string, Line>();
   /** By priority: the turn that a job was last taken from. */
   readonly #now = new Map<number, number>();
 
@@ -151,7 +169,7 @@ export class WaitingJobs {
   }
 
   head(): Waiting | null {
-    return this.#order[0] ?? null;
+    return this.#order[0]?.line.jobs[0] ?? null;
   }
 
   /** Adds a job; one that is already there stays where it is. */
@@ -160,58 +178,74 @@ export class WaitingJobs {
     const line = this.#lineOf(job);
     const now = this.#now.get(job.priority) ?? 0;
     // An empty line counts only the jobs that were taken, not those that were cancelled.
-    const last = line.waiting === 0 ? Math.min(line.last, now) : line.last;
-    const turn = this.#turns.get(job.id) ?? Math.max(now, last + 1);
-    this.#turns.set(job.id, turn);
-    line.waiting += 1;
-    line.last = Math.max(turn, last);
+    const last = line.jobs.length === 0 ? Math.min(line.last, now) : line.last;
+    const turn = this.#taken.get(job.id) ?? { line, at: Math.max(now, last + 1), seq: job.seq };
+    this.#taken.delete(job.id);
+    line.last = Math.max(turn.at, last);
     this.#jobs.set(job.id, job);
-    this.#order.splice(this.#placeOf(job), 0, job);
+    line.jobs.splice(placeIn(line.jobs, job, isJobBefore), 0, job);
+    line.turns.splice(placeIn(line.turns, turn, isTurnBefore), 0, turn);
+    this.#order.splice(placeIn(this.#order, turn, isTurnBefore), 0, turn);
   }
 
   remove(id: string): void {
     const job = this.#jobs.get(id);
     if (job === undefined) return;
-    const place = this.#placeOf(job);
-    if (place === 0) this.#now.set(job.priority, Math.max(this.#now.get(job.priority) ?? 0, this.#turns.get(id) ?? 0));
-    this.#lineOf(job).waiting -= 1;
+    const { line, turn, rank } = this.#find(job);
+    if (turn === undefined) return;
+    const place = placeIn(this.#order, turn, isTurnBefore);
+    if (place === 0) this.#now.set(job.priority, Math.max(this.#now.get(job.priority) ?? 0, turn.at));
+    this.#taken.set(id, turn);
     this.#jobs.delete(id);
+    line.jobs.splice(rank, 1);
+    line.turns.splice(rank, 1);
     this.#order.splice(place, 1);
   }
 
   /** Removes a job that never comes back. */
   forget(id: string): void {
     this.remove(id);
-    this.#turns.delete(id);
+    this.#taken.delete(id);
   }
 
   /** How many jobs go before it; 0 when it is not there. */
   ahead(id: string): number {
     const job = this.#jobs.get(id);
-    return job === undefined ? 0 : this.#placeOf(job);
+    const turn = job === undefined ? undefined : this.#find(job).turn;
+    return turn === undefined ? 0 : placeIn(this.#order, turn, isTurnBefore);
   }
 
-  #lineOf({ priority, user }: Waiting): { waiting: number; last: number } {
+  #find(job: Waiting): { readonly line: Line; readonly rank: number; readonly turn: Turn | undefined } {
+    const line = this.#lineOf(job);
+    const rank = placeIn(line.jobs, job, isJobBefore);
+    return { line, rank, turn: line.turns[rank] };
+  }
+
+  #lineOf({ priority, user }: Waiting): Line {
     const key = `${priority} ${user ?? ''}`;
-    const line = this.#lines.get(key) ?? { waiting: 0, last: -1 };
+    const line = this.#lines.get(key) ?? { priority, jobs: [], turns: [], last: -1 };
     this.#lines.set(key, line);
     return line;
   }
+}
 
-  #isBefore(a: Waiting, b: Waiting): boolean {
-    if (a.priority !== b.priority) return a.priority > b.priority;
-    const [one, other] = [this.#turns.get(a.id) ?? 0, this.#turns.get(b.id) ?? 0];
-    return one === other ? a.seq < b.seq : one < other;
-  }
+function isJobBefore(a: Waiting, b: Waiting): boolean {
+  return a.seq < b.seq;
+}
 
-  #placeOf(job: Waiting): number {
-    let [low, high] = [0, this.#order.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      const other = this.#order[middle];
-      if (other !== undefined && this.#isBefore(other, job)) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+function isTurnBefore(a: Turn, b: Turn): boolean {
+  if (a.line.priority !== b.line.priority) return a.line.priority > b.line.priority;
+  return a.at === b.at ? a.seq < b.seq : a.at < b.at;
+}
+
+/** How many of a sorted list come before it. */
+function placeIn<T>(sorted: readonly T[], one: T, isBefore: (a: T, b: T) => boolean): number {
+  let [low, high] = [0, sorted.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    const other = sorted[middle];
+    if (other !== undefined && isBefore(other, one)) low = middle + 1;
+    else high = middle;
   }
+  return low;
 }

@@ -680,6 +680,16 @@ describe('a job that needs others', () => {
     expect(queue.jobs.next('default', null)?.job).toBe(last.id);
   });
 
+  it('then starts before the jobs of its user that came later', () => {
+    const first = submit();
+    const second = submit({ needs: [first.id] });
+    const later = [submit(), submit()];
+    runAndEnd(first.id, 'a1', 0);
+    expect(queue.job(second.id)?.ahead).toBe(0);
+    expect(later.map(({ id }) => queue.job(id)?.ahead)).toEqual([1, 2]);
+    expect(queue.jobs.next('default', null)?.job).toBe(second.id);
+  });
+
   it.each([
     ['fails', { kind: 'code', code: 1 } as const],
     ['is lost', { kind: 'lost', reason: 'gone' } as const],

@@ -75,6 +75,52 @@ it('gives a job that comes back the turn it had, and one turn at most is lost by
   expect(heap.ahead('a6')).toBe(2);
 });
 
+it('takes the jobs of a user in the order they came, also one that had to wait for another, and gives the user no turn more', () => {
+  const heap = new WaitingJobs();
+  const add = (user: string, seq: number) => heap.add({ id: `${user}${seq}`, seq, user, priority: 0 });
+  for (const seq of [3, 5, 7]) add('a', seq);
+  for (const seq of [2, 4, 6]) add('b', seq);
+  add('a', 1);
+  expect(heap.ahead('a1')).toBe(1);
+  const order: string[] = [];
+  for (let head = heap.head(); head !== null; head = heap.head()) {
+    expect(heap.ahead(head.id)).toBe(0);
+    order.push(head.id);
+    heap.remove(head.id);
+  }
+  expect(order).toEqual(['b2', 'a1', 'b4', 'a3', 'b6', 'a5', 'a7']);
+});
+
+it('takes the jobs of each user in the order they came, whichever of them may start when', () => {
+  const users = ['a', 'b', 'c'];
+  const step = fc.record({ take: fc.boolean(), seq: fc.nat(30), user: fc.constantFrom(...users) });
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      const heap = new WaitingJobs();
+      const there = new Map<string, Waiting>();
+      for (const { take, seq, user } of steps) {
+        const head = heap.head();
+        if (take && head !== null) {
+          heap.forget(head.id);
+          there.delete(head.id);
+        } else if (!take) {
+          // No two have the same number.
+          const job = { id: `${user}${seq}`, seq: seq * users.length + users.indexOf(user), user, priority: 0 };
+          heap.add(job);
+          there.set(job.id, job);
+        }
+        expect(heap.size).toBe(there.size);
+        const places = [...there.values()].toSorted((a, b) => a.seq - b.seq).map(({ id, user }) => ({ user, at: heap.ahead(id) }));
+        expect(places.map(({ at }) => at).toSorted((a, b) => a - b)).toEqual(places.map((_, at) => at));
+        for (const one of users) {
+          const own = places.filter(({ user }) => user === one).map(({ at }) => at);
+          expect(own).toEqual(own.toSorted((a, b) => a - b));
+        }
+      }
+    }),
+  );
+});
+
 it('takes each user at most once more than any other who waits as well', () => {
   fc.assert(
     fc.property(fc.array(fc.constantFrom('a', 'b', 'c'), { minLength: 1, maxLength: 40 }), (users) => {
