@@ -97,4 +97,21 @@ describe('a job that names no pool', () => {
       expect.objectContaining({ code: 'E_POOL_UNKNOWN', hint: 'Choose a pool with --pool: gpu, big.' }),
     );
   });
+
+  it.each([
+    [[named('build'), named('test')], 1, '1 device', /^A pool with devices and "standby: false" gives/],
+    [[named('gpu', 1), named('big', 4)], 2, '2 devices', /^A pool with devices and "standby: false" gives/],
+    [[named('gpu', 1), named('big', 4)], 0, '0 devices', /^Give the config a pool without devices/],
+  ])(
+    'is refused if none has as many devices as it asks for, with no advice to choose one of them: case %#',
+    (pools, asked, many, hint) => {
+      expect(() => chosen(pools, asked)).toThrow(
+        expect.objectContaining({
+          code: 'E_JOB_REQUEST',
+          message: `Cannot give the job ${many}: no pool of the own queue has agents with ${many}.`,
+          hint: expect.stringMatching(hint),
+        }),
+      );
+    },
+  );
 });

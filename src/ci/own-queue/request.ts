@@ -88,6 +88,11 @@ function choosePool({ pool: name, devices }: JobRequest, pools: ReadonlyMap<stri
       const hint = 'Give a pool "service: own" in the config.';
       throw new OnejobError('E_POOL_UNKNOWN', 'Cannot queue the job: no pool takes jobs of the own queue.', { hint });
     }
+    if (devices !== null) {
+      const many = devicesText(devices);
+      const why = `Cannot give the job ${many}: no pool of the own queue has agents with ${many}.`;
+      throw new OnejobError('E_JOB_REQUEST', why, { hint: devicesHint(devices) });
+    }
     const why = `it names no pool, no pool is called "default", and all ${names.length} pools have devices`;
     const hint = `Choose a pool with --pool: ${names.join(', ')}.`;
     throw new OnejobError('E_POOL_UNKNOWN', `Cannot queue the job: ${why}.`, { hint });
@@ -102,11 +107,20 @@ function checkDevices(request: JobRequest, pool: QueuePool, pools: ReadonlyMap<s
   const { devices } = request;
   if (devices === null || hasDevices(pool, devices)) return;
   const fitting = [...pools.values()].filter((one) => hasDevices(one, devices)).map((one) => one.name);
-  const many = `${devices} ${devices === 1 ? 'device' : 'devices'}`;
-  const why = `Cannot give the job ${many}: agents of pool "${pool.name}" have ${pool.devices.count}.`;
-  const none = 'No pool has that many; a pool with devices and "standby: false" gives a job as many as it asks for.';
+  const why = `Cannot give the job ${devicesText(devices)}: agents of pool "${pool.name}" have ${pool.devices.count}.`;
+  const none = `No pool has that many. ${devicesHint(devices)}`;
   const hint = fitting.length === 0 ? none : `Choose a pool that has enough with --pool: ${fitting.join(', ')}.`;
   throw new OnejobError('E_JOB_REQUEST', why, { hint });
+}
+
+function devicesText(count: number): string {
+  return `${count} ${count === 1 ? 'device' : 'devices'}`;
+}
+
+/** What gives a job as many, where no pool does. */
+function devicesHint(count: number): string {
+  if (count === 0) return 'Give the config a pool without devices, or leave out "--devices 0".';
+  return 'A pool with devices and "standby: false" gives a job as many as it asks for.';
 }
 
 function sameMount(a: Mount, b: Mount): boolean {
