@@ -18,9 +18,9 @@ function helpOf(name: string): string[][] {
   return lines.flatMap(commandsIn).filter(([command]) => command === name);
 }
 
-/** Not those of images that may not be here, of files that somebody has, or of an agent in the foreground. */
+/** Not those of images that may not be here, of files that somebody has, that only a shell completes, or of an agent in the foreground. */
 const runnable = (words: readonly string[]) =>
-  words[0] === 'run' && !words.includes('--image') && !words.some((word) => word.startsWith('./'));
+  words[0] === 'run' && !words.includes('--image') && !words.some((word) => word.startsWith('./') || word.includes('$(onejob'));
 
 async function ended(home: Home, words: readonly string[]): Promise<string> {
   const { code, stdout, stderr } = await home.cli(words).ended;
