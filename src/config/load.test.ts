@@ -342,9 +342,39 @@ describe('loadPaths, for those who only look', () => {
     expect([paths.stateDir.path, paths.socket.path]).toEqual(['/s', '/s/onejob.sock']);
   });
 
-  it('says when the file cannot be understood at all', async () => {
-    const config = folder.write('config.yml', 'a: [');
-    await expect(loadPaths({ flags: { config }, env: emptyEnvironment() })).rejects.toMatchObject({ code: 'E_CONFIG' });
+  const unclosed = 'pools: { a: { agents: 1 }\n';
+
+  it('is not kept from a manager by a syntax error in a file that does not say where it is', async () => {
+    const config = folder.write('config.yml', `# state_dir: /var/lib/onejob\n${unclosed}`);
+    const paths = await loadPaths({ flags: { config }, env: emptyEnvironment() });
+    expect(paths.stateDir.from.source).toBe('default');
+  });
+
+  it.each(['state_dir: /s', 'socket: /s/x.sock', 'include: more.yml'])(
+    'says so when only the broken file knows: %s',
+    async (key) => {
+      const config = folder.write('config.yml', `${key}\n${unclosed}`);
+      await expect(loadPaths({ flags: { config }, env: emptyEnvironment() })).rejects.toMatchObject({
+        code: 'E_CONFIG',
+        message: expect.stringContaining('not valid YAML'),
+        hint: expect.stringContaining('--state-dir'),
+      });
+      const named = await loadPaths({ flags: { config }, env: emptyEnvironment({ ONEJOB_STATE_DIR: '/var/s' }) });
+      expect([named.stateDir.path, named.socket.path]).toEqual(['/var/s', '/var/s/onejob.sock']);
+      const socket = await loadPaths({ flags: { config, socket: '/x/y.sock' }, env: emptyEnvironment() });
+      expect(socket.socket.path).toBe('/x/y.sock');
+    },
+  );
+
+  it('uses what a file says above a broken one that it includes', async () => {
+    folder.write('more.yml', unclosed);
+    const config = folder.write('config.yml', 'include: more.yml\nstate_dir: /s\n');
+    expect((await loadPaths({ flags: { config }, env: emptyEnvironment() })).stateDir.path).toBe('/s');
+  });
+
+  it('says when a file that was named is missing, wherever the daemon is', async () => {
+    const flags = { config: '/nowhere/config.yml', stateDir: '/s' };
+    await expect(loadPaths({ flags, env: emptyEnvironment() })).rejects.toMatchObject({ code: 'E_CONFIG' });
   });
 
   it('agrees with the whole config', async () => {

@@ -89,31 +89,44 @@ export async function loadConfig(options: LoadOptions): Promise<Loaded> {
 }
 
 /**
- * Only the paths of state and socket, for clients: a mistake in a pool must not keep a client from a running daemon.
- * @throws OnejobError E_CONFIG when the file cannot be parsed at all, or the socket's path is too long.
+ * Only the paths of state and socket, for clients: no mistake in the file must keep a client from a running daemon, unless only the
+ * file says where that is.
+ * @throws OnejobError E_CONFIG when the file cannot be read, or cannot be parsed and may name a path, or the socket's path is too long.
  */
 export async function loadPaths(options: LoadOptions): Promise<Paths> {
   const { flags = {}, env, cwd = process.cwd() } = options;
   const config = findConfig(flags, env, cwd);
-  const known = (flags.socket ?? env.socket) !== null && (flags.stateDir ?? env.stateDir) !== null;
+  const [stateDir, socket] = [flags.stateDir ?? env.stateDir, flags.socket ?? env.socket];
+  const known = stateDir !== null && socket !== null;
   const nothing = { stateDir: null, socket: null };
-  const paths = { config, ...choosePaths(flags, env, cwd, config === null || known ? nothing : await writtenPaths(config)) };
+  const file = config === null || known ? nothing : await writtenPaths(config, stateDir !== null || socket !== null);
+  const paths = { config, ...choosePaths(flags, env, cwd, file) };
   const problem = socketProblem(paths.socket);
   if (problem !== null) throw configError([problem]);
   return paths;
 }
 
-async function writtenPaths(found: Given): Promise<{ stateDir: Given | null; socket: Given | null }> {
+/** `isNamed`: whether a flag or the environment says where the daemon is, so that a syntax error does not matter. */
+async function writtenPaths(found: Given, isNamed: boolean): Promise<{ stateDir: Given | null; socket: Given | null }> {
   const combined = await readFiles(found);
   const isUsual = found.from.source === 'default';
   const fatal = combined.problems.filter((problem) => problem.key === '' && !(isUsual && problem.message === notReadable));
-  if (fatal.length > 0) throw configError(fatal.map((problem) => withoutText(problem, combined.foreign)));
   const given = (key: string): Given | null => {
     const path = combined.value[key];
     return typeof path === 'string' && pathProblem(path) === null ? { path, from: combined.locate([key]) } : null;
   };
-  return { stateDir: given('state_dir'), socket: given('socket') };
+  const paths = { stateDir: given('state_dir'), socket: given('socket') };
+  const isHidden = !isNamed && paths.stateDir === null && combined.keyless.some((text) => mayNamePath.test(text));
+  if (fatal.length > 0 && (isHidden || fatal.some(({ line }) => line === null))) {
+    const shown = fatal.map((problem) => withoutText(problem, combined.foreign));
+    throw isHidden ? configError(shown, howToFindAnyway) : configError(shown);
+  }
+  return paths;
 }
+
+/** What a file that cannot be parsed may say. At the usual place, its daemon is not, but another one may be. */
+const mayNamePath = /^[^#\n]*\b(state_dir|socket|include)\b/m;
+const howToFindAnyway = 'Fix it, or name the place of a running daemon, which only this file does, with --state-dir DIR.';
 
 async function readFiles(found: Given): Promise<Combined> {
   const { readWithIncludes } = await import('./source.ts');
@@ -154,13 +167,12 @@ function unread(instead: Instead | undefined) {
   return { written: instead?.written ?? nothingWritten, problems: [], writing };
 }
 
-/** All that is wrong as one error, E_CONFIG. */
-export function configError(errors: readonly Problem[]): OnejobError {
+/** All that is wrong as one error, E_CONFIG. `hint`: what to do, if that is not only to fix it. */
+export function configError(errors: readonly Problem[], hint?: string): OnejobError {
   const count = errors.length === 1 ? 'a problem' : `${errors.length} problems`;
   const list = errors.map((problem) => `  ${formatProblem({ ...problem, level: 'error' })}`).join('\n');
-  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, {
-    hint: errors.every(({ line }) => line === null)
-      ? 'Fix the problems that are listed.'
-      : 'Fix the problems that are listed, then type "onejob config check".',
-  });
+  const usual = errors.every(({ line }) => line === null)
+    ? 'Fix the problems that are listed.'
+    : 'Fix the problems that are listed, then type "onejob config check".';
+  return new OnejobError('E_CONFIG', `The config has ${count}:\n${list}`, { hint: hint ?? usual });
 }

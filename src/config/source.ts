@@ -24,6 +24,8 @@ export interface Source {
   readonly uid: number | null;
   /** null for an empty or invalid file. */
   readonly value: unknown;
+  /** Empty if it could not be read as text. */
+  readonly text: string;
   readonly problems: readonly Problem[];
   /** The place of a key or its value; null if this file does not have it. */
   locate(path: Path, at: 'key' | 'value'): Place | null;
@@ -37,6 +39,7 @@ export async function readSource(file: string): Promise<Source> {
     digest,
     uid,
     value: null,
+    text: '',
     problems: [{ ...placeIn(file), level: 'error', key: '', message }],
     locate: () => null,
   });
@@ -135,6 +138,7 @@ export function parseSource(file: string, text: string): Source {
     digest: null,
     uid: null,
     value,
+    text,
     problems,
     locate(path, at) {
       const found = places.get(JSON.stringify(path));
@@ -209,6 +213,8 @@ export async function readWithIncludes(file: string) {
     problems,
     /** Included files of another owner, which the owner of the main file may not be allowed to read. */
     foreign: new Set(sources.filter(({ uid }) => uid !== main.uid).map(({ file }) => file)),
+    /** Texts of the files that have no keys, as those with a syntax error. */
+    keyless: sources.filter((source) => !isMap(source.value)).map(({ text }) => text),
     /** Whether the main file is empty. */
     empty: main.value === null && main.problems.length === 0,
     /** Whether exactly this path is written. */
