@@ -152,7 +152,8 @@ async function runManager(
       throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
     }
     const changes = differences(config, read.config);
-    if (dryRun) return { applied: false, changes };
+    const warnings = [...read.warnings];
+    if (dryRun) return { applied: false, changes, warnings };
     log.info('applying the config', { changes });
     if (changes.length === 0) {
       api.refresh();
@@ -162,7 +163,7 @@ async function runManager(
       hear(null);
       host.shutdown.begin({ how: 'leave', grace: null, forget: false });
     }
-    return { applied: changes.length > 0, changes };
+    return { applied: changes.length > 0, changes, warnings };
   };
   const down: typeof host.manager.down = (request) => {
     const hint = 'Try again in a second.';

@@ -254,7 +254,22 @@ export const applyRequest = z.strictObject({ dryRun: z.boolean().default(false) 
 export type ApplyRequest = z.infer<typeof applyRequest>;
 
 /** `changes`: a sentence for each pool and service that another config changes. */
-export const applyAnswer = z.object({ applied: z.boolean(), changes: z.array(z.string()) });
+export const configProblem = z.object({
+  source: z.string(),
+  line: z.int().nullable(),
+  column: z.int().nullable(),
+  level: z.enum(['error', 'warning']),
+  /** Empty for the whole file. */
+  key: z.string(),
+  message: z.string(),
+});
+
+export const applyAnswer = z.object({
+  applied: z.boolean(),
+  changes: z.array(z.string()),
+  /** As `onejob config check` prints them. */
+  warnings: z.array(configProblem).default([]),
+});
 export type ApplyAnswer = z.infer<typeof applyAnswer>;
 
 /** Removed and remaining registrations of one CI service. */

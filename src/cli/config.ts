@@ -4,7 +4,7 @@ import { acceptedOutsiders } from '../config/check-trust.ts';
 import { configCheck, configShow, formatShown } from '../config/explain.ts';
 import { secretsOf } from '../config/findings.ts';
 import { type Checked, checkConfig } from '../config/load.ts';
-import type { Problem } from '../config/problem.ts';
+import { formatProblem, type Problem } from '../config/problem.ts';
 import { OnejobError } from '../errors.ts';
 import { connect, reconnect } from './connect.ts';
 import { exitCodes } from './exit.ts';
@@ -69,7 +69,8 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
   const { output } = session;
   const connection = await connect(session, { start: false });
   try {
-    const { applied, changes } = await connection.client.applyConfig({ dryRun });
+    const { applied, changes, warnings } = await connection.client.applyConfig({ dryRun });
+    if (!output.json) for (const warning of warnings) output.say(formatProblem(warning));
     if (applied) {
       output.progress('waiting until the daemon runs with it');
       await connection.gone;
@@ -82,7 +83,7 @@ export async function applyConfig(session: Session, { dryRun = false }: { readon
     const lead = applied ? 'Applied:' : 'It would change:';
     const lines = () =>
       changes.length === 0 ? ['Nothing to apply.'] : [lead, ...changes.map((change) => `  ${printable(change)}`)];
-    await output.result({ applied, changes }, lines);
+    await output.result({ applied, changes, warnings }, lines);
     return exitCodes.ok;
   } finally {
     connection.close();

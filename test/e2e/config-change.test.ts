@@ -37,7 +37,7 @@ test.skipIf(lacks('bubblewrap'))(
       'pool more: added, 1 slot',
     ];
     const dry = await here.cli(['config', 'apply', '--dry-run', '--json']).ended;
-    expect(JSON.parse(dry.stdout)).toEqual({ applied: false, changes: words });
+    expect(JSON.parse(dry.stdout)).toEqual({ applied: false, changes: words, warnings: [] });
     expect((await here.api.status()).pools).toHaveLength(1);
     const applied = await here.cli(['config', 'apply']).ended;
     expect(applied, applied.stderr).toMatchObject({ code: 0, stdout: `Applied:\n  ${words.join('\n  ')}\n` });
@@ -62,6 +62,20 @@ test.skipIf(lacks('bubblewrap'))(
     expect((await daemon.stop()).code).toBe(0);
   },
 );
+
+test('apply says what "config check" warns of, also when it only says what would change', async () => {
+  await using here = await onejob({ config: one });
+  const daemon = await here.up();
+  here.configure('pools: { default: { agents: 1, runtime: process, volumes: ["/nope:/x"] } }');
+  const warning = /config\.yml:1:\d+: warning: pools\.default\.volumes\[0\]: is \/nope, which does not exist on this host/;
+  const dry = await here.cli(['config', 'apply', '--dry-run']).ended;
+  expect(dry).toMatchObject({ code: 0, stdout: expect.stringContaining('volumes'), stderr: expect.stringMatching(warning) });
+  const json = await here.cli(['config', 'apply', '--dry-run', '--json']).ended;
+  expect(JSON.parse(json.stdout).warnings).toMatchObject([{ level: 'warning', line: 1, key: 'pools.default.volumes[0]' }]);
+  expect(json.stderr).toBe('');
+  expect(await here.cli(['config', 'apply']).ended).toMatchObject({ code: 0, stderr: expect.stringMatching(warning) });
+  expect((await daemon.stop()).code).toBe(0);
+});
 
 test('a hangup applies the config, and an invalid one changes nothing; status and doctor say so', async () => {
   await using here = await onejob({ config: one });
