@@ -9,7 +9,6 @@ import { checkListen } from './api/web.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply, howToFix } from './config/changed.ts';
-import { differences } from './config/difference.ts';
 import type { Environment } from './config/environment.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
@@ -140,6 +139,8 @@ async function runManager(
   let next: Loaded | null = null;
   const applyConfig: ConfigService['applyConfig'] = async ({ dryRun }) => {
     if (options.instead !== undefined || temporary) throw new OnejobError('E_CONFIG', 'This daemon has no config file to apply.');
+    // It loads the schema of the config, which a daemon without a file does not need.
+    const { differences } = await import('./config/difference.ts');
     const read = await load();
     const listen = read.config.api?.listen;
     // The daemon would go on without the dashboard, so this is told before anything changes.

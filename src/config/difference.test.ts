@@ -26,8 +26,12 @@ const pool = (more: string): string => `pools: { build: { agents: 2, runtime: pr
 
 test.each<[string, string, string[]]>([
   [pool(''), `# a comment\n${pool('')}`, []],
-  [pool(''), pool(', cpus: 2'), ['pool build: cpus changed: standbys are renewed now, agents after their job']],
-  [pool(''), pool(', timeout: 1h'), ['pool build: timeout changed']],
+  [pool(''), pool(', cpus: 2'), ['pool build: cpus (2 instead of none) changed: standbys are renewed now, agents after their job']],
+  [
+    pool(', timeout: 90m, hold_failed: 30m'),
+    pool(', timeout: 1h'),
+    ['pool build: timeout (1h instead of 1h30m), hold_failed (none instead of 30m) changed'],
+  ],
   [
     pool(', env: { TOKEN: old }'),
     pool(', env: { TOKEN: new }'),
@@ -44,8 +48,15 @@ test.each<[string, string, string[]]>([
     ['pool build: removed; its running jobs continue to their end', 'pool other: added, 1 slot'],
   ],
   ['pools: { a: { agents: 1 }, b: { agents: 1 } }', 'pools: { b: { agents: 1 }, a: { agents: 1 } }', ['order of pools: changed']],
-  [pool(''), `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`, ['keep_jobs, on_stop: changed']],
-  [pool(''), `{ disk: { min_free: 20% }, ${pool('')} }`, ['disk.min_free: changed']],
+  [pool(''), `{ keep_jobs: 3d, on_stop: drain, ${pool('')} }`, ['keep_jobs (3d instead of 7d), on_stop: changed']],
+  [
+    pool(', memory: 1GiB, read_only: true'),
+    pool(', memory: 1.5GiB'),
+    [
+      'pool build: memory (1536MiB instead of 1GiB), read_only (false instead of true) changed: standbys are renewed now, agents after their job',
+    ],
+  ],
+  [pool(''), `{ disk: { min_free: 20% }, ${pool('')} }`, ['disk.min_free (20% instead of 10%): changed']],
 ])('from %s to %s', async (before, after, words) => {
   expect(await between(before, after)).toEqual(words);
 });

@@ -1,13 +1,14 @@
 /** What another config would change for a running daemon, in words. */
 import { isDeepStrictEqual } from 'node:util';
 import type { Config, PoolConfig } from './config.ts';
+import { showPlain } from './explain.ts';
 
 /** Keys of the config whose names here do not follow from those in the file. */
 const written: Readonly<Record<string, string>> = {
   ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes', diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
 };
 
-/** A sentence for each pool and service, and one for the keys outside of them. Names keys only, since values may be secret. */
+/** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and the like: others may be secret. */
 export function differences(before: Config, after: Config): string[] {
   const others = changedKeys({ ...before, pools: 0, services: 0, path: 0 }, { ...after, pools: 0, services: 0, path: 0 });
   const [old, now] = [before, after].map(({ pools }) => pools.map(({ name }) => name));
@@ -60,5 +61,11 @@ function slots(agents: PoolConfig['agents']): string {
 function changedKeys(before: object = {}, after: object = {}): string[] {
   const [old, now] = [new Map(Object.entries(before)), new Map(Object.entries(after))];
   const keys = [...new Set([...old.keys(), ...now.keys()])].filter((key) => !isDeepStrictEqual(old.get(key), now.get(key)));
-  return [...new Set(keys.map((key) => written[key] ?? key.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)))];
+  return [...new Set(keys.map((key) => changedKey(key, old.get(key), now.get(key))))];
+}
+
+function changedKey(name: string, before: unknown, after: unknown): string {
+  const key = written[name] ?? name.replaceAll(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
+  const [old, now] = [before, after].map((value) => showPlain(key.split('.').at(-1) ?? key, value));
+  return old == null || now == null ? key : `${key} (${now} instead of ${old})`;
 }

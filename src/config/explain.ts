@@ -119,6 +119,13 @@ const kinds = new Map(
   ),
 );
 
+/** A number, a boolean or `none` of this key, as people write it; null for other values, which may be secret. */
+export function showPlain(key: string, value: unknown): string | null {
+  const kind = kinds.get(key);
+  const isPlain = value === null || typeof value === 'number' || typeof value === 'boolean';
+  return kind !== undefined && isPlain ? show(kind, value) : null;
+}
+
 /** Without lists, which have no default. */
 const trustDefaults = Object.fromEntries(Object.entries(defaultsOf(trustKeys)).filter(([, value]) => value !== null));
 
