@@ -2,7 +2,7 @@
 import type { HistoryView } from '../api/schema.ts';
 import { type HistoryAxis, otherImages } from '../verdict/verdict.ts';
 import { exitCodes } from './exit.ts';
-import { withReader } from './jobs.ts';
+import { refuseUnknownPool, withReader } from './jobs.ts';
 import type { Session } from './session.ts';
 import { type Colors, formatAge, plural, printable, titledTable } from './text.ts';
 import { timeAgo } from './time-ago.ts';
@@ -20,7 +20,7 @@ export interface HistoryFlags {
 /** How far back `history` looks by default. */
 const usual = '7d';
 
-/** @throws OnejobError E_USAGE for an invalid time */
+/** @throws OnejobError E_USAGE for an invalid time; E_POOL_UNKNOWN */
 export async function showHistory(session: Session, flags: HistoryFlags): Promise<number> {
   const { output } = session;
   const now = Date.now();
@@ -31,6 +31,7 @@ export async function showHistory(session: Session, flags: HistoryFlags): Promis
   const { tables, elsewhere } = await withReader(session, async (reader) => {
     const read: { by: HistoryAxis; rows: HistoryView[] }[] = [];
     for (const by of axes) read.push({ by, rows: await reader.history({ by, since, until, pool, service, image, device }) });
+    if (read.every(({ rows }) => rows.length === 0)) await refuseUnknownPool(reader, pool);
     const narrow = { since, until, pool, service: null, image: otherImages, device: null };
     const others = image === null || image === otherImages ? [] : await reader.history({ by: 'image', ...narrow });
     return { tables: read, elsewhere: others.reduce((sum, { jobs }) => sum + jobs, 0) };

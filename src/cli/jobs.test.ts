@@ -119,6 +119,34 @@ test('jobs says whose they are, what they are called and how long they took, and
   expect((await onejob('jobs', '--pool', 'other')).stdout).toBe('No jobs.\n');
 });
 
+test('jobs and history refuse a pool that neither is there nor was', async () => {
+  const idle = {
+    ...{ paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1, slots: [] },
+  };
+  const pools = ['lab', 'gpu'].map((name) => ({ ...idle, name, service: 'own', runtime: 'docker' }) as const);
+  manager.statusOverride = { pools };
+  const sums = {
+    jobs: 1,
+    passed: 1,
+    cancelled: 0,
+    code: 0,
+    infrastructure: 0,
+    unknown: 0,
+    waitMs: null,
+    runMs: null,
+    longestMs: 0,
+  };
+  manager.history = ({ pool, since }) => (pool === 'former' && since === null ? [{ value: 'former', ...sums }] : []);
+  for (const command of ['jobs', 'history']) {
+    expect(await onejob(command, '--pool', 'lba')).toEqual({
+      ...{ code: 1, stdout: '' },
+      stderr: 'onejob: There is no pool "lba".\n  The pools are: lab, gpu.\n',
+    });
+    for (const pool of ['lab', 'former'])
+      expect(await onejob(command, '--pool', pool)).toMatchObject({ code: 0, stdout: expect.stringMatching(/^No jobs/) });
+  }
+});
+
 test('jobs --wide says in which slot a job is, and with which devices', async () => {
   manager.elsewhere = [{ ...job, state: 'running', result: null, endedAt: null }];
   const nothing = { ...{ paused: [], draining: false, leaving: false, backoff: null, devices: null, waiting: null, agents: 1 } };

@@ -36,7 +36,7 @@ const shownAtMost = 1_000;
 
 /**
  * `only`: a job's id, or at least its first four letters; null: all jobs.
- * @throws OnejobError E_JOB_UNKNOWN when there is no job of that id
+ * @throws OnejobError E_JOB_UNKNOWN when there is no job of that id; E_POOL_UNKNOWN
  */
 export async function listJobs(session: Session, only: string | null, flags: ListFlags): Promise<number> {
   const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
@@ -48,12 +48,13 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   // One more than is shown tells whether there are more; to filter by user or state, all jobs are read.
   const isFiltered = user !== null || state !== null;
   const atMost = isFiltered ? (all ? 999_999 : undefined) : most === null ? undefined : most + 1;
-  const [unsorted, places] = await withReader(session, async (reader) => [
-    await (ended === null
+  const [unsorted, places] = await withReader(session, async (reader) => {
+    const read = await (ended === null
       ? reader.jobs({ all, pool, limit: atMost })
-      : reader.endedJobs({ ...ended, pool, limit: atMost ?? 999_999 })),
-    wide ? placesIn(await reader.status()) : null,
-  ]);
+      : reader.endedJobs({ ...ended, pool, limit: atMost ?? 999_999 }));
+    if (read.length === 0) await refuseUnknownPool(reader, pool);
+    return [read, wide ? placesIn(await reader.status()) : null];
+  });
   const found = unsorted.filter(
     (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
   );
@@ -69,6 +70,19 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
   );
   if (jobs.length < found.length) output.say(`only the newest ${jobs.length} are listed; --limit N lists more`);
   return exitCodes.ok;
+}
+
+/**
+ * For a question that found nothing. Pools of the past, whose jobs are in the history, are known too; without a daemon, all are.
+ * @throws OnejobError E_POOL_UNKNOWN
+ */
+export async function refuseUnknownPool(reader: JobReader, pool: string | null): Promise<void> {
+  if (pool === null) return;
+  const names = (await reader.status()).pools.map(({ name }) => name);
+  if (names.length === 0 || names.includes(pool)) return;
+  const ever = { by: 'pool', pool, since: null, until: null, service: null, image: null, device: null } as const;
+  if ((await reader.history(ever)).length > 0) return;
+  throw new OnejobError('E_POOL_UNKNOWN', `There is no pool "${pool}".`, { hint: `The pools are: ${names.join(', ')}.` });
 }
 
 /** null if no option asks for jobs that have ended. @throws OnejobError E_USAGE for an invalid time */
