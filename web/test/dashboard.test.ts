@@ -37,6 +37,9 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await expect.poll(() => card.innerText()).toContain('memory stays in use after the agent ended');
     await expect.poll(() => card.innerText()).toContain('proof: dirty');
     expect(await page.locator('.concerns').innerText()).toContain('GPU 3 is quarantined');
+    expect(await page.locator('.concerns').innerText()).toContain('is paused by hand. Type "onejob resume release".');
+    // One of mig and one of azure, but not that of the paused pool.
+    expect(await page.locator('.tile', { hasText: 'Ready for a job' }).innerText()).toMatch(/2\s+at once/);
     const waiting = await page.locator('.job', { hasText: 'train-resnet --epochs 90' }).innerText();
     expect(waiting).toContain('all 4 agents of pool gpu are busy; 1 more cannot be used: memory stays in use');
     expect(waiting).toContain('Next in line, starts within 9 min.');

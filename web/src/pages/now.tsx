@@ -7,7 +7,7 @@ import { JobItem } from '../parts/job.tsx';
 import type { Job, Pool } from '../views.ts';
 import { type Concern, concerns } from '../words/attention.ts';
 import { formatAge, plural } from '../words/text.ts';
-import { isBusy, isReady, isWaiting } from '../words/words.ts';
+import { isBusy, isWaiting, poolCounts } from '../words/words.ts';
 import { Devices } from './devices.tsx';
 import { Pools } from './pools.tsx';
 
@@ -32,6 +32,7 @@ function Summary({ world }: { readonly world: World }) {
   useTimed((now) => Math.floor(now / 5_000));
   const found = concerns(world, ticker.now());
   const slots = pools.flatMap((pool) => pool.slots);
+  const ready = pools.reduce((sum, pool) => sum + poolCounts(pool).ready, 0);
   const waiting = [...jobs.values()].filter(isWaiting);
   const oldest = waiting.reduce(
     (least, { submittedAt }) => Math.min(least, submittedAt ?? Number.POSITIVE_INFINITY),
@@ -43,7 +44,7 @@ function Summary({ world }: { readonly world: World }) {
     <section aria-label="At a glance" className="summary">
       <dl className="tiles">
         <Tile name="Agents at work" value={`${slots.filter(isBusy).length}`} more={`of ${slots.length}`} />
-        <Tile name="Ready for a job" value={`${slots.filter(isReady).length}`} more={slots.length === 0 ? 'no pools' : 'at once'} />
+        <Tile name="Ready for a job" value={`${ready}`} more={slots.length === 0 ? 'no pools' : 'at once'} />
         <Tile name="Jobs that wait" value={`${waiting.length}`} more={<Oldest at={oldest} />} />
         {cards.length > 0 && (
           <Tile

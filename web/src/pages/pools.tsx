@@ -9,7 +9,7 @@ import { Age } from '../parts/time.tsx';
 import { historyHref, jobHref } from '../route.ts';
 import type { Pool, Slot } from '../views.ts';
 import { plain, plural } from '../words/text.ts';
-import { isBusy, jobName, poolCounts, poolProblems, slotState } from '../words/words.ts';
+import { isBusy, isClosed, jobName, poolCounts, poolProblems, slotState } from '../words/words.ts';
 
 export function Pools() {
   const pools = useLive(({ world }) => world?.pools) ?? [];
@@ -33,7 +33,11 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
   const [rows, setRows] = useState<boolean | null>(null);
   const asRows = rows ?? pool.slots.length <= rowsAtMost;
   const { wanted, ready, busy } = poolCounts(pool);
-  const problems = useTimed((now) => poolProblems(pool, now).join('\n'));
+  const problems = useTimed((now) =>
+    poolProblems(pool, now)
+      .map(({ text }) => text)
+      .join('\n'),
+  );
   const may = useMay();
   const name = plain(pool.name);
   return (
@@ -71,7 +75,7 @@ const PoolBox = memo(function PoolBox({ pool }: { readonly pool: Pool }) {
           ))}
         </ul>
       )}
-      {asRows ? <Rows slots={pool.slots} /> : <Cells slots={pool.slots} />}
+      {asRows ? <Rows slots={pool.slots} closed={isClosed(pool)} /> : <Cells slots={pool.slots} closed={isClosed(pool)} />}
       {pool.slots.length > rowsAtMost && (
         <button type="button" className="quiet" onClick={() => setRows(!asRows)}>
           {asRows ? 'Show one cell for each agent' : `List all ${plural(pool.slots.length, 'agent')}`}
@@ -90,24 +94,30 @@ function Count({ name, value }: { readonly name: string; readonly value: ReactNo
   );
 }
 
-function Rows({ slots }: { readonly slots: readonly Slot[] }) {
+interface SlotsProps {
+  readonly slots: readonly Slot[];
+  /** Its pool takes no jobs. */
+  readonly closed: boolean;
+}
+
+function Rows({ slots, closed }: SlotsProps) {
   return (
     <ul className="slots">
       {slots.map((slot) => (
-        <SlotRow key={slot.key} slot={slot} />
+        <SlotRow key={slot.key} slot={slot} closed={closed} />
       ))}
     </ul>
   );
 }
 
-const SlotRow = memo(function SlotRow({ slot }: { readonly slot: Slot }) {
+const SlotRow = memo(function SlotRow({ slot, closed }: { readonly slot: Slot; readonly closed: boolean }) {
   const named = useNamed();
   const { agent, standby, note, held, leaving } = slot;
   const notes = [...new Set([held, note])].filter((text) => text !== null);
   return (
     <li className="slot">
       <span className="slot-key mono">{plain(slot.key)}</span>
-      <Badge {...slotState(slot)} />
+      <Badge {...slotState(slot, closed)} />
       <span className="slot-since">{agent.since !== null && agent.state !== 'free' && <Age at={agent.since} />}</span>
       <span className="slot-job">
         {agent.job === null ? null : <SlotJob id={agent.job} title={agent.about?.title ?? null} />}
@@ -134,29 +144,30 @@ function SlotJob({ id, title }: { readonly id: string; readonly title: string | 
 }
 
 /** One small cell for each slot; the chosen one is described below. */
-function Cells({ slots }: { readonly slots: readonly Slot[] }) {
+function Cells({ slots, closed }: SlotsProps) {
   const [chosen, setChosen] = useState<string | null>(null);
   const slot = slots.find(({ key }) => key === chosen);
   return (
     <>
       <div className="cells">
         {slots.map((each) => (
-          <Cell key={each.key} slot={each} chosen={each.key === chosen} onChoose={setChosen} />
+          <Cell key={each.key} slot={each} closed={closed} chosen={each.key === chosen} onChoose={setChosen} />
         ))}
       </div>
-      {slot !== undefined && <Rows slots={[slot]} />}
+      {slot !== undefined && <Rows slots={[slot]} closed={closed} />}
     </>
   );
 }
 
 interface CellProps {
   readonly slot: Slot;
+  readonly closed: boolean;
   readonly chosen: boolean;
   readonly onChoose: (key: string) => void;
 }
 
-const Cell = memo(function Cell({ slot, chosen, onChoose }: CellProps) {
-  const { word, tone } = slotState(slot);
+const Cell = memo(function Cell({ slot, closed, chosen, onChoose }: CellProps) {
+  const { word, tone } = slotState(slot, closed);
   const label = `${plain(slot.key)}: ${word}`;
   return (
     <button

@@ -34,7 +34,7 @@ export function concerns(
   }
   for (const pool of pools) {
     const tone = pool.backoff === null ? 'warn' : 'bad';
-    for (const problem of poolProblems(pool, now)) add(tone, `Pool ${plain(pool.name)}`, problem);
+    for (const { text, hint } of poolProblems(pool, now)) add(tone, `Pool ${plain(pool.name)}`, text, hint);
     if (pool.update !== undefined && pool.update.failure !== null) add('warn', `Pool ${plain(pool.name)}:`, pool.update.text);
     if (pool.devices !== null && pool.devices.ready < pool.devices.wanted)
       add('warn', `Pool ${plain(pool.name)}`, `has devices for ${pool.devices.ready} of ${pool.devices.wanted} agents`);

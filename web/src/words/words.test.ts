@@ -103,6 +103,11 @@ test('the numbers of a pool', () => {
   const none = { state: 'none', agent: null, since: null } as const;
   expect(isReady(slot('a/1', { state: 'idle', online: true }, { standby: none }))).toBe(true);
   expect(isReady(slot('a/1', {}, { standby: none }))).toBe(false);
+  for (const closed of [{ paused: ['by hand'] }, { draining: true }, { leaving: true }])
+    expect(poolCounts(pool('a', [slot('a/1'), busySlot('a/2', 'x', 0)], closed))).toMatchObject({ ready: 0, busy: 1 });
+  expect(slotState(slot('a/1')).word).toBe('ready');
+  expect(slotState(slot('a/1'), true).word).toBe('prepared');
+  expect(slotState(busySlot('a/1', 'x', 0), true).word).toBe('busy');
 });
 
 test('what needs a person comes with the most serious first, each once', () => {
@@ -126,6 +131,20 @@ test('what needs a person comes with the most serious first, each once', () => {
   expect(named(`errors on ${parent.uuid} and MIG-1`, names)).toBe('errors on GPU 0 and GPU 0 / 1g.10gb');
   const why = `${parent.uuid} is in quarantine: 2 errors on ${parent.uuid}.`;
   expect(deviceReason({ why }, names)).toBe('2 errors on GPU 0');
+});
+
+test('a pool that somebody closed comes with the command that opens it', () => {
+  const { status } = workingDay();
+  const hints = (...pools: Pool[]) =>
+    concerns({ host: status, pools, devices: [], names: new Map() }, now).map(({ text, hint }) => [text, hint]);
+  const held = pool('a', [], { paused: ['by hand', 'by the night shift', 'disk: 3 % free.'], draining: true });
+  expect(hints(held)).toEqual([
+    ['is paused by hand', 'Type "onejob resume a".'],
+    ['is paused by the night shift', `Type "onejob resume a --reason 'the night shift'".`],
+    ['is paused: disk: 3 % free', null],
+    [expect.stringContaining('drains'), 'Type "onejob resume a".'],
+  ]);
+  expect(hints(pool('a', [], { draining: true, leaving: true }))).toEqual([[expect.stringContaining('no longer'), null]]);
 });
 
 test('a new image that fails needs a person, one that is tried does not', () => {

@@ -1,4 +1,5 @@
 /** States in words, with how they look: `ok`, `busy`, `calm`, `warn`, `bad`, `off`. */
+import { quoted } from '../../../src/quoted.ts';
 import type { Device, Job, Pool, Slot, Verdict } from '../views.ts';
 import { formatAge, plain, plural, rangeText } from './text.ts';
 
@@ -115,13 +116,15 @@ export function isBusy({ agent: { state, job } }: Slot): boolean {
   return state !== 'free' && state !== 'registering' && state !== 'idle' && state !== 'retiring';
 }
 
-/** A job could begin there at once. */
+/** A job could begin there at once, if its pool takes any. */
 export function isReady(slot: Slot): boolean {
   return !isBusy(slot) && slot.held === null && (slot.standby.state === 'standby' || slot.agent.online === true);
 }
 
-export function slotState(slot: Slot): Said {
+/** `closed`: its pool takes no jobs, so that nothing in it is ready for one. */
+export function slotState(slot: Slot, closed = false): Said {
   const { agent, standby, held } = slot;
+  const ready: Said = closed ? { word: 'prepared', tone: 'calm' } : { word: 'ready', tone: 'ok' };
   switch (agent.state) {
     case 'busy':
       return { word: 'busy', tone: 'busy' };
@@ -138,10 +141,10 @@ export function slotState(slot: Slot): Said {
       return { word: 'registering', tone: 'calm' };
     case 'idle':
       if (agent.online !== true) return { word: 'starting', tone: 'calm' };
-      return { word: 'ready', tone: 'ok' };
+      return ready;
     case 'free':
       if (held !== null) return { word: 'held', tone: 'bad' };
-      if (standby.state === 'standby' || agent.online === true) return { word: 'ready', tone: 'ok' };
+      if (standby.state === 'standby' || agent.online === true) return ready;
       return standby.state === 'preparing' ? { word: 'preparing', tone: 'calm' } : { word: 'empty', tone: 'off' };
     default:
       return { word: newer(agent.state), tone: 'calm' };
@@ -162,18 +165,36 @@ export function deviceState({ state }: Pick<Device, 'state'>): Said {
   return words[state] ?? { word: plain(state), tone: 'calm' };
 }
 
-/** Why a pool starts less than it could, each a sentence without its subject and its full stop. `now`: wall clock, ms. */
-export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): string[] {
-  const problems = pool.paused.map((held) => (held.startsWith('by ') ? `is paused ${held}` : `is paused: ${held}`));
-  if (pool.leaving) problems.push('is no longer in the config, and ends when its jobs have ended');
-  else if (pool.draining) problems.push('drains: running jobs finish, and nothing new starts until it is resumed');
+export interface PoolProblem {
+  /** A sentence without its subject and its full stop. */
+  readonly text: string;
+  /** What to type, if that ends it. */
+  readonly hint: string | null;
+}
+
+/** Why a pool starts less than it could. `now`: wall clock, ms. */
+export function poolProblems(pool: Omit<Pool, 'slots'>, now: number): PoolProblem[] {
+  const problems: PoolProblem[] = [];
+  const add = (text: string, hint: string | null = null) => problems.push({ text: plain(text).replace(/\.$/, ''), hint });
+  for (const held of pool.paused) {
+    if (!held.startsWith('by ')) add(`is paused: ${held}`);
+    // A pool that left the config cannot be resumed.
+    else add(`is paused ${held}`, pool.leaving ? null : resumeHint(pool.name, held.slice(3)));
+  }
+  if (pool.leaving) add('is no longer in the config, and ends when its jobs have ended');
+  else if (pool.draining) add('drains: running jobs finish, and nothing new starts until it is resumed', resumeHint(pool.name));
   if (pool.backoff !== null) {
     const { failures, retryIn, reason, waitsFor } = pool.backoff;
     const times = failures === 1 ? 'failed to start an agent' : `failed to start agents ${failures} times`;
     const next = retryIn <= now ? 'the next try is now' : `the next try is in ${formatAge(retryIn - now)}`;
-    problems.push(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
+    add(`${waitsFor === null ? times : `waits for ${waitsFor}`}, ${next}: ${reason}`);
   }
-  return problems.map((problem) => plain(problem).replace(/\.$/, ''));
+  return problems;
+}
+
+/** `by`: who paused it; without a name, the command means `hand`. */
+function resumeHint(pool: string, by = 'hand'): string {
+  return `Type "onejob resume ${pool}${by === 'hand' ? '' : ` --reason ${quoted(by)}`}".`;
 }
 
 /**
@@ -187,7 +208,7 @@ export function whyWaits(job: Job, pools: readonly Pool[], now: number): string 
   if (others.length > 0) return 'none of the agents that may run it is free';
   const name = `pool ${plain(pool.name)}`;
   const [problem] = poolProblems(pool, now);
-  if (problem !== undefined) return `${name} ${problem}`;
+  if (problem !== undefined) return `${name} ${problem.text}`;
   const usable = pool.slots.filter(({ held }) => held === null);
   const [held] = pool.slots.flatMap((slot) => slot.held ?? []);
   const out = held === undefined ? '' : `${pool.slots.length - usable.length} more cannot be used: ${plain(held)}`;
@@ -214,7 +235,13 @@ export function whenStarts({ ahead, startsIn }: Job): string {
   return text === '' ? '' : `${text[0]?.toUpperCase()}${text.slice(1)}.`;
 }
 
+/** It starts no job now, whatever is prepared there. */
+export function isClosed({ paused, draining, leaving }: Omit<Pool, 'slots'>): boolean {
+  return paused.length > 0 || draining || leaving;
+}
+
 /** Numbers of a pool as in its head: how many agents are wanted, ready for a job at once, and at work. */
 export function poolCounts(pool: Pool): { readonly wanted: number; readonly ready: number; readonly busy: number } {
-  return { wanted: pool.agents, ready: pool.slots.filter(isReady).length, busy: pool.slots.filter(isBusy).length };
+  const ready = isClosed(pool) ? 0 : pool.slots.filter(isReady).length;
+  return { wanted: pool.agents, ready, busy: pool.slots.filter(isBusy).length };
 }
