@@ -113,7 +113,7 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     await page.getByRole('button', { name: 'Cancel the job' }).click();
     await page.getByRole('dialog').getByRole('button', { name: 'Cancel the job' }).click();
     for (const one of [page, guest.page]) await one.getByText(/It was cancelled/).waitFor();
-    await page.getByText('has ended').waitFor();
+    await page.getByText('— ended').waitFor();
 
     await page.goto(`${page.url().split('#')[0]}#/health`);
     await page.locator('.finding').first().waitFor();

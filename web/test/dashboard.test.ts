@@ -232,6 +232,8 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     const { page } = view;
     const log = page.getByRole('region', { name: 'Lines of output' });
     await log.getByText('begins').waitFor();
+    await page.getByText('— live').waitFor();
+    expect(await page.getByRole('region', { name: 'Time line' }).innerText()).toMatch(/Ended\s+–\s+44m \d\ds so far/);
     say(Array.from({ length: 300 }, (_, n) => `step ${n}\n`).join(''));
     const distance = () => log.evaluate((node) => node.scrollHeight - node.scrollTop - node.clientHeight);
     await log.getByText('step 299').waitFor();

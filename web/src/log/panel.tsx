@@ -142,7 +142,7 @@ export function LogPanel({ job, waits }: PanelProps) {
     <section aria-labelledby="output" className="panel log-panel">
       <div className="log-bar">
         <h2 id="output">Output</h2>
-        <span className="log-state">{stateText(state, waits)}</span>
+        <span className="log-state">— {stateText(state, waits)}</span>
         <search>
           <form
             className="log-search"
@@ -217,7 +217,7 @@ export function LogPanel({ job, waits }: PanelProps) {
 
 function stateText({ state, blocks }: LogState, waits: boolean): string {
   if (state === 'following') return blocks.length === 0 ? (waits ? 'the job has not begun' : 'no output yet') : 'live';
-  if (state === 'ended') return blocks.length > 0 ? 'has ended' : waits ? 'the job has not begun' : 'there is no output';
+  if (state === 'ended') return blocks.length > 0 ? 'ended' : waits ? 'the job has not begun' : 'there is no output';
   return { loading: 'reading …', stopped: 'does not follow', waiting: 'connection lost', failed: 'not available' }[state];
 }
 

@@ -9,7 +9,7 @@ import { problemText, useAsk } from '../parts/dialog.tsx';
 import { HeldFiles } from '../parts/held.tsx';
 import { Badge } from '../parts/icon.tsx';
 import { cancelQuestion } from '../parts/job.tsx';
-import { Clock } from '../parts/time.tsx';
+import { Age, Clock } from '../parts/time.tsx';
 import { historyHref, jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
@@ -240,13 +240,18 @@ function Times({ job }: { readonly job: Job }) {
   );
 }
 
-function MomentItem({ moment: { name, at, after, note } }: { readonly moment: Moment }) {
+function MomentItem({ moment: { name, at, after, note, since } }: { readonly moment: Moment }) {
   return (
     <li className={at === null ? 'moment open' : 'moment'}>
       <b>{name}</b>
       <span>{at === null ? '–' : <Clock at={at} />}</span>
       <span className="moment-after">
         {after !== null && `after ${after < 10_000 ? `${(after / 1000).toFixed(1)}s` : formatAge(after)}`}
+        {since !== null && (
+          <>
+            <Age at={since} /> so far
+          </>
+        )}
       </span>
       {note !== null && <span className="moment-note">{note}</span>}
     </li>

@@ -9,6 +9,8 @@ export interface Moment {
   /** ms since the last known moment before it. */
   readonly after: number | null;
   readonly note: string | null;
+  /** Of the end of a job that runs: when it began, wall clock, ms. */
+  readonly since: number | null;
 }
 
 /** `proofs`: of its devices, made after its agent. */
@@ -27,6 +29,6 @@ export function timeLine(job: Job, proofs: readonly ProofView[]): Moment[] {
   return all.map(([name, at, note]) => {
     const after = at === null || last === null ? null : Math.max(0, at - last);
     last = at ?? last;
-    return { name, at, after, note };
+    return { name, at, after, note, since: name === 'Ended' && at === null && job.state !== 'done' ? startedAt : null };
   });
 }

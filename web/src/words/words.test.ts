@@ -181,6 +181,13 @@ test('the times of a job, with what is not known left open', () => {
     ['Proved', 9_400, 400],
   ]);
   expect(timeLine(job('j', { submittedAt: 1_000 }), []).map(({ at }) => at)).toEqual([1_000, null, null]);
+  const runs = timeLine(job('j', { state: 'running', submittedAt: 1_000, startedAt: 3_000 }), []);
+  expect(runs.map(({ name, since }) => [name, since])).toEqual([
+    ['Queued', null],
+    ['Released', null],
+    ['Ended', 3_000],
+  ]);
+  expect(timeLine(one, [proof]).every(({ since }) => since === null)).toBe(true);
 });
 
 test('a state of a newer daemon is shown by its own name', () => {
