@@ -347,6 +347,15 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
         expect(await overflow(page), path).toBe(0);
         expect(await faintTexts(page), `${colorScheme} ${path}`).toEqual([]);
         expect(await unnamed(page), path).toEqual([]);
+        if (path !== '#/history') continue;
+        const list = page.getByRole('region', { name: 'Jobs', exact: true }).last();
+        await list.getByText('unit tests (gcc 14)').waitFor();
+        expect(await list.evaluate((node) => node.scrollWidth - node.clientWidth)).toBe(0);
+        const outcome = list.getByText('its command ended with exit code 2');
+        for (const part of [list.getByText('lint'), outcome, list.locator('.nowrap time').first()]) {
+          const box = await part.boundingBox();
+          expect(box !== null && box.x >= 0 && box.x + box.width <= phone.viewport.width, String(part)).toBe(true);
+        }
       }
       expect(faults).toEqual([]);
     }

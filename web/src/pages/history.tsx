@@ -279,7 +279,7 @@ function JobPages({ filter, since }: { readonly filter: Filter; readonly since: 
       {data !== null && ended.length === 0 && <p className="nothing">No job fits.</p>}
       {ended.length > 0 && (
         <TableScroll label="Jobs">
-          <table>
+          <table className="job-table">
             <thead>
               <tr>
                 <th scope="col">Job</th>
@@ -325,10 +325,14 @@ function JobLine({ job }: { readonly job: Job }) {
       <td>
         <Badge {...jobState(job)} /> <span className="nothing">{plain(why)}</span> <HeldMark job={job} />
       </td>
-      <td>{plain(job.pool)}</td>
+      <td data-name="pool">{plain(job.pool)}</td>
       <td className="nowrap">{endedAt === null ? '–' : <Clock at={endedAt} />}</td>
-      <td className="number">{span(submittedAt, startedAt)}</td>
-      <td className="number">{span(startedAt, endedAt)}</td>
+      <td className="number" data-name="waited">
+        {span(submittedAt, startedAt)}
+      </td>
+      <td className="number" data-name="ran">
+        {span(startedAt, endedAt)}
+      </td>
     </tr>
   );
 }
