@@ -453,6 +453,9 @@ describe.skipIf(lacks('chromium'))('dashboard', () => {
     await page.getByRole('heading', { name: /Jobs by hour/ }).waitFor();
     await page.getByRole('combobox', { name: 'Outcome' }).selectOption('failed');
     await page.getByRole('img', { name: /^Ended jobs by hour: \d+ infrastructure, \d+ unknown, \d+ your code\. The/ }).waitFor();
+    state.history.device = [];
+    await page.reload();
+    await page.getByText('No job had a device.').waitFor();
     expect(faults).toEqual([]);
   });
 

@@ -40,14 +40,15 @@ export function HistoryPage({ filter }: { readonly filter: Filter }) {
   const devices = useRead<HistoryView[]>(`/v1/history${query({ by: 'device', since, pool })}`);
   const pools = useRead<HistoryView[]>(`/v1/history${query({ by: 'pool', since })}`);
   const images = useRead<HistoryView[]>(`/v1/history${query({ by: 'image', since, pool })}`);
+  const ended = (pools.data ?? []).some(({ value }) => (pool ?? '') === '' || value === pool);
   return (
     <div className="page">
       <h1>History</h1>
       <Filters filter={filter} images={images.data ?? []} />
       <div className="bars-row">
-        <Bars by="device" title="Devices" filter={filter} read={devices} />
-        <Bars by="pool" title="Pools" filter={filter} read={pools} />
-        <Bars by="image" title="Images" filter={filter} read={images} />
+        <Bars by="device" title="Devices" filter={filter} read={devices} nothing={ended ? 'No job had a device.' : nothingEnded} />
+        <Bars by="pool" title="Pools" filter={filter} read={pools} nothing={nothingEnded} />
+        <Bars by="image" title="Images" filter={filter} read={images} nothing={nothingEnded} />
       </div>
       <Legend />
       <OverTime filter={filter} since={since} step={filter.since === '1d' ? 'hour' : 'day'} />
@@ -136,17 +137,21 @@ function Choice({ name, value, options, onChange }: ChoiceProps) {
   );
 }
 
+const nothingEnded = 'Nothing ended in this time.';
+
 interface BarsProps {
   readonly by: 'device' | 'pool' | 'image';
   readonly title: string;
   readonly filter: Filter;
   readonly read: Read<HistoryView[]>;
+  /** What it says without any line. */
+  readonly nothing: string;
 }
 
 /** Failure shares, the worst first, so that a bad card is seen at once. */
-function Bars({ by, title, filter, read: { data, problem } }: BarsProps) {
+function Bars({ by, title, filter, nothing, read: { data, problem } }: BarsProps) {
   const names = useNames();
-  const lines = (data ?? []).toSorted((a, b) => share(b) - share(a) || b.jobs - a.jobs);
+  const lines = (data ?? []).toSorted(worstFirst(by));
   // Pools and images differ in what they do, so only devices are compared.
   const odd = by === 'device' ? standsOut(lines) : new Set<string>();
   const id = `bars-${by}`;
@@ -154,7 +159,7 @@ function Bars({ by, title, filter, read: { data, problem } }: BarsProps) {
     <section className="panel bars" aria-labelledby={id}>
       <h2 id={id}>{title}</h2>
       {problem !== null && <p className="problem">{problem}</p>}
-      {data !== null && lines.length === 0 && <p className="nothing">Nothing ended in this time.</p>}
+      {data !== null && lines.length === 0 && <p className="nothing">{nothing}</p>}
       <ul>
         {lines.slice(0, 12).map((line) => (
           <Bar

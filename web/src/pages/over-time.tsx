@@ -153,7 +153,7 @@ function Durations({ buckets, step, label }: BucketsProps) {
           ...(at > 0 && { dash: [6, 4] }),
           // A day between two without jobs has no line to either.
           points: { show: true, size: 5, fill: color(line.color) },
-          value: (_plot, value, _series, index) => (index === null ? '' : value == null ? '–' : formatAge(value)),
+          value: (_plot, value, _series, index) => (index === null || value == null ? '–' : formatAge(value)),
         }),
       ),
     ],
