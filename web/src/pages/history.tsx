@@ -11,7 +11,7 @@ import { Clock } from '../parts/time.tsx';
 import { historyHref } from '../route.ts';
 import type { HistoryView, Job } from '../views.ts';
 import type { Names } from '../words/names.ts';
-import { standsOut } from '../words/stands-out.ts';
+import { failuresText, standsOut, worstFirst } from '../words/stands-out.ts';
 import { formatAge, plain, plural } from '../words/text.ts';
 import { jobOrigin, jobState, otherImages, resultText, verdictLabels } from '../words/words.ts';
 import { OverTime } from './over-time.tsx';
@@ -165,6 +165,7 @@ function Bars({ by, title, filter, nothing, read: { data, problem } }: BarsProps
           <Bar
             key={line.value}
             line={line}
+            texts={failuresText(line, by)}
             name={barName(line.value, by, names)}
             odd={odd.has(line.value)}
             href={line.value === otherImages ? null : historyHref({ ...filter, before: '', [by]: line.value })}
@@ -180,23 +181,18 @@ function barName(value: string, by: BarsProps['by'], names: Names): string {
   return (by === 'device' ? names.get(value) : undefined) ?? (value === '' ? 'none' : plain(value));
 }
 
-/** Of infrastructure failures, then of all. */
-function share({ jobs, infrastructure, code, unknown }: HistoryView): number {
-  return jobs === 0 ? 0 : infrastructure / jobs + (code + unknown) / jobs / 1_000;
-}
-
 interface BarProps {
   readonly line: HistoryView;
+  /** Its failures, the main number first. */
+  readonly texts: readonly string[];
   readonly name: string;
   readonly odd: boolean;
   /** null: it has no jobs of its own to list. */
   readonly href: string | null;
 }
 
-function Bar({ line, name, odd, href }: BarProps) {
-  const { jobs, infrastructure, code, unknown, runMs, waitMs } = line;
-  const percent = Math.round((100 * infrastructure) / Math.max(1, jobs));
-  const others = [code > 0 ? `${code} your code` : '', unknown > 0 ? `${unknown} unknown` : ''].filter((text) => text !== '');
+function Bar({ line, texts: [main, ...others], name, odd, href }: BarProps) {
+  const { runMs, waitMs } = line;
   const times = [
     waitMs === null ? '' : `mean wait ${formatAge(waitMs)}`,
     runMs === null ? '' : `mean run ${formatAge(runMs)}`,
@@ -216,9 +212,7 @@ function Bar({ line, name, odd, href }: BarProps) {
             <Icon shape="alert" /> stands out
           </span>
         )}
-        <span className="bar-number">
-          {infrastructure} of {jobs} infrastructure ({percent}%)
-        </span>
+        <span className="bar-number">{main}</span>
       </div>
       <Share line={line} />
       <div className="bar-facts">{[...others, ...times].join(', ')}</div>

@@ -1,4 +1,4 @@
-/** Which of several lines fails more often by its infrastructure than the rest. */
+/** Failures of devices, pools and images in words, and which of them fails more often by its infrastructure than the rest. */
 import type { HistoryView } from '../views.ts';
 
 /** Fewer failures may be chance. */
@@ -16,4 +16,33 @@ export function standsOut(lines: readonly HistoryView[]): ReadonlySet<string> {
     return infrastructure / jobs >= times * others;
   });
   return new Set(found.map(({ value }) => value));
+}
+
+/** A card is judged by what may be its fault; a pool or an image by everything that failed in it, as in `onejob history`. */
+function judged(by: string, { code, infrastructure, unknown }: HistoryView): number {
+  return by === 'device' ? infrastructure : code + infrastructure + unknown;
+}
+
+/** By the share that `failuresText` begins with, then by infrastructure failures, then by jobs. */
+export function worstFirst(by: string) {
+  const share = (count: number, jobs: number) => (jobs === 0 ? 0 : count / jobs);
+  return (a: HistoryView, b: HistoryView): number =>
+    share(judged(by, b), b.jobs) - share(judged(by, a), a.jobs) || b.infrastructure - a.infrastructure || b.jobs - a.jobs;
+}
+
+/** The main number first, such as `3 of 7 failed (43%)`, then the others that are not 0. */
+export function failuresText(line: HistoryView, by: string): [main: string, ...others: string[]] {
+  const { jobs, code, infrastructure, unknown } = line;
+  const isDevice = by === 'device';
+  const main = judged(by, line);
+  const failed = code + infrastructure + unknown;
+  const others: [count: number, word: string][] = [
+    isDevice ? [failed, 'failed in all'] : [infrastructure, 'infrastructure'],
+    [code, 'your code'],
+    [unknown, 'unknown'],
+  ];
+  return [
+    `${main} of ${jobs} ${isDevice ? 'infrastructure' : 'failed'} (${Math.round((100 * main) / Math.max(1, jobs))}%)`,
+    ...others.filter(([count]) => count > 0).map(([count, word]) => `${count} ${word}`),
+  ];
 }

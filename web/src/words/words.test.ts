@@ -4,7 +4,7 @@ import { busySlot, device, ended, job, pool, slot, workingDay } from '../../test
 import type { Pool } from '../views.ts';
 import { concerns } from './attention.ts';
 import { deviceReason, named, namesOf } from './names.ts';
-import { standsOut } from './stands-out.ts';
+import { failuresText, standsOut, worstFirst } from './stands-out.ts';
 import { clockText, memoryText, pageAddress, plain, rangeText } from './text.ts';
 import { timeLine } from './time-line.ts';
 import {
@@ -169,6 +169,21 @@ test('a card stands out by three times the share of the others, and not by chanc
   expect([...standsOut([line('a', 4, 2), line('b', 60, 0)])]).toEqual([]);
   expect([...standsOut([line('a', 60, 6), line('b', 60, 5)])]).toEqual([]);
   expect([...standsOut([line('a', 60, 60)])]).toEqual([]);
+});
+
+test('failures of a pool are counted as its history counts them, those of a device by what shows a bad card', () => {
+  const line = {
+    ...{ value: 'a', jobs: 8, passed: 3, cancelled: 1, code: 2, infrastructure: 1, unknown: 1 },
+    ...{ waitMs: null, runMs: null, longestMs: 0 },
+  };
+  expect(failuresText(line, 'pool')).toEqual(['4 of 8 failed (50%)', '1 infrastructure', '2 your code', '1 unknown']);
+  expect(failuresText(line, 'device')).toEqual(['1 of 8 infrastructure (13%)', '4 failed in all', '2 your code', '1 unknown']);
+  const fine = { ...line, passed: 8, cancelled: 0, code: 0, infrastructure: 0, unknown: 0 };
+  expect(failuresText(fine, 'image')).toEqual(['0 of 8 failed (0%)']);
+  expect(failuresText(fine, 'device')).toEqual(['0 of 8 infrastructure (0%)']);
+  const idle = { ...line, value: 'b', infrastructure: 0, code: 5, unknown: 0 };
+  expect([line, idle].toSorted(worstFirst('pool')).map(({ value }) => value)).toEqual(['b', 'a']);
+  expect([idle, line].toSorted(worstFirst('device')).map(({ value }) => value)).toEqual(['a', 'b']);
 });
 
 test('the times of a job, with what is not known left open', () => {
