@@ -7,7 +7,20 @@
  */
 import { endedAtGate } from './gate-failure.ts';
 import { pursueAgent, pursueLeaving, pursueStandby } from './pursue.ts';
-import type { Action, AgentId, AgentLane, Change, EndingLane, Exit, JobId, JobResult, Leaving, Slot, SlotEvent } from './slot.ts';
+import {
+  type Action,
+  type AgentId,
+  type AgentLane,
+  type Change,
+  type EndingLane,
+  type Exit,
+  type JobId,
+  type JobResult,
+  type Leaving,
+  type Slot,
+  type SlotEvent,
+  stoppedWithJob,
+} from './slot.ts';
 import { inStandbyLane, returned, type Step } from './standby-lane.ts';
 
 /** ms between two kills of a sandbox that does not end. */
@@ -198,7 +211,7 @@ function stopResult({ why, failure }: EndingLane, exit: Exit): JobResult {
     case 'disk':
       return { kind: why };
     case 'shutdown':
-      return { kind: 'lost', reason: 'onejob was stopped while the job ran' };
+      return { kind: 'lost', reason: stoppedWithJob };
     case 'unreleased':
       // The script had begun after all. Our TERM or KILL says nothing about the job; any other end is its own.
       if (exit.kind !== 'code' || (exit.code !== 137 && exit.code !== 143)) return exit;

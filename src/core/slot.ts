@@ -32,6 +32,9 @@ export type Exit =
 
 export type StopReason = 'cancelled' | 'timeout' | 'disk' | 'shutdown' | 'renewal' | 'unreleased';
 
+/** Why a job was lost that ran when its owner stopped onejob. Stored with the job, so a change of it changes the verdict of new jobs only. */
+export const stoppedWithJob = 'onejob was stopped while the job ran';
+
 export type JobResult =
   | Exit
   | { readonly kind: 'cancelled' }

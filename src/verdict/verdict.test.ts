@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest';
-import type { Exit, JobResult } from '../core/slot.ts';
+import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { deviceEvidence } from './evidence.ts';
 import { type DeviceEvidence, type Ending, judgeEnding, type Outcome, type VerdictKind } from './verdict.ts';
 
@@ -47,6 +47,8 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['an OOM kill by its limit', own({ kind: 'oom' }), healthy, 'code', 'OOM kill'],
   ['an OOM kill without a limit', own({ kind: 'oom' }, { memoryLimited: false }), healthy, 'unknown', 'OOM kill'],
   ['a lost agent', own({ kind: 'lost', reason: 'the host was restarted' }), healthy, 'infrastructure', 'agent lost'],
+  ['a job that a stop of onejob ended', own({ kind: 'lost', reason: stoppedWithJob }), healthy, 'unknown', stoppedWithJob],
+  ['the same on a card that failed', own({ kind: 'lost', reason: stoppedWithJob }), fault, 'infrastructure', stoppedWithJob],
   ['a time limit', own({ kind: 'timeout' }), healthy, 'code', 'time limit'],
   ['a time limit on a card that failed', own({ kind: 'timeout' }), fault, 'infrastructure', 'time limit'],
   ['a disk limit', own({ kind: 'disk' }), healthy, 'code', 'disk limit'],

@@ -3,7 +3,7 @@
  * not, so whatever could have either cause is unknown.
  */
 import { constants } from 'node:os';
-import type { Exit, JobResult } from '../core/slot.ts';
+import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { type ErrorCode, isJobsOwn } from '../errors.ts';
 
 export const verdictKinds = ['passed', 'cancelled', 'code', 'infrastructure', 'unknown'] as const;
@@ -132,6 +132,8 @@ function judgeExit(exit: Exit, { memoryLimited }: Pick<Ending, 'memoryLimited'>)
         ? { kind: 'code', why: 'the job used more memory than its agent is allowed to', evidence: ['OOM kill'] }
         : { kind: 'unknown', why: 'the host ran out of memory, and the job had no memory limit', evidence: ['OOM kill'] };
     case 'lost':
+      // Its owner did it, which says nothing about the host. The job itself may have been about to pass or to fail.
+      if (exit.reason === stoppedWithJob) return { kind: 'unknown', why: stoppedWithJob, evidence: [stoppedWithJob] };
       return { kind: 'infrastructure', why: `its agent was lost: ${exit.reason}`, evidence: ['agent lost'] };
   }
 }
