@@ -16,7 +16,7 @@ import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { waitingWords } from './connect.ts';
 
 /** What a daemon and an archive can both answer. */
-export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 'logs'> & {
+export type JobReader = Pick<Client, 'jobs' | 'endedJobs' | 'history' | 'job' | 'arrayJobs' | 'logs'> & {
   status(): Promise<Pick<StatusView, 'pools'>>;
 };
 
@@ -72,6 +72,7 @@ export function openArchive(stateDir: string) {
       if (job !== null) return job;
       throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${id}.`, { hint: 'Type "onejob jobs --all" to list all jobs.' });
     },
+    arrayJobs: async (id) => store.jobs.ofArray(id).map(view),
     logs: (source, { own = false, tail = null, signal = new AbortController().signal }) =>
       own ? logs.own(source, { tail }, signal) : logs.read(source, { follow: false, tail }, signal),
   };

@@ -53,6 +53,40 @@ test('why a job could not be started, too', async () => {
   expect((await onejob('logs', job.id)).stderr).toContain(`job ${job.id} could not be started: No such image.`);
 });
 
+const neverRan = { agent: null, startedAt: null };
+const queued: JobView = { ...job, ...neverRan, state: 'queued', result: null, endedAt: null };
+
+test('jobs says why a job waits, also if only agents are busy', async () => {
+  manager.elsewhere = [queued, { ...queued, id: 'ba9876543210', reason: 'the pool drains' }];
+  expect((await onejob('jobs')).stdout).toMatch(/make — all agents are busy\n.*make — the pool drains\n/);
+  expect((await onejob('jobs', job.id)).stdout).toMatch(/make — all agents are busy\n/);
+});
+
+test('jobs and wait say why a job was cancelled that needs another one', async () => {
+  const reason = 'It was cancelled because job ffffffffffff, which it needs, did not pass.';
+  const cancelled: JobView = { ...job, ...neverRan, result: { kind: 'cancelled' }, reason };
+  manager.elsewhere = [cancelled];
+  manager.settled = async () => cancelled;
+  expect((await onejob('jobs', job.id)).stdout).toContain(`\n\n${reason}\n`);
+  expect((await onejob('wait', job.id)).stdout).toBe(`${job.id}: cancelled — ${reason}\n`);
+});
+
+test('wait says why a job was lost', async () => {
+  manager.elsewhere = [job];
+  manager.settled = async () => job;
+  expect((await onejob('wait', job.id)).stdout).toBe(`${job.id}: lost after 0s — onejob was stopped while the job ran\n`);
+});
+
+test('jobs lists the jobs of an array', async () => {
+  const member = (index: number): JobView => ({ ...job, id: `${index}`.repeat(12), array: { id: 'aaaaaaaaaaaa', index } });
+  manager.arrayJobs = (id) => (id === 'aaaaaaaaaaaa' ? [member(0), member(1)] : []);
+  expect((await onejob('jobs', 'aaaaaaaaaaaa')).stdout).toMatch(/^000000000000 .*\[0\] make.*\n111111111111 .*\[1\] make/m);
+  expect(await onejob('jobs', 'bbbbbbbbbbbb')).toMatchObject({
+    code: 1,
+    stderr: expect.stringContaining('There is no job or array bbbbbbbbbbbb.'),
+  });
+});
+
 test('logs name missing artifacts, also later', async () => {
   const reason = 'Failed to keep its artifacts: the job was cancelled while onejob read them.';
   manager.elsewhere = [{ ...job, result: { kind: 'code', code: 6 }, reason }];

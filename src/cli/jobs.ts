@@ -35,8 +35,8 @@ export interface ListFlags {
 const shownAtMost = 1_000;
 
 /**
- * `only`: a job's id, or at least its first four letters; null: all jobs.
- * @throws OnejobError E_JOB_UNKNOWN when there is no job of that id; E_POOL_UNKNOWN
+ * `only`: the id of an array, or a job's, or at least its first four letters; null: all jobs.
+ * @throws OnejobError E_JOB_UNKNOWN when there is no job or array of that id; E_POOL_UNKNOWN
  */
 export async function listJobs(session: Session, only: string | null, flags: ListFlags): Promise<number> {
   const { limit = null, pool = null, user = null, state = null, wide = false } = flags;
@@ -132,16 +132,19 @@ async function listOnly(session: Session, only: string): Promise<number> {
   const { output } = session;
   const jobs = await withReader(session, async (reader) => {
     const job = await tryJob(reader, only);
-    return job === null ? await jobsBegun(reader, only) : [job];
+    if (job !== null) return [job];
+    const array = await reader.arrayJobs(only);
+    return array.length > 0 ? array : jobsBegun(reader, only);
   });
   if (jobs.length === 0) {
-    throw new OnejobError('E_JOB_UNKNOWN', `There is no job ${only}.`, {
+    throw new OnejobError('E_JOB_UNKNOWN', `There is no job or array ${only}.`, {
       hint: `See "onejob jobs --all"; a short id needs at least ${leastOfId} letters.`,
     });
   }
   await output.result(jobs, () => {
     const [job] = jobs;
-    const why = job === undefined || jobs.length > 1 ? [] : [...verdictLines(job), ...heldLines(job, Date.now())];
+    const why =
+      job === undefined || jobs.length > 1 ? [] : [...noteLines(job), ...verdictLines(job), ...heldLines(job, Date.now())];
     return [...jobTable(jobs, output.colors, output.width, Date.now()), ...(why.length === 0 ? [] : ['', ...why])];
   });
   return exitCodes.ok;
@@ -223,6 +226,12 @@ function verdictLines({ verdict }: JobView): string[] {
   return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...verdict.evidence.map((line) => `  ${line}`)].map(printable);
 }
 
+/** What else is known about how a job ended, such as which job it needed; empty if its row says so already. */
+function noteLines(job: JobView): string[] {
+  const why = endedBecause(job);
+  return why === null || why === reasonOf(job) ? [] : [why];
+}
+
 /** Until when its files are kept, and how to see them; empty if they are not. */
 function heldLines({ id, held }: JobView, now: number): string[] {
   if (held == null) return [];
@@ -245,10 +254,19 @@ function shortNames(jobs: readonly JobView[], width: number | null): (job: JobVi
 /** If more jobs wait for the same reason, they are counted instead of named. */
 const namedAtMost = 3;
 
-/** Why a job waits, or was lost or could not start; what else is known about an ended job is for `run`. */
+/** Why a job of the own queue waits if nothing but other jobs keeps it from an agent; the daemon gives no reason then. */
+export const agentsBusy = 'all agents are busy';
+
+/** Why a job waits, or was lost or could not start. */
 function reasonOf(job: JobView): string | null {
   const isOver = job.about === null && job.result !== null;
-  const reason = isOver ? lostBecause(job) : job.reason;
+  const reason = isOver ? lostBecause(job) : (job.reason ?? (job.state === 'queued' ? agentsBusy : null));
+  return reason === null ? null : printable(reason);
+}
+
+/** What is known about how a job ended, besides its result, such as which job it needed; null: nothing, or it has not ended. */
+export function endedBecause(job: JobView): string | null {
+  const reason = job.state === 'done' ? (lostBecause(job) ?? job.reason) : null;
   return reason === null ? null : printable(reason);
 }
 

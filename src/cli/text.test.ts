@@ -114,6 +114,8 @@ describe('jobs of a CI service that keeps them', () => {
     expect(shown([kept('azure-1', { state: 'running' }), job('a1', { command: ['make'] })], 80).slice(1)).toEqual([
       'azure-1  lab      running  4s     main    app-ci #7 build',
       'a1       default  queued   4s     -       make',
+      '',
+      'a1: all agents are busy',
     ]);
   });
 

@@ -6,6 +6,7 @@ import type { DeviceView, JobView, PoolView, StatusView } from '../api/schema.ts
 import { hasCode, OnejobError } from '../errors.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes } from './exit.ts';
+import { agentsBusy } from './jobs.ts';
 import { startText } from './run.ts';
 import type { Session } from './session.ts';
 import { type Colors, colored, cut, formatAge, hang, printable, titledTable } from './text.ts';
@@ -205,7 +206,7 @@ function queueRow(job: JobView, now: number) {
     POOL: job.pool || '-',
     FOR: ageOf(job.submittedAt, now),
     STARTS: startText(job) ?? '-',
-    WHY: printable(job.reason ?? 'all agents are busy'),
+    WHY: printable(job.reason ?? agentsBusy),
     COMMAND: titleOf(job),
   };
 }

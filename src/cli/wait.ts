@@ -5,7 +5,7 @@ import { OnejobError } from '../errors.ts';
 import { findDaemon } from './connect.ts';
 import { exitCodes, resultWord, verdict } from './exit.ts';
 import { Lasting } from './follow.ts';
-import { findJob } from './jobs.ts';
+import { endedBecause, findJob } from './jobs.ts';
 import type { Session } from './session.ts';
 import { formatAge, plural, printable } from './text.ts';
 
@@ -89,5 +89,6 @@ function endedLine(job: JobView): string {
   const { id, array, startedAt, endedAt } = job;
   const place = array === undefined ? '' : ` [${array.index}]`;
   const took = startedAt === null || endedAt === null ? '' : ` after ${formatAge(endedAt - startedAt)}`;
-  return `${id}${place}: ${printable(resultWord(job))}${took}`;
+  const why = endedBecause(job);
+  return `${id}${place}: ${printable(resultWord(job))}${took}${why === null ? '' : ` — ${why}`}`;
 }

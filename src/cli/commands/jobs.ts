@@ -14,7 +14,10 @@ export function addJobCommands(program: Cli): void {
   const jobs = program
     .command('jobs')
     .description('list jobs that are waiting or running')
-    .argument('[job]', 'only this job, ended or not; the first letters of its id are enough, at least four')
+    .argument(
+      '[job|array]',
+      'only this job, or the jobs of this array, ended or not; the first letters of a job are enough, at least four',
+    )
     .option('-a, --all', 'also jobs that ended')
     .option('--limit <n>', 'only the newest (default with --all: 1000)', integer(1, 999_999))
     .option('--pool <name>', 'only jobs of this pool')
@@ -121,7 +124,7 @@ Examples:
     .description('open a terminal in the files of a failed job, while its pool holds it (hold_failed)')
     .usage('[options] JOB [-- COMMAND [ARG...]]')
     .argument('<job>', 'its id, or the first letters of it, at least four')
-    .argument('[command...]')
+    .argument('[command...]', 'a command to run instead of a terminal')
     .option('-t, --terminal', 'give the command a terminal')
     .after(`
 The shell has the files of the job, its image and its limits, but none of its devices and none of the variables that were
@@ -148,7 +151,7 @@ function addRun(program: Cli): void {
     .command('run')
     .description('run a command in a fresh agent, show its output, exit with its exit code')
     .usage('[options] [--] COMMAND [ARG...]')
-    .argument('<command...>')
+    .argument('<command...>', 'the command and its arguments')
     .passThroughOptions()
     .option('--pool <name>', 'the pool to run in (default: the pool named default, otherwise the first without devices)')
     .option('--image <image>', "image of the agent, instead of the pool's")
