@@ -39,7 +39,7 @@ function fill(store: Store, jobs: number): number {
         const image = done % 10 === 0 ? `registry.example.org/team/app:${id}` : `nvidia/cuda:12.6.2-devel-ubuntu24.04-${pool}`;
         const devices = pool === 'cpu' ? [] : [card];
         store.history.made({ agent, pool, slot: `${pool}/1`, name: agent, madeAt: at, devices, image });
-        ownJobEnded(store, job);
+        ownJobEnded(store, job, null);
       }
     });
   }

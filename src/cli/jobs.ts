@@ -5,6 +5,7 @@ import type { JobView, StatusView } from '../api/schema.ts';
 import { formatBytes, parseDuration } from '../config/units.ts';
 import { hasCode, OnejobError } from '../errors.ts';
 import type { EndedFilter } from '../verdict/history.ts';
+import { newEvidence } from '../verdict/shown.ts';
 import { isFailure, type VerdictKind } from '../verdict/verdict.ts';
 import type { Archive, JobReader } from './archive.ts';
 import { findDaemon, withDaemon } from './connect.ts';
@@ -223,7 +224,7 @@ const verdictWords: Readonly<Record<VerdictKind, string>> = {
 /** Whose fault the end of a job was, with the evidence; empty if it passed. */
 function verdictLines({ verdict }: JobView): string[] {
   if (verdict == null || !isFailure(verdict.kind)) return [];
-  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...verdict.evidence.map((line) => `  ${line}`)].map(printable);
+  return [`${verdictWords[verdict.kind]}: ${verdict.why}`, ...newEvidence(verdict).map((line) => `  ${line}`)].map(printable);
 }
 
 /** What else is known about how a job ended, such as which job it needed; empty if its row says so already. */

@@ -22,6 +22,7 @@ const ending = z.object({
   memoryLimited: z.boolean(),
   ownRecipe: z.boolean(),
   ownImage: z.boolean().default(false),
+  timeLimit: z.number().nullable().optional(),
 });
 
 const body = z.object({ why: z.string(), evidence: z.array(z.string()), ending });

@@ -13,11 +13,15 @@ export type OutcomeStore = Pick<Store, 'outcomes' | 'history' | 'proofs'>;
 /** Proofs after one agent that are read: one per device and verdict. */
 const proofsRead = 100;
 
-/** A job of the own queue that is done. */
-export function ownJobEnded(store: OutcomeStore, job: Job): void {
+/** A job of the own queue that is done. `poolLimit`: the time limit that its pool has now, ms; null for none. */
+export function ownJobEnded(store: OutcomeStore, job: Job, poolLimit: number | null): void {
   const { id, request, submittedAt, progress } = job;
   const { result, agent, startedAt, endedAt, cold } = progress;
-  const ending = { result, exit: null, memoryLimited: request.memory !== null, ownRecipe: cold, ownImage: request.image !== null };
+  // The config may have changed since the job began: a limit that it did not reach is not the one that ended it.
+  const ran = between(startedAt, endedAt) ?? 0;
+  const timeLimit = request.timeout ?? (poolLimit !== null && ran >= poolLimit ? poolLimit : null);
+  const own = { memoryLimited: request.memory !== null, ownRecipe: cold, ownImage: request.image !== null };
+  const ending: Ending = { result, exit: null, ...own, ...(result?.kind === 'timeout' && { timeLimit }) };
   const about = { job: id, service: 'own', pool: request.pool, image: request.image };
   record(store, about, agent, ending, { queuedAt: waitsSince(job), startedAt, endedAt: endedAt ?? submittedAt });
 }

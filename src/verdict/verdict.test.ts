@@ -50,6 +50,7 @@ it.each<[string, Ending, DeviceEvidence, VerdictKind, string]>([
   ['a job that a stop of onejob ended', own({ kind: 'lost', reason: stoppedWithJob }), healthy, 'unknown', stoppedWithJob],
   ['the same on a card that failed', own({ kind: 'lost', reason: stoppedWithJob }), fault, 'infrastructure', stoppedWithJob],
   ['a time limit', own({ kind: 'timeout' }), healthy, 'code', 'time limit'],
+  ['a time limit that is known', own({ kind: 'timeout' }, { timeLimit: 90_000 }), healthy, 'code', 'time limit 1m30s'],
   ['a time limit on a card that failed', own({ kind: 'timeout' }), fault, 'infrastructure', 'time limit'],
   ['a disk limit', own({ kind: 'disk' }), healthy, 'code', 'disk limit'],
   ['a cancelled job', own({ kind: 'cancelled' }), fault, 'cancelled', ''],

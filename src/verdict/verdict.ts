@@ -3,6 +3,7 @@
  * not, so whatever could have either cause is unknown.
  */
 import { constants } from 'node:os';
+import { formatDuration } from '../config/units.ts';
 import { type Exit, type JobResult, stoppedWithJob } from '../core/slot.ts';
 import { type ErrorCode, isJobsOwn } from '../errors.ts';
 
@@ -50,6 +51,8 @@ export interface Ending {
   /** Whether its sandbox was made from its own recipe, and whether its client chose the image. */
   readonly ownRecipe: boolean;
   readonly ownImage: boolean;
+  /** Its time limit, ms, if that is known. */
+  readonly timeLimit?: number | null | undefined;
 }
 
 /** What the proof after its agent found on its devices, a line each. */
@@ -83,7 +86,7 @@ function judgeResult(ending: Ending): Verdict {
     case 'cancelled':
       return { kind: 'cancelled', why: 'the job was cancelled', evidence: [] };
     case 'timeout':
-      return { kind: 'code', why: 'the job ran past its time limit', evidence: ['time limit'] };
+      return { kind: 'code', why: 'the job ran past its time limit', evidence: [limitText(ending)] };
     case 'disk':
       return { kind: 'code', why: "the job's files took more space than its pool allows", evidence: ['disk limit'] };
     case 'unstartable': {
@@ -96,6 +99,10 @@ function judgeResult(ending: Ending): Verdict {
     default:
       return judgeExit(result, ending);
   }
+}
+
+function limitText({ timeLimit = null }: Ending): string {
+  return timeLimit === null ? 'time limit' : `time limit ${formatDuration(timeLimit)}`;
 }
 
 /** Faults of an image on any host. */

@@ -165,6 +165,19 @@ describe('submitting', () => {
     expect(queue.list({ all: false, pool: null }).map((job) => job.state)).toEqual(['running', 'queued']);
   });
 
+  it('names the time limit that a job ran past, unless its pool had another one then', () => {
+    const evidenceOf = (id: string, ran: number) => {
+      run(id, id);
+      now += ran;
+      commit({ change: 'ended', job: id, agent: id, result: { kind: 'timeout' } }, { change: 'settled', job: id, agent: id });
+      return queue.job(id)?.verdict?.evidence;
+    };
+    const [own, pools, before] = [submit({ timeout: 6_000 }), submit({ pool: 'gpu' }), submit({ pool: 'gpu' })];
+    expect(evidenceOf(own.id, 6_000)).toEqual(['time limit 6s']);
+    expect(evidenceOf(pools.id, 60_500)).toEqual(['time limit 1m']);
+    expect(evidenceOf(before.id, 30_000)).toEqual(['time limit']);
+  });
+
   it('takes the pool called default, the only one or the first, and says which there are', () => {
     expect(submit({ pool: null }).pool).toBe('default');
     expect(() => submit({ pool: 'cpu' })).toThrow(

@@ -129,7 +129,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
     put(job);
     // It grows meanwhile.
     for (const needed of ended) {
-      ownJobEnded(store, needed);
+      ownJobEnded(store, needed, pools.get(needed.request.pool)?.timeout ?? null);
       for (const blocked of index.blockedBy(needed.id)) put(applyNeeded(blocked, needed.id, needed, clock.wall()));
     }
   }

@@ -1,6 +1,7 @@
 /** One job: how it stands or ended, its times, its devices, and its output. */
 import { useEffect, useMemo, useState } from 'react';
 import type uPlot from 'uplot';
+import { newEvidence } from '../../../src/verdict/shown.ts';
 import { get, Problem, path } from '../api.ts';
 import { useLive, useMay, useNamed, useNames, useServices, useTimed } from '../live/store.ts';
 import { LogPanel } from '../log/panel.tsx';
@@ -14,7 +15,7 @@ import { historyHref, jobHref } from '../route.ts';
 import type { Device, Job, ProofView, Sample } from '../views.ts';
 import { formatAge, memoryText, pageAddress, plain, shortUuid } from '../words/text.ts';
 import { type Moment, timeLine } from '../words/time-line.ts';
-import { isWaiting, jobName, jobOrigin, jobState, poolsFor, resultText, whenStarts, whyWaits } from '../words/words.ts';
+import { isWaiting, jobName, jobOrigin, jobState, poolsFor, verdictSentence, whenStarts, whyWaits } from '../words/words.ts';
 
 export function JobPage({ id }: { readonly id: string }) {
   const { job, problem } = useJob(id);
@@ -194,7 +195,7 @@ function Outcome({ job }: { readonly job: Job }) {
   if (job.state !== 'done') return job.reason === null ? null : <p className="outcome tone-calm">{plain(job.reason)}</p>;
   const { tone } = jobState(job);
   const { verdict = null } = job;
-  const evidence = verdict?.evidence ?? [];
+  const evidence = verdict === null ? [] : newEvidence(verdict);
   return (
     <section aria-label="How it ended" className={`outcome tone-${tone}`}>
       <p>
@@ -210,20 +211,6 @@ function Outcome({ job }: { readonly job: Job }) {
       {job.reason !== null && <p className="hint">{named(job.reason)}</p>}
     </section>
   );
-}
-
-function verdictSentence(job: Job): string {
-  const { verdict = null } = job;
-  const result = resultText(job);
-  if (verdict === null) return result === '' ? 'It ended.' : `It ended: ${result}.`;
-  const heads = {
-    passed: 'It passed',
-    cancelled: 'It was cancelled',
-    code: 'It failed by its own code',
-    infrastructure: 'It failed by the infrastructure, not by its code',
-    unknown: 'It failed, and it is unknown whether by its code or by the infrastructure',
-  };
-  return `${heads[verdict.kind] ?? plain(verdict.kind)}: ${plain(verdict.why)}.`;
 }
 
 function Times({ job }: { readonly job: Job }) {

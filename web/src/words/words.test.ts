@@ -17,6 +17,7 @@ import {
   poolsFor,
   resultText,
   slotState,
+  verdictSentence,
   whenStarts,
   whyWaits,
 } from './words.ts';
@@ -52,6 +53,12 @@ test.each([
   ['//evil', null],
   [null, null],
 ])('the link %s', (link, address) => expect(pageAddress(link)).toBe(address));
+
+test('a verdict says nothing twice', () => {
+  const cancelled = { kind: 'cancelled', why: 'the job was cancelled', evidence: [] } as const;
+  expect(verdictSentence(job('1', { state: 'done', verdict: { ...cancelled, evidence: [] } }))).toBe('It was cancelled.');
+  expect(verdictSentence(ended('1', 'code', 'the job exited with 3'))).toBe('It failed by its own code: the job exited with 3.');
+});
 
 test('times and sizes', () => {
   const noon = new Date(2026, 10, 26, 12, 3, 10).getTime();

@@ -101,6 +101,23 @@ export function resultText({ result, state }: Job): string {
   }
 }
 
+/** How it ended, and whose fault that was. */
+export function verdictSentence(job: Job): string {
+  const { verdict = null } = job;
+  const result = resultText(job);
+  if (verdict === null) return result === '' ? 'It ended.' : `It ended: ${result}.`;
+  const heads = {
+    passed: 'It passed',
+    cancelled: 'It was cancelled',
+    code: 'It failed by its own code',
+    infrastructure: 'It failed by the infrastructure, not by its code',
+    unknown: 'It failed, and it is unknown whether by its code or by the infrastructure',
+  };
+  // The head says that already.
+  if (verdict.why === 'the job was cancelled') return `${heads.cancelled}.`;
+  return `${heads[verdict.kind] ?? plain(verdict.kind)}: ${plain(verdict.why)}.`;
+}
+
 /** Whether its files are still kept. `now`: wall clock of the daemon, ms. */
 export function isHeld({ held }: Job, now: number): boolean {
   return held != null && held.until > now;
