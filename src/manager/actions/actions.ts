@@ -316,7 +316,7 @@ export function createExecutors(parts: ActParts): Executors {
 
 /** A job's own wishes are fulfilled or refused, never ignored. A pool's image only says what it would use. */
 function noImages({ name }: Runtime, { image }: Recipe): OnejobError {
-  return new OnejobError('E_RECIPE', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
+  return new OnejobError('E_JOB_REQUEST', `Cannot run the job in image "${image}": the ${name} runtime has no images.`, {
     hint: 'Omit --image to run it with the programs of this host, or use a pool whose runtime is docker; "onejob doctor" says what that needs.',
   });
 }
