@@ -98,7 +98,10 @@ export function createHolding(parts: HoldingParts): Holding & { shellsIn(agent: 
             // Its output is for its client only.
             ...(!podman && { LogConfig: { Type: 'none' } }),
             Mounts: [
-              ...(volume === undefined ? [] : [{ Type: 'volume', Source: volume.Name, Target: workspacePath }]),
+              // Into an empty volume the Engine would copy the image's folder, with its owner: the job's user could not write there.
+              ...(volume === undefined
+                ? []
+                : [{ Type: 'volume', Source: volume.Name, Target: workspacePath, VolumeOptions: { NoCopy: true } }]),
               ...body.HostConfig.Mounts.slice(1),
             ],
           },

@@ -48,7 +48,7 @@ export function holdingTests(bench: Bench): void {
     const shell = await open(agent, [
       'sh',
       '-c',
-      'cat work; cat ~/kept /kept 2>/dev/null; cat /tmp/t; echo "$GIVEN $SECRET."; echo w >&2; exit 7',
+      'cat work; cat ~/kept /kept /tmp/t 2>/dev/null; echo "$GIVEN $SECRET."; echo w >&2; exit 7',
     ]);
     // Of a read-only root only the workspace is left: the rest was in memory.
     const files = bench.subject.recipe.readOnly ? 'work\n' : 'work\nmine\nt\n';
