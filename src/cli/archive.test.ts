@@ -85,12 +85,14 @@ test('history compares pools, devices and images, or the days of one image; jobs
 
 test('history of one image says how many jobs may be missing in it, when their day had too many images', async () => {
   const store = openStore(state());
+  // All on one day, also when this runs at midnight.
+  const endedAt = Date.now();
   store.transaction({ durable: false }, () => {
     for (let n = 0; n <= imagesADay; n++) {
       const ending = { result: null, exit: null, memoryLimited: false, ownRecipe: false, ownImage: false };
       const about = { job: `j${n}`, service: 'own', pool: 'p', agent: null, image: `built:${n}`, devices: [] };
       const verdict = { kind: 'passed', why: 'so', evidence: [] } as const;
-      store.outcomes.save({ ...about, verdict, ending, wait: 1, run: 2, endedAt: Date.now() });
+      store.outcomes.save({ ...about, verdict, ending, wait: 1, run: 2, endedAt });
     }
   });
   store.close();

@@ -261,7 +261,7 @@ export const agentsBusy = 'all agents are busy';
 /** Why a job waits, or was lost or could not start. */
 function reasonOf(job: JobView): string | null {
   const isOver = job.about === null && job.result !== null;
-  const reason = isOver ? lostBecause(job) : (job.reason ?? (job.state === 'queued' ? agentsBusy : null));
+  const reason = isOver ? lostBecause(job) : (job.reason ?? (job.about === null && job.state === 'queued' ? agentsBusy : null));
   return reason === null ? null : printable(reason);
 }
 

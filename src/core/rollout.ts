@@ -150,8 +150,8 @@ export function cleared({ agents }: Rollout, before: Slot, after: Slot): AgentId
 }
 
 /**
- * The agent with the wanted mark whose job this step has lost, and why; null if there is none. Its service may start that job again,
- * which then has no end that says anything of this agent.
+ * The agent with the wanted mark that lost its job in this step, and why; null if no agent did. The job's service may start it again
+ * elsewhere, so how the job ends may say nothing about this agent.
  */
 export function lostIn(
   { agents }: Rollout,

@@ -166,12 +166,12 @@ export class ImageRollout {
     this.#isProved = isUnproved(this.#state);
   }
 
-  /** The agent with it whose job this step has lost, and why; null if there is none. */
+  /** The agent with the new image that lost its job in this step, and why; null if no agent did. */
   lostIn(changes: readonly Change[]): ReturnType<typeof lostIn> {
     return lostIn(this.#state, changes);
   }
 
-  /** The job of this agent, which has it, was lost. */
+  /** An agent with the new image lost its job. */
   lost(agent: AgentId): void {
     this.#state = lost(this.#state, agent);
   }
