@@ -10,9 +10,9 @@ import { commandLines, commandsIn, helpLines } from '../test/support/command-lin
 const root = join(import.meta.dirname, '..');
 const pages = ['README.md', 'CONTRIBUTING.md', ...globSync('docs/**/*.md', { cwd: root })];
 
-function program(): Command {
+function program(name?: string): Promise<Command> {
   const silent = new Writable({ write: (_chunk, _encoding, done) => done() });
-  return buildProgram({ stdout: silent, stderr: silent }, () => async () => {});
+  return buildProgram({ stdout: silent, stderr: silent }, () => async () => {}, name);
 }
 
 /** What may be missing from a command that is only mentioned. */
@@ -25,7 +25,8 @@ async function refused(lines: readonly string[], { inPart }: { readonly inPart: 
   const found: string[] = [];
   for (const words of lines.flatMap(commandsIn)) {
     try {
-      await program().parseAsync(inPart ? words.filter((word) => word !== '…') : words, { from: 'user' });
+      const called = await program(words[0]);
+      await called.parseAsync(inPart ? words.filter((word) => word !== '…') : words, { from: 'user' });
     } catch (error) {
       if (!(error instanceof CommanderError)) throw error;
       if (error.exitCode === 0 || (inPart && lacking.has(error.code))) continue;
@@ -35,6 +36,15 @@ async function refused(lines: readonly string[], { inPart }: { readonly inPart: 
   return found;
 }
 
+test('a command that is loaded alone has the same help as among all', async () => {
+  const all = (await program()).commands;
+  expect(all.length).toBeGreaterThan(30);
+  for (const one of all) {
+    const alone = (await program(one.name())).commands.find((each) => each.name() === one.name());
+    expect(alone?.helpInformation()).toBe(one.helpInformation());
+  }
+});
+
 describe('command lines can be typed as they are shown', () => {
   test.each(pages)('in %s', async (page) => {
     const { shown, mentioned } = commandLines(readFileSync(join(root, page), 'utf8'));
@@ -43,7 +53,7 @@ describe('command lines can be typed as they are shown', () => {
   });
 
   test('in the help of every command', async () => {
-    const lines = helpLines(program());
+    const lines = helpLines(await program());
     expect(lines.length).toBeGreaterThan(30);
     expect(await refused(lines, { inPart: false })).toEqual([]);
   });

@@ -20,7 +20,7 @@ function roff(text: string): string {
     .replaceAll(/^([.'])/gm, '\\&$1');
 }
 
-function program(): Command {
+function program(): Promise<Command> {
   const silent = new Writable({ write: (_chunk, _encoding, done) => done() });
   return buildProgram({ stdout: Object.assign(silent, { columns: 78 }), stderr: silent }, () => async () => {});
 }
@@ -47,8 +47,8 @@ function helpOf(command: Command): string {
   return text.trimEnd();
 }
 
-export function manPage(): string {
-  const root = program();
+export async function manPage(): Promise<string> {
+  const root = await program();
   const section = (title: string, body: string) => `.SH ${title}\n${body}\n`;
   const block = (text: string) => `.nf\n${roff(text)}\n.fi`;
   const commands = commandsOf(root).map((one) => `.SS ${roff(nameOf(one))}\n${block(helpOf(one))}`);
@@ -79,9 +79,9 @@ export function manPage(): string {
 
 if (import.meta.main) {
   const [out = ''] = process.argv.slice(2);
-  const files = new Map([['man/man1/onejob.1', manPage()]]);
+  const files = new Map([['man/man1/onejob.1', await manPage()]]);
   for (const shell of ['bash', 'zsh', 'fish'] as const)
-    files.set(`completions/onejob.${shell}`, completionScript(shell, program()));
+    files.set(`completions/onejob.${shell}`, completionScript(shell, await program()));
   for (const [name, text] of files) {
     mkdirSync(join(out, name, '..'), { recursive: true });
     writeFileSync(join(out, name), text);

@@ -1,20 +1,10 @@
 /**
- * The command line: the program, its help, and exit codes of failures. A command's code is imported when it is called, so that
- * `run` and `--help` start without unneeded code.
+ * The command line: the program, its help, and exit codes of failures. A command and its definition are imported when it is called,
+ * so that it starts without unneeded code.
  */
 import { resolve } from 'node:path';
 import { CommanderError, Option } from 'commander';
-import { addAzureCommands } from './cli/commands/azure.ts';
-import { addAboutCommands, addConfigCommands } from './cli/commands/config.ts';
-import { addDaemonCommands } from './cli/commands/daemon.ts';
-import { addGpuCommands } from './cli/commands/gpus.ts';
-import { addImageCommands } from './cli/commands/image.ts';
-import { addImportCommands } from './cli/commands/import.ts';
-import { addInitCommands } from './cli/commands/init.ts';
-import { addJobCommands } from './cli/commands/jobs.ts';
 import { type Act, Cli, hostOption } from './cli/commands/options.ts';
-import { addSecretCommands } from './cli/commands/secret.ts';
-import { addServiceCommands } from './cli/commands/service.ts';
 import { exitCodes, wrongUsage } from './cli/exit.ts';
 import { createOutput, type Output, OutputClosed } from './cli/output.ts';
 import { type CliContext, findPlace, type GlobalFlags, type Place, readVersion, type Session } from './cli/session.ts';
@@ -25,7 +15,7 @@ import { hasCode } from './errors.ts';
 export async function runCli(context: CliContext): Promise<number> {
   let code: number = exitCodes.ok;
   let output: Output = createOutput(context, context.args.includes('--json'));
-  const program = buildProgram(context, (work, onError) => async (flags: GlobalFlags) => {
+  const act: Act = (work, onError) => async (flags: GlobalFlags) => {
     output = createOutput(context, flags.json === true);
     let session: Session | null = null;
     try {
@@ -37,7 +27,8 @@ export async function runCli(context: CliContext): Promise<number> {
     } finally {
       await session?.remote?.close();
     }
-  });
+  };
+  const program = await buildProgram(context, act, context.args[0]);
   try {
     await program.parseAsync([...context.args], { from: 'user' });
   } catch (error) {
@@ -53,8 +44,48 @@ export async function runCli(context: CliContext): Promise<number> {
   return code;
 }
 
-/** Every command with its options and help. `act` decides what a command does. */
-export function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act): Cli {
+const setup = 'Setting up:';
+
+interface Definition {
+  readonly group: string;
+  /** Commands that need no other definition than this one. */
+  readonly commands: readonly string[];
+  load(): Promise<(program: Cli) => void>;
+}
+
+/** In the order of the help. */
+const definitions: readonly Definition[] = [
+  {
+    group: 'Jobs:',
+    commands: ['run', 'jobs', 'wait', 'history', 'logs', 'cancel', 'shell', 'unhold'],
+    load: async () => (await import('./cli/commands/jobs.ts')).addJobCommands,
+  },
+  {
+    group: 'The daemon:',
+    commands: ['up', 'down', 'status', 'top', 'plan', 'doctor', 'dashboard', 'pause', 'resume', 'drain', 'relay', 'filter'],
+    load: async () => (await import('./cli/commands/daemon.ts')).addDaemonCommands,
+  },
+  { group: setup, commands: ['init'], load: async () => (await import('./cli/commands/init.ts')).addInitCommands },
+  { group: setup, commands: ['service'], load: async () => (await import('./cli/commands/service.ts')).addServiceCommands },
+  { group: setup, commands: ['azure', 'manager'], load: async () => (await import('./cli/commands/azure.ts')).addAzureCommands },
+  { group: setup, commands: ['import'], load: async () => (await import('./cli/commands/import.ts')).addImportCommands },
+  {
+    group: setup,
+    commands: ['config', 'notify', 'complete'],
+    load: async () => (await import('./cli/commands/config.ts')).addConfigCommands,
+  },
+  { group: setup, commands: ['gpus', 'proofs'], load: async () => (await import('./cli/commands/gpus.ts')).addGpuCommands },
+  { group: setup, commands: ['image'], load: async () => (await import('./cli/commands/image.ts')).addImageCommands },
+  { group: setup, commands: ['secret'], load: async () => (await import('./cli/commands/secret.ts')).addSecretCommands },
+  // "help" is about all commands, as is "completion".
+  { group: setup, commands: ['version'], load: async () => (await import('./cli/commands/config.ts')).addAboutCommands },
+];
+
+/**
+ * The program with its options and help. `act` decides what a command does. `name`: the command, if only that one will be called;
+ * with any other word, the program has all commands.
+ */
+export async function buildProgram(context: Pick<CliContext, 'stdout' | 'stderr'>, act: Act, name?: string): Promise<Cli> {
   const version = readVersion();
   const program = new Cli('onejob', act)
     .description('Fresh, single-use CI agents on your own machines: one agent, one job, then gone.')
@@ -87,20 +118,10 @@ Examples:
                                    the same of another host
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; "run" passes on the exit code of the job, or 125 if the job could not run.`);
-  program.commandsGroup('Jobs:');
-  addJobCommands(program);
-  program.commandsGroup('The daemon:');
-  addDaemonCommands(program);
-  program.commandsGroup('Setting up:');
-  addInitCommands(program);
-  addServiceCommands(program);
-  addAzureCommands(program);
-  addImportCommands(program);
-  addConfigCommands(program);
-  addGpuCommands(program);
-  addImageCommands(program);
-  addSecretCommands(program);
-  addAboutCommands(program);
+  const own = definitions.find(({ commands }) => name !== undefined && commands.includes(name));
+  const needed = own === undefined ? definitions : [own];
+  const loaded = await Promise.all(needed.map(async ({ group, load }) => ({ group, add: await load() })));
+  for (const { group, add } of loaded) add(program.commandsGroup(group));
   return program;
 }
 

@@ -12,9 +12,9 @@ const root = join(import.meta.dirname, '..', '..');
 const read = (page: string) => readFileSync(join(root, page), 'utf8');
 const shown = (page: string) => commandLines(read(page)).shown.flatMap(commandsIn);
 
-function helpOf(name: string): string[][] {
+async function helpOf(name: string): Promise<string[][]> {
   const silent = new Writable({ write: (_chunk, _encoding, done) => done() });
-  const lines = helpLines(buildProgram({ stdout: silent, stderr: silent }, () => async () => {}));
+  const lines = helpLines(await buildProgram({ stdout: silent, stderr: silent }, () => async () => {}));
   return lines.flatMap(commandsIn).filter(([command]) => command === name);
 }
 
@@ -33,7 +33,7 @@ describe.skipIf(lacks('docker', 'image'))('with the default image', () => {
     await using home = await onejob({});
     await home.up();
     writeFileSync(join(home.cwd, 'file.txt'), '');
-    const lines = [...shown('README.md'), ...helpOf('run')].filter(runnable);
+    const lines = [...shown('README.md'), ...(await helpOf('run'))].filter(runnable);
     expect(lines.length).toBeGreaterThan(4);
     for (const words of lines) await ended(home, words);
     expect(await ended(home, ['run', '--', 'ls', '-l'])).toContain('file.txt');
