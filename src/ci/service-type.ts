@@ -1,4 +1,4 @@
-/** What onejob knows of a type of CI service without opening one: it is loaded by every command, so it brings no library. */
+/** What onejob knows of a type of CI service without opening one: commands load it without a config, so it brings no library. */
 import type { InitFlags, OpenFrame } from '../cli/init-steps.ts';
 import type { Session } from '../cli/session.ts';
 import type { Checking } from '../config/check.ts';
