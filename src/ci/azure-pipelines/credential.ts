@@ -10,7 +10,8 @@ import { OnejobError } from '../../errors.ts';
 import { brief } from '../../http/exchange.ts';
 import { howToReplace, placeOf, readSecret, type SecretReference, type Variables } from '../../secrets/reference.ts';
 import { jsonOf } from '../../system/json.ts';
-import { createThrottle, exchange } from './answers.ts';
+import { createThrottle } from '../../http/throttle.ts';
+import { exchange } from '../kit/rest.ts';
 import type { AzureCredential } from './type.ts';
 import { baseOf } from './url.ts';
 

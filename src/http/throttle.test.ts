@@ -1,7 +1,7 @@
 import { expect, it } from 'vitest';
-import { failureOf, patient, settled } from '../../../test/kit/azure.ts';
-import { handClock } from '../../../test/kit/core.ts';
-import { createThrottle } from './answers.ts';
+import { failureOf, patient, settled } from '../../test/kit/azure.ts';
+import { handClock } from '../../test/kit/core.ts';
+import { createThrottle } from './throttle.ts';
 
 function make() {
   const clock = handClock();

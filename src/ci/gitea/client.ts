@@ -1,0 +1,179 @@
+/** The few calls of Gitea that onejob makes: its REST API with the token of the config, its runner service with a runner's own. */
+import type { z } from 'zod';
+import type { Clock } from '../../core/clock.ts';
+import { OnejobError } from '../../errors.ts';
+import { createRest, type RestCall } from '../kit/rest.ts';
+import * as wire from './wire.ts';
+
+export interface ClientOptions {
+  /** Of the server, without a slash at its end. */
+  readonly url: string;
+  /** @throws OnejobError E_SECRET */
+  readonly token: () => Promise<string>;
+  readonly clock: Clock;
+  readonly fetch: typeof fetch;
+  readonly version: string;
+  /** ms for one answer; default 30 s. */
+  readonly timeout?: number;
+}
+
+/** What a runner signs in with: good for one task, if it is ephemeral. */
+export interface RunnerKey {
+  readonly uuid: string;
+  readonly token: string;
+}
+
+export type GiteaClient = ReturnType<typeof createGiteaClient>;
+
+/** Rows of a page; more are never sent (`[api] MAX_RESPONSE_ITEMS`). */
+const pageSize = 50;
+/** How often a list is read again that changed while it was read. */
+const readings = 3;
+
+/** `place`: whose runners and jobs, as a part of the path: `orgs/acme`, `repos/acme/demo`, `user`, `admin`. Throws E_CI_*, E_SECRET. */
+export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
+  const rest = createRest({
+    ...parts,
+    base: url,
+    authorization: async () => `token ${(await token()).trim()}`,
+    hints: {
+      credential: 'Put a valid access token where "token" of the service points (Settings, Applications, Access tokens).',
+      denied:
+        'Give the token the scope write:organization (an organisation), write:repository (a repository) or write:admin (the whole instance), and its owner the right to manage that.',
+      answer: 'Check "url" of the service, and what answers there.',
+    },
+  });
+  const api = (path: string) => `/api/v1/${path}`;
+  const runnersOf = (place: string) => api(`${place}/actions/runners`);
+
+  /** All rows of a list. Rows move between pages while it is read, so it is read again until it is whole. */
+  async function all<T extends { readonly id: number }>(
+    schema: z.ZodType<wire.Page<T>>,
+    call: Omit<RestCall, 'method'>,
+    signal: AbortSignal,
+  ): Promise<T[]> {
+    for (let reading = 1; ; reading += 1) {
+      const found = new Map<number, T>();
+      let total = 0;
+      for (let page = 1; ; page += 1) {
+        const query = { ...call.query, limit: String(pageSize), page: String(page) };
+        const read = await rest.read(schema, { ...call, query }, signal);
+        for (const row of read.rows) found.set(row.id, row);
+        total = read.total;
+        if (read.rows.length === 0 || page * pageSize >= total) break;
+      }
+      if (found.size >= total || reading === readings) return [...found.values()];
+    }
+  }
+
+  /** A call of the runner service. It answers 500 for most of what it refuses. */
+  const rpc = (method: string, key: RunnerKey | null, body: unknown, doing: string): RestCall => ({
+    ...{ method: 'POST', path: `/api/actions/runner.v1.RunnerService/${method}`, body, doing, refusesWith500: true },
+    signedBy: key === null ? {} : { 'x-runner-uuid': key.uuid, 'x-runner-token': key.token },
+  });
+
+  return {
+    version: (signal: AbortSignal) =>
+      rest.read(wire.version, { path: api('version'), doing: 'read the version of the server' }, signal),
+    /** Whose token it is; null when the token may not say that (scope read:user). */
+    async user(signal: AbortSignal): Promise<string | null> {
+      try {
+        const found = await rest.read(wire.user, { path: api('user'), doing: 'find out whose token it is' }, signal);
+        return found.login;
+      } catch (error) {
+        if (error instanceof OnejobError && error.code === 'E_CI_DENIED') return null;
+        throw error;
+      }
+    },
+    /** Whether there is an organisation with that name that this token sees. */
+    async hasOrganisation(name: string, signal: AbortSignal): Promise<boolean> {
+      const path = api(`orgs/${encodeURIComponent(name)}`);
+      return (await rest.find(wire.organisation, { path, doing: `find organisation "${name}"` }, signal)) !== null;
+    },
+    runners: (place: string, signal: AbortSignal): Promise<wire.Runner[]> =>
+      all(wire.runnerPage, { path: runnersOf(place), doing: `list the runners of ${place}` }, signal),
+    runner: (place: string, id: string, signal: AbortSignal): Promise<wire.Runner | null> =>
+      rest.find(wire.runner, { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` }, signal),
+    /** Jobs in this state. */
+    jobs: (place: string, status: 'queued' | 'in_progress', signal: AbortSignal): Promise<wire.Job[]> => {
+      const call = { path: api(`${place}/actions/jobs`), query: { status }, doing: `list the jobs of ${place}` };
+      return all(wire.jobPage, call, signal);
+    },
+    /** The newest jobs that are over, at most 100. The server sorts by nothing, so usually by their ids. */
+    async endedJobs(place: string, signal: AbortSignal): Promise<wire.Job[]> {
+      const call = { path: api(`${place}/actions/jobs`), doing: `list the jobs of ${place} that ended` };
+      const at = (page: number) => {
+        const query = { status: 'completed', limit: String(pageSize), page: String(page) };
+        return rest.read(wire.jobPage, { ...call, query }, signal);
+      };
+      const first = await at(1);
+      const last = Math.ceil(first.total / pageSize);
+      const pages = [...new Set([last, last - 1])].filter((page) => page > 1);
+      const more = await Promise.all(pages.map(at));
+      return [...(last <= 2 ? first.rows : []), ...more.flatMap(({ rows }) => rows)];
+    },
+    job: (repository: string, id: number, signal: AbortSignal): Promise<wire.Job | null> =>
+      rest.find(wire.job, { path: api(`repos/${repository}/actions/jobs/${id}`), doing: `look at job ${id}` }, signal),
+    run: (repository: string, id: number, signal: AbortSignal): Promise<wire.Run | null> =>
+      rest.find(wire.run, { path: api(`repos/${repository}/actions/runs/${id}`), doing: `look at run ${id}` }, signal),
+    /** Ids of the newest tasks of a repository that run. A task is one try of a job, and only a runner's own log names it otherwise. */
+    async runningTasks(repository: string, signal: AbortSignal): Promise<number[]> {
+      const path = api(`repos/${repository}/actions/tasks`);
+      const found = await rest.read(wire.taskPage, { path, query: { limit: '50' }, doing: 'list the tasks of the repository' }, signal);
+      return found.rows.filter(({ status }) => status === 'running').map(({ id }) => id);
+    },
+    async setDisabled(place: string, id: string, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
+      const doing = `${disabled ? 'disable' : 'enable'} runner ${id} of ${place}`;
+      const call = { method: 'PATCH', path: `${runnersOf(place)}/${id}`, body: { disabled }, doing } as const;
+      const answered = await rest.ask(call, signal);
+      if (answered.ok) return 'done';
+      if (answered.status === 404) return 'absent';
+      throw rest.unexpected(call, answered);
+    },
+    /** The server also deletes a runner that has a job, which then ends only when the server gives it up. */
+    async deleteRunner(place: string, id: string, signal: AbortSignal): Promise<'removed' | 'absent'> {
+      const call = { method: 'DELETE', path: `${runnersOf(place)}/${id}`, doing: `remove runner ${id} from ${place}` } as const;
+      const answered = await rest.ask(call, signal);
+      if (answered.ok) return 'removed';
+      if (answered.status === 404) return 'absent';
+      throw rest.unexpected(call, answered);
+    },
+    /** Registers runners of this place only. The same until somebody resets it. */
+    async registrationToken(place: string, signal: AbortSignal): Promise<string> {
+      const doing = `get a registration token for ${place}`;
+      const call = { method: 'POST', path: `${runnersOf(place)}/registration-token`, doing } as const;
+      return (await rest.send(wire.registrationToken, call, signal)).token;
+    },
+    /**
+     * Sent once; names may repeat. null: the registration token is no longer valid. After E_CI_UNREACHABLE, E_CI_ANSWER or an abort the
+     * runner may exist.
+     */
+    async register(
+      of: { readonly name: string; readonly token: string; readonly labels: readonly string[]; readonly version: string },
+      signal: AbortSignal,
+    ): Promise<({ readonly id: number } & RunnerKey) | null> {
+      const call = rpc('Register', null, { ...of, ephemeral: true }, `register runner ${of.name}`);
+      const answered = await rest.ask(call, signal);
+      if (!answered.ok && /registration token/.test(answered.why)) return null;
+      const found = wire.registered.safeParse(answered.body);
+      if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
+      return found.data.runner;
+    },
+    /** The number of lines that the task's log has; null: it is not this runner's task. `rows`: added, after `from` others; `isLast`: no more follow. */
+    async log(
+      key: RunnerKey,
+      task: number,
+      { from, rows, isLast }: { readonly from: number; readonly rows: readonly { time: string; content: string }[]; readonly isLast: boolean },
+      signal: AbortSignal,
+    ): Promise<number | null> {
+      const body = { taskId: String(task), index: String(from), rows, noMore: isLast };
+      const answered = await rest.ask(rpc('UpdateLog', key, body, `write to the log of task ${task}`), signal);
+      return answered.ok ? wire.logged.parse(answered.body ?? {}).ackIndex : null;
+    },
+    /** Ends the task. false: it is over, or not this runner's. `at`: ms since the epoch. */
+    async fail(key: RunnerKey, task: number, at: number, signal: AbortSignal): Promise<boolean> {
+      const state = { id: String(task), result: 'RESULT_FAILURE', stoppedAt: new Date(at).toISOString() };
+      return (await rest.ask(rpc('UpdateTask', key, { state }, `end task ${task}`), signal)).ok;
+    },
+  };
+}

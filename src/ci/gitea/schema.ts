@@ -1,0 +1,62 @@
+/** How a service of type `gitea` is written. */
+import { key, sha256, token } from '../../config/key.ts';
+import type * as Kinds from '../../config/kinds.ts';
+import { pathProblem } from '../../config/volumes.ts';
+
+/** Version of the runner that this onejob was tried with. */
+export const pinnedRunner = '1.0.8';
+
+const example = 'https://git.example.org';
+
+/** Never shows what was found, which may contain a password. */
+const address = (v: typeof Kinds) =>
+  v.value((found) => {
+    const what = `a web address such as "${example}"`;
+    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
+    if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return v.no(`contains a user or a password; expected ${what}`);
+    const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found) && URL.canParse(found);
+    return good ? v.yes(found.replace(/\/+$/, '')) : v.no(`expected ${what}`);
+  });
+
+const programFrom = (v: typeof Kinds) =>
+  v.value((found) => {
+    const what = 'an https address or an absolute path of the program';
+    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
+    if (/^https:\/\/[^\s/?#@]+\/\S+$/.test(found)) return v.yes(found);
+    if (!found.startsWith('/')) return v.no(`${JSON.stringify(found)} is not ${what}`);
+    const why = pathProblem(found);
+    return why === null ? v.yes(found) : v.no(why);
+  });
+
+export const runnerKeys = {
+  version: key((v) => v.text('a version such as "1.0.8"', /^\d{1,4}\.\d{1,5}\.\d{1,5}$/), undefined, 'version', {
+    description: 'Version of the runner; onejob refuses any other.',
+    example: pinnedRunner,
+    shown: `\`${pinnedRunner}\`, or what the file at \`from\` reports`,
+  }),
+  from: key(programFrom, undefined, 'address or path', {
+    description: 'Where onejob gets the runner from. It mounts the program read-only into the sandboxes.',
+    example: '/usr/local/bin/gitea-runner',
+    shown: "Gitea's release of that version",
+  }),
+  sha256: sha256('Checksum that the file named by `from` must have.', "Gitea's own for its releases"),
+};
+
+export const giteaKeys = {
+  url: key(address, undefined, 'address', { description: 'Address of the server, as sandboxes reach it too.', example }),
+  token: token(
+    'Access token that may manage the runners of each `queue`: scope write:organization for an organisation, write:repository for a repository, write:admin for the whole instance. It never enters a sandbox.',
+  ),
+  poll: key((v) => v.duration(1000, '1s'), 5_000, {
+    description: 'How often onejob asks the server about runners and jobs; once for each queue, regardless of its number of agents.',
+    example: '10s',
+  }),
+  boot_timeout: key((v) => v.duration(1000, '1s'), 60_000, {
+    description: 'How long an agent may take to come online. onejob ends one that takes longer, and its pool backs off.',
+    example: '2m',
+  }),
+  agent: key((v) => v.strict(runnerKeys), undefined, {
+    description: 'The runner that runs the jobs in the sandboxes.',
+    example: '{ from: /usr/local/bin/gitea-runner }',
+  }),
+};

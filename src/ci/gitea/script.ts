@@ -1,0 +1,53 @@
+/** How a waiting sandbox becomes a runner: its program is mounted, and its registration is written into memory. Only builtins write it. */
+import { inQuotes } from '../../quoted.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
+import { mounted, ownFolder } from '../kit/mounted.ts';
+import type { RunnerKey } from './client.ts';
+
+const memory = `${ownFolder}/run`;
+
+/** As `CiService.equip`. `folder`: on this host, with the runner's program; null: the image brings its own. */
+export function equipped(recipe: Recipe, folder: string | null): Recipe {
+  return { ...mounted(recipe, folder, 'gitea-runner'), tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' } };
+}
+
+export interface RunnerScript extends RunnerKey {
+  readonly id: number;
+  readonly name: string;
+  /** Of the server. */
+  readonly url: string;
+  readonly labels: readonly string[];
+  readonly workspace: string;
+  /** ms that a job may run; null: no limit. */
+  readonly timeout: number | null;
+}
+
+export function runnerScript({ id, uuid, token, name, url, labels, workspace, timeout }: RunnerScript): string {
+  const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
+  const config = {
+    log: { level: 'info' },
+    runner: {
+      ...{ file: '.runner', capacity: 1, labels: [] },
+      // The runner's default would end jobs after 3 hours.
+      timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000)}s`,
+      ...{ shutdown_timeout: '0s', fetch_interval: '1s', fetch_interval_max: '1s' },
+    },
+    cache: { enabled: false },
+    // Relative to the root: the runner puts a slash before it.
+    container: { docker_host: '-' },
+    host: { workdir_parent: `${workspace}/jobs` },
+  };
+  const write = (file: string, value: unknown) => `printf '%s' ${inQuotes(JSON.stringify(value))} >${file} || exit 1`;
+  const own = inQuotes(`${workspace}/.runner`);
+  return [
+    'umask 077',
+    // A sandbox of plain processes has no memory of its own.
+    `if [ -w ${memory} ]; then cd ${memory}; else mkdir -p ${own} && cd ${own}; fi || exit 1`,
+    write('.runner', registration),
+    write('config.yaml', config),
+    'umask 022',
+    `export HOME="\${HOME:-${workspace}}"`,
+    `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
+    'exec gitea-runner --config config.yaml daemon',
+  ].join('\n');
+}

@@ -1,0 +1,99 @@
+/** Gitea as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
+import type { Checking } from '../../config/check.ts';
+import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { complete } from '../../config/key.ts';
+import { clearTextHost, packageOf } from '../../config/service-keys.ts';
+import { formatDuration } from '../../config/units.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
+import type { ServiceType } from '../service-type.ts';
+import { giteaKeys, pinnedRunner, runnerKeys } from './schema.ts';
+
+export interface GiteaServiceConfig {
+  readonly name: string;
+  readonly type: 'gitea';
+  /** Of the server, without a slash at its end. */
+  readonly url: string;
+  readonly token: SecretReference;
+  /** ms between two looks at the server. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
+
+export const gitea: ServiceType<GiteaServiceConfig> = {
+  type: 'gitea',
+  title: 'Gitea',
+  agent: 'mounted',
+  poolKeys: [],
+  keys: giteaKeys,
+  maps: { agent: runnerKeys },
+  needs: ['url', 'token'],
+  init: {
+    asks: 'address, token and whose jobs to run',
+    options: [
+      ['--url <url>', 'address of the server'],
+      ['--queue <name>', 'an organisation, a repository such as acme/app, or "*" for the whole instance'],
+    ],
+    token: { what: 'the access token', file: 'gitea.token' },
+    example: '--url https://git.example.org --queue acme',
+    hint: 'Create the token on the website (Settings, Applications) with the scope write:organization, or write:repository for one repository.',
+    run: async (...given) => (await import('./init.ts')).initGitea(...given),
+  },
+  resolve(name, written) {
+    const { url, token, poll: pollEvery, boot_timeout: bootTimeout, agent: given } = complete(giteaKeys, written);
+    if (url === undefined || token === undefined) return null;
+    const agent = packageOf(given);
+    // onejob pins what it downloads; a file of the owner has its own version.
+    const agentPackage = agent.from === null ? { ...agent, version: agent.version ?? pinnedRunner } : agent;
+    return { name, type: 'gitea', url, token, pollEvery, bootTimeout, agentPackage };
+  },
+  secrets: ({ token }) => [['token', token]],
+  check: checkGitea,
+  checkPool: checkGiteaPool,
+};
+
+/** Names of owners and repositories (Gitea, `modules/validation`); `*`: everything. */
+export const queueForm = /^(\*|[A-Za-z0-9][\w.-]{0,99}(\/[\w.-]{1,100})?)$/;
+
+/** What jobs write in `runs-on`. */
+export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
+  return tags.length === 0 ? [name] : tags;
+}
+
+function checkGiteaPool(pool: PoolConfig, { name }: GiteaServiceConfig, { written, sound, inPool }: Checking): void {
+  const given = written.pools?.get(pool.name) ?? written.defaults;
+  const of = `"service" is ${name}`;
+  const whose = 'write an organisation (acme), a repository (acme/app), or "*" for the whole instance';
+  if (given.queue === undefined) inPool(pool, ['queue'], `is missing: ${of}, which must know whose jobs the pool runs; ${whose}`);
+  else if (sound(pool, 'queue') && !queueForm.test(pool.queue))
+    inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}; ${whose}`);
+  const torn = sound(pool, 'tags') ? pool.tags.find((tag) => !/^[^\s:,]{1,255}$/.test(tag)) : undefined;
+  if (torn !== undefined)
+    inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no colon, comma or space`);
+  if (sound(pool, 'network') && pool.recipe.network === 'none')
+    inPool(pool, ['network'], `is "none", but ${of}, which an agent must reach: no agent would ever come online; write internet`);
+  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
+    const how = 'whose agents hold their devices while they wait for a job: there would be no job to lease them for';
+    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}; remove the key`);
+  }
+}
+
+function checkGitea(service: GiteaServiceConfig, { written, at: report }: Checking): void {
+  const { name, url, pollEvery, bootTimeout, agentPackage } = service;
+  const keys = written.services.get(name)?.keys ?? {};
+  const at = (path: readonly string[], message: string, severity?: 'warning') =>
+    report(['services', name, ...path], message, severity);
+  const open = clearTextHost(url);
+  if (open !== null)
+    at(['url'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
+  if (bootTimeout < 2 * pollEvery) {
+    const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
+    const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
+    at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
+  }
+  if (keys.agent !== undefined && agentPackage.sha256 === null && agentPackage.from?.startsWith('https:')) {
+    const why = 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked';
+    at(['agent', 'from'], why, 'warning');
+  }
+}

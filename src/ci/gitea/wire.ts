@@ -1,0 +1,103 @@
+/**
+ * Gitea's REST API and its runner service, as far as onejob uses them (Gitea 1.26 and 1.27, `modules/structs/repo_actions.go`,
+ * `actions-proto-go` runner/v1). The runner service speaks Connect: JSON with camelCase names, 64-bit numbers as text.
+ */
+import { z } from 'zod';
+
+const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
+/** Go's zero time means that there is none. */
+const time = z
+  .string()
+  .nullish()
+  .transform((text) => {
+    const at = Date.parse(text ?? '');
+    return at > 0 ? at : null;
+  });
+const text = z
+  .string()
+  .nullish()
+  .transform((found) => (found === undefined || found === '' ? null : found));
+
+export const runner = z.object({
+  id,
+  name: z.string(),
+  status: z.string(),
+  disabled: z.boolean().nullish(),
+  labels: z
+    .array(z.object({ name: z.string() }))
+    .nullish()
+    .transform((found) => (found ?? []).map(({ name }) => name)),
+});
+export type Runner = z.infer<typeof runner>;
+
+export const job = z.object({
+  id,
+  name: z.string(),
+  /** Of the REST API, which is the only place that names the repository. */
+  url: text,
+  html_url: text,
+  run_id: id,
+  labels: z
+    .array(z.string())
+    .nullish()
+    .transform((found) => found ?? []),
+  head_branch: text,
+  /** `queued`, `in_progress`, `completed`, and `waiting` where it needs another job. */
+  status: z.string(),
+  conclusion: text,
+  /** Also after its row is gone. */
+  runner_id: id.nullish(),
+  created_at: time,
+  started_at: time,
+  completed_at: time,
+});
+export type Job = z.infer<typeof job>;
+
+export const run = z.object({
+  id,
+  run_number: z.int().nullish(),
+  event: text,
+  path: text,
+  display_title: text,
+  repository: z.object({ full_name: z.string() }).nullish(),
+  head_repository: z.object({ full_name: z.string() }).nullish(),
+});
+export type Run = z.infer<typeof run>;
+
+const listOf = <T extends z.ZodType>(row: T) =>
+  row
+    .array()
+    .nullish()
+    .transform((found) => found ?? []);
+
+/** `total`: of all pages. */
+export interface Page<T> {
+  readonly total: number;
+  readonly rows: readonly T[];
+}
+const page = <T>(total: number, rows: readonly T[]): Page<T> => ({ total, rows });
+
+export const runnerPage = z
+  .object({ total_count: z.int(), runners: listOf(runner) })
+  .transform(({ total_count: total, runners }) => page(total, runners));
+export const jobPage = z
+  .object({ total_count: z.int(), jobs: listOf(job) })
+  .transform(({ total_count: total, jobs }) => page(total, jobs));
+export const taskPage = z.object({ workflow_runs: listOf(z.object({ id, status: z.string() })) });
+
+export const registrationToken = z.object({ token: z.string().min(1) });
+export const registered = z.object({ runner: z.object({ id, uuid: z.string().min(1), token: z.string().min(1) }) });
+export const logged = z.object({
+  ackIndex: z
+    .union([z.string(), z.int()])
+    .nullish()
+    .transform((index) => Number(index ?? 0)),
+});
+export const user = z.object({ login: text });
+export const organisation = z.object({ id });
+export const version = z.object({ version: z.string() });
+
+/** The repository of a job, `owner/name`, as its address says; null for another address. */
+export function repositoryOf({ url }: Pick<Job, 'url'>): string | null {
+  return /\/repos\/([^/]+\/[^/]+)\/actions\/jobs\/\d+$/.exec(url ?? '')?.[1] ?? null;
+}

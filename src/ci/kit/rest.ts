@@ -1,0 +1,191 @@
+/**
+ * Calls of a service's REST API with a token. Each ends in time, follows no redirect, and carries the token to the configured address
+ * only. A call that may have been carried out is not repeated. Only JSON says that something is absent: a proxy may answer with any page.
+ */
+import type { z } from 'zod';
+import { type ErrorCode, OnejobError } from '../../errors.ts';
+import { type Answer, brief, type ExchangeParts, NoAnswer, type Outgoing, exchange as over, shown } from '../../http/exchange.ts';
+import { createThrottle } from '../../http/throttle.ts';
+import { jsonOf } from '../../system/json.ts';
+
+export interface RestParts extends Pick<ExchangeParts, 'clock' | 'fetch'> {
+  /** Of the API, without a slash at its end. */
+  readonly base: string;
+  readonly version: string;
+  /** The `Authorization` header: a scheme and the credential. @throws OnejobError E_SECRET, E_CI_* */
+  authorization(signal: AbortSignal): Promise<string>;
+  readonly accept?: string;
+  readonly headers?: Readonly<Record<string, string>>;
+  /** What to do about a refused credential, a credential without the right, and an answer that nobody expects. */
+  readonly hints: Readonly<Record<'credential' | 'denied' | 'answer', string>>;
+  /** ms for one answer, and for all that has to be waited for before it; default 30 s. */
+  readonly timeout?: number;
+}
+
+export interface RestCall {
+  readonly method: Outgoing['method'];
+  /** Below the base, encoded, beginning with a slash. */
+  readonly path: string;
+  readonly query?: Readonly<Record<string, string>>;
+  readonly body?: unknown;
+  /** In words, for messages: `Cannot <doing>: …`. */
+  readonly doing: string;
+  /** Headers that sign it in instead of the service's credential. */
+  readonly signedBy?: Readonly<Record<string, string>>;
+  /** It says with a 500 and JSON that it refuses, as Connect does with errors of no other kind. */
+  readonly refusesWith500?: boolean;
+}
+
+/** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx. */
+export interface Answered {
+  readonly status: number;
+  readonly ok: boolean;
+  /** undefined: there is none. */
+  readonly body: unknown;
+  readonly headers: Headers;
+  /** The service's words about a refusal, such as `422: already exists`. */
+  readonly why: string;
+}
+
+export type Rest = ReturnType<typeof createRest>;
+
+/** Bytes of an answer. */
+const most = 8 * 1024 * 1024;
+/** ms until a refused credential is sent again. */
+const refusedFor = 600_000;
+
+/** Every call throws OnejobError E_CI_CREDENTIAL, E_CI_DENIED, E_CI_THROTTLED, E_CI_UNREACHABLE, E_CI_ANSWER, E_SECRET. */
+export function createRest(parts: RestParts) {
+  const { base, clock, fetch, version, hints, timeout = 30_000, accept = 'application/json' } = parts;
+  const place = shown(base);
+  const throttle = createThrottle(clock, place);
+  let refused: { readonly header: string; readonly error: OnejobError; readonly until: number } | null = null;
+
+  const errorFor = (what: Pick<RestCall, 'doing'>, code: ErrorCode, why: string, hint: string, retry: boolean): OnejobError => {
+    const message = `Cannot ${what.doing}: ${place} ${why}`;
+    return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
+  };
+
+  /** Sends one request, signed in. */
+  const send = (call: RestCall, header: string | null, signal: AbortSignal): Promise<Answer> => {
+    const headers = {
+      ...(header !== null && { Authorization: header }),
+      Accept: accept,
+      'User-Agent': `onejob/${version}`,
+      ...parts.headers,
+      ...call.signedBy,
+      ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+    };
+    const query = new URLSearchParams(call.query).toString();
+    const url = `${base}${call.path}${query === '' ? '' : `?${query}`}`;
+    const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
+    return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
+  };
+
+  async function ask(call: RestCall, signal: AbortSignal): Promise<Answered> {
+    const deadline = clock.now() + timeout;
+    for (;;) {
+      await throttle.ready(call.doing, deadline, signal);
+      const header = call.signedBy === undefined ? await parts.authorization(signal) : null;
+      if (refused !== null && refused.header === header && clock.now() < refused.until) throw refused.error;
+      const answer = await send(call, header, signal);
+      const found = judge(answer, [...(header ?? '').split(' ').slice(1), ...Object.values(call.signedBy ?? {})]);
+      const { status, why } = found;
+      const isThrottled = throttles(answer);
+      throttle.heard(isThrottled ? { ...answer, status: 429 } : answer, why);
+      if (isThrottled) {
+        // After a 503, a call that changes something may have been carried out.
+        if (status !== 503 || call.method === 'GET') continue;
+        throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
+      }
+      if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
+      if (status === 401) {
+        const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
+        if (header !== null) refused = { header, error, until: clock.now() + refusedFor };
+        throw error;
+      }
+      if (header !== null && status < 500) refused = null;
+      if (status === 403) throw errorFor(call, 'E_CI_DENIED', `does not allow it (${why})`, hints.denied, false);
+      if (status === 407 || status >= 500) throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
+      if (found.isStrange) throw errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true);
+      return found;
+    }
+  }
+
+  const bodyAs = <T extends z.ZodType>(schema: T, call: RestCall, answered: Answered): z.output<T> => {
+    if (!answered.ok) throw errorFor(call, 'E_CI_ANSWER', `answered ${answered.why}`, hints.answer, true);
+    const found = schema.safeParse(answered.body);
+    if (found.success) return found.data;
+    const issue = found.error.issues[0];
+    const where = issue === undefined || issue.path.length === 0 ? 'its response' : `"${issue.path.join('.')}" of its response`;
+    throw errorFor(call, 'E_CI_ANSWER', `sent an unexpected response: ${where} is invalid`, hints.answer, true);
+  };
+
+  return {
+    ask,
+    /** The error of an answer that the caller did not expect. */
+    unexpected: (call: RestCall, { why }: Answered) => errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true),
+    async read<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T>> {
+      const get = { method: 'GET', ...call } as const;
+      return bodyAs(schema, get, await ask(get, signal));
+    },
+    /** As `read`; null when the service says that there is none. */
+    async find<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T> | null> {
+      const get = { method: 'GET', ...call } as const;
+      const answered = await ask(get, signal);
+      return answered.status === 404 ? null : bodyAs(schema, get, answered);
+    },
+    /** Sends once, and reads the answer. */
+    async send<T extends z.ZodType>(schema: T, call: RestCall, signal: AbortSignal): Promise<z.output<T>> {
+      return bodyAs(schema, call, await ask(call, signal));
+    },
+  };
+}
+
+/** GitHub also says 403 when it limits calls (facts: a `Retry-After`, or no calls left). */
+function throttles({ status, headers }: Answer): boolean {
+  if (status === 429 || (status === 503 && headers.has('Retry-After'))) return true;
+  return status === 403 && (headers.has('Retry-After') || headers.get('X-RateLimit-Remaining') === '0');
+}
+
+/** `secrets`: removed from every text of the service. */
+function judge({ status, headers, text }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
+  const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
+  const body = isJson ? jsonOf(text) : undefined;
+  const ok = status >= 200 && status < 300;
+  const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
+  const unread = body === undefined && text !== '' ? ` with ${type === 'text/html' ? 'a page' : type || 'an unknown body'}` : '';
+  const words = secrets.reduce((said, secret) => (secret === '' ? said : said.replaceAll(secret, '[token]')), wordsOf(body));
+  const why = `${status}${words === '' ? unread : `: ${brief(words)}`}`;
+  const isRedirect = status >= 300 && status < 400;
+  const isStrange = isRedirect || (text !== '' && body === undefined) || (status === 404 && body === undefined);
+  return { status, ok, body, headers, why, isStrange };
+}
+
+/** What forges call their words about a refusal. */
+function wordsOf(body: unknown): string {
+  if (typeof body !== 'object' || body === null) return '';
+  const told = ['message', 'error_description', 'error'].map((name) => (body as Readonly<Record<string, unknown>>)[name]);
+  return told.find((one) => typeof one === 'string') ?? '';
+}
+
+/** One request. `doing`: in words, for messages: `Cannot <doing> …`. */
+export type Asked = Outgoing & { readonly url: string; readonly doing: string };
+
+/** @throws OnejobError E_CI_UNREACHABLE without a whole answer, E_CI_ANSWER when it is too large; the reason of `signal` */
+export async function exchange({ doing, ...request }: Asked, parts: ExchangeParts, signal: AbortSignal): Promise<Answer> {
+  try {
+    return await over(request, parts, signal);
+  } catch (error) {
+    if (!(error instanceof NoAnswer)) throw error;
+    const { why, code, hint } = error.about;
+    const place = shown(request.url);
+    if (error.isTooLarge) {
+      const message = `Cannot ${doing}: ${place} sent more than ${parts.most / 1024 / 1024} MiB.`;
+      throw new OnejobError('E_CI_ANSWER', message, { hint, retry: true });
+    }
+    // The action comes last: "cannot find pool" would read as a wrong name.
+    const message = `The service cannot be reached at ${place}: ${why}${code === '' ? '' : ` (${code})`}, so onejob cannot ${doing} now.`;
+    throw new OnejobError('E_CI_UNREACHABLE', message, { hint, retry: true });
+  }
+}
