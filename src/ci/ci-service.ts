@@ -52,7 +52,7 @@ export type CiEvent =
   | { readonly kind: 'silent'; readonly agent: AgentId; readonly failure: Failure }
   /** Early binding: the service gave this agent a job. */
   | { readonly kind: 'jobSeen'; readonly agent: AgentId; readonly job: JobId }
-  /** The service has the job's result: the agent has nothing left to do. */
+  /** The service has the job's result, or can give the agent none any more: it has nothing left to do. */
   | { readonly kind: 'jobDone'; readonly agent: AgentId }
   /** Start no agents in the pool until `reason` is null. `beginning`: onejob is still starting, so only log it if it takes long. */
   | { readonly kind: 'hold'; readonly pool: string; readonly reason: string | null; readonly beginning?: boolean };

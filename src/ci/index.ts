@@ -9,9 +9,12 @@ import { createOutbound } from '../http/outbound.ts';
 import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { openBuildkite } from './buildkite/service.ts';
+import { buildkite } from './buildkite/type.ts';
 import { counted } from './calls.ts';
 import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
+import { openGitea } from './gitea/service.ts';
+import { gitea } from './gitea/type.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
@@ -67,10 +70,7 @@ function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenP
   const { called } = parts;
   const send = parts.fetch ?? outbound.fetch;
   const whole = { ...parts, pools, fetch: called === undefined ? send : counted(send, (result) => called(service.name, result)) };
-  const [made, address] =
-    service.type === azurePipelines.type
-      ? [openAzurePipelines(service, whole), service.url]
-      : [openBuildkite(service, whole), service.endpoint];
+  const [made, address] = open(service, whole);
   return {
     ...made,
     check: async (...given) => [...proxyFindings(service.name, address, proxies), ...(await made.check(...given))],
@@ -79,4 +79,16 @@ function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenP
       outbound.close();
     },
   };
+}
+
+/** The service, and its address. */
+function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: OpenParts): [CiService, string] {
+  switch (service.type) {
+    case azurePipelines.type:
+      return [openAzurePipelines(service, parts), service.url];
+    case buildkite.type:
+      return [openBuildkite(service, parts), service.endpoint];
+    case gitea.type:
+      return [openGitea(service, parts), service.url];
+  }
 }

@@ -7,8 +7,10 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
-import { hasGo, lacksAgent } from './buildkite-agent.ts';
+import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
+import { lacksGitea } from './gitea-programs.ts';
+import { hasGo } from './go-program.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
 export const defaultImage = 'debian:stable-slim';
@@ -43,6 +45,8 @@ export interface Machine {
   readonly nspawn: string | null;
   /** The real buildkite-agent, built before the tests. CI may lack it where there is no Go. */
   readonly buildkiteAgent: string | null;
+  /** The real Gitea and its runner, built before the tests. CI may lack them where there is no Go. */
+  readonly gitea: string | null;
 }
 
 export type Need = keyof Machine;
@@ -80,6 +84,7 @@ export async function lookAtMachine(): Promise<Machine> {
     sshd: root ?? found('ssh') ?? found('/usr/sbin/sshd') ?? found('ssh-keygen'),
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
     buildkiteAgent: lacksAgent(),
+    gitea: lacksGitea() ?? found('git'),
   };
 }
 
@@ -90,7 +95,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return need === 'loop' || (need === 'buildkiteAgent' && !hasGo());
+  return need === 'loop' || ((need === 'buildkiteAgent' || need === 'gitea') && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -119,8 +119,12 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     /** Ids of the newest tasks of a repository that run. A task is one try of a job, and only a runner's own log names it otherwise. */
     async runningTasks(repository: string, signal: AbortSignal): Promise<number[]> {
       const path = api(`repos/${repository}/actions/tasks`);
-      const found = await rest.read(wire.taskPage, { path, query: { limit: '50' }, doing: 'list the tasks of the repository' }, signal);
-      return found.rows.filter(({ status }) => status === 'running').map(({ id }) => id);
+      const found = await rest.read(
+        wire.taskPage,
+        { path, query: { limit: '50' }, doing: 'list the tasks of the repository' },
+        signal,
+      );
+      return found.workflow_runs.filter(({ status }) => status === 'running').map(({ id }) => id);
     },
     async setDisabled(place: string, id: string, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
       const doing = `${disabled ? 'disable' : 'enable'} runner ${id} of ${place}`;
@@ -163,7 +167,11 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     async log(
       key: RunnerKey,
       task: number,
-      { from, rows, isLast }: { readonly from: number; readonly rows: readonly { time: string; content: string }[]; readonly isLast: boolean },
+      {
+        from,
+        rows,
+        isLast,
+      }: { readonly from: number; readonly rows: readonly { time: string; content: string }[]; readonly isLast: boolean },
       signal: AbortSignal,
     ): Promise<number | null> {
       const body = { taskId: String(task), index: String(from), rows, noMore: isLast };

@@ -48,7 +48,8 @@ export const giteaKeys = {
     'Access token that may manage the runners of each `queue`: scope write:organization for an organisation, write:repository for a repository, write:admin for the whole instance. It never enters a sandbox.',
   ),
   poll: key((v) => v.duration(1000, '1s'), 5_000, {
-    description: 'How often onejob asks the server about runners and jobs; once for each queue, regardless of its number of agents.',
+    description:
+      'How often onejob asks the server about runners and jobs; once for each queue, regardless of its number of agents.',
     example: '10s',
   }),
   boot_timeout: key((v) => v.duration(1000, '1s'), 60_000, {

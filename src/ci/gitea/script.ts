@@ -8,7 +8,10 @@ const memory = `${ownFolder}/run`;
 
 /** As `CiService.equip`. `folder`: on this host, with the runner's program; null: the image brings its own. */
 export function equipped(recipe: Recipe, folder: string | null): Recipe {
-  return { ...mounted(recipe, folder, 'gitea-runner'), tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' } };
+  return {
+    ...mounted(recipe, folder, 'gitea-runner'),
+    tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' },
+  };
 }
 
 export interface RunnerScript extends RunnerKey {

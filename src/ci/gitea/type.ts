@@ -85,8 +85,7 @@ function checkGitea(service: GiteaServiceConfig, { written, at: report }: Checki
   const at = (path: readonly string[], message: string, severity?: 'warning') =>
     report(['services', name, ...path], message, severity);
   const open = clearTextHost(url);
-  if (open !== null)
-    at(['url'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
+  if (open !== null) at(['url'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
   if (bootTimeout < 2 * pollEvery) {
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
     const why = 'onejob would end an agent before it sees it; write at least twice "poll"';

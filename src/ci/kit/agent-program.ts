@@ -127,7 +127,8 @@ export function createAgentProgram(options: AgentProgramOptions) {
     const { from, version } = wanted();
     const isLocal = from.startsWith('/');
     const to = join(part, name);
-    if (isLocal && !/\.(tar\.gz|tgz)$/.test(from)) {
+    const isPacked = /\.(tar\.gz|tgz)$/.test(from);
+    if (isLocal && !isPacked) {
       progress(`checking the agent at ${from}`);
       // Small pieces would cost a thousand reads and half a second of garbage collection.
       const sum = await writeProgram(createReadStream(from, { highWaterMark: 2 ** 20 }), to, signal);
@@ -141,6 +142,7 @@ export function createAgentProgram(options: AgentProgramOptions) {
     const parts = { dir: `${part}-fetched`, ...limits, ...(warn !== undefined && { warn }) };
     try {
       const file = await getPackage({ type, version: shown, from, sha256 }, parts, progress, signal);
+      if (!isPacked) return { packed: file.sha256, program: await writeProgram(createReadStream(file.path), to, signal) };
       progress(`unpacking the agent ${shown}`);
       return { packed: file.sha256, program: await unpackProgram(file.path, name, to, signal) };
     } finally {

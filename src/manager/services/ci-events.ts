@@ -54,7 +54,8 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
       }
       case 'jobDone':
         // An agent may wait a second or two before it ends by itself.
-        if (slot.agent.kind === 'busy') reconciler.post(key, { kind: 'stop', agent, why: 'renewal', grace: slot.grace });
+        if (slot.agent.kind === 'busy' || slot.agent.kind === 'idle')
+          reconciler.post(key, { kind: 'stop', agent, why: 'renewal', grace: slot.grace });
         return;
       case 'online':
         reconciler.post(key, { kind: 'online', agent });

@@ -7,6 +7,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import { inQuotes } from '../../../quoted.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import type { AgentContext } from '../../ci-service.ts';
+import { mounted, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
 
 export interface AgentAccess {
   readonly token: string;
@@ -34,8 +35,6 @@ export interface ScriptParts extends Pick<AgentContext, 'name' | 'workspace'> {
   readonly note: string | null;
 }
 
-/** Where onejob mounts what it adds. No image and no host has this folder. */
-const ownFolder = '/onejob';
 /** The agent's program, and the owner's folders. */
 export const inside = {
   program: `${ownFolder}/buildkite-agent`,
@@ -45,13 +44,12 @@ export const inside = {
 
 /** As `CiService.equip`. `folder`: on this host, with the agent's program; null: the image brings its own. */
 export function equipped(recipe: Recipe, pool: PoolConfig | undefined, folder: string | null): Recipe {
-  const mount = (host: string, container: string) => ({ host, container, readOnly: true, variable: null, cache: null });
   const mounts = [
-    ...(folder === null ? [] : [mount(`${folder}/buildkite-agent`, inside.program)]),
-    ...(pool?.hooks == null ? [] : [mount(pool.hooks, inside.hooks)]),
-    ...(pool?.plugins == null ? [] : [mount(pool.plugins, inside.plugins)]),
+    ...(pool?.hooks == null ? [] : [readOnlyMount(pool.hooks, inside.hooks)]),
+    ...(pool?.plugins == null ? [] : [readOnlyMount(pool.plugins, inside.plugins)]),
   ];
-  return mounts.length === 0 ? recipe : { ...recipe, mounts: [...recipe.mounts, ...mounts] };
+  const own = mounted(recipe, folder, 'buildkite-agent');
+  return mounts.length === 0 ? own : { ...own, mounts: [...own.mounts, ...mounts] };
 }
 
 /** Variables that an image may set, and that would make it another agent, several, or one that ends too early. */

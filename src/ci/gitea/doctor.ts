@@ -1,0 +1,92 @@
+/** What `onejob doctor` says of Gitea: each a sentence with what to do. */
+import type { PoolConfig } from '../../config/config.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { compareVersions, leadingVersion } from '../../images/version.ts';
+import type { Registrations } from '../early/registrations.ts';
+import { saidOf } from '../service-findings.ts';
+import type { GiteaRegistry } from './registry.ts';
+import type { GiteaParts } from './service.ts';
+import { labelsOf } from './type.ts';
+
+/** The first with ephemeral runners and the routes for them (Gitea 1.24 release notes; 1.26 and 1.27 were tried). */
+const oldest = '1.24.0';
+/** ms after which the server gives a job up (`[actions] ENDLESS_TASK_TIMEOUT`). */
+const endless = 3 * 3_600_000;
+
+export async function findings(
+  { config, pools, client, program }: GiteaParts,
+  registry: GiteaRegistry,
+  registrations: Registrations,
+  signal: AbortSignal,
+): Promise<Finding[]> {
+  const subject = `service ${config.name}`;
+  const found: Finding[] = [];
+  const refused = (error: unknown): void => {
+    signal.throwIfAborted();
+    const { message, hint } = saidOf(error);
+    found.push(problem(subject, message, hint ?? 'Try again later.'));
+  };
+
+  try {
+    const { version } = await client.version(signal);
+    // Forgejo says "11.0.1+gitea-1.22.0".
+    const isForgejo = /\+gitea-/.test(version);
+    found.push(fine(subject, `${config.url} answers with ${isForgejo ? 'Forgejo' : 'Gitea'} ${version}.`));
+    if (isForgejo) found.push(warning(subject, 'onejob was never tried with Forgejo.', 'Report what works and what does not.'));
+    else if (compareVersions(leadingVersion(version) ?? '0', oldest) < 0)
+      found.push(
+        problem(
+          subject,
+          `Gitea ${version} has no ephemeral runners, so no agent can register.`,
+          `Upgrade it to ${oldest} or newer.`,
+        ),
+      );
+  } catch (error) {
+    refused(error);
+    return found;
+  }
+  const { state } = program;
+  if (state.kind === 'ready') found.push(fine(subject, `The runner is version ${state.version}, at ${state.path}.`));
+  if (state.kind === 'failed')
+    found.push(problem(subject, state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.'));
+  for (const [queue, own] of Map.groupBy(pools, (pool) => pool.queue)) await ofQueue(queue, own).catch(refused);
+  if (pools.length === 0 && registrations.open().length > 0)
+    found.push(
+      warning(
+        subject,
+        `No pool of the config uses service ${config.name}, which still has runners that onejob registered.`,
+        'onejob removes them when their agents are gone.',
+      ),
+    );
+  return found;
+
+  async function ofQueue(queue: string, own: readonly PoolConfig[]): Promise<void> {
+    const place = await registry.places.find(queue, signal);
+    const title = registry.places.titleOf(queue);
+    const runners = await client.runners(place, signal);
+    const ours = runners.filter(({ name }) => registrations.agentNames.agentOf(name) !== null);
+    // Changes nothing: the server answers the token that it has.
+    await client.registrationToken(place, signal);
+    found.push(fine(subject, `onejob may manage the runners of ${title}: ${runners.length}, ${ours.length} of them of this host.`));
+    const labels = new Set(own.flatMap((pool) => [...labelsOf(pool)]));
+    const others = runners.filter((one) => !ours.includes(one) && one.labels.some((label) => labels.has(label)));
+    if (others.length > 0) {
+      const names = others.slice(0, 5).map(({ name }) => name);
+      found.push(
+        warning(
+          subject,
+          `Other runners of ${title} have the same labels as pools of this host: ${names.join(', ')}${others.length > 5 ? ' and more' : ''}. They take jobs that were meant for it.`,
+          'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
+        ),
+      );
+    }
+    const long = own.filter(({ timeout }) => timeout === null || timeout > endless);
+    if (long.length > 0)
+      found.push(
+        fine(
+          subject,
+          `The server ends jobs after ENDLESS_TASK_TIMEOUT (3 hours by default), whatever pool ${long.map(({ name }) => name).join(', ')} allows.`,
+        ),
+      );
+  }
+}

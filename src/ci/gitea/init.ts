@@ -1,0 +1,73 @@
+/** `onejob init gitea`: asks for address, token and queue, and checks them at the server before it writes anything. */
+import type { Answer } from '../../cli/init-ask.ts';
+import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
+import type { Session } from '../../cli/session.ts';
+import { systemClock } from '../../clock.ts';
+import { hasCode } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { createGiteaClient } from './client.ts';
+import { queueForm } from './type.ts';
+
+export async function initGitea({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
+  const { url: givenUrl = null, queue: givenQueue = null } = flags.own;
+  if (givenUrl !== null) taken('gitea', '--url', readUrl(givenUrl));
+  if (givenQueue !== null) taken('gitea', '--queue', readQueue(givenQueue.trim()));
+  const missing = [...(givenUrl === null ? ['--url URL'] : []), ...(givenQueue === null ? ['--queue NAME'] : [])];
+  using frame = open(missing);
+  const { settling, signal } = frame;
+  const url = await settle(settling, givenUrl, '--url', { text: 'Address of the Gitea server', usual: null, read: readUrl });
+
+  const outbound = createOutbound(context.environment.proxies);
+  const clientWith = (token: string) =>
+    createGiteaClient({ url, token: async () => token, clock: systemClock, fetch: outbound.fetch, version });
+  try {
+    const { token } = await frame.signIn({
+      text: 'Access token',
+      read: readToken,
+      refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED'],
+      async see(typed) {
+        if (!flags.check) return null;
+        try {
+          const { version: theirs } = await clientWith(typed).version(signal);
+          const user = await clientWith(typed).user(signal);
+          output.say(`${url} is Gitea ${theirs}${user === null ? '' : `, and the token is that of ${user}`}.`);
+        } catch (error) {
+          // A later try could help, so that the token may be good.
+          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
+          output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
+        }
+        return null;
+      },
+    });
+    const queue = await settle(settling, givenQueue, '--queue', {
+      text: 'Whose jobs to run: an organisation, a repository such as acme/app, or * for the whole instance',
+      usual: null,
+      read: readQueue,
+    });
+    return await frame.finish({
+      token,
+      ...{ name: 'gitea', queue },
+      keys: (reference) => ({ url, token: reference }),
+      poolKeys: { image: { base: 'auto', packages: ['git', 'nodejs'] } },
+      inPipeline: ['runs-on: gpu'],
+    });
+  } finally {
+    outbound.close();
+  }
+}
+
+function readUrl(typed: string): Answer<string> {
+  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
+  return good ? { value: typed.replace(/\/+$/, '') } : { again: 'Expected an address such as https://git.example.org.' };
+}
+
+function readToken(typed: string): Answer<string> {
+  if (typed === '') return { again: 'It is empty.' };
+  if (/^[\x21-\x7e]{20,4096}$/.test(typed)) return { value: typed };
+  return { again: 'The access token is malformed: it is too short or contains whitespace.' };
+}
+
+function readQueue(typed: string): Answer<string> {
+  if (queueForm.test(typed)) return { value: typed };
+  return { again: 'Type an organisation (acme), a repository (acme/app), or * for the whole instance.' };
+}

@@ -1,0 +1,360 @@
+/**
+ * Gitea's runners for the early engine. Two things no other service needs: a cancelled job of an ephemeral runner goes on, because the
+ * cancel removes the registration by which the runner would hear of it, so onejob ends its agent; and a job whose sandbox died would
+ * hang for 10 to 15 minutes, so onejob writes its last words with the runner's own key, and ends it.
+ */
+import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { foreignPool } from '../ci-service.ts';
+import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
+import type { Registrations } from '../early/registrations.ts';
+import type { GiteaClient } from './client.ts';
+import { runnerScript } from './script.ts';
+import type { GiteaParts } from './service.ts';
+import { labelsOf } from './type.ts';
+import { type Job, type Run, type Runner, repositoryOf } from './wire.ts';
+
+export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
+
+/** ms: how long a runner may live on without its job, and without a registration. */
+const [tidying, ghostly] = [60_000, 15_000];
+/** How many runs, and agents with what is known of them, are remembered. */
+const remembered = 1_000;
+
+interface Known {
+  /** Its job at the last look. */
+  job: Pick<Job, 'id' | 'url'> | null;
+  /** Task that its runner has begun, by the runner's own log. */
+  task: number | null;
+  /** Why it was told to end. */
+  why: StopReason | null;
+  /** Since when it has had neither registration nor job, or a job that is over; core clock, ms. */
+  uselessSince: number | null;
+}
+
+export function createGiteaRegistry(parts: GiteaParts, registrations: Registrations) {
+  const { config, client, keys, clock, log, slots } = parts;
+  const { agentNames } = registrations;
+  const places = createPlaces(client, config.url);
+  const runs = createRuns(client);
+  const tokens = new Map<string, string>();
+  const agents = new Map<AgentId, Known>();
+
+  const knownOf = (agent: AgentId): Known => {
+    const found = agents.get(agent) ?? { job: null, task: null, why: null, uselessSince: null };
+    agents.delete(agent);
+    agents.set(agent, found);
+    for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
+    return found;
+  };
+
+  const remoteJob = (job: Job) => jobOf(job, config.name, runs);
+
+  const entryOf = (place: string, { id, name, status }: Runner, jobs: readonly Job[]): Entry => {
+    const job = jobs.find(({ runner_id }) => runner_id === id);
+    const state = status === 'online' || status === 'offline' ? status : null;
+    return { place, id: String(id), name, status: state, job: job === undefined ? null : remoteJob(job) };
+  };
+
+  const working = (place: string, signal: AbortSignal) => client.jobs(place, 'in_progress', signal);
+
+  /** The job that the runner has and that is not over. */
+  async function currentJob({ place, id }: Remote, signal: AbortSignal): Promise<Job | null> {
+    return (await working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
+  }
+
+  /** Ends the job of an agent that is gone, with the reason in its log. Whether it could. */
+  async function speakFor(agent: AgentId, job: Job, signal: AbortSignal): Promise<boolean> {
+    const key = keys.of(agent);
+    const repository = repositoryOf(job);
+    if (key === null || repository === null) return false;
+    const { task: heard, why } = knownOf(agent);
+    const words = lastWords(why, parts.exitOf(agent));
+    const tell = async (task: number): Promise<boolean> => {
+      // An empty write shows whose task it is, and how long its log is.
+      const from = await client.log(key, task, { from: 0, rows: [], isLast: false }, signal);
+      if (from === null) return false;
+      const rows = [{ time: new Date(clock.wall()).toISOString(), content: `onejob: ${words}` }];
+      await client.log(key, task, { from, rows, isLast: true }, signal);
+      return client.fail(key, task, clock.wall(), signal);
+    };
+    if (heard !== null && (await tell(heard))) return true;
+    for (const task of await client.runningTasks(repository, signal)) if (task !== heard && (await tell(task))) return true;
+    return false;
+  }
+
+  const calls: Registry = {
+    async list({ name, pools: served }, signal) {
+      const place = await places.find(name, signal);
+      const [runners, running, queued] = await Promise.all([
+        client.runners(place, signal),
+        working(place, signal),
+        client.jobs(place, 'queued', signal),
+      ]);
+      const pools = parts.pools.filter((pool) => served.includes(pool.name));
+      const fits = (job: Job) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
+      return {
+        ...{ place, title: places.titleOf(name) },
+        entries: runners.map((one) => entryOf(place, one, running)),
+        unfinished: [...running, ...queued].map(({ id }) => jobIdOf(config.name, id)),
+        waiting: queued.map((job) => ({ job: remoteJob(job), pools: fits(job).map(({ name }) => name) })),
+      };
+    },
+    async create(context, name, signal) {
+      const pool = parts.pools.find((one) => one.name === context.pool);
+      if (pool === undefined) throw foreignPool(config.name, context.pool);
+      const place = await places.find(pool.queue, signal);
+      const labels = labelsOf(pool);
+      const version = parts.program.state.kind === 'ready' ? parts.program.state.version : 'unknown';
+      const register = async (inner: AbortSignal) => {
+        const token = tokens.get(place) ?? (await client.registrationToken(place, inner));
+        tokens.set(place, token);
+        const made = await client.register({ name, token, labels, version }, inner);
+        if (made === null) tokens.delete(place);
+        return made;
+      };
+      return {
+        place,
+        async create(inner) {
+          // Somebody may have reset the registration token.
+          const made = (await register(inner)) ?? (await register(inner));
+          if (made === null) {
+            const message = `Cannot register runner ${name}: ${config.url} does not accept the registration token that it has just made.`;
+            throw new OnejobError('E_CI_ANSWER', message, { hint: 'onejob tries again.', retry: true });
+          }
+          keys.keep(context.agent, made);
+          const { url } = config;
+          const { workspace } = context;
+          const script = runnerScript({ ...made, name, url, labels, workspace, timeout: pool.timeout });
+          return { id: String(made.id), script, files: null };
+        },
+      };
+    },
+    async find(which, signal) {
+      const { place } = which;
+      const runner =
+        'id' in which
+          ? await client.runner(place, which.id, signal)
+          : ((await client.runners(place, signal)).find(({ name }) => name === which.name) ?? null);
+      return runner === null ? null : entryOf(place, runner, await working(place, signal));
+    },
+    /** The server would remove a runner with a job, too, and let the job hang. */
+    async remove(remote, signal) {
+      const { place, id } = remote;
+      const job = await currentJob(remote, signal);
+      const agent = registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
+      if (job !== null && (agent === undefined || !(await speakFor(agent, job, signal)))) return 'busy';
+      const answer = await client.deleteRunner(place, id, signal);
+      if (agent !== undefined) keys.forget(agent);
+      return answer;
+    },
+    disable: ({ place, id }, disabled, signal) => client.setDisabled(place, id, disabled, signal),
+    async lastJob(remote, signal) {
+      const current = await currentJob(remote, signal);
+      if (current !== null) return remoteJob(current);
+      const agent = registrations.open().find((one) => one.place === remote.place && one.remote === remote.id)?.agent ?? '';
+      const { job, task } = knownOf(agent);
+      const repository = job === null ? null : repositoryOf(job);
+      if (job !== null && repository !== null) {
+        const found = await client.job(repository, job.id, signal);
+        if (found !== null) return remoteJob(found);
+      }
+      // A runner says in its log when it begins a task: without that, there was none.
+      if (job === null && task === null) return null;
+      const ended = (await client.endedJobs(remote.place, signal)).find(({ runner_id }) => runner_id === Number(remote.id));
+      if (ended !== undefined) return remoteJob(ended);
+      throw new OnejobError('E_CI_ANSWER', `${config.url} does not say which job runner ${remote.id} had.`, { retry: true });
+    },
+    async follow({ place, entries }, emit, signal) {
+      const there = new Map(entries.map((entry) => [entry.id, entry]));
+      const open = registrations.open();
+      for (const { agent, place: its, remote: id } of open) {
+        if (its !== place || id === null || slots.poolOf(agent) === null) continue;
+        const known = knownOf(agent);
+        const entry = there.get(id);
+        const job = entry?.job ?? null;
+        const number = job === null ? null : Number(job.id.slice(config.name.length + 1));
+        if (number !== null) known.job = { id: number, url: runs.urlOf(number) };
+        if (job !== null || (entry !== undefined && known.job === null)) {
+          known.uselessSince = null;
+          continue;
+        }
+        try {
+          await afterJob(agent, { place, id }, known);
+        } catch (error) {
+          signal.throwIfAborted();
+          log.warn('failed to find out whether an agent still has its job', { agent, reason: toFailure(error).message });
+        }
+      }
+      keys.retain(new Set(open.map(({ agent }) => agent)));
+
+      /** An agent whose registration or job no longer shows. */
+      async function afterJob(agent: AgentId, remote: Remote, known: Known): Promise<void> {
+        const repository = known.job === null ? null : repositoryOf(known.job);
+        const seen = known.job === null || repository === null ? null : await client.job(repository, known.job.id, signal);
+        if (seen !== null && seen.status !== 'completed') return;
+        const isCancelled = known.job !== null && (seen === null || seen.conclusion === 'cancelled');
+        if (isCancelled && known.job !== null) {
+          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, known.job.id), grace: null });
+          return;
+        }
+        known.uselessSince ??= clock.now();
+        if (clock.now() - known.uselessSince < (known.job === null ? ghostly : tidying)) return;
+        if (known.job === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
+        if (known.job === null && (await currentJob(remote, signal)) !== null) return;
+        const why = known.job === null ? 'its runner was removed at the server' : 'its job is over';
+        log.warn('onejob ends an agent that can get no job any more', { agent, why });
+        emit({ kind: 'jobDone', agent });
+      }
+    },
+  };
+
+  return {
+    ...calls,
+    places,
+    /** Ends the job that an agent left behind. */
+    async bury(agent: AgentId, signal: AbortSignal): Promise<void> {
+      const remote = registrations.remoteOf(agent);
+      const job = remote === null ? null : await currentJob(remote, signal);
+      if (job !== null && !(await speakFor(agent, job, signal)))
+        log.warn('a job hangs until its server gives it up, because its agent is gone', { agent, job: job.html_url ?? job.id });
+    },
+    /** A line of the runner's own log. A job may forge it, but only names a task that is not its own. */
+    heard(agent: AgentId, line: string): void {
+      const task = /\btask (\d{1,15}) repo is \S/.exec(line)?.[1];
+      if (task !== undefined) knownOf(agent).task ??= Number(task);
+    },
+    isEnding(agent: AgentId, why: StopReason): void {
+      knownOf(agent).why ??= why;
+    },
+    forget: (agent: AgentId) => void agents.delete(agent),
+    agentOf: agentNames.agentOf,
+  };
+}
+
+/** Why a job ended that did not say so itself, for its log. */
+function lastWords(why: StopReason | null, exit: Exit | null): string {
+  switch (why) {
+    case 'timeout':
+      return 'the job was ended: it ran longer than the pool allows.';
+    case 'disk':
+      return 'the job was ended: its files exceeded what the pool allows.';
+    case 'cancelled':
+      return 'the job was cancelled.';
+    case 'shutdown':
+      return 'the job was ended, because its host stopped onejob. Run it again.';
+    case 'renewal':
+    case 'unreleased':
+    case null:
+      break;
+  }
+  switch (exit?.kind) {
+    case 'oom':
+      return 'the sandbox was killed: out of memory.';
+    case 'code':
+      return `the runner ended with exit code ${exit.code} before it reported a result.`;
+    case 'signal':
+      return `the sandbox was killed by ${exit.signal}.`;
+    case 'lost':
+      return `the sandbox was lost: ${exit.reason}.`;
+    case undefined:
+      return 'the sandbox is gone, and nobody knows why.';
+  }
+}
+
+/** `service`: its name in the config. */
+function jobIdOf(service: string, id: number): string {
+  return `${service}-${id}`;
+}
+
+const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled', skipped: 'cancelled' } as const;
+const isConclusion = (word: string | null): word is keyof typeof outcomes => word !== null && word in outcomes;
+
+function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
+  const { status, conclusion, runner_id } = job;
+  runs.saw(job);
+  return {
+    id: jobIdOf(service, job.id),
+    state: status === 'completed' ? 'done' : runner_id === undefined || runner_id === null ? 'waiting' : 'running',
+    facts() {
+      const run = runs.known(job.run_id);
+      const file = /([^/@]+)(@[^@]*)?$/.exec(run?.path ?? '')?.[1] ?? null;
+      const number = /\/actions\/runs\/(\d+)/.exec(job.html_url ?? '')?.[1] ?? null;
+      return {
+        title: [file, number === null ? null : `#${number}`, job.name].filter((part) => part !== null).join(' '),
+        definition: file,
+        build: number,
+        repository: repositoryOf(job),
+        branch: job.head_branch,
+        reason: run?.event ?? null,
+        link: job.html_url,
+        demands: job.labels,
+        result: conclusion,
+        outcome: isConclusion(conclusion) ? outcomes[conclusion] : null,
+        queuedAt: job.created_at,
+        startedAt: job.started_at,
+        endedAt: job.completed_at,
+      };
+    },
+    ...(runs.known(job.run_id) === undefined && { describe: (signal) => runs.read(job, signal) }),
+  };
+}
+
+type Runs = ReturnType<typeof createRuns>;
+
+/** Runs of jobs, each read once, for people only; and addresses of jobs. */
+function createRuns(client: GiteaClient) {
+  const known = new Map<number, Run | null>();
+  const urls = new Map<number, string | null>();
+  const bounded = (map: Map<number, unknown>): void => {
+    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
+  };
+  return {
+    known: (run: number) => known.get(run),
+    saw({ id, url }: Pick<Job, 'id' | 'url'>): void {
+      urls.set(id, url);
+      bounded(urls);
+    },
+    urlOf: (job: number) => urls.get(job) ?? null,
+    /** Whether it could be read. */
+    async read(job: Job, signal: AbortSignal): Promise<boolean> {
+      const repository = repositoryOf(job);
+      if (repository === null) return false;
+      known.set(job.run_id, await client.run(repository, job.run_id, signal));
+      bounded(known);
+      return known.get(job.run_id) !== null;
+    },
+  };
+}
+
+/** Whose runners and jobs a queue means: asked once. */
+function createPlaces(client: GiteaClient, url: string) {
+  const found = new Map<string, string>();
+  const titleOf = (queue: string): string => (queue === '*' ? 'the instance' : queue);
+  return {
+    titleOf,
+    /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
+    async find(queue: string, signal: AbortSignal): Promise<string> {
+      const known = found.get(queue);
+      if (known !== undefined) return known;
+      const place = await placeOf(queue, signal);
+      found.set(queue, place);
+      return place;
+    },
+  };
+
+  async function placeOf(queue: string, signal: AbortSignal): Promise<string> {
+    if (queue === '*') return 'admin';
+    if (queue.includes('/')) return `repos/${queue}`;
+    if (await client.hasOrganisation(queue, signal)) return `orgs/${queue}`;
+    const user = await client.user(signal);
+    if (user?.toLowerCase() === queue.toLowerCase()) return 'user';
+    throw new OnejobError(
+      'E_CI_POOL',
+      `Cannot run jobs of "${queue}": ${url} shows no organisation with that name to this token.`,
+      {
+        hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scope write:organization for an organisation.',
+      },
+    );
+  }
+}

@@ -1,0 +1,84 @@
+/** Gitea binds early: each standby becomes an ephemeral runner, with a key that is good for one job. The token stays here. */
+import type { PoolConfig } from '../../config/config.ts';
+import type { AgentId, Exit } from '../../core/slot.ts';
+import { toFailure } from '../../errors.ts';
+import { readSecret } from '../../secrets/reference.ts';
+import { subdirectory } from '../../store/directory.ts';
+import type { CiService } from '../ci-service.ts';
+import { createEarlyBound } from '../early/engine.ts';
+import type { EarlyParts, Queue } from '../early/port.ts';
+import type { Registrations } from '../early/registrations.ts';
+import { type AgentProgram, createAgentProgram } from '../kit/agent-program.ts';
+import { untilProgram } from '../kit/until-program.ts';
+import type { OpenParts } from '../parts.ts';
+import { createGiteaClient, type GiteaClient } from './client.ts';
+import { findings } from './doctor.ts';
+import { createRunnerKeys, type RunnerKeys } from './keys.ts';
+import { createGiteaRegistry } from './registry.ts';
+import { giteaRunner } from './release.ts';
+import { equipped } from './script.ts';
+import type { GiteaServiceConfig } from './type.ts';
+
+export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiService {
+  const { clock, fetch, log, onejob, store, variables } = parts;
+  const token = () => readSecret(config.token, variables);
+  const client = createGiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
+  const program = createAgentProgram({
+    ...{ project: giteaRunner(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
+    wall: () => clock.wall(),
+    progress: (line) => log.info('agent', { service: config.name, progress: line }),
+    warn: (text, fields) => log.warn(text, fields),
+  });
+  const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
+  const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
+  return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
+}
+
+export interface GiteaParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
+  readonly config: GiteaServiceConfig;
+  readonly pools: readonly PoolConfig[];
+  readonly client: GiteaClient;
+  readonly program: Pick<AgentProgram, 'folder' | 'ready' | 'state'>;
+  readonly keys: RunnerKeys;
+  /** How an agent's sandbox ended; null: unknown. */
+  readonly exitOf: (agent: AgentId) => Exit | null;
+}
+
+export function createGitea(parts: GiteaParts) {
+  const { config, pools, program, clock, log } = parts;
+  const { name: service, url } = config;
+  const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
+  const connect = (known: Registrations) => createGiteaRegistry(parts, known);
+  const { common, registry, registrations } = createEarlyBound(early, connect);
+
+  return {
+    ...common,
+    capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
+    check: (signal) => findings(parts, registry, registrations, signal),
+    observe: (emit, signal) =>
+      untilProgram({ ...{ program, clock }, pools: pools.map(({ name }) => name) }, common.observe, emit, signal),
+    ending(agent, signal) {
+      registry.isEnding(agent.agent, agent.why);
+      return common.ending(agent, signal);
+    },
+    listen: (agent) => (line) => registry.heard(agent, line),
+    async deregister(context, signal) {
+      try {
+        await registry.bury(context.agent, signal);
+      } catch (error) {
+        signal.throwIfAborted();
+        log.warn('failed to end the job of an agent that is gone', { agent: context.agent, reason: toFailure(error).message });
+      }
+      const answer = await common.deregister(context, signal);
+      registry.forget(context.agent);
+      return answer;
+    },
+    equip: (recipe) => equipped(recipe, program.folder),
+  } satisfies CiService;
+}
+
+/** Each place once, with its pools. Names of owners and repositories have no case there. */
+function queuesOf(pools: readonly Pick<PoolConfig, 'name' | 'queue'>[]): Queue[] {
+  const queues = [...Map.groupBy(pools, ({ queue }) => queue.toLowerCase()).values()];
+  return queues.map((same) => ({ name: same[0]?.queue ?? '', pools: same.map(({ name }) => name) }));
+}
