@@ -34,7 +34,6 @@ interface Known {
 
 export function createGiteaRegistry(parts: GiteaParts, registrations: Registrations) {
   const { config, client, keys, clock, log, slots } = parts;
-  const { agentNames } = registrations;
   const places = createPlaces(client, config.url);
   const runs = createRuns(client);
   const tokens = new Map<string, string>();
@@ -216,6 +215,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     async bury(agent: AgentId, signal: AbortSignal): Promise<void> {
       const remote = registrations.remoteOf(agent);
       const job = remote === null ? null : await currentJob(remote, signal);
+      if (job !== null) knownOf(agent).job = job;
       if (job !== null && !(await speakFor(agent, job, signal)))
         log.warn('a job hangs until its server gives it up, because its agent is gone', { agent, job: job.html_url ?? job.id });
     },
@@ -228,7 +228,6 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       knownOf(agent).why ??= why;
     },
     forget: (agent: AgentId) => void agents.delete(agent),
-    agentOf: agentNames.agentOf,
   };
 }
 

@@ -29,6 +29,7 @@ export function untilProgram(
     while (!signal.aborted && missing !== null) {
       try {
         await program.ready(signal);
+        if (signal.aborted) return;
         missing = null;
       } catch (error) {
         if (signal.aborted) return;

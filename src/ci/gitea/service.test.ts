@@ -1,0 +1,219 @@
+import { readdirSync, readFileSync } from 'node:fs';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
+import { giteaService } from '../../../test/kit/gitea-service.ts';
+import type { AgentContext, CiEvent } from '../ci-service.ts';
+
+type Bench = ReturnType<typeof giteaService>;
+let bench: Bench;
+let watching: AbortController;
+let seen: CiEvent[];
+
+beforeEach(() => {
+  watching = new AbortController();
+  seen = [];
+});
+afterEach(() => {
+  watching.abort();
+  bench.close();
+});
+
+const contextOf = (agent: string): AgentContext => ({
+  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+  ask: async () => '',
+  hostAddress: async () => '127.0.0.1',
+});
+
+/** An agent that is online. */
+async function start(agent: string) {
+  bench.live.add(agent);
+  const { script } = await bench.service.register(contextOf(agent), patient);
+  const runner = bench.runnerOf(script);
+  bench.gitea.fetchTask(runner);
+  return { runner, script };
+}
+
+/** The agent gets a job. */
+function work(runner: Awaited<ReturnType<typeof start>>['runner'], labels = ['ci']) {
+  const job = bench.gitea.queue(labels);
+  bench.gitea.fetchTask(runner);
+  return job;
+}
+
+const watch = () => bench.service.observe((event) => seen.push(event), watching.signal);
+const soon = <T>(what: () => T) => expect.poll(what, { timeout: 10_000, interval: 5 });
+const keyFiles = () => readdirSync(bench.keyDir);
+
+describe('an agent', () => {
+  it('is an ephemeral runner with the labels of its pool, and its script holds nothing of the service', async () => {
+    bench = giteaService({ tags: ['gpu', 'a100'] });
+    const { runner, script } = await start('a1');
+    expect(runner).toMatchObject({ labels: ['gpu', 'a100'], name: expect.stringMatching(/^box-1-.*-a1$/) });
+    expect(script).not.toContain('secret-token');
+    expect(script).not.toContain('registration-');
+    expect(script).toContain('"timeout":"3600s"');
+    expect(script).toContain('"labels":["gpu:host","a100:host"]');
+    expect(script).toContain('"ephemeral":true');
+  });
+
+  it('registers although somebody has reset the registration token', async () => {
+    bench = giteaService();
+    await start('a1');
+    bench.gitea.resetRegistration();
+    await start('a2');
+    expect(bench.gitea.runners).toHaveLength(2);
+  });
+
+  it('keeps its key in a file that only its user reads, until it is removed', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    expect(keyFiles()).toEqual(['a1.json']);
+    expect(readFileSync(`${bench.keyDir}/a1.json`, 'utf8')).toContain(runner.token);
+    expect(JSON.stringify(bench.store.registrations.open('forge'))).not.toContain(runner.token);
+    await bench.service.deregister(contextOf('a1'), patient);
+    expect(keyFiles()).toEqual([]);
+    expect(bench.gitea.runners).toEqual([]);
+  });
+});
+
+describe('jobs that wait', () => {
+  it('count for the pools whose labels they name, also those behind the fiftieth', async () => {
+    bench = giteaService({ tags: ['gpu', 'big'] });
+    for (let n = 0; n < 120; n++) bench.gitea.queue(n % 2 === 0 ? ['gpu'] : ['other']);
+    watch();
+    await soon(() => bench.service.waiting('ci')).toBe(60);
+  });
+});
+
+describe('a job that was cancelled', () => {
+  it('ends its agent, which the server does not tell', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    watch();
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+    bench.gitea.end(job, 'cancelled');
+    await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'a1', job: 'forge-1', grace: null });
+  });
+
+  it('is not one that ended by itself', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    watch();
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+    bench.gitea.end(job, 'success');
+    const before = bench.gitea.calls.length;
+    await soon(() => bench.gitea.calls.length).toBeGreaterThan(before + 20);
+    expect(seen.some(({ kind }) => kind === 'cancel')).toBe(false);
+  });
+});
+
+describe('an agent that can get no job any more', () => {
+  it('is ended, once it is certain that its runner was removed', async () => {
+    const clock = handClock();
+    bench = giteaService({ clock });
+    const { runner } = await start('a1');
+    watch();
+    await soon(() => seen).toContainEqual({ kind: 'online', agent: 'a1' });
+    bench.gitea.runners.splice(bench.gitea.runners.indexOf(runner), 1);
+    for (let n = 0; n < 30 && !seen.some(({ kind }) => kind === 'jobDone'); n++) {
+      clock.advance(1_000);
+      await new Promise((resolve) => setTimeout(resolve, 2));
+    }
+    expect(seen).toContainEqual({ kind: 'jobDone', agent: 'a1' });
+  });
+});
+
+describe('the job of an agent that died', () => {
+  it.each([
+    [{ kind: 'oom' } as const, 'onejob: the sandbox was killed: out of memory.'],
+    [{ kind: 'code', code: 3 } as const, 'onejob: the runner ended with exit code 3 before it reported a result.'],
+    [{ kind: 'lost', reason: 'its sandbox was removed by someone else' } as const, 'was removed by someone else'],
+  ])('is ended with the reason in its log: %j', async (exit, words) => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    work(await start('a2').then((other) => other.runner));
+    const job = work(runner);
+    job.log.push('its own line');
+    bench.exits.set('a1', exit);
+    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: 'forge-2' });
+    expect(job).toMatchObject({ status: 'completed', conclusion: 'failure', isSealed: true });
+    expect(job.log).toEqual(['its own line', expect.stringContaining(words)]);
+    expect(bench.gitea.jobs[0]).toMatchObject({ status: 'in_progress', log: [] });
+    expect(bench.gitea.runners.map(({ id }) => id)).toEqual([2]);
+  });
+
+  it('is ended by the next manager, which finds the key in its file', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    bench.live.delete('a1');
+    watch();
+    await soon(() => job.conclusion).toBe('failure');
+    await soon(() => bench.gitea.runners).toEqual([]);
+    await soon(keyFiles).toEqual([]);
+  });
+
+  it('is never cut off from its runner where nobody can speak for it', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    bench.live.delete('a1');
+    const { rmSync } = await import('node:fs');
+    rmSync(`${bench.keyDir}/a1.json`);
+    watch();
+    await soon(() => runner.disabled).toBe(true);
+    expect(job.status).toBe('in_progress');
+    expect(bench.gitea.runners).toContain(runner);
+  });
+
+  it('names the task that the runner itself has named, and no other that a job wrote into its log', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    const hear = bench.service.listen?.('a1');
+    hear?.('time="…" level=info msg="task 999 repo is acme/demo https://github.com http://forge"');
+    await bench.service.deregister(contextOf('a1'), patient);
+    expect(job.conclusion).toBe('failure');
+  });
+});
+
+describe('an agent that ended with its job', () => {
+  it('ran it, also when no look saw it', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    bench.service.listen?.('a1')(`level=info msg="task ${job.task} repo is acme/demo https://github.com http://forge"`);
+    bench.gitea.end(job, 'success');
+    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: 'forge-1' });
+  });
+
+  it('had none, if its runner never began one', async () => {
+    bench = giteaService();
+    await start('a1');
+    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: null });
+  });
+});
+
+it('loses no job to an agent that is retired, in a thousand orders', async () => {
+  bench = giteaService();
+  const { gitea, service } = bench;
+  for (let n = 0; n < 1_000; n++) {
+    const agent = `r${n}`;
+    const { runner } = await start(agent);
+    const job = gitea.queue(['ci']);
+    // The runner asks at some point of what happens at the server meanwhile.
+    const turns = n % 12;
+    const asks = (async () => {
+      for (let turn = 0; turn < turns; turn++) await Promise.resolve();
+      return gitea.fetchTask(runner);
+    })();
+    const [answer, got] = await Promise.all([service.retire(agent, patient), asks]);
+    expect(answer).toBe(got === null ? null : `forge-${job.id}`);
+    gitea.end(job, 'success');
+    bench.live.delete(agent);
+    await service.deregister(contextOf(agent), patient);
+  }
+}, 60_000);

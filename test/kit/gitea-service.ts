@@ -1,0 +1,61 @@
+/** The service on a Gitea in memory. */
+import { mkdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { createGiteaClient } from '../../src/ci/gitea/client.ts';
+import { createRunnerKeys } from '../../src/ci/gitea/keys.ts';
+import { createGitea, type GiteaParts } from '../../src/ci/gitea/service.ts';
+import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
+import { systemClock } from '../../src/clock.ts';
+import type { PoolConfig } from '../../src/config/config.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import type { Exit } from '../../src/core/slot.ts';
+import { createLog } from '../../src/log.ts';
+import { openStore } from '../../src/store/store.ts';
+import { scratch } from '../support/scratch.ts';
+import { type MemoryGitea, memoryGitea } from './gitea.ts';
+
+interface Options {
+  readonly gitea?: MemoryGitea;
+  readonly clock?: Clock;
+  readonly tags?: readonly string[];
+  readonly slots?: Partial<GiteaParts['slots']>;
+}
+
+export function giteaService({ gitea = memoryGitea(), clock = systemClock, tags = [], slots = {} }: Options = {}) {
+  const dir = scratch();
+  const store = openStore(join(dir.path, 'state'));
+  const live = new Set<string>();
+  const exits = new Map<string, Exit>();
+  const config: GiteaServiceConfig = {
+    ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 20, bootTimeout: 60_000 },
+    token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
+    agentPackage: { version: null, from: null, sha256: null },
+  };
+  const pools = [{ name: 'ci', service: 'forge', queue: 'acme', tags, timeout: 3_600_000 }] as unknown as PoolConfig[];
+  const keyDir = join(dir.path, 'keys');
+  mkdirSync(keyDir);
+  const service = createGitea({
+    ...{ config, pools, store, clock, random: () => 0.5, opened: new Set(['forge']) },
+    client: createGiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
+    program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' } },
+    keys: createRunnerKeys(keyDir),
+    exitOf: (agent) => exits.get(agent) ?? null,
+    log: createLog({ json: true, stream: new PassThrough() }),
+    slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },
+  });
+  /** The runner of a script, as a runner reads it. */
+  const runnerOf = (script: string) => {
+    const uuid = /"uuid":"([^"]+)"/.exec(script)?.[1] ?? '';
+    const found = gitea.byUuid(uuid);
+    if (found === undefined) throw new Error('the script has no runner');
+    return found;
+  };
+  return {
+    ...{ gitea, service, store, live, exits, keyDir, runnerOf },
+    close(): void {
+      store.close();
+      dir[Symbol.dispose]();
+    },
+  };
+}
