@@ -8,6 +8,7 @@ import { coreFigure } from './core.ts';
 import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './daemon.ts';
 import { dashboardFigure } from './dashboard.ts';
 import { floor } from './floor.ts';
+import { giteaGaps } from './gitea.ts';
 import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
@@ -188,6 +189,17 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         info("the gate: frame written to the agent's first instruction", `${start.gate.p50} ms p50`),
         info("the agent's start to the first output; by hand", `${start.agent.p50}; ${start.floor.p50} ms p50`),
         info('requests at the service for each job, heartbeats and lists left out', `${perJob}`),
+      ],
+    };
+  },
+
+  gitea: async ({ quick, dir }) => {
+    const data = await giteaGaps(quick ? 3 : 20, dir);
+    return {
+      data,
+      lines: [
+        line('Gitea, real server and runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
+        info('the same with the docker mode of its own runner, ephemeral', `${data.docker.p50} ms p50`),
       ],
     };
   },
