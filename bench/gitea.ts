@@ -66,7 +66,7 @@ pools:
 type Gitea = Awaited<ReturnType<typeof startGitea>>;
 
 async function gapsOf(gitea: Gitea, from = 0): Promise<number[]> {
-  const times = [];
+  const times: { readonly begin: number; readonly end: number }[] = [];
   for (const { id } of (await gitea.jobs()).slice(from)) {
     const log = await gitea.log('acme/demo', id);
     const at = (what: string) => Number(new RegExp(`${what} (\\d+\\.\\d+)\\s*$`, 'm').exec(log)?.[1] ?? Number.NaN) * 1000;
