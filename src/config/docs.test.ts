@@ -11,6 +11,7 @@ const sections = {
   ...Object.fromEntries(Object.entries(serviceSchemas).map(([type, { keys }]) => [type, keys])),
   ...serviceSchemas['azure-pipelines'].maps,
   'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
+  'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
 };
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
@@ -21,6 +22,15 @@ const inside: Record<string, (key: string) => string> = {
   notify: (key) => `notify: { ${/^(webhook|command)/.test(key) ? key : `command: [x], ${key}`} }`,
   buildkite: (key) =>
     `services: { a: { type: buildkite, token: { env: T }, ${key} } }`.replace('token: { env: T }, token', 'token'),
+  gitea: (key) => {
+    const rest = [
+      ...(key.startsWith('url') ? [] : ['url: "https://git.example.org"']),
+      ...(key.startsWith('token') ? [] : ['token: { env: T }']),
+    ];
+    return `services: { a: { type: gitea, ${[...rest, key].join(', ')} } }`;
+  },
+  'agent of gitea': (key) =>
+    `services: { a: { type: gitea, url: "https://git.example.org", token: { env: T }, agent: { ${key} } } }`,
   'agent of buildkite': (key) =>
     `services: { a: { type: buildkite, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', from: /srv/agent' : ''} } } }`,
   'azure-pipelines': (key) =>

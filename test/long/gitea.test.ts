@@ -1,6 +1,5 @@
 /** Gitea from end to end: the real server, the real runner in containers of the real Engine, and the daemon between. */
-import { setTimeout as after } from 'node:timers/promises';
-import { describe, expect, test } from 'vitest';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { engineAt } from '../support/engine-http.ts';
 import { startGitea } from '../support/gitea.ts';
 import { giteaPrograms } from '../support/gitea-programs.ts';
@@ -9,71 +8,128 @@ import { lacks } from '../support/require.ts';
 
 type Gitea = Awaited<ReturnType<typeof startGitea>>;
 
-const workflow = (label: string, run: string, on = 'workflow_dispatch') =>
-  `on: ${on}\njobs:\n  j:\n    runs-on: ${label}\n    steps:\n      - run: |\n${run.replaceAll(/^/gm, '          ')}\n`;
-
-const configOf = ({ url, token }: Gitea, pool = '', service = '') => `
-services:
-  forge: { type: gitea, url: "${url}", token: { env: GITEA_TOKEN }, poll: 1s, agent: { from: ${giteaPrograms.runner} }${service} }
-pools:
-  gpu: { service: forge, queue: acme, agents: 1, image: "debian:stable-slim", network: default${pool} }
-# ${token.slice(0, 0)}`;
-
-const homeOf = (gitea: Gitea, ...more: [pool?: string, service?: string]): Promise<Home> =>
-  onejob({ config: configOf(gitea, ...more), env: { GITEA_TOKEN: gitea.token } });
+const workflow = (run: string, more = '') => `on: workflow_dispatch
+${more}
+jobs:
+  j:
+    runs-on: gpu
+    steps:
+      - run: |
+${run.replaceAll(/^/gm, '          ')}
+`;
+const waits = workflow('echo begin; for i in $(seq 600); do sleep 1; done');
 
 const isOver = ({ status }: { readonly status: string }): boolean => status === 'completed';
 
 describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => {
-  test('jobs run one after the other, each with a runner of its own, and nothing is left', async () => {
-    await using gitea = await startGitea();
-    await gitea.repository('acme/demo', {
-      '.gitea/workflows/two.yml': workflow('gpu', 'echo hello from $GITHUB_REPOSITORY; test ! -e /tmp/before; touch /tmp/before'),
-      '.gitea/workflows/bad.yml': workflow('gpu', 'echo about to fail; exit 7'),
+  let gitea: Gitea;
+  beforeAll(async () => {
+    gitea = await startGitea();
+  });
+  afterAll(() => gitea[Symbol.asyncDispose]());
+
+  /** A repository of its own with these workflows, and a onejob for it alone, or for all of the organisation. */
+  async function bench(name: string, workflows: Readonly<Record<string, string>>, more = '', queue = `acme/${name}`) {
+    const repository = `acme/${name}`;
+    const files = Object.entries(workflows).map(([file, text]) => [`.gitea/workflows/${file}`, text] as const);
+    await gitea.repository(repository, Object.fromEntries(files));
+    const home: Home = await onejob({
+      config: `services:
+  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, boot_timeout: 30s, agent: { from: ${giteaPrograms.runner} } }
+pools:
+  gpu: { service: forge, queue: ${queue}, agents: 1, image: "debian:stable-slim", network: default${more} }
+`,
+      env: { GITEA_TOKEN: gitea.token },
     });
-    await using here = await homeOf(gitea);
-    const daemon = await here.up();
-    for (const file of ['two.yml', 'bad.yml', 'two.yml']) await gitea.dispatch('acme/demo', file);
-    const jobs = await gitea.until((all) => all.length === 3 && all.every(isOver));
+    const scope = `/repos/${repository}`;
+    const until = async (done: Parameters<Gitea['until']>[0]) => gitea.until(done, 60_000, scope);
+    return {
+      ...{ repository, home, until },
+      dispatch: (file: string) => gitea.dispatch(repository, file),
+      log: (id = 0) => gitea.log(repository, id),
+      runners: () => gitea.runners(queue === repository ? scope : `/orgs/${queue}`),
+      /** Name of the container of the agent that runs. */
+      async sandbox(): Promise<string> {
+        const { pools } = await home.api.status();
+        const agent = pools[0]?.slots[0]?.agent.agent ?? 'none';
+        using engine = engineAt();
+        const list = (await engine.ok('GET', '/containers/json')) as { readonly Id: string; readonly Names: string[] }[];
+        return list.find(({ Names: names }) => names.some((one) => one.includes(agent)))?.Id ?? '';
+      },
+      [Symbol.asyncDispose]: () => home.close(),
+    };
+  }
+
+  test('jobs run one after the other, each with a runner of its own, and nothing is left', async () => {
+    const again = workflow('echo hello from $GITHUB_REPOSITORY; test ! -e /tmp/before; touch /tmp/before');
+    const workflows = { 'two.yml': again, 'bad.yml': workflow('echo about to fail; exit 7') };
+    await using here = await bench('one', workflows, '', 'acme');
+    const daemon = await here.home.up();
+    for (const file of ['two.yml', 'bad.yml', 'two.yml']) await here.dispatch(file);
+    const jobs = await here.until((all) => all.length === 3 && all.every(isOver));
     expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'failure', 'success']);
     expect(new Set(jobs.map(({ runner_id: id }) => id)).size).toBe(3);
-    expect(await gitea.log('acme/demo', jobs[0]?.id ?? 0)).toContain('hello from acme/demo');
-    const listed = async () => JSON.parse((await here.cli(['jobs', '--all', '--json']).ended).stdout.split('\n')[0] ?? '[]');
-    await expect.poll(listed).toBeDefined();
-    const shown = (await here.cli(['jobs', '--all']).ended).stdout;
-    expect(shown).toMatch(/two\.yml #\d+ j/);
+    expect(await here.log(jobs[0]?.id)).toContain('hello from acme/one');
+    const listed = async () =>
+      (await here.home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.title, verdict?.kind]);
+    const title = expect.stringMatching(/^(two|bad)\.yml #\d j$/);
+    const passed = [title, 'passed'];
+    await expect.poll(listed, { timeout: 20_000 }).toEqual([passed, [title, 'code'], passed]);
     await daemon.stop();
-    expect(await gitea.runners()).toEqual([]);
+    expect(await here.runners()).toEqual([]);
   });
 
   test('a job that is cancelled ends at once, with its sandbox', async () => {
-    await using gitea = await startGitea();
-    const waits = `on: workflow_dispatch\nconcurrency: { group: c, cancel-in-progress: true }\n${workflow('gpu', 'for i in $(seq 600); do echo tick $i; sleep 1; done').replace('on: workflow_dispatch\n', '')}`;
-    await gitea.repository('acme/demo', { '.gitea/workflows/long.yml': waits });
-    await using here = await homeOf(gitea);
-    await here.up();
-    await gitea.dispatch('acme/demo', 'long.yml');
-    await gitea.until(([first]) => first?.status === 'in_progress');
-    const [old] = await here.api.status().then(({ pools }) => pools[0]?.slots.map(({ agent }) => agent.agent) ?? []);
-    await gitea.dispatch('acme/demo', 'long.yml');
-    const [first] = await gitea.until(([one, two]) => one?.conclusion === 'cancelled' && two?.status === 'in_progress');
-    expect(first?.conclusion).toBe('cancelled');
+    const one = workflow('for i in $(seq 600); do echo $i; sleep 1; done', 'concurrency: { group: c, cancel-in-progress: true }');
+    await using here = await bench('cancel', { 'long.yml': one });
+    await here.home.up();
+    await here.dispatch('long.yml');
+    await here.until(([first]) => first?.status === 'in_progress');
+    await expect.poll(async () => (await here.home.api.jobs({ all: false, pool: null })).length).toBe(1);
+    const sandbox = await here.sandbox();
+    await here.dispatch('long.yml');
+    await here.until(([first, second]) => first?.conclusion === 'cancelled' && second?.status === 'in_progress');
     using engine = engineAt();
-    const containers = await engine.ok('GET', '/containers/json');
-    expect(JSON.stringify(containers)).not.toContain(old);
+    await expect.poll(async () => (await engine.call('GET', `/containers/${sandbox}/json`)).status, { timeout: 10_000 }).toBe(404);
   });
 
   test('a job whose sandbox is killed ends at once, with the reason in its log', async () => {
-    await using gitea = await startGitea();
-    await gitea.repository('acme/demo', {
-      '.gitea/workflows/eat.yml': workflow('gpu', 'echo begin; head -c 4G /dev/zero | tail -c 4G | wc -c; sleep 600'),
-    });
-    await using here = await homeOf(gitea, ', memory: 128m');
-    await here.up();
-    await gitea.dispatch('acme/demo', 'eat.yml');
-    const [job] = await gitea.until(([first]) => first !== undefined && isOver(first));
+    await using here = await bench('killed', { 'long.yml': waits });
+    await here.home.up();
+    await here.dispatch('long.yml');
+    await here.until(([first]) => first?.status === 'in_progress');
+    using engine = engineAt();
+    await engine.ok('POST', `/containers/${await here.sandbox()}/kill`);
+    const [job] = await here.until(([first]) => first !== undefined && isOver(first));
     expect(job?.conclusion).toBe('failure');
-    await after(0);
-    expect(await gitea.log('acme/demo', job?.id ?? 0)).toMatch(/onejob: the sandbox was killed: out of memory/);
+    expect(await here.log(job?.id)).toMatch(/onejob: the sandbox was killed \(exit code 137\)\./);
+  });
+
+  test('a job goes on while the daemon is dead, and ends with its own result', async () => {
+    await using here = await bench('dead', { 'a.yml': workflow('echo begin; sleep 6; echo the end') });
+    const first = await here.home.up();
+    await here.dispatch('a.yml');
+    await here.until(([one]) => one?.status === 'in_progress');
+    await first.kill();
+    const [job] = await here.until(([one]) => one !== undefined && isOver(one));
+    expect(job?.conclusion).toBe('success');
+    expect(await here.log(job?.id)).toContain('the end');
+    await (await here.home.up()).stop();
+    expect(await here.runners()).toEqual([]);
+  });
+
+  test('the next daemon ends a job whose sandbox died with the daemon', async () => {
+    await using here = await bench('both', { 'long.yml': waits });
+    const first = await here.home.up();
+    await here.dispatch('long.yml');
+    await here.until(([one]) => one?.status === 'in_progress');
+    const sandbox = await here.sandbox();
+    await first.kill();
+    using engine = engineAt();
+    await engine.ok('POST', `/containers/${sandbox}/kill`);
+    await here.home.up();
+    const [job] = await here.until(([one]) => one !== undefined && isOver(one));
+    expect(job?.conclusion).toBe('failure');
+    expect(await here.log(job?.id)).toContain('onejob: ');
   });
 });

@@ -121,8 +121,14 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
       }
     },
     async dispatch(name: string, file: string, inputs: Readonly<Record<string, string>> = {}): Promise<void> {
-      const { status, text } = await api('POST', `/repos/${name}/actions/workflows/${file}/dispatches`, { ref: 'main', inputs });
-      if (status !== 204) throw new Error(`Cannot dispatch ${file}: ${status} ${text}`);
+      // Gitea 1.26.4 panics now and then while it looks for the commit, before it has made anything.
+      for (let tries = 1; ; tries += 1) {
+        const { status, text } = await api('POST', `/repos/${name}/actions/workflows/${file}/dispatches`, { ref: 'main', inputs });
+        if (status === 204) return;
+        if (status !== 500 || !text.includes('repo_commit') || tries === 10)
+          throw new Error(`Cannot dispatch ${file}: ${status} ${text}`);
+        await after(100);
+      }
     },
     /** All jobs, the oldest first. */
     async jobs(scope = '/admin'): Promise<GiteaJob[]> {
@@ -142,9 +148,9 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
       (await api<{ runners: { id: number; name: string; status: string }[] | null }>('GET', `${scope}/actions/runners`)).body
         .runners ?? [],
     /** Resolves with all jobs once `done` says so of them. */
-    async until(done: (jobs: readonly GiteaJob[]) => boolean, patience = 60_000): Promise<GiteaJob[]> {
+    async until(done: (jobs: readonly GiteaJob[]) => boolean, patience = 60_000, scope = '/admin'): Promise<GiteaJob[]> {
       for (const end = performance.now() + patience; ; ) {
-        const jobs = await gitea.jobs();
+        const jobs = await gitea.jobs(scope);
         if (done(jobs)) return jobs;
         if (performance.now() > end) throw new Error(`Jobs did not get there: ${JSON.stringify(jobs.slice(-10))}`);
         await after(100);

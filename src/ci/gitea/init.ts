@@ -3,9 +3,10 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { hasCode } from '../../errors.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
 import { createGiteaClient } from './client.ts';
+import { createPlaces } from './registry.ts';
 import { queueForm } from './type.ts';
 
 export async function initGitea({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -39,16 +40,30 @@ export async function initGitea({ output, version, context }: Session, flags: In
         return null;
       },
     });
+    const client = clientWith(token);
+    const places = createPlaces(client, url);
     const queue = await settle(settling, givenQueue, '--queue', {
       text: 'Whose jobs to run: an organisation, a repository such as acme/app, or * for the whole instance',
       usual: null,
-      read: readQueue,
+      async read(typed) {
+        const answer = readQueue(typed);
+        if (!('value' in answer) || !flags.check) return answer;
+        try {
+          const runners = await client.runners(await places.find(answer.value, signal), signal);
+          output.say(`The token may manage the runners of ${places.titleOf(answer.value)}; there are ${runners.length}.`);
+        } catch (error) {
+          if (!(error instanceof OnejobError) || signal.aborted) throw error;
+          if (!error.retry) return { again: `${error.message} ${error.hint ?? ''}`.trim() };
+          output.say(`${error.message} So onejob could not check the name.`);
+        }
+        return answer;
+      },
     });
     return await frame.finish({
       token,
       ...{ name: 'gitea', queue },
       keys: (reference) => ({ url, token: reference }),
-      poolKeys: { image: { base: 'auto', packages: ['git', 'nodejs'] } },
+      poolKeys: { image: 'auto' },
       inPipeline: ['runs-on: gpu'],
     });
   } finally {

@@ -18,6 +18,8 @@ export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
 /** ms: how long a runner may live on without its job, and without a registration. */
 const [tidying, ghostly] = [60_000, 15_000];
+/** ms that a cancelled job may take to end: its runner can report nothing any more, and would try that for a minute. */
+const cancelGrace = 1_000;
 /** How many runs, and agents with what is known of them, are remembered. */
 const remembered = 1_000;
 
@@ -194,7 +196,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
         if (seen !== null && seen.status !== 'completed') return;
         const isCancelled = known.job !== null && (seen === null || seen.conclusion === 'cancelled');
         if (isCancelled && known.job !== null) {
-          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, known.job.id), grace: null });
+          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, known.job.id), grace: cancelGrace });
           return;
         }
         known.uselessSince ??= clock.now();
@@ -251,6 +253,8 @@ function lastWords(why: StopReason | null, exit: Exit | null): string {
     case 'oom':
       return 'the sandbox was killed: out of memory.';
     case 'code':
+      // 128 and a signal.
+      if (exit.code === 137 || exit.code === 143) return `the sandbox was killed (exit code ${exit.code}).`;
       return `the runner ended with exit code ${exit.code} before it reported a result.`;
     case 'signal':
       return `the sandbox was killed by ${exit.signal}.`;
@@ -327,7 +331,7 @@ function createRuns(client: GiteaClient) {
 }
 
 /** Whose runners and jobs a queue means: asked once. */
-function createPlaces(client: GiteaClient, url: string) {
+export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'user'>, url: string) {
   const found = new Map<string, string>();
   const titleOf = (queue: string): string => (queue === '*' ? 'the instance' : queue);
   return {

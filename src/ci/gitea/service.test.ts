@@ -94,7 +94,7 @@ describe('a job that was cancelled', () => {
     watch();
     await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
     bench.gitea.end(job, 'cancelled');
-    await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'a1', job: 'forge-1', grace: null });
+    await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'a1', job: 'forge-1', grace: 1_000 });
   });
 
   it('is not one that ended by itself', async () => {

@@ -50,7 +50,7 @@ it.each([
   ['another shape', json({ names: 3 }), 'E_CI_ANSWER', true],
   ['invalid JSON', page(200, '{', { 'Content-Type': 'application/json' }), 'E_CI_ANSWER', true],
   ['422', json({ message: 'no' }, 422), 'E_CI_ANSWER', true],
-])('an answer that is no success: %s', async (_, reply, code, retry) => {
+])('tells what an answer means: %s', async (_, reply, code, retry) => {
   await using here = await rest(reply);
   const error = await failureOf(here.find(things, look, patient));
   expect(error).toMatchObject({
