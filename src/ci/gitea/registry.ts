@@ -26,10 +26,14 @@ const remembered = 1_000;
 interface Known {
   /** Its job at the last look. */
   job: Pick<Job, 'id' | 'url'> | null;
+  /** Its job, as it was when it was over. */
+  ended: Job | null;
   /** Task that its runner has begun, by the runner's own log. */
   task: number | null;
   /** Why it was told to end. */
   why: StopReason | null;
+  /** Its sandbox is gone, and it has no job that is not over: another look would only cost its server time. */
+  isOver: boolean;
   /** Since when it has had neither registration nor job, or a job that is over; core clock, ms. */
   uselessSince: number | null;
 }
@@ -42,7 +46,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   const agents = new Map<AgentId, Known>();
 
   const knownOf = (agent: AgentId): Known => {
-    const found = agents.get(agent) ?? { job: null, task: null, why: null, uselessSince: null };
+    const found = agents.get(agent) ?? { job: null, ended: null, task: null, why: null, isOver: false, uselessSince: null };
     agents.delete(agent);
     agents.set(agent, found);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
@@ -63,6 +67,15 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   async function currentJob({ place, id }: Remote, signal: AbortSignal): Promise<Job | null> {
     return (await working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
   }
+
+  /** The job as it is now; null: it is gone, or nobody knows its repository. */
+  async function again(job: Pick<Job, 'id' | 'url'>, signal: AbortSignal): Promise<Job | null> {
+    const repository = repositoryOf(job);
+    return repository === null ? null : client.job(repository, job.id, signal);
+  }
+
+  const agentAt = ({ place, id }: Remote): AgentId | undefined =>
+    registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
 
   /** Ends the job of an agent that is gone, with the reason in its log. Whether it could. */
   async function speakFor(agent: AgentId, job: Job, signal: AbortSignal): Promise<boolean> {
@@ -142,8 +155,8 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     /** The server would remove a runner with a job, too, and let the job hang. */
     async remove(remote, signal) {
       const { place, id } = remote;
-      const job = await currentJob(remote, signal);
-      const agent = registrations.open().find((one) => one.place === place && one.remote === id)?.agent;
+      const agent = agentAt(remote);
+      const job = agent !== undefined && agents.get(agent)?.isOver === true ? null : await currentJob(remote, signal);
       if (job !== null && (agent === undefined || !(await speakFor(agent, job, signal)))) return 'busy';
       const answer = await client.deleteRunner(place, id, signal);
       if (agent !== undefined) keys.forget(agent);
@@ -151,15 +164,12 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     },
     disable: ({ place, id }, disabled, signal) => client.setDisabled(place, id, disabled, signal),
     async lastJob(remote, signal) {
-      const current = await currentJob(remote, signal);
+      const { job, task, isOver, ended: last } = knownOf(agentAt(remote) ?? '');
+      if (last !== null) return remoteJob(last);
+      const current = isOver ? null : await currentJob(remote, signal);
       if (current !== null) return remoteJob(current);
-      const agent = registrations.open().find((one) => one.place === remote.place && one.remote === remote.id)?.agent ?? '';
-      const { job, task } = knownOf(agent);
-      const repository = job === null ? null : repositoryOf(job);
-      if (job !== null && repository !== null) {
-        const found = await client.job(repository, job.id, signal);
-        if (found !== null) return remoteJob(found);
-      }
+      const found = job === null ? null : await again(job, signal);
+      if (found !== null) return remoteJob(found);
       // A runner says in its log when it begins a task: without that, there was none.
       if (job === null && task === null) return null;
       const ended = (await client.endedJobs(remote.place, signal)).find(({ runner_id }) => runner_id === Number(remote.id));
@@ -191,8 +201,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
 
       /** An agent whose registration or job no longer shows. */
       async function afterJob(agent: AgentId, remote: Remote, known: Known): Promise<void> {
-        const repository = known.job === null ? null : repositoryOf(known.job);
-        const seen = known.job === null || repository === null ? null : await client.job(repository, known.job.id, signal);
+        const seen = known.job === null ? null : await again(known.job, signal);
         if (seen !== null && seen.status !== 'completed') return;
         const isCancelled = known.job !== null && (seen === null || seen.conclusion === 'cancelled');
         if (isCancelled && known.job !== null) {
@@ -213,13 +222,17 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   return {
     ...calls,
     places,
-    /** Ends the job that an agent left behind. */
+    /** Ends the job that an agent left behind; its sandbox is gone. */
     async bury(agent: AgentId, signal: AbortSignal): Promise<void> {
       const remote = registrations.remoteOf(agent);
-      const job = remote === null ? null : await currentJob(remote, signal);
-      if (job !== null) knownOf(agent).job = job;
-      if (job !== null && !(await speakFor(agent, job, signal)))
-        log.warn('a job hangs until its server gives it up, because its agent is gone', { agent, job: job.html_url ?? job.id });
+      if (remote === null) return;
+      const known = knownOf(agent);
+      const seen = known.job === null ? null : await again(known.job, signal);
+      const job = seen === null ? await currentJob(remote, signal) : seen.status === 'completed' ? null : seen;
+      if (seen?.status === 'completed') known.ended = seen;
+      if (job !== null) known.job = job;
+      if (job === null || (await speakFor(agent, job, signal))) known.isOver = true;
+      else log.warn('a job hangs until its server gives it up, because its agent is gone', { agent, job: job.html_url ?? job.id });
     },
     /** A line of the runner's own log. A job may forge it, but only names a task that is not its own. */
     heard(agent: AgentId, line: string): void {
