@@ -200,6 +200,7 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
       lines: [
         line('Gitea, real server and runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
         info('the same with the docker mode of its own runner, ephemeral', `${data.docker.p50} ms p50`),
+        info('the floor: the same runner on the host, without a sandbox', `${data.floor.p50} ms p50`),
       ],
     };
   },

@@ -1,7 +1,7 @@
 /**
  * Gitea, with its real server and runner on the real Engine: from the end of one job to the first line of the next, on one slot whose
  * queue is never empty. Beside it, in the same minutes, what people run today: the runner's own docker mode, an ephemeral registration
- * for each job. Jobs write down the time themselves.
+ * for each job; and the floor, the same on the host without any sandbox. Jobs write down the time themselves.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,6 +16,7 @@ import { type Stats, stats } from './stats.ts';
 export interface GiteaGaps {
   readonly ours: Stats;
   readonly docker: Stats;
+  readonly floor: Stats;
 }
 
 const workflow = (label: string) => `on: workflow_dispatch
@@ -36,6 +37,7 @@ export async function giteaGaps(rounds: number, dir: string): Promise<GiteaGaps>
   await gitea.repository('acme/demo', {
     '.gitea/workflows/ours.yml': workflow('ours'),
     '.gitea/workflows/docker.yml': workflow('docker'),
+    '.gitea/workflows/host.yml': workflow('host'),
   });
   const jobs = rounds + 1;
   for (let n = 0; n < jobs; n++) await gitea.dispatch('acme/demo', 'ours.yml');
@@ -52,15 +54,19 @@ pools:
   const ours = await gapsOf(gitea);
   await daemon.stop();
 
-  for (let n = 0; n < jobs; n++) await gitea.dispatch('acme/demo', 'docker.yml');
-  await gitea.until((all) => all.length === 2 * jobs);
+  const alone = async (label: string, way: string, from: number): Promise<Stats> => {
+    for (let n = 0; n < jobs; n++) await gitea.dispatch('acme/demo', `${label}.yml`);
+    await gitea.until((all) => all.length === from + jobs);
+    for (let n = 0; n < jobs; n++) await byItself(gitea, `${label}:${way}`, join(dir, `${label}-${n}`));
+    return stats(await gapsOf(gitea, from));
+  };
   try {
-    for (let n = 0; n < jobs; n++) await inDocker(gitea, join(dir, `runner-${n}`));
+    const docker = await alone('docker', 'docker://debian:stable-slim', jobs);
+    return { ours: stats(ours), docker, floor: await alone('host', 'host', 2 * jobs) };
   } finally {
     // The runner leaves it behind.
     spawnSync('docker', ['volume', 'rm', 'act-toolcache']);
   }
-  return { ours: stats(ours), docker: stats(await gapsOf(gitea, jobs)) };
 }
 
 type Gitea = Awaited<ReturnType<typeof startGitea>>;
@@ -76,25 +82,25 @@ async function gapsOf(gitea: Gitea, from = 0): Promise<number[]> {
   return times.slice(1).map(({ begin }, at) => begin - (times[at]?.end ?? Number.NaN));
 }
 
-/** One job by the runner itself, in a container that it makes. */
-async function inDocker(gitea: Gitea, dir: string): Promise<void> {
+/** One job by the runner alone. `label`: with where it runs. */
+async function byItself(gitea: Gitea, label: string, dir: string): Promise<void> {
   mkdirSync(dir);
   const { body } = await gitea.api<{ token: string }>('POST', '/orgs/acme/actions/runners/registration-token');
-  const register = { name: 'docker', token: body.token, labels: ['docker'], version: runnerVersion, ephemeral: true };
+  const register = { name: 'alone', token: body.token, labels: [label.split(':')[0]], version: runnerVersion, ephemeral: true };
   const answer = await fetch(`${gitea.url}/api/actions/runner.v1.RunnerService/Register`, {
     ...{ method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(register) },
   });
   const { runner } = (await answer.json()) as { runner: { id: string; uuid: string; token: string } };
-  const labels = ['docker:docker://debian:stable-slim'];
   const { id, ...key } = runner;
   writeFileSync(
     join(dir, '.runner'),
-    JSON.stringify({ id: Number(id), ...key, name: 'docker', address: gitea.url, labels, ephemeral: true }),
+    JSON.stringify({ id: Number(id), ...key, name: 'alone', address: gitea.url, labels: [label], ephemeral: true }),
   );
   const config = {
     runner: { capacity: 1, labels: [], fetch_interval: '1s', fetch_interval_max: '1s' },
     cache: { enabled: false },
     container: { docker_host: '-', force_pull: false, network: 'bridge' },
+    host: { workdir_parent: join(dir, 'work') },
   };
   writeFileSync(join(dir, 'config.yaml'), JSON.stringify(config));
   const child = spawn(giteaPrograms.runner, ['-c', 'config.yaml', 'daemon'], { cwd: dir, stdio: 'ignore' });
