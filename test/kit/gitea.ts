@@ -19,6 +19,7 @@ export interface JobRow {
   status: 'queued' | 'in_progress' | 'completed';
   conclusion: string;
   runner: number | null;
+  attempt: number;
   log: string[];
   isSealed: boolean;
 }
@@ -46,8 +47,8 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     runners.push(row);
     return row;
   };
-  const jobView = ({ id, labels, status, conclusion, runner }: JobRow) => ({
-    ...{ id, name: 'j', labels, status, conclusion, run_id: id, head_branch: 'main' },
+  const jobView = ({ id, labels, status, conclusion, runner, attempt }: JobRow) => ({
+    ...{ id, name: 'j', labels, status, conclusion, run_id: id, run_attempt: attempt, head_branch: 'main' },
     url: `http://forge/api/v1/repos/acme/demo/actions/jobs/${id}`,
     html_url: `http://forge/acme/demo/actions/runs/${id}/jobs/0`,
     runner_id: runner ?? undefined,
@@ -83,6 +84,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     if (job === null) return null;
     job.status = 'in_progress';
     job.runner = runner.id;
+    job.attempt += 1;
     return job;
   };
 
@@ -164,9 +166,23 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     ...{ fetch: answer, url: 'http://forge', runners, jobs, calls, add, end, fetchTask },
     queue(labels: readonly string[]): JobRow {
       const id = jobs.length + 1;
-      const row: JobRow = { id, task: id + 100, labels, status: 'queued', conclusion: '', runner: null, log: [], isSealed: false };
+      const row: JobRow = {
+        id,
+        task: id + 100,
+        labels,
+        status: 'queued',
+        conclusion: '',
+        runner: null,
+        attempt: 0,
+        log: [],
+        isSealed: false,
+      };
       jobs.push(row);
       return row;
+    },
+    /** As somebody does on the website: the same job waits again. */
+    rerun(job: JobRow): void {
+      Object.assign(job, { status: 'queued', conclusion: '', runner: null, log: [], isSealed: false });
     },
     byUuid: (uuid: string) => runners.find((one) => one.uuid === uuid),
     loseAnswer(): void {

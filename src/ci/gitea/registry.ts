@@ -24,8 +24,8 @@ const cancelGrace = 1_000;
 const remembered = 1_000;
 
 interface Known {
-  /** Its job at the last look. */
-  job: Pick<Job, 'id' | 'url'> | null;
+  /** Its job at the last look that showed it. */
+  job: Job | null;
   /** Its job, as it was when it was over. */
   ended: Job | null;
   /** Task that its runner has begun, by the runner's own log. */
@@ -44,6 +44,8 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   const runs = createRuns(client);
   const tokens = new Map<string, string>();
   const agents = new Map<AgentId, Known>();
+  /** Jobs that runners have, by place and then by runner, as the newest look shows them. */
+  const looked = new Map<string, ReadonlyMap<string, Job>>();
 
   const knownOf = (agent: AgentId): Known => {
     const found = agents.get(agent) ?? { job: null, ended: null, task: null, why: null, isOver: false, uselessSince: null };
@@ -68,10 +70,13 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     return (await working(place, signal)).find(({ runner_id }) => runner_id === Number(id)) ?? null;
   }
 
-  /** The job as it is now; null: it is gone, or nobody knows its repository. */
-  async function again(job: Pick<Job, 'id' | 'url'>, signal: AbortSignal): Promise<Job | null> {
+  /** The runner's try of the job as it is now; null: the job is gone, or nobody knows its repository. */
+  async function again(job: Job, signal: AbortSignal): Promise<Job | null> {
     const repository = repositoryOf(job);
-    return repository === null ? null : client.job(repository, job.id, signal);
+    const now = repository === null ? null : await client.job(repository, job.id, signal);
+    // It is run again, so this try is over. Nobody tells how.
+    if (now !== null && now.runner_id !== job.runner_id) return { ...job, status: 'completed', conclusion: null };
+    return now;
   }
 
   const agentAt = ({ place, id }: Remote): AgentId | undefined =>
@@ -105,12 +110,13 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
         working(place, signal),
         client.jobs(place, 'queued', signal),
       ]);
+      looked.set(place, new Map(running.map((job) => [String(job.runner_id), job])));
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
       const fits = (job: Job) => pools.filter((pool) => job.labels.every((label) => labelsOf(pool).includes(label)));
       return {
         ...{ place, title: places.titleOf(name) },
         entries: runners.map((one) => entryOf(place, one, running)),
-        unfinished: [...running, ...queued].map(({ id }) => jobIdOf(config.name, id)),
+        unfinished: [...running, ...queued].map((job) => jobIdOf(config.name, job)),
         waiting: queued.map((job) => ({ job: remoteJob(job), pools: fits(job).map(({ name }) => name) })),
       };
     },
@@ -177,16 +183,13 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       throw new OnejobError('E_CI_ANSWER', `${config.url} does not say which job runner ${remote.id} had.`, { retry: true });
     },
     async follow({ place, entries }, emit, signal) {
-      const there = new Map(entries.map((entry) => [entry.id, entry]));
-      const open = registrations.open();
-      for (const { agent, place: its, remote: id } of open) {
+      const there = new Set(entries.map(({ id }) => id));
+      for (const { agent, place: its, remote: id } of registrations.open()) {
         if (its !== place || id === null || slots.poolOf(agent) === null) continue;
         const known = knownOf(agent);
-        const entry = there.get(id);
-        const job = entry?.job ?? null;
-        const number = job === null ? null : Number(job.id.slice(config.name.length + 1));
-        if (number !== null) known.job = { id: number, url: runs.urlOf(number) };
-        if (job !== null || (entry !== undefined && known.job === null)) {
+        const job = looked.get(place)?.get(id);
+        known.job = job ?? known.job;
+        if (job !== undefined || (there.has(id) && known.job === null)) {
           known.uselessSince = null;
           continue;
         }
@@ -197,22 +200,25 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
           log.warn('failed to find out whether an agent still has its job', { agent, reason: toFailure(error).message });
         }
       }
-      keys.retain(new Set(open.map(({ agent }) => agent)));
+      // Asked for now: an agent may have been registered meanwhile.
+      keys.retain(new Set(registrations.open().map(({ agent }) => agent)));
 
       /** An agent whose registration or job no longer shows. */
       async function afterJob(agent: AgentId, remote: Remote, known: Known): Promise<void> {
-        const seen = known.job === null ? null : await again(known.job, signal);
+        const { job } = known;
+        const seen = job === null ? null : await again(job, signal);
         if (seen !== null && seen.status !== 'completed') return;
-        const isCancelled = known.job !== null && (seen === null || seen.conclusion === 'cancelled');
-        if (isCancelled && known.job !== null) {
-          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, known.job.id), grace: cancelGrace });
+        // Without its repository, its runner is gone too; a job that is only hidden goes on.
+        if (job !== null && seen === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
+        if (job !== null && (seen === null || seen.conclusion === null || seen.conclusion === 'cancelled')) {
+          emit({ kind: 'cancel', agent, job: jobIdOf(config.name, job), grace: cancelGrace });
           return;
         }
         known.uselessSince ??= clock.now();
-        if (clock.now() - known.uselessSince < (known.job === null ? ghostly : tidying)) return;
-        if (known.job === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
-        if (known.job === null && (await currentJob(remote, signal)) !== null) return;
-        const why = known.job === null ? 'its runner was removed at the server' : 'its job is over';
+        if (clock.now() - known.uselessSince < (job === null ? ghostly : tidying)) return;
+        if (job === null && (await client.runner(remote.place, remote.id, signal)) !== null) return;
+        if (job === null && (await currentJob(remote, signal)) !== null) return;
+        const why = job === null ? 'its runner was removed at the server' : 'its job is over';
         log.warn('onejob ends an agent that can get no job any more', { agent, why });
         emit({ kind: 'jobDone', agent });
       }
@@ -278,9 +284,10 @@ function lastWords(why: StopReason | null, exit: Exit | null): string {
   }
 }
 
-/** `service`: its name in the config. */
-function jobIdOf(service: string, id: number): string {
-  return `${service}-${id}`;
+/** `service`: its name in the config. A job that waits has not been counted up yet. */
+function jobIdOf(service: string, { id, status, run_attempt: tries }: Pick<Job, 'id' | 'status' | 'run_attempt'>): string {
+  const attempt = status === 'queued' ? tries + 1 : tries;
+  return attempt > 1 ? `${service}-${id}-${attempt}` : `${service}-${id}`;
 }
 
 const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled', skipped: 'cancelled' } as const;
@@ -288,9 +295,8 @@ const isConclusion = (word: string | null): word is keyof typeof outcomes => wor
 
 function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
   const { status, conclusion, runner_id } = job;
-  runs.saw(job);
   return {
-    id: jobIdOf(service, job.id),
+    id: jobIdOf(service, job),
     state: status === 'completed' ? 'done' : runner_id === undefined || runner_id === null ? 'waiting' : 'running',
     facts() {
       const run = runs.known(job.run_id);
@@ -318,26 +324,17 @@ function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
 
 type Runs = ReturnType<typeof createRuns>;
 
-/** Runs of jobs, each read once, for people only; and addresses of jobs. */
+/** Runs of jobs, each read once, for people only. */
 function createRuns(client: GiteaClient) {
   const known = new Map<number, Run | null>();
-  const urls = new Map<number, string | null>();
-  const bounded = (map: Map<number, unknown>): void => {
-    for (const old of [...map.keys()].slice(0, -remembered)) map.delete(old);
-  };
   return {
     known: (run: number) => known.get(run),
-    saw({ id, url }: Pick<Job, 'id' | 'url'>): void {
-      urls.set(id, url);
-      bounded(urls);
-    },
-    urlOf: (job: number) => urls.get(job) ?? null,
     /** Whether it could be read. */
     async read(job: Job, signal: AbortSignal): Promise<boolean> {
       const repository = repositoryOf(job);
       if (repository === null) return false;
       known.set(job.run_id, await client.run(repository, job.run_id, signal));
-      bounded(known);
+      for (const old of [...known.keys()].slice(0, -remembered)) known.delete(old);
       return known.get(job.run_id) !== null;
     },
   };

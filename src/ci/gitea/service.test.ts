@@ -97,6 +97,37 @@ describe('a job that was cancelled', () => {
     await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'a1', job: 'forge-1', grace: 1_000 });
   });
 
+  it('ends its agent also where somebody runs it again at once, which is another job here', async () => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    const job = work(runner);
+    watch();
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+    bench.gitea.end(job, 'cancelled');
+    bench.gitea.rerun(job);
+    bench.gitea.fetchTask((await start('a2')).runner);
+    await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'a1', job: 'forge-1', grace: 1_000 });
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a2', job: 'forge-1-2' });
+    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: 'forge-1' });
+    expect(job.status).toBe('in_progress');
+  });
+
+  it.each([
+    ['goes on while only the job is hidden from the token', false],
+    ['is one whose repository was removed, with its runner', true],
+  ])('%s', async (_, isGone) => {
+    bench = giteaService();
+    const { runner } = await start('a1');
+    work(runner);
+    watch();
+    await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+    bench.gitea.jobs.length = 0;
+    if (isGone) bench.gitea.runners.length = 0;
+    const before = bench.gitea.calls.length;
+    await soon(() => bench.gitea.calls.length).toBeGreaterThan(before + 30);
+    expect(seen.some(({ kind }) => kind === 'cancel')).toBe(isGone);
+  });
+
   it('is not one that ended by itself', async () => {
     bench = giteaService();
     const { runner } = await start('a1');

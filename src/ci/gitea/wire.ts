@@ -37,6 +37,11 @@ export const job = z.object({
   url: text,
   html_url: text,
   run_id: id,
+  /** Counts up when a runner takes it: each try of a job that is run again is a job of its own here. */
+  run_attempt: z
+    .int()
+    .nullish()
+    .transform((attempt) => attempt ?? 0),
   labels: z
     .array(z.string())
     .nullish()
