@@ -19,10 +19,15 @@ interface Options {
   readonly gitea?: MemoryGitea;
   readonly clock?: Clock;
   readonly tags?: readonly string[];
+  /** Of each pool: `ci`, `ci-1` and so on. */
+  readonly queues?: readonly string[];
   readonly slots?: Partial<GiteaParts['slots']>;
 }
 
-export function giteaService({ gitea = memoryGitea(), clock = systemClock, tags = [], slots = {} }: Options = {}) {
+/** The server in memory gives no runner a job that it began to pick earlier, so nothing has to be waited for. */
+const quick: Clock = { ...systemClock, after: (ms, then) => systemClock.after(ms === 1_000 ? 1 : ms, then) };
+
+export function giteaService({ gitea = memoryGitea(), clock = quick, tags = [], queues = ['acme'], slots = {} }: Options = {}) {
   const dir = scratch();
   const store = openStore(join(dir.path, 'state'));
   const live = new Set<string>();
@@ -32,7 +37,9 @@ export function giteaService({ gitea = memoryGitea(), clock = systemClock, tags 
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };
-  const pools = [{ name: 'ci', service: 'forge', queue: 'acme', tags, timeout: 3_600_000 }] as unknown as PoolConfig[];
+  const pools = queues.map((queue, n) => {
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'forge', queue, tags, timeout: 3_600_000 };
+  }) as unknown as PoolConfig[];
   const keyDir = join(dir.path, 'keys');
   mkdirSync(keyDir);
   const service = createGitea({

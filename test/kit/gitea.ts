@@ -90,6 +90,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
 
   const rest = (method: string, path: string, query: URLSearchParams, body: Record<string, unknown>): Response => {
     if (path === '/version') return json({ version: '1.26.4' });
+    if (path === '/repos/search') return json({ ok: true, data: [] });
     if (path === '/user') return json({ login: 'root1' });
     if (/^\/orgs\/[^/]+$/.test(path)) return path === '/orgs/acme' ? json({ id: 1, username: 'acme' }) : absent();
     const [, id, what] = /^\/repos\/acme\/demo\/actions\/(?:jobs\/(\d+)|(tasks)|runs\/\d+)$/.exec(path) ?? [];

@@ -2,7 +2,7 @@
 import { execFile, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { mkdir, readFile, rename, rm, writeFile } from 'node:fs/promises';
+import { mkdir, readFile, rename, rm, stat, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { isAlive } from './child.ts';
@@ -21,7 +21,10 @@ export async function madeOnce(path: string, make: (half: string) => Promise<voi
   const half = `${path}.${process.pid}`;
   try {
     await make(half);
-    await rename(half, path);
+    await rename(half, path).catch((error: unknown) => {
+      // Another process has made it meanwhile.
+      if (!existsSync(path)) throw error;
+    });
   } finally {
     await rm(half, { force: true, recursive: true });
   }
@@ -62,8 +65,9 @@ async function locked(path: string): Promise<AsyncDisposable> {
       if (!(error instanceof Error && 'code' in error && error.code === 'EEXIST')) throw error;
     }
     const holder = Number(await readFile(path, 'utf8').catch(() => ''));
+    const age = Date.now() - (await stat(path).catch(() => ({ mtimeMs: Date.now() }))).mtimeMs;
     // Empty for a moment, between its making and its writing.
-    if (holder > 0 && !isAlive(holder)) await rm(path, { force: true });
+    if (holder > 0 ? !isAlive(holder) : age > 10_000) await rm(path, { force: true });
     else await new Promise((resolve) => setTimeout(resolve, 500));
   }
 }

@@ -1,7 +1,7 @@
 /** The few calls of Gitea that onejob makes: its REST API with the token of the config, its runner service with a runner's own. */
 import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
-import { OnejobError } from '../../errors.ts';
+import { hasCode } from '../../errors.ts';
 import { createRest, type RestCall } from '../kit/rest.ts';
 import * as wire from './wire.ts';
 
@@ -39,7 +39,7 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     hints: {
       credential: 'Put a valid access token where "token" of the service points (Settings, Applications, Access tokens).',
       denied:
-        'Give the token the scope write:organization (an organisation), write:repository (a repository) or write:admin (the whole instance), and its owner the right to manage that.',
+        'Give the token the scopes write:organization and read:repository (an organisation), write:repository (a repository), write:user and read:repository (your own), or write:admin and read:repository (the whole instance), and its owner the right to manage that.',
       answer: 'Check "url" of the service, and what answers there.',
     },
   });
@@ -59,7 +59,7 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
         const query = { ...call.query, limit: String(pageSize), page: String(page) };
         const read = await rest.read(schema, { ...call, query }, signal);
         for (const row of read.rows) found.set(row.id, row);
-        total = read.total;
+        total = Math.max(total, read.total);
         if (read.rows.length === 0 || page * pageSize >= total) break;
       }
       if (found.size >= total || reading === readings) return [...found.values()];
@@ -81,14 +81,24 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
         const found = await rest.read(wire.user, { path: api('user'), doing: 'find out whose token it is' }, signal);
         return found.login;
       } catch (error) {
-        if (error instanceof OnejobError && error.code === 'E_CI_DENIED') return null;
+        if (hasCode(error, 'E_CI_DENIED')) return null;
         throw error;
       }
+    },
+    /** Whether the token may read repositories, where all jobs are. @throws OnejobError E_CI_DENIED when it may not */
+    async seesJobs(signal: AbortSignal): Promise<void> {
+      await rest.read(wire.anything, { path: api('repos/search'), query: { limit: '1' }, doing: 'look at jobs' }, signal);
     },
     /** Whether there is an organisation with that name that this token sees. */
     async hasOrganisation(name: string, signal: AbortSignal): Promise<boolean> {
       const path = api(`orgs/${encodeURIComponent(name)}`);
-      return (await rest.find(wire.organisation, { path, doing: `find organisation "${name}"` }, signal)) !== null;
+      try {
+        return (await rest.find(wire.organisation, { path, doing: `find organisation "${name}"` }, signal)) !== null;
+      } catch (error) {
+        // A token for its own user has no scope for organisations.
+        if (hasCode(error, 'E_CI_DENIED')) return false;
+        throw error;
+      }
     },
     runners: (place: string, signal: AbortSignal): Promise<wire.Runner[]> =>
       all(wire.runnerPage, { path: runnersOf(place), doing: `list the runners of ${place}` }, signal),
@@ -175,8 +185,12 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
       signal: AbortSignal,
     ): Promise<number | null> {
       const body = { taskId: String(task), index: String(from), rows, noMore: isLast };
-      const answered = await rest.ask(rpc('UpdateLog', key, body, `write to the log of task ${task}`), signal);
-      return answered.ok ? wire.logged.parse(answered.body ?? {}).ackIndex : null;
+      const call = rpc('UpdateLog', key, body, `write to the log of task ${task}`);
+      const answered = await rest.ask(call, signal);
+      if (!answered.ok) return null;
+      const found = wire.logged.safeParse(answered.body ?? {});
+      if (!found.success) throw rest.unexpected(call, answered);
+      return found.data.ackIndex;
     },
     /** Ends the task. false: it is over, or not this runner's. `at`: ms since the epoch. */
     async fail(key: RunnerKey, task: number, at: number, signal: AbortSignal): Promise<boolean> {

@@ -8,8 +8,8 @@ import type { GiteaRegistry } from './registry.ts';
 import type { GiteaParts } from './service.ts';
 import { labelsOf } from './type.ts';
 
-/** The first with ephemeral runners and the routes for them (Gitea 1.24 release notes; 1.26 and 1.27 were tried). */
-const oldest = '1.24.0';
+/** The first that can disable a runner (its changelog, #36776), which keeps jobs from an agent that ends. 1.26.4 was tried. */
+const oldest = '1.26.0';
 /** ms after which the server gives a job up (`[actions] ENDLESS_TASK_TIMEOUT`). */
 const endless = 3 * 3_600_000;
 
@@ -33,14 +33,17 @@ export async function findings(
     const isForgejo = /\+gitea-/.test(version);
     found.push(fine(subject, `${config.url} answers with ${isForgejo ? 'Forgejo' : 'Gitea'} ${version}.`));
     if (isForgejo) found.push(warning(subject, 'onejob was never tried with Forgejo.', 'Report what works and what does not.'));
+    else if (leadingVersion(version) === null)
+      found.push(warning(subject, `onejob cannot tell whether Gitea ${version} is new enough.`, `It needs ${oldest}.`));
     else if (compareVersions(leadingVersion(version) ?? '0', oldest) < 0)
       found.push(
         problem(
           subject,
-          `Gitea ${version} has no ephemeral runners, so no agent can register.`,
+          `Gitea ${version} cannot disable a runner, so onejob cannot keep jobs from an agent that ends.`,
           `Upgrade it to ${oldest} or newer.`,
         ),
       );
+    if (pools.length > 0) await client.seesJobs(signal);
   } catch (error) {
     refused(error);
     return found;

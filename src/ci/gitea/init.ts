@@ -49,6 +49,7 @@ export async function initGitea({ output, version, context }: Session, flags: In
         const answer = readQueue(typed);
         if (!('value' in answer) || !flags.check) return answer;
         try {
+          await client.seesJobs(signal);
           const runners = await client.runners(await places.find(answer.value, signal), signal);
           output.say(`The token may manage the runners of ${places.titleOf(answer.value)}; there are ${runners.length}.`);
         } catch (error) {

@@ -3,6 +3,7 @@
  * cancel removes the registration by which the runner would hear of it, so onejob ends its agent; and a job whose sandbox died would
  * hang for 10 to 15 minutes, so onejob writes its last words with the runner's own key, and ends it.
  */
+import { sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { foreignPool } from '../ci-service.ts';
@@ -18,6 +19,8 @@ export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
 /** ms: how long a runner may live on without its job, and without a registration. */
 const [tidying, ghostly] = [60_000, 15_000];
+/** ms in which a job shows up that the server was giving a runner while it was disabled. */
+const picking = 1_000;
 /** ms that a cancelled job may take to end: its runner can report nothing any more, and would try that for a minute. */
 const cancelGrace = 1_000;
 /** How many runs, and agents with what is known of them, are remembered. */
@@ -77,6 +80,13 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     // It is run again, so this try is over. Nobody tells how.
     if (now !== null && now.runner_id !== job.runner_id) return { ...job, status: 'completed', conclusion: null };
     return now;
+  }
+
+  /** Keeps jobs from a runner, or allows them again. A job that is being picked for it shows up after the answer. */
+  async function keep({ place, id }: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
+    const answer = await client.setDisabled(place, id, disabled, signal);
+    if (disabled && answer === 'done') await sleep(clock, picking, signal);
+    return answer;
   }
 
   const agentAt = ({ place, id }: Remote): AgentId | undefined =>
@@ -168,7 +178,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       if (agent !== undefined) keys.forget(agent);
       return answer;
     },
-    disable: ({ place, id }, disabled, signal) => client.setDisabled(place, id, disabled, signal),
+    disable: keep,
     async lastJob(remote, signal) {
       const { job, task, isOver, ended: last } = knownOf(agentAt(remote) ?? '');
       if (last !== null) return remoteJob(last);
@@ -234,6 +244,11 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       if (remote === null) return;
       const known = knownOf(agent);
       const seen = known.job === null ? null : await again(known.job, signal);
+      // It may be getting one right now. A runner that is absent has had its job, or was removed.
+      if (seen === null && (await keep(remote, true, signal)) === 'absent') {
+        known.isOver = true;
+        return;
+      }
       const job = seen === null ? await currentJob(remote, signal) : seen.status === 'completed' ? null : seen;
       if (seen?.status === 'completed') known.ended = seen;
       if (job !== null) known.job = job;
@@ -348,10 +363,10 @@ export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'user
     titleOf,
     /** @throws OnejobError E_CI_POOL when it is neither an organisation nor the token's own user */
     async find(queue: string, signal: AbortSignal): Promise<string> {
-      const known = found.get(queue);
-      if (known !== undefined) return known;
-      const place = await placeOf(queue, signal);
-      found.set(queue, place);
+      // Names have no case there.
+      const name = queue.toLowerCase();
+      const place = found.get(name) ?? (await placeOf(name, signal));
+      found.set(name, place);
       return place;
     },
   };
@@ -361,12 +376,12 @@ export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'user
     if (queue.includes('/')) return `repos/${queue}`;
     if (await client.hasOrganisation(queue, signal)) return `orgs/${queue}`;
     const user = await client.user(signal);
-    if (user?.toLowerCase() === queue.toLowerCase()) return 'user';
+    if (user?.toLowerCase() === queue) return 'user';
     throw new OnejobError(
       'E_CI_POOL',
       `Cannot run jobs of "${queue}": ${url} shows no organisation with that name to this token.`,
       {
-        hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scope write:organization for an organisation.',
+        hint: 'Write an organisation, a repository such as acme/app, or "*" for the whole instance as "queue"; the token needs the scopes write:organization and read:repository for an organisation.',
       },
     );
   }

@@ -45,7 +45,7 @@ export const runnerKeys = {
 export const giteaKeys = {
   url: key(address, undefined, 'address', { description: 'Address of the server, as sandboxes reach it too.', example }),
   token: token(
-    'Access token that may manage the runners of each `queue`: scope write:organization for an organisation, write:repository for a repository, write:admin for the whole instance. It never enters a sandbox.',
+    'Access token that may manage the runners of each `queue`: scopes write:organization and read:repository for an organisation, write:repository for a repository, write:admin and read:repository for the whole instance. It never enters a sandbox.',
   ),
   poll: key((v) => v.duration(1000, '1s'), 5_000, {
     description:

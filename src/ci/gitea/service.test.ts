@@ -77,6 +77,33 @@ describe('an agent', () => {
   });
 });
 
+it('keeps what is known of an agent whose service is away when it ends', async () => {
+  bench = giteaService();
+  const { runner } = await start('a1');
+  const job = work(runner);
+  watch();
+  await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'a1', job: 'forge-1' });
+  const back = bench.gitea.goAway();
+  expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: undefined });
+  bench.live.delete('a1');
+  bench.gitea.end(job, 'success');
+  back();
+  await soon(() => bench.store.serviceJobs.get('forge-1')).toMatchObject({ state: 'done', result: 'success' });
+});
+
+it('watches the agents of two pools that write one place differently', async () => {
+  bench = giteaService({ queues: ['acme', 'Acme'] });
+  bench.live.add('b1');
+  const { script } = await bench.service.register({ ...contextOf('b1'), pool: 'ci-1' }, patient);
+  const runner = bench.runnerOf(script);
+  bench.gitea.fetchTask(runner);
+  const job = work(runner, ['ci-1']);
+  watch();
+  await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'b1', job: 'forge-1' });
+  bench.gitea.end(job, 'cancelled');
+  await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'b1', job: 'forge-1', grace: 1_000 });
+});
+
 describe('jobs that wait', () => {
   it('count for the pools whose labels they name, also those behind the fiftieth', async () => {
     bench = giteaService({ tags: ['gpu', 'big'] });
@@ -149,11 +176,11 @@ describe('an agent that can get no job any more', () => {
     watch();
     await soon(() => seen).toContainEqual({ kind: 'online', agent: 'a1' });
     bench.gitea.runners.splice(bench.gitea.runners.indexOf(runner), 1);
-    for (let n = 0; n < 30 && !seen.some(({ kind }) => kind === 'jobDone'); n++) {
+    const advanced = () => {
       clock.advance(1_000);
-      await new Promise((resolve) => setTimeout(resolve, 2));
-    }
-    expect(seen).toContainEqual({ kind: 'jobDone', agent: 'a1' });
+      return seen;
+    };
+    await soon(advanced).toContainEqual({ kind: 'jobDone', agent: 'a1' });
   });
 });
 
@@ -231,6 +258,7 @@ describe('an agent that ended with its job', () => {
 it('loses no job to an agent that is retired, in a thousand orders', async () => {
   bench = giteaService();
   const { gitea, service } = bench;
+  let given = 0;
   for (let n = 0; n < 1_000; n++) {
     const agent = `r${n}`;
     const { runner } = await start(agent);
@@ -242,9 +270,12 @@ it('loses no job to an agent that is retired, in a thousand orders', async () =>
       return gitea.fetchTask(runner);
     })();
     const [answer, got] = await Promise.all([service.retire(agent, patient), asks]);
+    if (got !== null) given += 1;
     expect(answer).toBe(got === null ? null : `forge-${job.id}`);
     gitea.end(job, 'success');
     bench.live.delete(agent);
     await service.deregister(contextOf(agent), patient);
   }
+  expect(given).toBeGreaterThan(50);
+  expect(given).toBeLessThan(950);
 }, 60_000);

@@ -70,7 +70,8 @@ export function createGitea(parts: GiteaParts) {
         log.warn('failed to end the job of an agent that is gone', { agent: context.agent, reason: toFailure(error).message });
       }
       const answer = await common.deregister(context, signal);
-      registry.forget(context.agent);
+      // The sweep continues with what is known.
+      if (answer.ran !== undefined) registry.forget(context.agent);
       return answer;
     },
     equip: (recipe) => equipped(recipe, program.folder),

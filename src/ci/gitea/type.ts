@@ -37,7 +37,7 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
     ],
     token: { what: 'the access token', file: 'gitea.token' },
     example: '--url https://git.example.org --queue acme',
-    hint: 'Create the token on the website (Settings, Applications) with the scope write:organization, or write:repository for one repository.',
+    hint: 'Create the token on the website (Settings, Applications) with the scopes write:organization and read:repository, or write:repository for one repository.',
     run: async (...given) => (await import('./init.ts')).initGitea(...given),
   },
   resolve(name, written) {
