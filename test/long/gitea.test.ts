@@ -31,6 +31,8 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
   /** A repository of its own with these workflows, and a onejob for it alone, or for all of the organisation. */
   async function bench(name: string, workflows: Readonly<Record<string, string>>, more = '', queue = `acme/${name}`) {
     const repository = `acme/${name}`;
+    // What docs/ci/gitea.md says that a token needs.
+    const scopes = queue === repository ? ['write:repository'] : ['write:organization', 'read:repository'];
     const files = Object.entries(workflows).map(([file, text]) => [`.gitea/workflows/${file}`, text] as const);
     await gitea.repository(repository, Object.fromEntries(files));
     const home: Home = await onejob({
@@ -39,7 +41,7 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
 pools:
   gpu: { service: forge, queue: ${queue}, agents: 1, image: "debian:stable-slim", network: default${more} }
 `,
-      env: { GITEA_TOKEN: gitea.token },
+      env: { GITEA_TOKEN: await gitea.tokenFor(...scopes) },
     });
     const scope = `/repos/${repository}`;
     const until = async (done: Parameters<Gitea['until']>[0]) => gitea.until(done, 60_000, scope);
@@ -67,6 +69,9 @@ pools:
     const daemon = await here.home.up();
     for (const file of ['two.yml', 'bad.yml', 'two.yml']) await here.dispatch(file);
     const jobs = await here.until((all) => all.length === 3 && all.every(isOver));
+    const doctor = await here.home.cli(['doctor']).ended;
+    expect(doctor.stdout).toMatch(/onejob may manage the runners of acme: /);
+    expect(doctor.stdout).not.toMatch(/service forge.*does not allow/);
     expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'failure', 'success']);
     expect(new Set(jobs.map(({ runner_id: id }) => id)).size).toBe(3);
     expect(await here.log(jobs[0]?.id)).toContain('hello from acme/one');
@@ -81,7 +86,7 @@ pools:
 
   test('a job that is cancelled ends at once, with its sandbox', async () => {
     const one = workflow('for i in $(seq 600); do echo $i; sleep 1; done', 'concurrency: { group: c, cancel-in-progress: true }');
-    await using here = await bench('cancel', { 'long.yml': one });
+    await using here = await bench('cancel', { 'long.yml': one }, '', 'acme');
     await here.home.up();
     await here.dispatch('long.yml');
     await here.until(([first]) => first?.status === 'in_progress');
@@ -94,7 +99,7 @@ pools:
   });
 
   test('a job whose sandbox is killed ends at once, with the reason in its log', async () => {
-    await using here = await bench('killed', { 'long.yml': waits });
+    await using here = await bench('killed', { 'long.yml': waits }, '', 'acme');
     await here.home.up();
     await here.dispatch('long.yml');
     await here.until(([first]) => first?.status === 'in_progress');

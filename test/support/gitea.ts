@@ -15,7 +15,7 @@ import type { Job } from '../../src/ci/gitea/wire.ts';
 import { startChild } from './child.ts';
 import { giteaPrograms } from './gitea-programs.ts';
 
-export interface GiteaJob extends Pick<Job, 'id' | 'name' | 'status' | 'conclusion'> {
+export interface GiteaJob extends Pick<Job, 'id' | 'name' | 'status' | 'conclusion' | 'run_id'> {
   readonly runner_id?: number;
   readonly runner_name?: string;
 }
@@ -87,6 +87,14 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
     token,
     api,
     dir,
+    /** A token of the administrator with these scopes only. */
+    async tokenFor(...scopes: string[]): Promise<string> {
+      const answer = await fetch(`${url}/api/v1/users/root1/tokens`, {
+        ...{ method: 'POST', body: JSON.stringify({ name: `t-${scopes.join('-')}-${performance.now()}`, scopes }) },
+        headers: { authorization: `Basic ${btoa('root1:Passw0rd!x')}`, 'content-type': 'application/json' },
+      });
+      return ((await answer.json()) as { sha1: string }).sha1;
+    },
     /** An organisation's repository with these files on its branch `main`. */
     async repository(name: string, files: Readonly<Record<string, string>>): Promise<void> {
       const [owner = '', repo = ''] = name.split('/');
@@ -95,13 +103,13 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
       await api('POST', path, { name: repo, private: true, default_branch: 'main' });
       await gitea.push(name, files);
     },
-    /** Commits these files on top. */
-    async push(name: string, files: Readonly<Record<string, string>>, branch = 'main'): Promise<void> {
+    /** Commits these files on top. `as`: user and password, or user and token. */
+    async push(name: string, files: Readonly<Record<string, string>>, branch = 'main', as = `root1:${token}`): Promise<void> {
       const work = mkdtempSync(join(tmpdir(), 'gitea-work-'));
       const git = (...args: string[]) =>
         execFileSync('git', ['-C', work, '-c', 'user.name=t', '-c', 'user.email=t@example.org', ...args], { stdio: 'pipe' });
       try {
-        const origin = `${url.replace('://', `://root1:${token}@`)}/${name}.git`;
+        const origin = `${url.replace('://', `://${as}@`)}/${name}.git`;
         git('init', '-q', '-b', branch);
         git('remote', 'add', 'origin', origin);
         try {
