@@ -1,7 +1,7 @@
 /** A manager in memory, for tests of the API and the commands: its jobs are plain child processes. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { EventEmitter, once } from 'node:events';
-import { Readable } from 'node:stream';
+import { PassThrough, Readable } from 'node:stream';
 import { buffer } from 'node:stream/consumers';
 import { type Changes, createChanges, type Kind, type Subject } from '../../src/api/changes.ts';
 import type { Events, LogPiece, Manager } from '../../src/api/manager.ts';
@@ -251,9 +251,11 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
         return typeof code === 'number' ? code : 137;
       });
       ended.catch(() => {});
+      // Node throws away what nobody reads yet once the process has ended.
+      const stderr = child.stderr.pipe(new PassThrough());
       async function* output() {
         for await (const bytes of child.stdout) yield { stream: 'stdout' as const, bytes: bytes as Uint8Array };
-        for await (const bytes of child.stderr) yield { stream: 'stderr' as const, bytes: bytes as Uint8Array };
+        for await (const bytes of stderr) yield { stream: 'stderr' as const, bytes: bytes as Uint8Array };
       }
       return {
         stdin: child.stdin,
