@@ -1,5 +1,5 @@
 /** Bad days with the real Gitea: jobs through kills of everything, and what only real time shows. */
-import { mkdirSync, readdirSync, readFileSync } from 'node:fs';
+import { chmodSync, mkdirSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setTimeout as after } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
@@ -38,7 +38,8 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('bad days with the real Gitea
     await using gitea = await startGitea({ more: soon });
     using shared = scratch();
     const marks = join(shared.path, 'marks');
-    mkdirSync(marks, { mode: 0o777 });
+    mkdirSync(marks);
+    chmodSync(marks, 0o777);
     await gitea.repository('acme/demo', {
       '.gitea/workflows/a.yml': `on: workflow_dispatch
 jobs:
