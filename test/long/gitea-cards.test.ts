@@ -38,7 +38,8 @@ describe.skipIf(lacks('gitea', 'bubblewrap', 'root'))('with the real Gitea', () 
     const own = [];
     for (let n = 0; n < each; n++) own.push(await home.api.submit({ command: ['sh', '-c', job], pool: 'own' }));
     const jobs = await gitea.until((all) => all.length === each && all.every(({ status }) => status === 'completed'), 180_000);
-    for (const { id, conclusion } of jobs) expect({ conclusion, log: await gitea.log('acme/demo', id) }).toEqual({ conclusion: 'success', log: expect.any(String) });
+    for (const { id, conclusion } of jobs)
+      expect({ conclusion, log: await gitea.log('acme/demo', id) }).toEqual({ conclusion: 'success', log: expect.any(String) });
     for (const { id } of own) expect((await home.api.settled(id)).result).toEqual({ kind: 'code', code: 0 });
     await daemon.stop();
 
