@@ -35,6 +35,8 @@ interface Known {
   task: number | null;
   /** Why it was told to end. */
   why: StopReason | null;
+  /** It gets no more jobs, and one that was being picked for it shows. */
+  isClosed: boolean;
   /** Its sandbox is gone, and it has no job that is not over: another look would only cost its server time. */
   isOver: boolean;
   /** Since when it has had neither registration nor job, or a job that is over; core clock, ms. */
@@ -51,7 +53,15 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   const looked = new Map<string, ReadonlyMap<string, Job>>();
 
   const knownOf = (agent: AgentId): Known => {
-    const found = agents.get(agent) ?? { job: null, ended: null, task: null, why: null, isOver: false, uselessSince: null };
+    const found = agents.get(agent) ?? {
+      job: null,
+      ended: null,
+      task: null,
+      why: null,
+      isClosed: false,
+      isOver: false,
+      uselessSince: null,
+    };
     agents.delete(agent);
     agents.set(agent, found);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
@@ -83,9 +93,12 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
   }
 
   /** Keeps jobs from a runner, or allows them again. A job that is being picked for it shows up after the answer. */
-  async function keep({ place, id }: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
-    const answer = await client.setDisabled(place, id, disabled, signal);
+  async function keep(remote: Remote, disabled: boolean, signal: AbortSignal): Promise<'done' | 'absent'> {
+    const answer = await client.setDisabled(remote.place, remote.id, disabled, signal);
     if (disabled && answer === 'done') await sleep(clock, picking, signal);
+    signal.throwIfAborted();
+    const agent = agentAt(remote);
+    if (agent !== undefined) knownOf(agent).isClosed = disabled;
     return answer;
   }
 
@@ -245,7 +258,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       const known = knownOf(agent);
       const seen = known.job === null ? null : await again(known.job, signal);
       // It may be getting one right now. A runner that is absent has had its job, or was removed.
-      if (seen === null && (await keep(remote, true, signal)) === 'absent') {
+      if (seen === null && !known.isClosed && (await keep(remote, true, signal)) === 'absent') {
         known.isOver = true;
         return;
       }
