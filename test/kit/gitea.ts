@@ -93,6 +93,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     if (path === '/repos/search') return json({ ok: true, data: [] });
     if (path === '/user') return json({ login: 'root1' });
     if (/^\/orgs\/[^/]+$/.test(path)) return path === '/orgs/acme' ? json({ id: 1, username: 'acme' }) : absent();
+    if (path === '/repos/acme/demo') return json({ id: 1 });
     const [, id, what] = /^\/repos\/acme\/demo\/actions\/(?:jobs\/(\d+)|(tasks)|runs\/\d+)$/.exec(path) ?? [];
     if (what === 'tasks') {
       const running = jobs.filter(({ status }) => status === 'in_progress').toReversed();

@@ -110,6 +110,19 @@ pools:
     expect(await here.log(job?.id)).toMatch(/onejob: the sandbox was killed \(exit code 137\)\./);
   });
 
+  test('a job that ends with its daemon has failed, with the reason in its log', async () => {
+    await using here = await bench('down', { 'long.yml': waits });
+    const daemon = await here.home.up();
+    await here.dispatch('long.yml');
+    const [begun] = await here.until(([first]) => first?.status === 'in_progress');
+    await expect.poll(() => here.log(begun?.id), { timeout: 20_000 }).toContain('begin');
+    await daemon.stop();
+    const [job] = await here.until(([first]) => first !== undefined && isOver(first));
+    expect(job?.conclusion).toBe('failure');
+    expect(await here.log(job?.id)).toMatch(/onejob: the job was ended, because its host stopped onejob\. Run it again\./);
+    expect(await here.runners()).toEqual([]);
+  });
+
   test('a job goes on while the daemon is dead, and ends with its own result', async () => {
     await using here = await bench('dead', { 'a.yml': workflow('echo begin; sleep 6; echo the end') });
     const first = await here.home.up();

@@ -89,6 +89,8 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     async seesJobs(signal: AbortSignal): Promise<void> {
       await rest.read(wire.anything, { path: api('repos/search'), query: { limit: '1' }, doing: 'look at jobs' }, signal);
     },
+    hasRepository: async (name: string, signal: AbortSignal): Promise<boolean> =>
+      (await rest.find(wire.anything, { path: api(`repos/${name}`), doing: `find repository "${name}"` }, signal)) !== null,
     /** Whether there is an organisation with that name that this token sees. */
     async hasOrganisation(name: string, signal: AbortSignal): Promise<boolean> {
       const path = api(`orgs/${encodeURIComponent(name)}`);

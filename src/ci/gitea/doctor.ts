@@ -71,6 +71,19 @@ export async function findings(
     // Changes nothing: the server answers the token that it has.
     await client.registrationToken(place, signal);
     found.push(fine(subject, `onejob may manage the runners of ${title}: ${runners.length}, ${ours.length} of them of this host.`));
+    const unfit = (await client.jobs(place, 'queued', signal)).filter(
+      (job) => !own.some((pool) => job.labels.every((label) => labelsOf(pool).includes(label))),
+    );
+    if (unfit.length > 0) {
+      const asked = [...new Set(unfit.map((job) => job.labels.join(' and ')))].slice(0, 5).join(', ');
+      found.push(
+        warning(
+          subject,
+          `${unfit.length} ${unfit.length === 1 ? 'job' : 'jobs'} of ${title} wait for labels that no pool of this host has: ${asked}.`,
+          'If they are meant for this host, compare "runs-on" in the workflow with "tags" of the pool, or its name if it has none.',
+        ),
+      );
+    }
     const labels = new Set(own.flatMap((pool) => [...labelsOf(pool)]));
     const others = runners.filter((one) => !ours.includes(one) && one.labels.some((label) => labels.has(label)));
     if (others.length > 0) {

@@ -73,6 +73,7 @@ it('writes what it was told, once the server has said whose token it is and that
 
 it.each([
   ['an organisation that is not there', ['--queue', 'nosuch'], 'no organisation with that name'],
+  ['a repository that is not there', ['--queue', 'acme/ap'], 'no such repository'],
   ['a queue that no place has', ['--queue', 'a/b/c'], 'an organisation (acme)'],
 ])('refuses %s, and writes nothing', async (_, args, why) => {
   const { code, stderr } = await init(...args);

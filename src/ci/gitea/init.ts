@@ -50,7 +50,9 @@ export async function initGitea({ output, version, context }: Session, flags: In
         if (!('value' in answer) || !flags.check) return answer;
         try {
           await client.seesJobs(signal);
-          const runners = await client.runners(await places.find(answer.value, signal), signal);
+          const place = await places.find(answer.value, signal);
+          const runners = await client.runners(place, signal);
+          await client.registrationToken(place, signal);
           output.say(`The token may manage the runners of ${places.titleOf(answer.value)}; there are ${runners.length}.`);
         } catch (error) {
           if (!(error instanceof OnejobError) || signal.aborted) throw error;
@@ -65,7 +67,7 @@ export async function initGitea({ output, version, context }: Session, flags: In
       ...{ name: 'gitea', queue },
       keys: (reference) => ({ url, token: reference }),
       poolKeys: { image: 'auto' },
-      inPipeline: ['runs-on: gpu'],
+      inPipeline: ['runs-on: gitea'],
     });
   } finally {
     outbound.close();

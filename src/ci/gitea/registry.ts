@@ -196,6 +196,10 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
       const { job, task, isOver, ended: last } = knownOf(agentAt(remote) ?? '');
       if (last !== null) return remoteJob(last);
       const current = isOver ? null : await currentJob(remote, signal);
+      const agent = agentAt(remote);
+      // Its agent is long gone: this ends it, and its result is known.
+      const isLeft = current !== null && agent !== undefined && slots.poolOf(agent) === null;
+      if (isLeft && (await speakFor(agent, current, signal))) return remoteJob((await again(current, signal)) ?? current);
       if (current !== null) return remoteJob(current);
       const found = job === null ? null : await again(job, signal);
       if (found !== null) return remoteJob(found);
@@ -369,7 +373,7 @@ function createRuns(client: GiteaClient) {
 }
 
 /** Whose runners and jobs a queue means: asked once. */
-export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'user'>, url: string) {
+export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'hasRepository' | 'user'>, url: string) {
   const found = new Map<string, string>();
   const titleOf = (queue: string): string => (queue === '*' ? 'the instance' : queue);
   return {
@@ -386,7 +390,11 @@ export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'user
 
   async function placeOf(queue: string, signal: AbortSignal): Promise<string> {
     if (queue === '*') return 'admin';
-    if (queue.includes('/')) return `repos/${queue}`;
+    if (queue.includes('/')) {
+      if (await client.hasRepository(queue, signal)) return `repos/${queue}`;
+      const hint = 'Fix "queue" in the config, or give the token the scope write:repository and its owner access.';
+      throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${url} shows no such repository to this token.`, { hint });
+    }
     if (await client.hasOrganisation(queue, signal)) return `orgs/${queue}`;
     const user = await client.user(signal);
     if (user?.toLowerCase() === queue) return 'user';

@@ -31,12 +31,11 @@ export function runnerScript({ id, uuid, token, name, url, labels, workspace, ti
     log: { level: 'info' },
     runner: {
       ...{ file: '.runner', capacity: 1, labels: [] },
-      // The runner's default would end jobs after 3 hours.
-      timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000)}s`,
-      ...{ shutdown_timeout: '0s', fetch_interval: '1s', fetch_interval_max: '1s' },
+      // onejob ends a job at its limit, with the reason. The runner's default would end it after 3 hours.
+      timeout: timeout === null ? '87600h' : `${Math.ceil(timeout / 1000) + 60}s`,
+      ...{ fetch_interval: '1s', fetch_interval_max: '1s', log_report_interval: '2s', log_report_max_latency: '1s' },
     },
     cache: { enabled: false },
-    // Relative to the root: the runner puts a slash before it.
     container: { docker_host: '-' },
     host: { workdir_parent: `${workspace}/jobs` },
   };
@@ -51,6 +50,7 @@ export function runnerScript({ id, uuid, token, name, url, labels, workspace, ti
     'umask 022',
     `export HOME="\${HOME:-${workspace}}"`,
     `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
-    'exec gitea-runner --config config.yaml daemon',
+    // At a TERM the runner itself would report that its job has passed (1.0.8, daemon.go), so it never gets one.
+    `exec sh -c 'gitea-runner --config config.yaml daemon & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner'`,
   ].join('\n');
 }

@@ -52,7 +52,7 @@ describe('an agent', () => {
     expect(runner).toMatchObject({ labels: ['gpu', 'a100'], name: expect.stringMatching(/^box-1-.*-a1$/) });
     expect(script).not.toContain('secret-token');
     expect(script).not.toContain('registration-');
-    expect(script).toContain('"timeout":"3600s"');
+    expect(script).toContain('"timeout":"3660s"');
     expect(script).toContain('"labels":["gpu:host","a100:host"]');
     expect(script).toContain('"ephemeral":true');
   });

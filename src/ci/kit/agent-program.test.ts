@@ -207,7 +207,7 @@ describe('from a file', () => {
   test.each<[string, string | Buffer, RegExp, patience?: number]>([
     ['another version', program('3.136.2'), /it reports version 3\.136\.2/],
     ['another architecture', elf(183), /it is built for arm64, and this host is x64/],
-    ['no program', 'just a text', /it is not an executable: it begins with "just a text"/],
+    ['no program', 'just a text', /it is not an executable: it begins neither as an ELF file nor with "#!"/],
     ['nothing', '', /it is not an executable/],
     ['something else', '#!/bin/sh\necho hello\n', /"--version" ended with exit code 0 and printed "hello"/],
     ['what fails', '#!/bin/sh\necho broken >&2; exit 3\n', /"--version" ended with exit code 3 and printed "broken"/],

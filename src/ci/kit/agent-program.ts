@@ -311,7 +311,8 @@ async function programProblem(path: string, arch: string): Promise<string | null
   const head = buffer.subarray(0, bytesRead);
   if (head.subarray(0, 2).toString('latin1') === '#!') return null;
   if (head.length < 20 || head.subarray(0, 4).toString('latin1') !== '\x7fELF')
-    return `it is not an executable: it begins with ${JSON.stringify(head.toString('latin1'))}`;
+    // Never what it contains: a wrong path may lead to a token.
+    return 'it is not an executable: it begins neither as an ELF file nor with "#!"';
   const machine = head[5] === 2 ? head.readUInt16BE(18) : head.readUInt16LE(18);
   const wanted = machines[arch];
   if (wanted === undefined || machine === wanted) return null;
