@@ -127,16 +127,15 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
       } finally {
         rmSync(work, { recursive: true, force: true });
       }
+      // It hears of a push a little later, and until then takes a new repository for an empty one.
+      for (let tries = 0; (await api<{ empty: boolean }>('GET', `/repos/${name}`)).body.empty; tries += 1) {
+        if (tries > 600) throw new Error(`${name} stays empty`);
+        await after(50);
+      }
     },
     async dispatch(name: string, file: string, inputs: Readonly<Record<string, string>> = {}): Promise<void> {
-      // Gitea 1.26.4 panics now and then while it looks for the commit, before it has made anything.
-      for (let tries = 1; ; tries += 1) {
-        const { status, text } = await api('POST', `/repos/${name}/actions/workflows/${file}/dispatches`, { ref: 'main', inputs });
-        if (status === 204) return;
-        if (status !== 500 || !text.includes('repo_commit') || tries === 10)
-          throw new Error(`Cannot dispatch ${file}: ${status} ${text}`);
-        await after(100);
-      }
+      const { status, text } = await api('POST', `/repos/${name}/actions/workflows/${file}/dispatches`, { ref: 'main', inputs });
+      if (status !== 204) throw new Error(`Cannot dispatch ${file}: ${status} ${text}`);
     },
     /** All jobs, the oldest first. */
     async jobs(scope = '/admin'): Promise<GiteaJob[]> {
