@@ -44,7 +44,7 @@ pools:
       env: { GITEA_TOKEN: await gitea.tokenFor(...scopes) },
     });
     const scope = `/repos/${repository}`;
-    const until = async (done: Parameters<Gitea['until']>[0]) => gitea.until(done, 60_000, scope);
+    const until = async (done: Parameters<Gitea['until']>[0]) => gitea.until(done, 180_000, scope);
     return {
       ...{ repository, home, until },
       dispatch: (file: string) => gitea.dispatch(repository, file),
@@ -79,7 +79,7 @@ pools:
       (await here.home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.title, verdict?.kind]);
     const title = expect.stringMatching(/^(two|bad)\.yml #\d j$/);
     const passed = [title, 'passed'];
-    await expect.poll(listed, { timeout: 20_000 }).toEqual([passed, [title, 'code'], passed]);
+    await expect.poll(listed, { timeout: 60_000 }).toEqual([passed, [title, 'code'], passed]);
     await daemon.stop();
     expect(await here.runners()).toEqual([]);
   });
@@ -95,7 +95,7 @@ pools:
     await here.dispatch('long.yml');
     await here.until(([first, second]) => first?.conclusion === 'cancelled' && second?.status === 'in_progress');
     using engine = engineAt();
-    await expect.poll(async () => (await engine.call('GET', `/containers/${sandbox}/json`)).status, { timeout: 10_000 }).toBe(404);
+    await expect.poll(async () => (await engine.call('GET', `/containers/${sandbox}/json`)).status, { timeout: 30_000 }).toBe(404);
   });
 
   test('a job whose sandbox is killed ends at once, with the reason in its log', async () => {
@@ -115,7 +115,7 @@ pools:
     const daemon = await here.home.up();
     await here.dispatch('long.yml');
     const [begun] = await here.until(([first]) => first?.status === 'in_progress');
-    await expect.poll(() => here.log(begun?.id), { timeout: 20_000 }).toContain('begin');
+    await expect.poll(() => here.log(begun?.id), { timeout: 60_000 }).toContain('begin');
     await daemon.stop();
     const [job] = await here.until(([first]) => first !== undefined && isOver(first));
     expect(job?.conclusion).toBe('failure');

@@ -5,7 +5,7 @@
 import { z } from 'zod';
 
 const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
-/** Go's zero time means that there is none. */
+/** Gitea writes a missing time as Go's zero time. */
 const time = z
   .string()
   .nullish()

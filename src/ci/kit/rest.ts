@@ -40,7 +40,7 @@ export interface RestCall {
 export interface Answered {
   readonly status: number;
   readonly ok: boolean;
-  /** undefined: there is none. */
+  /** undefined when the answer has no body. */
   readonly body: unknown;
   readonly headers: Headers;
   /** The service's words about a refusal, such as `422: already exists`. */
@@ -129,7 +129,7 @@ export function createRest(parts: RestParts) {
       const get = { method: 'GET', ...call } as const;
       return bodyAs(schema, get, await ask(get, signal));
     },
-    /** As `read`; null when the service says that there is none. */
+    /** As `read`, but returns null when the service answers 404. */
     async find<T extends z.ZodType>(schema: T, call: Omit<RestCall, 'method'>, signal: AbortSignal): Promise<z.output<T> | null> {
       const get = { method: 'GET', ...call } as const;
       const answered = await ask(get, signal);
