@@ -6,11 +6,10 @@ import { generateKeyPair, type JsonWebKey } from 'node:crypto';
 import { promisify } from 'node:util';
 import { OnejobError } from '../../errors.ts';
 import { inQuotes } from '../../quoted.ts';
+import { diagFolder } from '../kit/in-image.ts';
 import { type Capabilities, capabilitiesFile } from './capabilities.ts';
 import { baseOf, isHostedAzure } from './url.ts';
 import type { RegisteredAgent } from './wire.ts';
-
-export const diagFolder = '.onejob-diag';
 
 export interface AgentScript {
   readonly root: string;

@@ -2,6 +2,7 @@
 import type { z } from 'zod';
 import type { Clock } from '../../core/clock.ts';
 import { hasCode } from '../../errors.ts';
+import { allPages, type Page } from '../kit/pages.ts';
 import { createRest, type RestCall } from '../kit/rest.ts';
 import * as wire from './wire.ts';
 
@@ -27,8 +28,6 @@ export type GiteaClient = ReturnType<typeof createGiteaClient>;
 
 /** Rows of a page; more are never sent (`[api] MAX_RESPONSE_ITEMS`). */
 const pageSize = 50;
-/** How often a list is read again that changed while it was read. */
-const readings = 3;
 
 /** `place`: whose runners and jobs, as a part of the path: `orgs/acme`, `repos/acme/demo`, `user`, `admin`. Throws E_CI_*, E_SECRET. */
 export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
@@ -46,25 +45,15 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
   const api = (path: string) => `/api/v1/${path}`;
   const runnersOf = (place: string) => api(`${place}/actions/runners`);
 
-  /** All rows of a list. Rows move between pages while it is read, so it is read again until it is whole. */
-  async function all<T extends { readonly id: number }>(
-    schema: z.ZodType<wire.Page<T>>,
+  const all = <T extends { readonly id: number }>(
+    schema: z.ZodType<Page<T>>,
     call: Omit<RestCall, 'method'>,
     signal: AbortSignal,
-  ): Promise<T[]> {
-    for (let reading = 1; ; reading += 1) {
-      const found = new Map<number, T>();
-      let total = 0;
-      for (let page = 1; ; page += 1) {
-        const query = { ...call.query, limit: String(pageSize), page: String(page) };
-        const read = await rest.read(schema, { ...call, query }, signal);
-        for (const row of read.rows) found.set(row.id, row);
-        total = Math.max(total, read.total);
-        if (read.rows.length === 0 || page * pageSize >= total) break;
-      }
-      if (found.size >= total || reading === readings) return [...found.values()];
-    }
-  }
+  ): Promise<T[]> =>
+    allPages(pageSize, (page) => {
+      const query = { ...call.query, limit: String(pageSize), page: String(page) };
+      return rest.read(schema, { ...call, query }, signal);
+    });
 
   /** A call of the runner service. It answers 500 for most of what it refuses. */
   const rpc = (method: string, key: RunnerKey | null, body: unknown, doing: string): RestCall => ({

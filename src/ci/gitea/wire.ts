@@ -3,6 +3,7 @@
  * `actions-proto-go` runner/v1). The runner service speaks Connect: JSON with camelCase names, 64-bit numbers as text.
  */
 import { z } from 'zod';
+import type { Page } from '../kit/pages.ts';
 
 const id = z.union([z.int(), z.string().regex(/^\d+$/)]).transform(Number);
 /** Gitea writes a missing time as Go's zero time. */
@@ -70,11 +71,6 @@ const listOf = <T extends z.ZodType>(row: T) =>
     .nullish()
     .transform((found) => found ?? []);
 
-/** `total`: of all pages. */
-export interface Page<T> {
-  readonly total: number;
-  readonly rows: readonly T[];
-}
 const page = <T>(total: number, rows: readonly T[]): Page<T> => ({ total, rows });
 
 export const runnerPage = z

@@ -14,6 +14,8 @@ export interface RestParts extends Pick<ExchangeParts, 'clock' | 'fetch'> {
   readonly version: string;
   /** The `Authorization` header: a scheme and the credential. @throws OnejobError E_SECRET, E_CI_* */
   authorization(signal: AbortSignal): Promise<string>;
+  /** The service refused this header, for the nth time in one call: whether the call is worth another try, with a newer credential. */
+  again?(header: string, refusals: number, signal: AbortSignal): Promise<boolean>;
   readonly accept?: string;
   readonly headers?: Readonly<Record<string, string>>;
   /** What to do about a refused credential, a credential without the right, and an answer that nobody expects. */
@@ -34,6 +36,8 @@ export interface RestCall {
   readonly signedBy?: Readonly<Record<string, string>>;
   /** It says with a 500 and JSON that it refuses, as Connect does with errors of no other kind. */
   readonly refusesWith500?: boolean;
+  /** It is asked again and again: an answer that did not change since then is not sent again (RFC 9110, 13.1.2), and costs no quota. */
+  readonly isRepeated?: boolean;
 }
 
 /** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx. */
@@ -51,6 +55,8 @@ export type Rest = ReturnType<typeof createRest>;
 
 /** Bytes of an answer. */
 const most = 8 * 1024 * 1024;
+/** How many answers of repeated calls are remembered. */
+const remembered = 64;
 /** ms until a refused credential is sent again. */
 const refusedFor = 600_000;
 
@@ -59,6 +65,8 @@ export function createRest(parts: RestParts) {
   const { base, clock, fetch, version, hints, timeout = 30_000, accept = 'application/json' } = parts;
   const place = shown(base);
   const throttle = createThrottle(clock, place);
+  /** Answers of repeated calls, by address. */
+  const kept = new Map<string, { readonly tag: string; readonly answered: Answered }>();
   let refused: { readonly header: string; readonly error: OnejobError; readonly until: number } | null = null;
 
   const errorFor = (what: Pick<RestCall, 'doing'>, code: ErrorCode, why: string, hint: string, retry: boolean): OnejobError => {
@@ -66,8 +74,15 @@ export function createRest(parts: RestParts) {
     return new OnejobError(code, /[.!?]$/.test(message) ? message : `${message}.`, { hint, retry });
   };
 
+  const urlOf = ({ path, query }: RestCall): string => {
+    const asked = new URLSearchParams(query).toString();
+    return `${base}${path}${asked === '' ? '' : `?${asked}`}`;
+  };
+
   /** Sends one request, signed in. */
   const send = (call: RestCall, header: string | null, signal: AbortSignal): Promise<Answer> => {
+    const url = urlOf(call);
+    const tag = call.isRepeated === true ? kept.get(url)?.tag : undefined;
     const headers = {
       ...(header !== null && { Authorization: header }),
       Accept: accept,
@@ -75,16 +90,15 @@ export function createRest(parts: RestParts) {
       ...parts.headers,
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+      ...(tag !== undefined && { 'If-None-Match': tag }),
     };
-    const query = new URLSearchParams(call.query).toString();
-    const url = `${base}${call.path}${query === '' ? '' : `?${query}`}`;
     const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
     return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
   };
 
   async function ask(call: RestCall, signal: AbortSignal): Promise<Answered> {
     const deadline = clock.now() + timeout;
-    for (;;) {
+    for (let refusals = 0; ; ) {
       await throttle.ready(call.doing, deadline, signal);
       const header = call.signedBy === undefined ? await parts.authorization(signal) : null;
       if (refused !== null && refused.header === header && clock.now() < refused.until) throw refused.error;
@@ -100,6 +114,8 @@ export function createRest(parts: RestParts) {
       }
       if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
       if (status === 401) {
+        refusals += 1;
+        if (header !== null && (await parts.again?.(header, refusals, signal)) === true) continue;
         const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
         if (header !== null) refused = { header, error, until: clock.now() + refusedFor };
         throw error;
@@ -107,9 +123,20 @@ export function createRest(parts: RestParts) {
       if (header !== null && status < 500) refused = null;
       if (status === 403) throw errorFor(call, 'E_CI_DENIED', `does not allow it (${why})`, hints.denied, false);
       if (status === 407 || status >= 500) throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
+      const same = call.isRepeated === true && status === 304 ? kept.get(urlOf(call)) : undefined;
+      if (same !== undefined) return same.answered;
       if (found.isStrange) throw errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true);
+      if (call.isRepeated === true) keep(urlOf(call), found);
       return found;
     }
+  }
+
+  function keep(url: string, answered: Answered): void {
+    kept.delete(url);
+    const tag = answered.headers.get('ETag');
+    if (tag === null || !answered.ok) return;
+    kept.set(url, { tag, answered });
+    for (const old of [...kept.keys()].slice(0, -remembered)) kept.delete(old);
   }
 
   const bodyAs = <T extends z.ZodType>(schema: T, call: RestCall, answered: Answered): z.output<T> => {

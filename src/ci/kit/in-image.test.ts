@@ -1,12 +1,11 @@
 import { expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
-import { choosePackage } from './service.ts';
-import type { AgentPackage } from './wire.ts';
+import { choosePackage, type OfferedPackage } from './in-image.ts';
 
-const one = (version: string): AgentPackage => ({ version, url: `https://x/${version}`, sha256: `of ${version}` });
+const one = (version: string): OfferedPackage => ({ version, url: `https://x/${version}`, sha256: `of ${version}` });
 const client = { packages: async (platform: string) => (platform === 'linux-x64' ? [one('5.278.0'), one('4.275.0')] : []) };
-const choose = (config: Partial<Parameters<typeof choosePackage>[0]>, platform = 'linux-x64') =>
-  choosePackage({ version: null, from: null, sha256: null, ...config }, client, platform, patient);
+const choose = (config: Partial<Parameters<typeof choosePackage>[1]>, platform = 'linux-x64') =>
+  choosePackage('azure-pipelines', { version: null, from: null, sha256: null, ...config }, client.packages, platform, patient);
 
 it('takes the newest that the service hands out, or the version that config names', async () => {
   expect(await choose({})).toMatchObject({ version: '5.278.0', from: 'https://x/5.278.0', sha256: 'of 5.278.0' });

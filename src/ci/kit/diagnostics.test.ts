@@ -5,7 +5,7 @@ import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { systemClock } from '../../clock.ts';
 import { agentLogsPath } from '../../logs/agent-logs.ts';
-import { diagLimit, keepDiagnostics } from './service.ts';
+import { diagLimit, keepDiagnostics } from './in-image.ts';
 
 const all = () => Promise.reject(new Error('not asked for'));
 const mebibyte = Buffer.alloc(2 ** 20, 'x');
