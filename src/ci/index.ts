@@ -15,6 +15,9 @@ import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { openGitea } from './gitea/service.ts';
 import { gitea } from './gitea/type.ts';
+import { apiOf } from './github/client.ts';
+import { openGithub } from './github/service.ts';
+import { github } from './github/type.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
@@ -90,5 +93,7 @@ function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: Ope
       return [openBuildkite(service, parts), service.endpoint];
     case gitea.type:
       return [openGitea(service, parts), service.url];
+    case github.type:
+      return [openGithub(service, parts), apiOf(service.url)];
   }
 }

@@ -256,11 +256,11 @@ async function unpackInto(writer: Pack, path: string): Promise<void> {
     // A hard link names its target like an entry; for a symbolic link the target is only text here.
     const target = type === 'link' ? within(linkname ?? '') : '';
     if (name === null || target === null) throw new Error(`it contains "${entry.header.name}", which is outside its folder`);
-    if (name === 'bin/Agent.Listener') isThere = true;
+    if (/^bin\/(Agent|Runner)\.Listener$/.test(name)) isThere = true;
     const link = linkname == null ? {} : { linkname: type === 'link' ? `agent/${target}` : linkname };
     await pipeline(entry, writer.entry({ ...rest, ...link, type, name: `agent/${name}`, uid: agentUser, gid: agentUser }));
   }
-  if (!isThere) throw new Error('it contains no bin/Agent.Listener');
+  if (!isThere) throw new Error('it contains neither bin/Agent.Listener nor bin/Runner.Listener');
   writer.finalize();
 }
 

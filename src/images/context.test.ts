@@ -62,7 +62,7 @@ test.each<[string, [Entry, string?][], RegExp]>([
   ['a file outside', [listener, [{ name: '../../etc/cron.d/x' }, 'x']], /"..\/..\/etc\/cron.d\/x", which is outside/],
   ['an absolute path', [listener, [{ name: '/etc/passwd' }, 'x']], /outside its folder/],
   ['a hard link to outside', [listener, [{ name: 'x', type: 'link', linkname: '/etc/passwd' }]], /outside its folder/],
-  ['no agent', [[{ name: 'README' }, 'x']], /no bin\/Agent.Listener/],
+  ['no agent', [[{ name: 'README' }, 'x']], /neither bin\/Agent.Listener nor/],
 ])('%s is refused', async (_, entries, why) => {
   const path = await tgz(...entries);
   const reading = buffer(buildContext('FROM x\n', path));

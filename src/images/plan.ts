@@ -4,7 +4,6 @@ import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import type { AgentPackage } from '../ci/ci-service.ts';
-import type { ServiceType } from '../ci/service-type.ts';
 import { serviceType, serviceTypes } from '../ci/types.ts';
 import { OnejobError, toFailure } from '../errors.ts';
 
@@ -62,7 +61,10 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates) {
     ...layer('your Dockerfile', wish.dockerfile, {}),
     ...layer('packages', packages.length > 0 ? templates.packages : null, { OWNER: owner, PACKAGES: packages.join(' ') }),
     ...layer('needs', templates.needs[wish.type], { OWNER: owner }),
-    ...layer('agent', agent && templates.agents[agent.type], { OWNER: owner, AGENT_VERSION: agent?.version ?? '' }),
+    ...layer('agent', agent && templates.agent, {
+      ...{ OWNER: owner, AGENT_VERSION: agent?.version ?? '' },
+      ...(agent !== null && agent.type !== 'azure-pipelines' && { AGENT_TYPE: agent.type }),
+    }),
   ];
   if (layers.length === 0) return null;
   const recipe = recipeOf(wish);
@@ -130,12 +132,12 @@ export function hasOwnLayer(type: string): boolean {
   return serviceType(type).agent !== null;
 }
 
-/** By type of CI service: the layer of an agent, and what a mounted agent needs in its image. */
+/** The layer of an agent, and by type of CI service what a mounted agent needs in its image. */
 export function readTemplates() {
   const read = (name: string): string => readFileSync(join(folder, `${name}.Dockerfile`), 'utf8');
-  const all = (agent: ServiceType['agent']) =>
-    Object.fromEntries(serviceTypes.filter((one) => one.agent === agent).map(({ type }) => [type, read(type)]));
-  return { packages: read('packages'), agents: all('in-image'), needs: all('mounted') };
+  const mounted = serviceTypes.filter(({ agent }) => agent === 'mounted');
+  const needs: Readonly<Partial<Record<string, string>>> = Object.fromEntries(mounted.map(({ type }) => [type, read(type)]));
+  return { packages: read('packages'), agent: read('agent'), needs };
 }
 
 /** @throws OnejobError E_IMAGE_BUILD */

@@ -208,7 +208,7 @@ describe.skipIf(lacks('docker', 'busybox'))('an image for Azure Pipelines', () =
     mkdirSync(join(dir, 'agent'), { recursive: true });
     const { file, version } = await packAgent();
     execFileSync('tar', ['-xzf', file, '-C', join(dir, 'agent')]);
-    const path = join(import.meta.dirname, '../../src/images/dockerfiles/azure-pipelines.Dockerfile');
+    const path = join(import.meta.dirname, '../../src/images/dockerfiles/agent.Dockerfile');
     const tag = `onejob-test/by-hand:${randomBytes(5).toString('hex')}`;
     const args = [
       'build',

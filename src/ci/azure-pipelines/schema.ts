@@ -1,7 +1,7 @@
 /** How a service of type `azure-pipelines` is written. */
 import { key, sha256, token } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
-import { pathProblem } from '../../config/volumes.ts';
+import { packageFrom } from '../kit/keys.ts';
 import { parseAzureUrl } from './url.ts';
 
 const azureUrl = (v: typeof Kinds) =>
@@ -35,14 +35,6 @@ export const principalKeys = {
     example: 'https://login.microsoftonline.us',
   }),
 };
-
-const packageFrom = (v: typeof Kinds) =>
-  v.value((found) => {
-    const what = 'an https address or an absolute path that ends in ".tar.gz"';
-    if (typeof found !== 'string' || !found.endsWith('.tar.gz')) return v.no(`expected ${what}`);
-    if (/^https:\/\/[^\s/?#@]+\/\S+$/.test(found)) return v.yes(found);
-    return found.startsWith('/') && pathProblem(found) === null ? v.yes(found) : v.no(`${JSON.stringify(found)} is not ${what}`);
-  });
 
 export const packageKeys = {
   version: key(

@@ -2,21 +2,12 @@
 import { key, sha256, token } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
 import { pathProblem } from '../../config/volumes.ts';
+import { webAddress } from '../kit/keys.ts';
 
 /** Version of the runner that this onejob was tried with. */
 export const pinnedRunner = '1.0.8';
 
 const example = 'https://git.example.org';
-
-/** Never shows what was found, which may contain a password. */
-const address = (v: typeof Kinds) =>
-  v.value((found) => {
-    const what = `a web address such as "${example}"`;
-    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
-    if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return v.no(`contains a user or a password; expected ${what}`);
-    const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found) && URL.canParse(found);
-    return good ? v.yes(found.replace(/\/+$/, '')) : v.no(`expected ${what}`);
-  });
 
 const programFrom = (v: typeof Kinds) =>
   v.value((found) => {
@@ -43,7 +34,10 @@ export const runnerKeys = {
 };
 
 export const giteaKeys = {
-  url: key(address, undefined, 'address', { description: 'Address of the server, as sandboxes reach it too.', example }),
+  url: key(webAddress(example), undefined, 'address', {
+    description: 'Address of the server, as sandboxes reach it too.',
+    example,
+  }),
   token: token(
     'Access token that may manage the runners of each `queue`: scopes write:organization and read:repository for an organisation, write:repository for a repository, write:admin and read:repository for the whole instance. It never enters a sandbox.',
   ),

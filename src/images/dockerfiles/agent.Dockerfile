@@ -1,10 +1,11 @@
-# The agent of Azure Pipelines on top of any base with a shell: Ubuntu 22.04 and newer, Debian 12 and newer, and what is
-# built on them, such as nvidia/cuda. On a base without apt-get its libraries must be there already.
+# The agent of Azure Pipelines or the runner of GitHub Actions, which need the same, on top of any base with a shell: Ubuntu 22.04 and
+# newer, Debian 12 and newer, and what is built on them, such as nvidia/cuda. On a base without apt-get the libraries must be there.
 #
 #   mkdir agent && tar -xzf vsts-agent-linux-x64-5.278.0.tar.gz -C agent
-#   docker build -f azure-pipelines.Dockerfile --build-arg BASE=ubuntu:24.04 --build-arg AGENT_VERSION=5.278.0 -t mine:1 .
+#   docker build -f agent.Dockerfile --build-arg BASE=ubuntu:24.04 --build-arg AGENT_VERSION=5.278.0 -t mine:1 .
 #
-# AGENT_VERSION is what the package must turn out to be; the build fails when it is another.
+# AGENT_VERSION is what the package must turn out to be; the build fails when it is another. For a runner of GitHub Actions add
+# --build-arg AGENT_TYPE=github.
 ARG BASE=ubuntu:24.04
 FROM ${BASE}
 ARG OWNER=by-hand
@@ -57,13 +58,15 @@ USER 1000
 
 # What it writes while it is asked must not be in every container.
 ARG AGENT_VERSION
+ARG AGENT_TYPE=azure-pipelines
 RUN : asking the agent for its version; set -eu; \
-    found=$(/opt/agent/bin/Agent.Listener --version | tail -n 1); \
+    listener=$(ls /opt/agent/bin/Agent.Listener /opt/agent/bin/Runner.Listener 2>/dev/null | head -n 1); \
+    found=$($listener --version | tail -n 1); \
     rm -rf /opt/agent/_diag; \
     if [ "$found" != "${AGENT_VERSION}" ]; then \
       echo "The agent says that it is version '$found', not '${AGENT_VERSION}'." >&2; \
       exit 1; \
     fi
-LABEL io.onejob.agent.type=azure-pipelines \
+LABEL io.onejob.agent.type=${AGENT_TYPE} \
       io.onejob.agent.version=${AGENT_VERSION} \
       io.onejob.agent.root=/opt/agent

@@ -1,0 +1,189 @@
+/** The calls of GitHub's REST API that onejob makes. All throw OnejobError E_CI_*, E_SECRET. */
+import { OnejobError } from '../../errors.ts';
+import type { OfferedPackage } from '../kit/in-image.ts';
+import { allPages } from '../kit/pages.ts';
+import { createRest, type Rest, type RestParts } from '../kit/rest.ts';
+import { createAccess } from './access.ts';
+import type { GithubCredential } from './type.ts';
+import * as wire from './wire.ts';
+
+export interface ClientOptions extends Pick<RestParts, 'clock' | 'fetch' | 'version'> {
+  /** As in the config: `https://github.com`, or an Enterprise Server's. */
+  readonly url: string;
+  readonly credential: GithubCredential;
+  /** @throws OnejobError E_SECRET */
+  readonly secret: () => Promise<string>;
+}
+
+export type GithubClient = ReturnType<typeof createGithubClient>;
+
+/** Rows of a page; more are never sent. */
+const pageSize = 100;
+/** How many runs with waiting jobs are looked into. */
+const mostRuns = 10;
+
+/** Where the REST API of a GitHub is (docs, "Getting started with the REST API"). */
+export function apiOf(url: string): string {
+  const { protocol, hostname, host } = new URL(url);
+  if (hostname === 'github.com') return 'https://api.github.com';
+  return hostname.endsWith('.ghe.com') ? `${protocol}//api.${host}` : `${url}/api/v3`;
+}
+
+/** Names of agents as labels: GitHub's own names of architectures. */
+const architectures: Readonly<Record<string, string>> = { x64: 'x64', arm64: 'arm64' };
+
+export interface NewRunner {
+  readonly name: string;
+  readonly group: number;
+  readonly labels: readonly string[];
+}
+
+/** `place`: whose runners, as a part of the path: `orgs/acme`, `repos/acme/app`, `enterprises/acme`. */
+export function createGithubClient({ url, credential, secret, clock, fetch, version }: ClientOptions) {
+  const base = apiOf(url);
+  const accept = 'application/vnd.github+json';
+  const common = { base, clock, fetch, version, accept, headers: { 'X-GitHub-Api-Version': '2022-11-28' } };
+  const access = createAccess({ ...common, credential, secret });
+  const rests = new Map<string, Rest>();
+  /** GitHub counts the calls of each installation. */
+  const restOf = (place: string): Rest => {
+    const known = rests.get(place);
+    if (known !== undefined) return known;
+    const made = createRest({
+      ...common,
+      ...access(place),
+      hints: {
+        credential: 'Put a valid token where "token" of the service points, or check "app".',
+        denied: `Give the App or the token the right to manage runners of ${place}: Self-hosted runners, read and write (organisation), or Administration, read and write (repository).`,
+        answer: 'Check "url" of the service, and what answers there.',
+      },
+    });
+    rests.set(place, made);
+    return made;
+  };
+  const runnersOf = (place: string) => `/${place}/actions/runners`;
+
+  return {
+    runners: (place: string, signal: AbortSignal): Promise<wire.Runner[]> =>
+      allPages(pageSize, (page) => {
+        const query = { per_page: String(pageSize), page: String(page) };
+        const call = { path: runnersOf(place), query, doing: `list the runners of ${place}`, isRepeated: true };
+        return restOf(place).read(wire.runnerPage, call, signal);
+      }),
+    runner: (place: string, id: string, signal: AbortSignal): Promise<wire.Runner | null> =>
+      restOf(place).find(wire.runner, { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` }, signal),
+    async runnerNamed(place: string, name: string, signal: AbortSignal): Promise<wire.Runner | null> {
+      const call = {
+        path: runnersOf(place),
+        query: { name, per_page: String(pageSize) },
+        doing: `find runner ${name} of ${place}`,
+      };
+      const { rows } = await restOf(place).read(wire.runnerPage, call, signal);
+      return rows.find((one) => one.name === name) ?? null;
+    },
+    /** `busy`: it runs a job, or did when it was last heard of. */
+    async deleteRunner(place: string, id: string, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'> {
+      const call = { method: 'DELETE', path: `${runnersOf(place)}/${id}`, doing: `remove runner ${id} from ${place}` } as const;
+      const answered = await restOf(place).ask(call, signal);
+      if (answered.ok) return 'removed';
+      if (answered.status === 404) return 'absent';
+      if (answered.status === 422) return 'busy';
+      throw restOf(place).unexpected(call, answered);
+    },
+    /**
+     * Registers a runner for one job. Sent once: after E_CI_UNREACHABLE, E_CI_ANSWER or an abort it may exist.
+     * @throws OnejobError E_CI_NAME_TAKEN
+     */
+    async generateJitConfig(
+      place: string,
+      { name, group, labels }: NewRunner,
+      signal: AbortSignal,
+    ): Promise<{ id: number; config: string }> {
+      const body = { name, runner_group_id: group, labels, work_folder: '_work' };
+      const call = {
+        method: 'POST',
+        path: `${runnersOf(place)}/generate-jitconfig`,
+        body,
+        doing: `register runner ${name}`,
+      } as const;
+      const answered = await restOf(place).ask(call, signal);
+      if (answered.status === 409) throw nameTaken(name, answered.why);
+      const found = wire.jitConfig.safeParse(answered.body);
+      if (!answered.ok || !found.success) throw restOf(place).unexpected(call, answered);
+      return { id: found.data.runner.id, config: found.data.encoded_jit_config };
+    },
+    /** Good for an hour, and for any number of runners: it only buys the token of the scale set API. */
+    async registrationToken(place: string, signal: AbortSignal): Promise<string> {
+      const path = `${runnersOf(place)}/registration-token`;
+      const call = { method: 'POST', path, doing: `get a registration token of ${place}` } as const;
+      return (await restOf(place).send(wire.registrationToken, call, signal)).token;
+    },
+    groups: (place: string, signal: AbortSignal): Promise<wire.Group[]> =>
+      allPages(pageSize, (page) => {
+        const query = { per_page: String(pageSize), page: String(page) };
+        const call = { path: `/${place}/actions/runner-groups`, query, doing: `list the runner groups of ${place}` };
+        return restOf(place).read(wire.groupPage, call, signal);
+      }),
+    /** Jobs of a repository that no runner has. GitHub has no such list of an organisation. */
+    async waitingJobs(place: string, signal: AbortSignal): Promise<wire.Job[]> {
+      const rest = restOf(place);
+      const doing = `list the waiting jobs of ${place}`;
+      const query = { status: 'queued', per_page: String(mostRuns) };
+      const runs = await rest.read(wire.runPage, { path: `/${place}/actions/runs`, query, doing, isRepeated: true }, signal);
+      const pages = runs.rows.map(({ id }) => {
+        const call = { path: `/${place}/actions/runs/${id}/jobs`, query: { per_page: String(pageSize) }, doing, isRepeated: true };
+        return rest.read(wire.jobPage, call, signal);
+      });
+      return (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
+    },
+    /** The job of a run that this runner got; null: it has none there. */
+    async jobOf(
+      place: string,
+      run: { repository: string; run: number; attempt: number; runner: number },
+      signal: AbortSignal,
+    ): Promise<wire.Job | null> {
+      const path = `/repos/${run.repository}/actions/runs/${run.run}/attempts/${run.attempt}/jobs`;
+      const call = { path, query: { per_page: String(pageSize) }, doing: `look at run ${run.run} of ${run.repository}` };
+      const { rows } = await restOf(place).read(wire.jobPage, call, signal);
+      return rows.find(({ runner_id }) => runner_id === run.runner) ?? null;
+    },
+    /** Packages of the runner for a platform such as `linux-x64`: the newest only, which is all that GitHub offers. */
+    async packages(place: string, platform: string, signal: AbortSignal): Promise<OfferedPackage[]> {
+      const [os, arch = ''] = platform.split('-');
+      const call = { path: `${runnersOf(place)}/downloads`, doing: `list the packages of the runner` };
+      const found = await restOf(place).read(wire.downloads, call, signal);
+      const fits = found.filter((one) => one.os === os && one.architecture === (architectures[arch] ?? arch));
+      return fits.flatMap(({ download_url: address, filename, sha256_checksum }) => {
+        const named = /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(filename)?.[1];
+        return named === undefined ? [] : [{ version: named, url: address, sha256: sha256_checksum?.toLowerCase() ?? null }];
+      });
+    },
+    /** null: this token does not see it. */
+    repository: (name: string, signal: AbortSignal) =>
+      restOf(`repos/${name}`).find(wire.repository, { path: `/repos/${name}`, doing: `look at repository "${name}"` }, signal),
+    /** Whose pull requests from forks need somebody's approval before they run; null: GitHub does not say. */
+    async forkApproval(name: string, signal: AbortSignal): Promise<string | null> {
+      const call = {
+        path: `/repos/${name}/actions/permissions/fork-pr-contributor-approval`,
+        doing: `look at repository "${name}"`,
+      };
+      const found = await restOf(`repos/${name}`).find(wire.forkApproval, call, signal);
+      return found?.approval_policy ?? null;
+    },
+    /** The version of an Enterprise Server; null: it is GitHub itself. And its clock, ms since the epoch. */
+    async server(place: string, signal: AbortSignal): Promise<{ version: string | null; date: number }> {
+      const call = { method: 'GET', path: '/meta', doing: 'ask for the version of the server' } as const;
+      const answered = await restOf(place).ask(call, signal);
+      const found = wire.meta.safeParse(answered.body);
+      if (!answered.ok || !found.success) throw restOf(place).unexpected(call, answered);
+      return { version: found.data.installed_version, date: Date.parse(answered.headers.get('Date') ?? '') };
+    },
+  };
+}
+
+export function nameTaken(name: string, why: string): OnejobError {
+  return new OnejobError('E_CI_NAME_TAKEN', `Cannot register runner ${name}: GitHub has one with that name (${why}).`, {
+    hint: 'onejob removes it, and tries again.',
+    retry: true,
+  });
+}

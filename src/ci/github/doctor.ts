@@ -1,0 +1,158 @@
+/** What `onejob doctor` says of GitHub: each a sentence with what to do. */
+import type { PoolConfig } from '../../config/config.ts';
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { compareVersions } from '../../images/version.ts';
+import type { Registrations } from '../early/registrations.ts';
+import { clockFindings, saidOf } from '../service-findings.ts';
+import type { GithubRegistry } from './registry.ts';
+import type { GithubParts } from './service.ts';
+import { labelsOf, placeOf } from './type.ts';
+
+/** ms from which a wrong clock is a warning, and an error: an App's signature is good for ten minutes. */
+const skewLimits = [30_000, 300_000] as const;
+
+export async function findings(
+  { config, pools, client, clock }: GithubParts,
+  registry: GithubRegistry,
+  registrations: Registrations,
+  signal: AbortSignal,
+): Promise<Finding[]> {
+  const subject = `service ${config.name}`;
+  const found: Finding[] = [];
+  const refused = (error: unknown): void => {
+    signal.throwIfAborted();
+    const { message, hint } = saidOf(error);
+    found.push(problem(subject, message, hint ?? 'Try again later.'));
+  };
+  const places = [...Map.groupBy(pools, ({ queue }) => placeOf(queue))];
+
+  const [first] = places;
+  if (first !== undefined)
+    try {
+      const { version, date } = await client.server(first[0], signal);
+      found.push(fine(subject, `${config.url} answers${version === null ? '' : ` with GitHub Enterprise Server ${version}`}.`));
+      const skew = Number.isNaN(date) ? null : date - clock.wall();
+      found.push(...clockFindings(subject, skew, skewLimits, 'GitHub refuses what an App signed'));
+      await ofVersion(first[0]);
+    } catch (error) {
+      refused(error);
+      return found;
+    }
+  for (const [place, own] of places) await ofPlace(place, own).catch(refused);
+  if (pools.length === 0 && registrations.open().length > 0)
+    found.push(
+      warning(
+        subject,
+        `No pool of the config uses service ${config.name}, which still has runners that onejob registered.`,
+        'onejob removes them when their agents are gone.',
+      ),
+    );
+  return found;
+
+  async function ofVersion(place: string): Promise<void> {
+    const [newest] = await client.packages(place, `linux-${process.arch}`, signal);
+    if (newest === undefined) return;
+    for (const [pool, version] of registry.versions) {
+      if (compareVersions(version, newest.version) >= 0) continue;
+      found.push(
+        warning(
+          subject,
+          `The runner in the image of pool ${pool} is version ${version}; GitHub offers ${newest.version}, and refuses older ones 30 days after its release.`,
+          'Run "onejob image refresh", or put the newer runner into the image.',
+        ),
+      );
+    }
+  }
+
+  async function ofPlace(place: string, own: readonly PoolConfig[]): Promise<void> {
+    const title = own[0]?.queue ?? place;
+    const runners = await client.runners(place, signal);
+    const ours = runners.filter(({ name }) => registrations.agentNames.agentOf(name) !== null);
+    found.push(fine(subject, `onejob may list the runners of ${title}: ${runners.length}, ${ours.length} of them of this host.`));
+    await (place.startsWith('repos/') ? ofRepository(place.slice('repos/'.length), title) : ofGroup(place, title));
+    for (const pool of own) {
+      const labels = new Set((registry.labels.get(pool.name) ?? labelsOf(pool)).map((label) => label.toLowerCase()));
+      const others = runners.filter((one) => !ours.includes(one) && [...labels].every((label) => one.labels.includes(label)));
+      if (others.length === 0) continue;
+      found.push(
+        warning(
+          subject,
+          `${others.length} other ${others.length === 1 ? 'runner' : 'runners'} of ${title} have all labels of pool ${pool.name} (${[...labels].join(', ')}), such as ${others[0]?.name}, and take its jobs.`,
+          'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
+        ),
+      );
+    }
+    for (const [one, other] of sharedLabels(own, registry))
+      found.push(
+        warning(
+          subject,
+          `Pools ${one} and ${other} have the same labels, so GitHub gives the jobs of one to the other.`,
+          'Give each pool labels of its own with "tags".',
+        ),
+      );
+  }
+
+  async function ofRepository(name: string, title: string): Promise<void> {
+    const repository = await client.repository(name, signal);
+    if (repository === null || repository.private) return;
+    if (config.public === 'refuse') {
+      const message = `${title} is public, and "public" is refuse: each of its jobs fails before its first step.`;
+      found.push(
+        problem(subject, message, 'Write "public: run" in the service, once its sandboxes hold nothing that a stranger may see.'),
+      );
+      return;
+    }
+    const policy = await client.forkApproval(name, signal).catch(() => null);
+    if (config.forks === 'run' && policy !== 'all_external_contributors')
+      found.push(
+        warning(
+          subject,
+          `${title} is public, "forks" is run, and ${policy === null ? 'onejob cannot see whether' : 'not all'} pull requests from outside need an approval first.`,
+          'Choose "Require approval for all external contributors" (settings of the repository, Actions, General).',
+        ),
+      );
+  }
+
+  async function ofGroup(place: string, title: string): Promise<void> {
+    const groups = await client.groups(place, signal);
+    const group = groups.find(({ name }) => name.toLowerCase() === config.group.toLowerCase());
+    if (group === undefined) {
+      const names = groups.map(({ name }) => name).join(', ');
+      found.push(
+        problem(subject, `${title} has no runner group "${config.group}".`, `Fix "group" of the service. There are: ${names}.`),
+      );
+      return;
+    }
+    if (group.allows_public_repositories && config.public === 'refuse')
+      found.push(
+        warning(
+          subject,
+          `Runner group "${group.name}" of ${title} allows public repositories, whose jobs fail here, because "public" is refuse.`,
+          'Turn "Allow public repositories" off in the group, so that such jobs wait for other runners.',
+        ),
+      );
+    if (!group.allows_public_repositories && config.public === 'run')
+      found.push(
+        warning(
+          subject,
+          `"public" is run, but runner group "${group.name}" of ${title} does not allow public repositories: their jobs never come here.`,
+          'Turn "Allow public repositories" on in the group.',
+        ),
+      );
+  }
+}
+
+function sharedLabels(pools: readonly PoolConfig[], { labels }: GithubRegistry): [string, string][] {
+  const sets = pools.map(
+    (pool) =>
+      [
+        pool.name,
+        (labels.get(pool.name) ?? labelsOf(pool))
+          .map((one) => one.toLowerCase())
+          .sort()
+          .join(' '),
+      ] as const,
+  );
+  const same = [...Map.groupBy(sets, ([, set]) => set).values()].filter((found) => found.length > 1);
+  return same.map(([one, other]) => [one?.[0] ?? '', other?.[0] ?? '']);
+}

@@ -1,0 +1,86 @@
+/** `onejob init github`: asks for whose jobs to run and a credential, and checks them at GitHub before it writes anything. */
+import type { Answer } from '../../cli/init-ask.ts';
+import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
+import type { Session } from '../../cli/session.ts';
+import { systemClock } from '../../clock.ts';
+import { hasCode, OnejobError } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { createGithubClient } from './client.ts';
+import { type GithubCredential, placeOf, queueForm } from './type.ts';
+
+export async function initGithub({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
+  const { url: givenUrl = null, queue: givenQueue = null, app: givenApp = null } = flags.own;
+  const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readUrl(givenUrl));
+  const app = givenApp === null ? null : taken('github', '--app', readApp(givenApp.trim()));
+  if (givenQueue !== null) taken('github', '--queue', readQueue(givenQueue.trim()));
+  using frame = open(givenQueue === null ? ['--queue NAME'] : []);
+  const { settling, signal } = frame;
+  const queue = await settle(settling, givenQueue, '--queue', {
+    text: 'Whose jobs to run: an organisation (acme), a repository (acme/app), or enterprises/acme',
+    usual: null,
+    read: readQueue,
+  });
+  const place = placeOf(queue);
+  const outbound = createOutbound(context.environment.proxies);
+  try {
+    const { token } = await frame.signIn({
+      text: app === null ? 'Access token' : 'Private key of the App (one line; better: --token-file KEY.pem)',
+      read: (typed) => readSecret(typed, app !== null),
+      refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED', 'E_SECRET'],
+      async see(typed, from) {
+        if (!flags.check) return;
+        const reference = { kind: 'memory', name: from, expires: null, read: () => typed } as const;
+        const credential: GithubCredential =
+          app === null ? { kind: 'token', token: reference } : { kind: 'app', id: app, privateKey: reference, installation: null };
+        const secret = async () => typed;
+        const client = createGithubClient({ url, credential, secret, clock: systemClock, fetch: outbound.fetch, version });
+        try {
+          const runners = await client.runners(place, signal);
+          output.say(`${url} lets onejob manage the runners of ${queue}; there are ${runners.length}.`);
+          const repository = place.startsWith('repos/') ? await client.repository(place.slice('repos/'.length), signal) : null;
+          if (repository?.private === false) output.say(`${queue} is public: its jobs are refused until you write "public: run".`);
+        } catch (error) {
+          // A later try could help, so that the credential may be good.
+          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
+          output.say(`${error instanceof OnejobError ? error.message : ''} So onejob could not check the credential.`);
+        }
+      },
+    });
+    return await frame.finish({
+      token,
+      ...{ name: 'github', queue },
+      keys: (reference) => ({
+        ...(givenUrl !== null && { url }),
+        ...(app === null ? { token: reference } : { app: { id: app, private_key: reference } }),
+      }),
+      poolKeys: { image: 'auto' },
+      inPipeline: ['runs-on: github'],
+    });
+  } finally {
+    outbound.close();
+  }
+}
+
+function readUrl(typed: string): Answer<string> {
+  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
+  return good ? { value: typed.replace(/\/+$/, '') } : { again: 'Expected an address such as https://github.example.org.' };
+}
+
+function readApp(typed: string): Answer<number> {
+  return /^[1-9]\d{0,14}$/.test(typed) ? { value: Number(typed) } : { again: 'Expected the id of the App, a number.' };
+}
+
+function readQueue(typed: string): Answer<string> {
+  if (queueForm.test(typed)) return { value: typed };
+  return { again: 'Type an organisation (acme), a repository (acme/app), or enterprises/acme.' };
+}
+
+function readSecret(typed: string, isKey: boolean): Answer<string> {
+  if (typed === '') return { again: 'It is empty.' };
+  if (isKey) {
+    if (/-----BEGIN [A-Z ]*PRIVATE KEY-----/.test(typed)) return { value: typed };
+    return { again: 'Expected a private key in PEM format, which begins with "-----BEGIN".' };
+  }
+  if (/^[\x21-\x7e]{20,4096}$/.test(typed)) return { value: typed };
+  return { again: 'The access token is malformed: it is too short or contains whitespace.' };
+}

@@ -1,0 +1,24 @@
+/** Labels that devices give an agent: `gpu`, its model (`gpu-a100`, `gpu-rtx4090`), its slice (`gpu-1g.5gb`), and `cuda-12`. */
+import type { AgentContext } from '../ci-service.ts';
+
+/** In lower case, as GitHub compares them. None without devices. */
+export function deviceLabels({ devices, cuda }: Pick<AgentContext, 'devices' | 'cuda'>): string[] {
+  const [first] = devices;
+  if (first === undefined) return [];
+  const model = modelOf(first.model);
+  const slice = first.mig !== null && 'profile' in first.mig ? first.mig.profile : null;
+  const major = first.vendor === 'nvidia' ? /^\d+/.exec(cuda ?? '')?.[0] : undefined;
+  return [
+    'gpu',
+    ...(model === null ? [] : [`gpu-${model}`]),
+    ...(slice === null ? [] : [`gpu-${slice}`]),
+    ...(major === undefined ? [] : [`cuda-${major}`]),
+  ].map((label) => label.toLowerCase());
+}
+
+/** `a100` of `NVIDIA A100-SXM4-40GB`; null when the name has no such word. */
+function modelOf(name: string): string | null {
+  const [, series = '', model] = /\b(?:(RTX|GTX)\s+)?([A-Z]{0,3}\d{2,}[A-Z]{0,2})\b/i.exec(name) ?? [];
+  if (model === undefined) return null;
+  return /^\d/.test(model) ? `${series}${model}` : model;
+}

@@ -1,0 +1,140 @@
+/** How a waiting sandbox becomes a runner, and what it says before a job's first step. Only builtins write secrets. */
+import { OnejobError } from '../../errors.ts';
+import { inQuotes } from '../../quoted.ts';
+import type { AgentContext } from '../ci-service.ts';
+import { diagFolder } from '../kit/in-image.ts';
+
+/** Where images have a runner: onejob's own, GitHub's own, and others. */
+const roots = '/opt/agent /home/runner /actions-runner /opt/actions-runner /opt/runner';
+
+/** For `AgentContext.ask`. */
+const lookInside = [
+  'export RUNNER_ALLOW_RUNASROOT=1',
+  `for d in "\${ONEJOB_AGENT_ROOT:-}" ${roots}; do`,
+  '  [ -n "$d" ] && [ -f "$d/bin/Runner.Listener" ] || continue',
+  `  printf 'root=%s\\n' "$d"`,
+  `  if [ -w "$d" ]; then printf 'writable=yes\\n'; fi`,
+  `  printf 'version=%s\\n' "$("$d/bin/Runner.Listener" --version 2>&1)"`,
+  '  break',
+  'done',
+  `printf 'end=yes\\n'`,
+].join('\n');
+
+export interface RunnerInside {
+  /** Folder of the runner. */
+  readonly root: string;
+  readonly version: string;
+}
+
+/** @throws OnejobError E_AGENT_ABSENT when the image has no runner that works, E_GATE_ENDED, of the runtime */
+export async function runnerIn({ pool, ask }: Pick<AgentContext, 'pool' | 'ask'>, signal: AbortSignal): Promise<RunnerInside> {
+  const answer = await ask(lookInside, signal);
+  const said = (key: string): string | null => new RegExp(`^${key}=(.*)$`, 'm').exec(answer)?.[1] ?? null;
+  if (said('end') === null)
+    throw new OnejobError('E_GATE_ENDED', 'Cannot inspect the image: the script that inspects it did not finish.', { retry: true });
+  const [root, version] = [said('root'), said('version')];
+  const absent = (what: string, hint: string): OnejobError =>
+    new OnejobError('E_AGENT_ABSENT', `Cannot create agents for pool ${pool}: ${what}`, { hint });
+  if (root === null)
+    throw absent(
+      'its image has no runner (onejob looked for bin/Runner.Listener in /opt/agent, /home/runner and others).',
+      'Let onejob build the image ("image: auto", or "image: { base: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to the runner\'s folder.',
+    );
+  const known = /^\d+\.\d+\.\d+/.exec(version ?? '')?.[0];
+  if (known === undefined)
+    throw absent(
+      `the runner in ${root} does not run: ${(version || 'it reports no version').slice(0, 300)}.`,
+      'Usually a library is missing in the image; run "bin/Runner.Listener --version" in it.',
+    );
+  if (said('writable') === null)
+    throw absent(
+      `the image's user cannot write to ${root}.`,
+      'Make that user the owner of the folder in the image, or set "user" in the pool.',
+    );
+  return { root, version: known };
+}
+
+export interface RunnerScript {
+  readonly root: string;
+  readonly workspace: string;
+  /** `encoded_jit_config`: good for one job. */
+  readonly config: string;
+  readonly refuses: Refuses;
+}
+
+/** Whose jobs fail before their first step. */
+export interface Refuses {
+  readonly forks: boolean;
+  readonly public: boolean;
+}
+
+/** What the script in front of a job writes about it, as JSON behind this word. */
+export const jobMark = 'onejob: job ';
+
+/**
+ * The runner gets its configuration in a variable, which it removes from its environment (actions/runner, `CommandSettings.cs`). Its
+ * own `run.sh` would restart it after its job when it wants to update itself, and swallow a TERM.
+ */
+export function runnerScript({ root, workspace, config, refuses }: RunnerScript): string {
+  const own = `${workspace}/.onejob`;
+  const [before, told] = [`${own}/before-job.sh`, `${own}/told`];
+  return [
+    `cd ${inQuotes(root)} || exit 1`,
+    `mkdir -p ${inQuotes(`${workspace}/work`)} ${inQuotes(`${workspace}/${diagFolder}`)} ${inQuotes(own)} || exit 1`,
+    // A job's files belong to the workspace, whose size is limited.
+    `rm -rf _work _diag && ln -s ${inQuotes(`${workspace}/work`)} _work && ln -s ${inQuotes(`${workspace}/${diagFolder}`)} _diag || exit 1`,
+    `rm -f ${inQuotes(told)} && mkfifo -m 600 ${inQuotes(told)} || exit 1`,
+    // Opened for both directions, so that it never ends.
+    `{ while IFS= read -r line; do printf '%s\\n' "$line"; done; } <>${inQuotes(told)} >&2 &`,
+    `printf '%s' ${inQuotes(beforeJob(root, told, refuses))} >${inQuotes(before)} && chmod 755 ${inQuotes(before)} || exit 1`,
+    `export ACTIONS_RUNNER_HOOK_JOB_STARTED=${inQuotes(before)}`,
+    'export RUNNER_ALLOW_RUNASROOT=1 ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1',
+    `export ACTIONS_RUNNER_INPUT_JITCONFIG=${inQuotes(config)}`,
+    'exec ./bin/Runner.Listener run >&2',
+  ].join('\n');
+}
+
+/**
+ * Runs in the sandbox before a job's first step (docs, "Running scripts before or after a job"): tells onejob which job it is, and fails
+ * the job if it may not run here. The runner brings Node.js for actions.
+ */
+function beforeJob(root: string, told: string, refuses: Refuses): string {
+  return [
+    '#!/bin/sh',
+    `for node in ${inQuotes(root)}/externals/node*/bin/node "$(command -v node)"; do [ -x "$node" ] && break; done`,
+    // Without it, a refusal could not be decided.
+    ...(refuses.forks || refuses.public
+      ? [
+          `[ -x "$node" ] || { echo 'onejob: the image has no Node.js to read where this job comes from, so it is refused.'; exit 1; }`,
+        ]
+      : ['[ -x "$node" ] || exit 0']),
+    `exec "$node" -e ${inQuotes(reader)} ${inQuotes(told)} ${refuses.forks} ${refuses.public}`,
+    '',
+  ].join('\n');
+}
+
+const reader = `
+const [told, forks, open] = process.argv.slice(1);
+const fs = require('fs');
+const env = process.env;
+let event = {};
+try { event = JSON.parse(fs.readFileSync(env.GITHUB_EVENT_PATH, 'utf8')); } catch {}
+const request = event.pull_request;
+const head = request ? (request.head && request.head.repo) : event.workflow_run && event.workflow_run.head_repository;
+const here = String(env.GITHUB_REPOSITORY);
+const isForeign = head !== undefined && String(head && head.full_name).toLowerCase() !== here.toLowerCase();
+// Events of the clock name no repository, and have no stranger behind them.
+const isPublic = event.repository ? event.repository.private !== true : env.GITHUB_EVENT_NAME !== 'schedule';
+const job = {
+  repository: here, run: Number(env.GITHUB_RUN_ID), attempt: Number(env.GITHUB_RUN_ATTEMPT), number: Number(env.GITHUB_RUN_NUMBER),
+  workflow: env.GITHUB_WORKFLOW, name: env.GITHUB_JOB, event: env.GITHUB_EVENT_NAME, ref: env.GITHUB_REF, actor: env.GITHUB_ACTOR,
+};
+let why = null;
+if (forks === 'true' && isForeign) why = 'it comes from ' + (head ? head.full_name : 'a fork that is gone') + ', a fork, and this host runs no jobs of forks';
+else if (open === 'true' && isPublic) why = here + ' is public, and this host runs no jobs of public repositories';
+try { fs.writeFileSync(told, ${JSON.stringify(jobMark)} + JSON.stringify({ ...job, refused: why }) + '\\n'); } catch {}
+if (why !== null) {
+  console.log('::error::onejob does not run this job: ' + why + '.');
+  process.exit(1);
+}
+`.trim();

@@ -1,0 +1,166 @@
+/** GitHub Actions as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
+import type { Checking } from '../../config/check.ts';
+import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { complete, type Written } from '../../config/key.ts';
+import { clearTextHost, packageOf } from '../../config/service-keys.ts';
+import { formatDuration } from '../../config/units.ts';
+import type { SecretReference } from '../../secrets/reference.ts';
+import type { ServiceType } from '../service-type.ts';
+import { appKeys, githubKeys, packageKeys } from './schema.ts';
+
+export type GithubCredential =
+  | { readonly kind: 'token'; readonly token: SecretReference }
+  /** `installation`; null: that of the account in question. */
+  | { readonly kind: 'app'; readonly id: number; readonly privateKey: SecretReference; readonly installation: number | null };
+
+export interface GithubServiceConfig {
+  readonly name: string;
+  readonly type: 'github';
+  /** Without a slash at its end. */
+  readonly url: string;
+  readonly credential: GithubCredential;
+  /** Runner group of its agents. */
+  readonly group: string;
+  readonly mode: 'jit' | 'scale-set';
+  readonly forks: 'refuse' | 'run';
+  readonly public: 'refuse' | 'run';
+  /** ms between two looks at the list of runners. */
+  readonly pollEvery: number;
+  /** ms until a released agent must be online. */
+  readonly bootTimeout: number;
+  readonly agentPackage: AgentPackageConfig;
+}
+
+export const github: ServiceType<GithubServiceConfig> = {
+  type: 'github',
+  title: 'GitHub Actions',
+  agent: 'in-image',
+  poolKeys: [],
+  keys: githubKeys,
+  maps: { app: appKeys, agent: packageKeys },
+  needs: [['token', 'app']],
+  mapNeeds: { app: ['id', 'private_key'] },
+  init: {
+    asks: 'whose jobs to run, and an App or a token',
+    options: [
+      ['--queue <name>', 'an organisation, a repository such as acme/app, or enterprises/acme'],
+      ['--app <id>', 'sign in as this GitHub App, with the private key in --token-file'],
+      ['--url <url>', 'address of a GitHub Enterprise Server'],
+    ],
+    token: { what: "the access token, or the App's private key", file: 'github.token' },
+    example: '--queue acme --app 123456 --token-file /etc/onejob/github.pem',
+    hint: 'An App needs the permission Self-hosted runners (organisation) or Administration (repository), read and write, and Actions, read.',
+    run: async (...given) => (await import('./init.ts')).initGithub(...given),
+  },
+  resolve(name, written) {
+    const {
+      url,
+      group,
+      mode,
+      forks,
+      public: open,
+      poll: pollEvery,
+      boot_timeout: bootTimeout,
+      agent,
+    } = complete(githubKeys, written);
+    const credential = credentialOf(written);
+    if (credential === null) return null;
+    return {
+      ...{ name, type: 'github', url, credential, group, mode, forks, public: open, pollEvery, bootTimeout },
+      agentPackage: packageOf(agent),
+    };
+  },
+  secrets: ({ credential }) => [
+    credential.kind === 'token' ? ['token', credential.token] : ['app.private_key', credential.privateKey],
+  ],
+  check: checkGithub,
+  checkPool: checkGithubPool,
+};
+
+function credentialOf({ token, app }: Written<typeof githubKeys>): GithubCredential | null {
+  if (token !== undefined) return { kind: 'token', token };
+  if (app?.id === undefined || app.private_key === undefined) return null;
+  return { kind: 'app', id: app.id, privateKey: app.private_key, installation: app.installation ?? null };
+}
+
+/** Names of accounts and repositories (docs, "Username considerations"); enterprises by their slug. */
+export const queueForm = /^(enterprises\/[\w.-]{1,100}|[A-Za-z0-9][A-Za-z0-9-]{0,99}(\/[\w.-]{1,100})?)$/;
+
+/** Whose runners and jobs a queue means, as a part of the path of calls. Names have no case there. */
+export function placeOf(queue: string): string {
+  const name = queue.toLowerCase();
+  if (name.startsWith('enterprises/')) return name;
+  return name.includes('/') ? `repos/${name}` : `orgs/${name}`;
+}
+
+/** What jobs write in `runs-on`, without what devices add. */
+export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
+  return tags.length === 0 ? [name] : tags;
+}
+
+function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { written, sound, inPool }: Checking): void {
+  const given = written.pools?.get(pool.name) ?? written.defaults;
+  const of = `"service" is ${service.name}`;
+  const whose = 'write an organisation (acme), a repository (acme/app), or an enterprise (enterprises/acme)';
+  if (given.queue === undefined) inPool(pool, ['queue'], `is missing: ${of}, which must know whose jobs the pool runs; ${whose}`);
+  else if (sound(pool, 'queue') && !queueForm.test(pool.queue))
+    inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}; ${whose}`);
+  else if (sound(pool, 'queue') && pool.queue.startsWith('enterprises/') && service.credential.kind === 'app')
+    inPool(
+      pool,
+      ['queue'],
+      `is an enterprise, but ${of}, which signs in as an App: GitHub lets Apps manage no runners there; write "token"`,
+    );
+  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('repos/') && service.group !== 'Default')
+    inPool(pool, ['queue'], `is a repository, but ${of} with "group: ${service.group}": runner groups belong to organisations`);
+  const torn = sound(pool, 'tags') ? pool.tags.find((tag) => !/^[^\s,]{1,255}$/.test(tag)) : undefined;
+  if (torn !== undefined) inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no comma or space`);
+  if (service.mode === 'scale-set' && sound(pool, 'tags') && pool.tags.length > 1)
+    inPool(pool, ['tags'], `are several, but ${of} with "mode: scale-set", where jobs name one scale set; write one tag`);
+  if (sound(pool, 'runtime') && pool.runtime === 'process')
+    inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
+  if (sound(pool, 'read_only') && pool.recipe.readOnly)
+    inPool(pool, ['read_only'], `is true, but ${of}, whose runner writes into its own folder and would not start; remove the key`);
+  if (sound(pool, 'network') && pool.recipe.network === 'none')
+    inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
+  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
+    const how =
+      'whose agents hold their devices while they wait for a job: there would be no job to lease them for; remove the key';
+    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
+  }
+  if (given.timeout !== undefined && pool.timeout !== null)
+    inPool(
+      pool,
+      ['timeout'],
+      `is not used: ${of}, where a workflow sets how long its job may run, with timeout-minutes`,
+      'warning',
+    );
+}
+
+function checkGithub(service: GithubServiceConfig, { written, at: report }: Checking): void {
+  const { name, url, pollEvery, bootTimeout, agentPackage } = service;
+  const keys = written.services.get(name)?.keys ?? {};
+  const at = (path: readonly string[], message: string, severity?: 'warning') =>
+    report(['services', name, ...path], message, severity);
+  if (keys.token !== undefined && keys.app !== undefined)
+    at(['app'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
+  const open = clearTextHost(url);
+  if (open !== null)
+    at(['url'], `is not encrypted: onejob would send its credential in clear text to ${open}; write https`, 'warning');
+  if (bootTimeout < 2 * pollEvery) {
+    const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
+    const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
+    at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
+  }
+  if (keys.agent === undefined) return;
+  const { version, from, sha256 } = agentPackage;
+  if (from !== null && version === null)
+    at(['agent', 'from'], 'does not contain the version in its name, as "…-2.336.0.tar.gz" does; write "version" too');
+  if (sha256 !== null && version === null && from === null)
+    at(
+      ['agent', 'sha256'],
+      'is the checksum of one package, but "version" is latest: onejob would refuse the next one; write "version" too',
+    );
+  if (sha256 === null && from?.startsWith('https:') && !from.startsWith('https://github.com/actions/runner/releases/'))
+    at(['agent', 'from'], 'has no "sha256": onejob puts whatever it downloads from there into the image, unchecked', 'warning');
+}
