@@ -51,6 +51,11 @@ export const refusal = (status: number, message: string, more: Readonly<Record<s
 });
 export const absent = (): Answer => refusal(404, 'Not Found');
 const ok = (body: unknown): Answer => ({ status: 200, body });
+const packages = ['x64', 'arm64'].map((architecture) => {
+  const filename = `actions-runner-linux-${architecture}-2.336.0.tar.gz`;
+  const download_url = `https://github.com/actions/runner/releases/download/v2.336.0/${filename}`;
+  return { os: 'linux', architecture, filename, download_url, sha256_checksum: 'ab'.repeat(32) };
+});
 const time = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$/, 'Z');
 
 /** `sees`: whether a credential can see what the path of a call names; GitHub answers 404 before it looks at permissions. */
@@ -216,6 +221,7 @@ export function restOperations(parts: RestParts): {
     [`GET ${scope}/actions/runners`]: { needs: `${permission}=read`, answer: list },
     [`POST ${scope}/actions/runners/generate-jitconfig`]: { needs: `${permission}=write`, answer: generate },
     [`POST ${scope}/actions/runners/registration-token`]: { needs: `${permission}=write`, answer: token },
+    [`GET ${scope}/actions/runners/downloads`]: { needs: `${permission}=read`, answer: inScope(() => ok(packages)) },
     [`GET ${scope}/actions/runners/{runner_id}`]: { needs: `${permission}=read`, answer: withRunner((one) => ok(runnerView(one))) },
     [`DELETE ${scope}/actions/runners/{runner_id}`]: { needs: `${permission}=write`, answer: remove },
   });

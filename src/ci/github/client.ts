@@ -8,8 +8,8 @@ import type { GithubCredential } from './type.ts';
 import * as wire from './wire.ts';
 
 export interface ClientOptions extends Pick<RestParts, 'clock' | 'fetch' | 'version'> {
-  /** As in the config: `https://github.com`, or an Enterprise Server's. */
-  readonly url: string;
+  /** Of the REST API, without a slash at its end. */
+  readonly base: string;
   readonly credential: GithubCredential;
   /** @throws OnejobError E_SECRET */
   readonly secret: () => Promise<string>;
@@ -29,9 +29,6 @@ export function apiOf(url: string): string {
   return hostname.endsWith('.ghe.com') ? `${protocol}//api.${host}` : `${url}/api/v3`;
 }
 
-/** Names of agents as labels: GitHub's own names of architectures. */
-const architectures: Readonly<Record<string, string>> = { x64: 'x64', arm64: 'arm64' };
-
 export interface NewRunner {
   readonly name: string;
   readonly group: number;
@@ -39,8 +36,7 @@ export interface NewRunner {
 }
 
 /** `place`: whose runners, as a part of the path: `orgs/acme`, `repos/acme/app`, `enterprises/acme`. */
-export function createGithubClient({ url, credential, secret, clock, fetch, version }: ClientOptions) {
-  const base = apiOf(url);
+export function createGithubClient({ base, credential, secret, clock, fetch, version }: ClientOptions) {
   const accept = 'application/vnd.github+json';
   const common = { base, clock, fetch, version, accept, headers: { 'X-GitHub-Api-Version': '2022-11-28' } };
   const access = createAccess({ ...common, credential, secret });
@@ -136,23 +132,25 @@ export function createGithubClient({ url, credential, secret, clock, fetch, vers
       });
       return (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
     },
-    /** The job of a run that this runner got; null: it has none there. */
+    /** The job of a run that this runner got, in whichever try; null: it has none there. */
     async jobOf(
       place: string,
-      run: { repository: string; run: number; attempt: number; runner: number },
+      { repository, run, runner }: { readonly repository: string; readonly run: number; readonly runner: number },
       signal: AbortSignal,
     ): Promise<wire.Job | null> {
-      const path = `/repos/${run.repository}/actions/runs/${run.run}/attempts/${run.attempt}/jobs`;
-      const call = { path, query: { per_page: String(pageSize) }, doing: `look at run ${run.run} of ${run.repository}` };
-      const { rows } = await restOf(place).read(wire.jobPage, call, signal);
-      return rows.find(({ runner_id }) => runner_id === run.runner) ?? null;
+      const query = { filter: 'all', per_page: String(pageSize) };
+      const call = { path: `/repos/${repository}/actions/runs/${run}/jobs`, query, doing: `look at run ${run} of ${repository}` };
+      const rows = await allPages(pageSize, (page) =>
+        restOf(place).read(wire.jobPage, { ...call, query: { ...query, page: String(page) } }, signal),
+      );
+      return rows.find(({ runner_id }) => runner_id === runner) ?? null;
     },
     /** Packages of the runner for a platform such as `linux-x64`: the newest only, which is all that GitHub offers. */
     async packages(place: string, platform: string, signal: AbortSignal): Promise<OfferedPackage[]> {
       const [os, arch = ''] = platform.split('-');
       const call = { path: `${runnersOf(place)}/downloads`, doing: `list the packages of the runner` };
       const found = await restOf(place).read(wire.downloads, call, signal);
-      const fits = found.filter((one) => one.os === os && one.architecture === (architectures[arch] ?? arch));
+      const fits = found.filter((one) => one.os === os && one.architecture === arch);
       return fits.flatMap(({ download_url: address, filename, sha256_checksum }) => {
         const named = /-(\d+\.\d+\.\d+)\.tar\.gz$/.exec(filename)?.[1];
         return named === undefined ? [] : [{ version: named, url: address, sha256: sha256_checksum?.toLowerCase() ?? null }];

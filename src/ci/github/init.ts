@@ -5,7 +5,7 @@ import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
-import { createGithubClient } from './client.ts';
+import { apiOf, createGithubClient } from './client.ts';
 import { type GithubCredential, placeOf, queueForm } from './type.ts';
 
 export async function initGithub({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
@@ -33,7 +33,14 @@ export async function initGithub({ output, version, context }: Session, flags: I
         const credential: GithubCredential =
           app === null ? { kind: 'token', token: reference } : { kind: 'app', id: app, privateKey: reference, installation: null };
         const secret = async () => typed;
-        const client = createGithubClient({ url, credential, secret, clock: systemClock, fetch: outbound.fetch, version });
+        const client = createGithubClient({
+          base: apiOf(url),
+          credential,
+          secret,
+          clock: systemClock,
+          fetch: outbound.fetch,
+          version,
+        });
         try {
           const runners = await client.runners(place, signal);
           output.say(`${url} lets onejob manage the runners of ${queue}; there are ${runners.length}.`);

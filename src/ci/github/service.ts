@@ -9,7 +9,7 @@ import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
 import type { OpenParts } from '../parts.ts';
-import { createGithubClient, type GithubClient } from './client.ts';
+import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createGithubRegistry } from './registry.ts';
 import { type GithubServiceConfig, placeOf } from './type.ts';
@@ -18,7 +18,7 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
   const { clock, fetch, onejob, variables } = parts;
   const { url, credential } = config;
   const secret = () => readSecret(credential.kind === 'token' ? credential.token : credential.privateKey, variables);
-  const client = createGithubClient({ url, credential, secret, clock, fetch, version: onejob.version });
+  const client = createGithubClient({ base: apiOf(url), credential, secret, clock, fetch, version: onejob.version });
   return createGithub({ ...parts, config, client, random: Math.random });
 }
 

@@ -1,0 +1,74 @@
+/** The service on a GitHub in memory. */
+import { join } from 'node:path';
+import { PassThrough } from 'node:stream';
+import { createGithubClient } from '../../src/ci/github/client.ts';
+import { createGithub, type GithubParts } from '../../src/ci/github/service.ts';
+import type { GithubCredential, GithubServiceConfig } from '../../src/ci/github/type.ts';
+import { systemClock } from '../../src/clock.ts';
+import type { PoolConfig } from '../../src/config/config.ts';
+import type { Clock } from '../../src/core/clock.ts';
+import { createLog } from '../../src/log.ts';
+import { openStore } from '../../src/store/store.ts';
+import { scratch } from '../support/scratch.ts';
+import { type MemoryGitHub, memoryGitHub } from './github.ts';
+
+interface Options {
+  readonly clock?: Clock;
+  readonly github?: MemoryGitHub;
+  readonly config?: Partial<GithubServiceConfig>;
+  readonly tags?: readonly string[];
+  /** Of each pool: `ci`, `ci-1` and so on. */
+  readonly queues?: readonly string[];
+  readonly slots?: Partial<GithubParts['slots']>;
+  /** Signs in with this token instead of as the App. */
+  readonly token?: string;
+}
+
+const memory = (text: string) => ({ kind: 'memory', name: 'the test', expires: null, read: () => text }) as const;
+
+/** What a sandbox says of its image. */
+export const inside = 'root=/opt/agent\nwritable=yes\nversion=2.336.0\nend=yes\n';
+
+export function githubService(options: Options = {}) {
+  const { clock = systemClock, github = memoryGitHub({ clock }), tags = [], queues = ['acme'], slots = {}, token } = options;
+  const dir = scratch();
+  const store = openStore(join(dir.path, 'state'));
+  const live = new Set<string>();
+  const key = github.app.key.export({ type: 'pkcs8', format: 'pem' }).toString();
+  const credential: GithubCredential =
+    token === undefined
+      ? { kind: 'app', id: github.app.id, privateKey: memory(key), installation: null }
+      : { kind: 'token', token: memory(token) };
+  const config: GithubServiceConfig = {
+    ...{ name: 'hub', type: 'github', url: github.origin, credential, group: 'Default', mode: 'jit' },
+    ...{ forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
+    agentPackage: { version: null, from: null, sha256: null },
+    ...options.config,
+  };
+  const pools = queues.map((queue, n) => {
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null };
+  }) as unknown as PoolConfig[];
+  const client = createGithubClient({
+    ...{ base: github.api, credential, clock, fetch: github.fetch, version: '0.0.0' },
+    secret: async () => token ?? key,
+  });
+  const service = createGithub({
+    ...{ config, pools, store, clock, client, random: () => 0.5, opened: new Set(['hub']) },
+    log: createLog({ json: true, stream: new PassThrough() }),
+    slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },
+  });
+  return {
+    ...{ github, service, client, store, live, key },
+    close(): void {
+      store.close();
+      dir[Symbol.dispose]();
+    },
+  };
+}
+
+/** The configuration that a script gives its runner. */
+export function jitIn(script: string): string {
+  const found = /ACTIONS_RUNNER_INPUT_JITCONFIG='([^']+)'/.exec(script)?.[1];
+  if (found === undefined) throw new Error('the script has no runner');
+  return found;
+}
