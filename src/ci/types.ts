@@ -1,5 +1,6 @@
 /** Every type of CI service that config can name. A new type is a folder here, a line in this file, and one in `index.ts`. */
 import type { ServiceConfig } from '../config/config.ts';
+import { listed } from '../config/problem.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { gitea } from './gitea/type.ts';
@@ -16,10 +17,7 @@ export function serviceType(type: string | undefined): ServiceType {
 
 /** Types for people, such as `Azure Pipelines and Buildkite`. */
 export function titlesOf(isMeant: (type: ServiceType) => boolean): string {
-  return serviceTypes
-    .filter(isMeant)
-    .map(({ title }) => title)
-    .join(' and ');
+  return listed(serviceTypes.filter(isMeant).map(({ title }) => title));
 }
 
 export function titlesWith(key: ServicePoolKey): string {

@@ -29,6 +29,16 @@ const inside: Record<string, (key: string) => string> = {
     ];
     return `services: { a: { type: gitea, ${[...rest, key].join(', ')} } }`;
   },
+  github: (key) => {
+    const token = /^(token|app)/.test(key) ? [] : ['token: { env: T }'];
+    return `services: { a: { type: github, ${[...token, key].join(', ')} } }`;
+  },
+  app: (key) => {
+    const rest = ['id: 1', 'private_key: { env: T }'].filter((other) => other.split(':')[0] !== key.split(':')[0]);
+    return `services: { a: { type: github, app: { ${[...rest, key].join(', ')} } } }`;
+  },
+  'agent of github': (key) =>
+    `services: { a: { type: github, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} } } }`,
   'agent of gitea': (key) =>
     `services: { a: { type: gitea, url: "https://git.example.org", token: { env: T }, agent: { ${key} } } }`,
   'agent of buildkite': (key) =>

@@ -2,6 +2,7 @@
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
 import { createGithubClient } from '../../src/ci/github/client.ts';
+import { createScaleSets } from '../../src/ci/github/scale-sets.ts';
 import { createGithub, type GithubParts } from '../../src/ci/github/service.ts';
 import type { GithubCredential, GithubServiceConfig } from '../../src/ci/github/type.ts';
 import { systemClock } from '../../src/clock.ts';
@@ -48,13 +49,12 @@ export function githubService(options: Options = {}) {
   const pools = queues.map((queue, n) => {
     return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null };
   }) as unknown as PoolConfig[];
-  const client = createGithubClient({
-    ...{ base: github.api, credential, clock, fetch: github.fetch, version: '0.0.0' },
-    secret: async () => token ?? key,
-  });
+  const common = { base: github.api, clock, fetch: github.fetch, version: '0.0.0' };
+  const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });
+  const log = createLog({ json: true, stream: new PassThrough() });
+  const sets = config.mode === 'jit' ? null : createScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
   const service = createGithub({
-    ...{ config, pools, store, clock, client, random: () => 0.5, opened: new Set(['hub']) },
-    log: createLog({ json: true, stream: new PassThrough() }),
+    ...{ config, pools, store, clock, client, sets, log, random: () => 0.5, opened: new Set(['hub']) },
     slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },
   });
   return {

@@ -132,10 +132,10 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       });
       return (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
     },
-    /** The job of a run that this runner got, in whichever try; null: it has none there. */
+    /** The job of a run that the runner with this name got, in whichever try; null: it has none there. */
     async jobOf(
       place: string,
-      { repository, run, runner }: { readonly repository: string; readonly run: number; readonly runner: number },
+      { repository, run, runner }: { readonly repository: string; readonly run: number; readonly runner: string },
       signal: AbortSignal,
     ): Promise<wire.Job | null> {
       const query = { filter: 'all', per_page: String(pageSize) };
@@ -143,7 +143,7 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       const rows = await allPages(pageSize, (page) =>
         restOf(place).read(wire.jobPage, { ...call, query: { ...query, page: String(page) } }, signal),
       );
-      return rows.find(({ runner_id }) => runner_id === runner) ?? null;
+      return rows.find(({ runner_name }) => runner_name === runner) ?? null;
     },
     /** Packages of the runner for a platform such as `linux-x64`: the newest only, which is all that GitHub offers. */
     async packages(place: string, platform: string, signal: AbortSignal): Promise<OfferedPackage[]> {

@@ -2,6 +2,7 @@
  * GitHub's runners for the early engine. The list of runners says who is busy, but not with what: the script in front of each job tells
  * that, and the runner itself how the job ended.
  */
+import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId } from '../../core/slot.ts';
 import { OnejobError, toFailure } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
@@ -10,6 +11,7 @@ import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GithubClient } from './client.ts';
 import { deviceLabels } from './labels.ts';
+import type { SetJob, SetPool } from './scale-sets.ts';
 import { jobMark, runnerIn, runnerScript } from './script.ts';
 import type { GithubParts } from './service.ts';
 import { labelsOf, placeOf } from './type.ts';
@@ -38,7 +40,7 @@ interface Known {
 }
 
 export function createGithubRegistry(parts: GithubParts, registrations: Registrations) {
-  const { config, client, clock, log, slots } = parts;
+  const { config, client, clock, log, slots, sets } = parts;
   const groups = createGroups(client, config.group);
   const agents = new Map<AgentId, Known>();
   /** Version of the runner in each pool's image. */
@@ -56,8 +58,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     return found;
   };
 
-  const agentAt = ({ place, id }: Remote): AgentId | null =>
-    registrations.open().find((one) => one.place === place && one.remote === id)?.agent ?? null;
+  const bookedAt = ({ place, id }: Remote) => registrations.open().find((one) => one.place === place && one.remote === id);
+  const agentAt = (remote: Remote): AgentId | null => bookedAt(remote)?.agent ?? null;
 
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
@@ -67,10 +69,11 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   });
 
   /** Asks GitHub for the job that an agent has. Whether it said. */
-  async function read({ place, id }: Remote, known: Known, signal: AbortSignal): Promise<boolean> {
-    if (known.told === null || isDenied) return false;
+  async function read(remote: Remote, known: Known, signal: AbortSignal): Promise<boolean> {
+    const name = bookedAt(remote)?.name;
+    if (known.told === null || name === undefined || isDenied) return false;
     try {
-      known.job = (await client.jobOf(place, { ...known.told, runner: Number(id) }, signal)) ?? known.job;
+      known.job = (await client.jobOf(remote.place, { ...known.told, runner: name }, signal)) ?? known.job;
     } catch (error) {
       signal.throwIfAborted();
       // The App or the token need not have that right.
@@ -89,6 +92,14 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     if (known !== null) known.wasBusy = true;
     // "offline" is said of runners at work, too.
     return { ...remote, name, status: 'online', job: jobAt(remote, known ?? nothing) };
+  };
+
+  const setOf = async (pool: PoolConfig, signal: AbortSignal): Promise<SetPool> => {
+    const place = placeOf(pool.queue);
+    const group = await groups.find(place, signal);
+    const isOurs = (agent: AgentId) => slots.poolOf(agent) === pool.name;
+    const capacity = () => registrations.open().filter((one) => one.remote !== null && isOurs(one.agent)).length;
+    return { name: pool.name, place, set: labelsOf(pool)[0] ?? pool.name, group, capacity };
   };
 
   const calls: Registry = {
@@ -126,7 +137,10 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       return {
         place,
         async create(inner) {
-          const { id, config: jit } = await client.generateJitConfig(place, { name, group, labels: all }, inner);
+          const { id, config: jit } =
+            sets === null
+              ? await client.generateJitConfig(place, { name, group, labels: all }, inner)
+              : await sets.generateJitConfig(await setOf(pool, inner), name, inner);
           const script = runnerScript({ ...inside, workspace: context.workspace, config: jit, refuses });
           return { id: String(id), script, files: null };
         },
@@ -138,7 +152,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
         'id' in which ? await client.runner(place, which.id, signal) : await client.runnerNamed(place, which.name, signal);
       return runner === null ? null : entryOf(place, runner);
     },
-    remove: ({ place, id }, signal) => client.deleteRunner(place, id, signal),
+    remove: ({ place, id }, signal) => (sets ?? client).deleteRunner(place, id, signal),
     async lastJob(remote, signal) {
       const agent = agentAt(remote);
       const known = agent === null ? null : knownOf(agent);
@@ -176,7 +190,21 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   return {
     ...calls,
-    ...{ groups, versions, labels },
+    ...{ groups, versions, labels, setOf },
+    /** What a scale set says of a job that an agent has. */
+    told(place: string, { messageType, runnerId, ...job }: SetJob): void {
+      const agent = runnerId == null ? null : agentAt({ place, id: String(runnerId) });
+      if (agent === null) return;
+      const known = knownOf(agent);
+      known.title ??= job.jobDisplayName ?? null;
+      if (messageType === 'JobCompleted') known.result ??= job.result ?? null;
+      if (job.ownerName == null || job.repositoryName == null || job.workflowRunId == null) return;
+      known.told ??= {
+        ...{ repository: `${job.ownerName}/${job.repositoryName}`, run: job.workflowRunId, attempt: 1, number: null },
+        ...{ workflow: null, name: job.jobDisplayName ?? null, event: job.eventName ?? null, actor: null, refused: null },
+        ref: job.jobWorkflowRef?.split('@')[1] ?? null,
+      };
+    },
     /** A line of the runner, or of the script in front of its job. A job may forge one, but comes after the first. */
     heard(agent: AgentId, line: string): void {
       if (line.startsWith(jobMark)) {
@@ -216,7 +244,7 @@ function factsOf({ told: said, title, result, job }: Known): ReturnType<RemoteJo
     link: job?.html_url ?? null,
     demands: job?.labels ?? [],
     result: said?.refused == null ? end : 'refused',
-    outcome: end === null ? null : (outcomes[end] ?? null),
+    outcome: said?.refused != null ? 'failed' : end === null ? null : (outcomes[end] ?? null),
     queuedAt: job?.created_at ?? null,
     startedAt: job?.started_at ?? null,
     endedAt: job?.completed_at ?? null,

@@ -3,7 +3,7 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { Exit, Failure } from '../../core/slot.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { Store } from '../../store/store.ts';
-import { type CiService, endedWithoutJob } from '../ci-service.ts';
+import { type CiEvent, type CiService, endedWithoutJob } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
@@ -12,14 +12,19 @@ import type { OpenParts } from '../parts.ts';
 import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createGithubRegistry } from './registry.ts';
+import { createScaleSets, type ScaleSets } from './scale-sets.ts';
 import { type GithubServiceConfig, placeOf } from './type.ts';
 
 export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiService {
-  const { clock, fetch, onejob, variables } = parts;
+  const { clock, fetch, onejob, variables, store, log } = parts;
   const { url, credential } = config;
   const secret = () => readSecret(credential.kind === 'token' ? credential.token : credential.privateKey, variables);
   const client = createGithubClient({ base: apiOf(url), credential, secret, clock, fetch, version: onejob.version });
-  return createGithub({ ...parts, config, client, random: Math.random });
+  const base = apiOf(url);
+  const owner = `onejob-${store.owner.slice(0, 8)}`;
+  const sets =
+    config.mode === 'jit' ? null : createScaleSets({ base, url, client, clock, fetch, version: onejob.version, owner, log });
+  return createGithub({ ...parts, config, client, sets, random: Math.random });
 }
 
 export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
@@ -27,20 +32,28 @@ export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queue
   readonly pools: readonly PoolConfig[];
   readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;
   readonly client: GithubClient;
+  /** null: its agents have labels. */
+  readonly sets: ScaleSets | null;
 }
 
 export function createGithub(parts: GithubParts) {
-  const { config, pools, client, store, clock, log } = parts;
+  const { config, pools, client, sets, store, clock, log } = parts;
   const { name: service, url } = config;
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
   const connect = (known: Registrations) => createGithubRegistry(parts, known);
   const { common, registry, registrations } = createEarlyBound(early, connect);
   const first = pools[0]?.queue;
+  const sessions = new Set<Promise<void>>();
 
   return {
     ...common,
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
     check: (signal) => findings(parts, registry, registrations, signal),
+    observe(emit, signal) {
+      if (sets === null) return common.observe(emit, signal);
+      observeSets(sets, emit, signal);
+    },
+    waiting: (pool) => (sets ?? common).waiting(pool),
     listen: (agent) => (line) => registry.heard(agent, line),
     settle: settleDiagnostics(clock, log, store.dir),
     async deregister(context, signal) {
@@ -50,11 +63,38 @@ export function createGithub(parts: GithubParts) {
       return answer;
     },
     describeExit,
+    async close() {
+      await Promise.all(sessions);
+    },
     agentPackage: async (platform, signal) => {
       if (first === undefined) return null;
       return choosePackage('github', config.agentPackage, offered(placeOf(first)), platform, signal);
     },
   } satisfies CiService;
+
+  /** A pool is held by its scale set, and by the list of runners. */
+  function observeSets(sets: ScaleSets, emit: (event: CiEvent) => void, signal: AbortSignal): void {
+    const reasons = new Map<string, { set: string | null; list: string | null }>();
+    const from = (which: 'set' | 'list') => (event: CiEvent) => {
+      if (event.kind !== 'hold') return emit(event);
+      const known = reasons.get(event.pool) ?? { set: null, list: null };
+      reasons.set(event.pool, known);
+      known[which] = event.reason;
+      emit({ ...event, reason: known.set ?? known.list });
+    };
+    common.observe(from('list'), signal);
+    for (const pool of pools) {
+      const place = placeOf(pool.queue);
+      const served = sets.serve(
+        pool.name,
+        (inner) => registry.setOf(pool, inner),
+        (job) => registry.told(place, job),
+        from('set'),
+        signal,
+      );
+      sessions.add(served);
+    }
+  }
 
   function offered(place: string) {
     return async (platform: string, signal: AbortSignal) => {

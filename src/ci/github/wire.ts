@@ -88,7 +88,7 @@ export const told = z.object({
   repository: z.string().regex(/^[\w.-]+\/[\w.-]+$/),
   run: id,
   attempt: id,
-  number: id,
+  number: id.nullable(),
   workflow: text,
   name: text,
   event: text,

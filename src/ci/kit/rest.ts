@@ -30,6 +30,7 @@ export interface RestCall {
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
   readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** Headers that sign it in instead of the service's credential. */
@@ -88,6 +89,7 @@ export function createRest(parts: RestParts) {
       Accept: accept,
       'User-Agent': `onejob/${version}`,
       ...parts.headers,
+      ...call.headers,
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
       ...(tag !== undefined && { 'If-None-Match': tag }),
