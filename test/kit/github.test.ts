@@ -3,7 +3,7 @@ import { createPrivateKey, generateKeyPairSync, type KeyObject, sign } from 'nod
 import { setImmediate as settled } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { handClock } from './core.ts';
-import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from './github.ts';
+import { type GitHubOptions, type MemoryGitHub, memoryGitHub, slowDown } from './github.ts';
 import { jitFiles } from './github-player.ts';
 
 type Row = Record<string, unknown>;
@@ -136,6 +136,23 @@ describe('jobs', () => {
     expect(runner.take()).toBe(job);
   });
 
+  test('that run again are another one of the same run', async () => {
+    const { github, call, register } = bench();
+    github.people.add('octocat');
+    github.repository('octocat/toy');
+    expect((await call('GET', '/repos/octocat/toy')).body).toMatchObject({ owner: { type: 'User' } });
+    expect((await call('GET', '/orgs/octocat/actions/runners')).status).toBe(404);
+    const first = github.queue({ repository: 'octocat/toy' });
+    await register('r-1', ['gpu'], '/repos/octocat/toy');
+    for (const row of github.runners.values()) github.connect(row).take();
+    expect(first.status).toBe('in_progress');
+    github.cancel(first);
+    const second = github.rerun(first);
+    const jobs = `/repos/octocat/toy/actions/runs/${first.run.id}/jobs`;
+    expect((await call('GET', jobs)).body).toMatchObject({ total_count: 1, jobs: [{ id: second.id, run_attempt: 2 }] });
+    expect((await call('GET', `${jobs}?filter=all`)).body).toMatchObject({ total_count: 2 });
+  });
+
   test('of a fork are seen as such, and wait for a person when they are held', async () => {
     const { github, call, register } = bench();
     const runner = github.connect(await register());
@@ -244,6 +261,13 @@ describe('faults', () => {
     const call = github.fetch(`${github.api}/meta`, { signal: giveUp.signal });
     giveUp.abort(new Error('enough'));
     await expect(call).rejects.toThrow('enough');
+  });
+
+  test('asks to slow down', async () => {
+    const { github, call } = bench();
+    github.fault(/./, slowDown(60, 429), 2);
+    const [first, , third] = [await call('GET', '/meta'), await call('GET', '/meta'), await call('GET', '/meta')];
+    expect([first.status, first.headers.get('retry-after'), third.status]).toEqual([429, '60', 200]);
   });
 
   test('nobody is there, until the fault ends', async () => {

@@ -13,7 +13,7 @@ import { text } from 'node:stream/consumers';
 import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from '../kit/github.ts';
 
 export interface GitHubServerOptions extends Omit<GitHubOptions, 'origin'> {
-  /** What it listens on; default the loopback. */
+  /** What it listens on; default the loopback, which sandboxes do not reach (`bridgeAddress` of `gitea.ts` they do). */
   readonly address?: string;
 }
 
@@ -22,7 +22,7 @@ export async function startGitHub({ address = '127.0.0.1', ...options }: GitHubS
   const server = createServer().listen(0, address);
   await once(server, 'listening');
   const origin = `http://${address}:${(server.address() as AddressInfo).port}`;
-  /** Answers that GitHub would not give, and calls that it does not have. */
+  /** Answers that GitHub would not give, and calls that it does not have. Disposing throws them. */
   const broken: Error[] = [];
   const github = memoryGitHub({
     ...{ enterpriseServer: '3.19.0', ownKeys: true, origin, ...options },
@@ -37,12 +37,12 @@ export async function startGitHub({ address = '127.0.0.1', ...options }: GitHubS
   });
   return {
     ...github,
-    broken,
     async [Symbol.asyncDispose](): Promise<void> {
       for (const feed of feeds) feed.destroy();
       server.close();
       server.closeAllConnections();
       await once(server, 'close');
+      if (broken.length > 0) throw new AggregateError(broken, broken.map(({ message }) => message).join('\n'));
     },
   };
 }

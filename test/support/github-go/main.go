@@ -1,6 +1,6 @@
 // Command scale-set-probe lives the life of a scale set with GitHub's own client and listener, against the server at a URL.
 //
-//	scale-set-probe <organisation's URL> <personal access token> <jobs>
+//	GITHUB_TOKEN=… scale-set-probe <organisation's URL> <jobs>
 //
 // It prints one JSON object per event. Whoever reads it starts a runner for each event "runner". It ends after so many jobs.
 package main
@@ -112,9 +112,9 @@ func live(ctx context.Context, url, token string, wanted int) error {
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	wanted, err := strconv.Atoi(os.Args[3])
+	wanted, err := strconv.Atoi(os.Args[2])
 	if err == nil {
-		err = live(ctx, os.Args[1], os.Args[2], wanted)
+		err = live(ctx, os.Args[1], os.Getenv("GITHUB_TOKEN"), wanted)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
