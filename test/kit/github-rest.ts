@@ -91,7 +91,7 @@ export function restOperations(parts: RestParts): {
       full_name: `${row.owner}/${row.name}`,
       html_url: `${site}/${row.owner}/${row.name}`,
     };
-    const owner = filled('simple-user', { login: row.owner, type: 'Organization' });
+    const owner = filled('simple-user', { login: row.owner, type: world.people.has(row.owner) ? 'User' : 'Organization' });
     return filled(schema, { ...names, owner, private: row.isPrivate, visibility, archived: row.isArchived });
   };
   const headOf = (run: Run) => {
@@ -117,7 +117,15 @@ export function restOperations(parts: RestParts): {
     const code = { head_branch: run.branch, head_sha: 'a'.repeat(40), path: run.path, display_title: 'A change', name: 'ci' };
     const repository = repositoryView(run.repository, 'minimal-repository');
     return filled('workflow-run', {
-      ...{ id: run.id, event: run.event, status, conclusion, html_url: page, run_number: run.id - 6_999, run_attempt: 1 },
+      ...{
+        id: run.id,
+        event: run.event,
+        status,
+        conclusion,
+        html_url: page,
+        run_number: run.id - 6_999,
+        run_attempt: Math.max(1, ...jobsOf(run).map(({ attempt }) => attempt)),
+      },
       ...{ ...code, ...people, ...times, repository, head_repository: headOf(run), pull_requests: [] },
     });
   };
@@ -167,7 +175,7 @@ export function restOperations(parts: RestParts): {
     if (enterprise !== undefined) return enterprise === parts.enterprise ? `/enterprises/${enterprise}` : null;
     const repository = org === undefined ? repositoryOf(call) : null;
     if (org === undefined) return repository === null ? null : `/repos/${repository.owner}/${repository.name}`;
-    const isKnown = [...world.repositories.values()].some(({ owner }) => owner === org);
+    const isKnown = [...world.repositories.values()].some(({ owner }) => owner === org) && !world.people.has(org);
     return isKnown && (call.credential.account ?? org) === org ? `/orgs/${org}` : null;
   };
   const inScope = (answer: (scope: string, call: RestCall) => Answer) => (call: RestCall) => {

@@ -162,7 +162,7 @@ export function runnerServices({ world, origin, site, faults }: RunnerParts) {
     const what = `${call.method} ${call.path.replace('broker/', '')}`;
     if (what === 'POST session') {
       if (runner.isGone) return none(401);
-      if (runner.listener !== null) return { status: 409, body: { message: 'The runner has a session already.' } };
+      if (runner.listener?.isSeen() === true) return { status: 409, body: { message: 'The runner has a session already.' } };
       return ok({ ...call.json, sessionId: listen(runner).id });
     }
     if (what === 'DELETE session') {

@@ -18,8 +18,6 @@ export interface ScaleSet {
   session: { readonly id: string; readonly owner: string } | null;
   /** Of its queue; another one after each renewal. */
   queueToken: string;
-  /** Capacity that the last poll named. */
-  capacity: number | null;
   readonly messages: { readonly id: number; readonly body: readonly unknown[] }[];
   nextMessage: number;
   /** Ends the poll that waits now. */
@@ -182,7 +180,7 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
       const name = String(json.name);
       if (rows.some((one) => one.name === name && one.scope === scope))
         return refused(409, 'RunnerScaleSetExistsException', `${name} exists.`);
-      const start = { session: null, queueToken: '', capacity: null, messages: [], nextMessage: 1, poll: null };
+      const start = { session: null, queueToken: '', messages: [], nextMessage: 1, poll: null };
       const labels = (json.labels ?? [{ type: 'System', name }]) as ScaleSet['labels'];
       const disableUpdate = (json.RunnerSetting as { disableUpdate?: boolean } | undefined)?.disableUpdate === true;
       const shape = { id: rows.length + 1, name, scope, group: Number(json.runnerGroupId), labels, disableUpdate };

@@ -140,6 +140,8 @@ export type World = ReturnType<typeof createWorld>;
 /** `told`: of what happens to jobs of scale sets. `ownKeys`: each runner has its own key. */
 export function createWorld(clock: Clock, ownKeys: boolean) {
   const repositories = new Map<string, Repository>();
+  /** Accounts that are no organisations. */
+  const people = new Set<string>();
   const groups: Group[] = [];
   const runners = new Map<number, Runner>();
   const jobs: Job[] = [];
@@ -177,6 +179,7 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
   const world = {
     clock,
     repositories,
+    people,
     groups,
     runners,
     jobs,

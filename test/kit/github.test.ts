@@ -1,8 +1,10 @@
 /** The GitHub stand-in by itself, in virtual time: what product code and real clients rely on. */
-import { sign } from 'node:crypto';
+import { createPrivateKey, generateKeyPairSync, type KeyObject, sign } from 'node:crypto';
+import { setImmediate as settled } from 'node:timers/promises';
 import { describe, expect, test } from 'vitest';
 import { handClock } from './core.ts';
-import { type GitHubOptions, type MemoryGitHub, memoryGitHub } from './github.ts';
+import { type GitHubOptions, type MemoryGitHub, memoryGitHub, slowDown } from './github.ts';
+import { jitFiles } from './github-player.ts';
 
 type Row = Record<string, unknown>;
 
@@ -134,6 +136,23 @@ describe('jobs', () => {
     expect(runner.take()).toBe(job);
   });
 
+  test('that run again are another one of the same run', async () => {
+    const { github, call, register } = bench();
+    github.people.add('octocat');
+    github.repository('octocat/toy');
+    expect((await call('GET', '/repos/octocat/toy')).body).toMatchObject({ owner: { type: 'User' } });
+    expect((await call('GET', '/orgs/octocat/actions/runners')).status).toBe(404);
+    const first = github.queue({ repository: 'octocat/toy' });
+    await register('r-1', ['gpu'], '/repos/octocat/toy');
+    for (const row of github.runners.values()) github.connect(row).take();
+    expect(first.status).toBe('in_progress');
+    github.cancel(first);
+    const second = github.rerun(first);
+    const jobs = `/repos/octocat/toy/actions/runs/${first.run.id}/jobs`;
+    expect((await call('GET', jobs)).body).toMatchObject({ total_count: 1, jobs: [{ id: second.id, run_attempt: 2 }] });
+    expect((await call('GET', `${jobs}?filter=all`)).body).toMatchObject({ total_count: 2 });
+  });
+
   test('of a fork are seen as such, and wait for a person when they are held', async () => {
     const { github, call, register } = bench();
     const runner = github.connect(await register());
@@ -244,6 +263,13 @@ describe('faults', () => {
     await expect(call).rejects.toThrow('enough');
   });
 
+  test('asks to slow down', async () => {
+    const { github, call } = bench();
+    github.fault(/./, slowDown(60, 429), 2);
+    const [first, , third] = [await call('GET', '/meta'), await call('GET', '/meta'), await call('GET', '/meta')];
+    expect([first.status, first.headers.get('retry-after'), third.status]).toEqual([429, '60', 200]);
+  });
+
   test('nobody is there, until the fault ends', async () => {
     const { github, call } = bench();
     const end = github.fault(/./, { how: 'refused' }, Number.POSITIVE_INFINITY);
@@ -311,4 +337,140 @@ test('all other reads look like GitHub', async () => {
     expect((await call('GET', `${path}/actions/runner-groups/1`)).body).toMatchObject({ name: 'Default', visibility: 'all' });
     expect((await call('POST', `${path}/actions/runners/registration-token`)).status).toBe(201);
   }
+});
+
+describe('a runner as a process', () => {
+  const wire = (jit: string, forger: KeyObject | null = null) => {
+    const { '.runner': runner = {}, '.credentials': credentials = {}, '.credentials_rsaparams': rsa = {} } = jitFiles(jit);
+    const { ClientId: client, AuthorizationUrl: address } = credentials.Data as Record<string, string>;
+    const short = (name: string) => Buffer.from(String(rsa[name]), 'base64').toString('base64url');
+    const numbers = { n: short('modulus'), e: short('exponent'), d: short('d'), p: short('p'), q: short('q') };
+    const whole = { kty: 'RSA', ...numbers, dp: short('dp'), dq: short('dq'), qi: short('inverseQ') };
+    const key = forger ?? createPrivateKey({ key: whole, format: 'jwk' });
+    const part = (value: unknown) => Buffer.from(JSON.stringify(value)).toString('base64url');
+    const text = `${part({ alg: 'RS256' })}.${part({ iss: client, sub: client, aud: address })}`;
+    const assertion = `${text}.${sign('sha256', Buffer.from(text), key).toString('base64url')}`;
+    return { address: String(address), base: String(runner.ServerUrlV2), assertion };
+  };
+  async function connected(version = '2.336.0') {
+    const here = bench();
+    const { address, base, assertion } = wire(await here.register());
+    const body = new URLSearchParams({ grant_type: 'client_credentials', client_assertion: assertion });
+    const { access_token: token } = (await (await here.github.fetch(address, { method: 'POST', body })).json()) as Row;
+    const headers = { authorization: `Bearer ${token}` };
+    const session = await here.github.fetch(`${base}session`, { method: 'POST', headers, body: '{}' });
+    const { sessionId: id } = (await session.json()) as Row;
+    const call = (method: string, url: string, body: unknown = {}) =>
+      here.github.fetch(url, { method, headers, ...(method === 'POST' && { body: JSON.stringify(body) }) });
+    const poll = () => call('GET', `${base}message?sessionId=${id}&runnerVersion=${version}&status=Online`);
+    return { ...here, base, call, poll };
+  }
+
+  test('hears nothing for 50 seconds, then a job, and loses it unless it acquires and renews it', async () => {
+    const { github, clock, call, poll, runners } = await connected();
+    const first = poll();
+    await settled();
+    expect((await runners()).runners).toMatchObject([{ status: 'online' }]);
+    clock.advance(50_000);
+    expect((await first).status).toBe(202);
+    const second = poll();
+    await settled();
+    const job = github.queue();
+    const offer = JSON.parse(String(((await (await second).json()) as Row).body)) as Row;
+    const acquire = () => call('POST', `${offer.run_service_url}/acquirejob`, { jobMessageId: offer.runner_request_id });
+    expect(((await (await acquire()).json()) as Row).jobId).toBe(job.uuid);
+    expect((await acquire()).status).toBe(409);
+    clock.advance(600_000);
+    expect(job.conclusion).toBe('failure');
+  });
+
+  test('is too old', async () => {
+    const { github, poll } = await connected('2.300.0');
+    github.faults.oldestVersion = '2.329.0';
+    const answer = await poll();
+    expect([answer.status, await answer.json()]).toEqual([403, expect.objectContaining({ errorKind: 'RunnerVersionTooOld' })]);
+  });
+
+  test("does not get in with another's key", async () => {
+    const { github, register } = bench();
+    const { privateKey } = generateKeyPairSync('rsa', { modulusLength: 2048 });
+    const { address, assertion } = wire(await register(), privateKey);
+    const body = new URLSearchParams({ client_assertion: assertion });
+    expect((await github.fetch(address, { method: 'POST', body })).status).toBe(400);
+  });
+});
+
+describe('a scale set', () => {
+  async function session(labels = ['gpu']) {
+    const { github, clock, call } = bench();
+    const { body: registration } = await call('POST', '/orgs/acme/actions/runners/registration-token');
+    const json = async (method: string, url: string, authorization: string, body?: unknown) => {
+      const init = { method, headers: { authorization }, ...(body !== undefined && { body: JSON.stringify(body) }) };
+      const answer = await github.fetch(url, init);
+      const text = await answer.text();
+      return { status: answer.status, body: (text === '' ? {} : JSON.parse(text)) as Row };
+    };
+    const event = { url: `${github.origin}/acme`, runner_event: 'register' };
+    const { body: admin } = await json(
+      'POST',
+      `${github.api}/actions/runner-registration`,
+      `RemoteAuth ${registration.token}`,
+      event,
+    );
+    const service = (method: string, path: string, body?: unknown) =>
+      json(method, `${admin.url}_apis/runtime/runnerscalesets${path}?api-version=6.0-preview`, `Bearer ${admin.token}`, body);
+    const shape = { name: 'gpu', runnerGroupId: 1, labels: labels.map((name) => ({ type: 'System', name })) };
+    const made = await service('POST', '', shape);
+    const opened = await service('POST', `/${made.body.id}/sessions`, { ownerName: 'host-1' });
+    const queue = String(opened.body.messageQueueUrl);
+    const token = `Bearer ${opened.body.messageQueueAccessToken}`;
+    const poll = (last = 0) => json('GET', `${queue}&lastMessageId=${last}`, token);
+    const acquire = (ids: readonly number[]) => json('POST', `${admin.url}_apis/runtime/runnerscalesets/1/acquirejobs`, token, ids);
+    return { github, clock, service, made, opened, json, queue, token, poll, acquire };
+  }
+  const told = ({ body }: { readonly body: Row }): Row => (JSON.parse(String(body.body)) as Row[])[0] ?? {};
+
+  test('hears of its jobs one by one, and of nothing for 50 seconds', async () => {
+    const { github, clock, service, poll, acquire, queue, token, json } = await session();
+    const first = poll();
+    await settled();
+    clock.advance(49_999);
+    const job = github.queue();
+    expect(told(await first)).toMatchObject({ messageType: 'JobAvailable', runnerRequestId: job.id, requestLabels: ['gpu'] });
+    expect(told(await poll())).toMatchObject({ messageType: 'JobAvailable' });
+    expect((await json('DELETE', queue.replace('?', '/1?'), token)).status).toBe(204);
+    const waits = poll(1);
+    await settled();
+    clock.advance(50_000);
+    expect((await waits).status).toBe(202);
+    expect((await acquire([job.id, 1])).body).toEqual({ count: 1, value: [job.id] });
+    expect((await acquire([job.id])).body).toMatchObject({ count: 0 });
+    const { body } = await service('POST', '/1/generatejitconfig', { name: 'r-1', workFolder: '_work' });
+    const runner = github.connect(String(body.encodedJITConfig));
+    expect(runner.take()).toBe(job);
+    const { body: set } = await service('GET', '/1');
+    expect(set.statistics).toMatchObject({ totalAssignedJobs: 1, totalRunningJobs: 1, totalBusyRunners: 1, totalAvailableJobs: 0 });
+    runner.finish();
+    const kinds = [await poll(1), await poll(2), await poll(3)].map(told);
+    expect(kinds).toMatchObject([
+      { messageType: 'JobAssigned' },
+      { messageType: 'JobStarted', runnerName: 'r-1' },
+      { messageType: 'JobCompleted', result: 'succeeded' },
+    ]);
+  });
+
+  test('has one session, whose token changes, under an admin token of 20 minutes', async () => {
+    const { clock, service, opened, poll } = await session();
+    expect((await service('POST', '/1/sessions', { ownerName: 'host-2' })).status).toBe(409);
+    expect((await service('PATCH', `/1/sessions/${opened.body.sessionId}`)).status).toBe(200);
+    expect((await poll()).status).toBe(401);
+    clock.advance(20 * 60_000);
+    expect((await service('GET', '/1')).status).toBe(401);
+  });
+
+  test('may be refused to who may not administer', async () => {
+    const { github, service } = await session();
+    github.faults.noScaleSets = true;
+    expect((await service('POST', '', { name: 'other', runnerGroupId: 1 })).status).toBe(403);
+  });
 });

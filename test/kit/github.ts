@@ -18,7 +18,7 @@ import { type Answer, absent, type Credential, type RestCall, refusal, restOpera
 import { isOlder, parseJwt, runnerServices } from './github-runner.ts';
 import { scaleSets } from './github-scale-set.ts';
 import { checkAnswer, filled } from './github-schema.ts';
-import { createWorld, sharedKey } from './github-world.ts';
+import { createWorld, type Runner, sharedKey } from './github-world.ts';
 
 export type Permissions = Readonly<Record<string, 'read' | 'write' | 'admin'>>;
 
@@ -85,6 +85,12 @@ interface Token {
   /** Whose quota it uses. */
   readonly payer: string;
 }
+
+/** GitHub's secondary limit: wait so many seconds. */
+export const slowDown = (seconds: number, status: 403 | 429 = 403): Trouble => {
+  const answer = refusal(status, 'You have exceeded a secondary rate limit.', { 'retry-after': String(seconds) });
+  return { how: 'answer', after: false, answer };
+};
 
 const hour = 3_600_000;
 const levels = ['read', 'write', 'admin'];
@@ -328,7 +334,14 @@ export function memoryGitHub(options: GitHubOptions = {}) {
 
   return {
     ...{ fetch: fetchHere, handle, api, origin, enterprise, app, installations, install, faults, quota, calls },
-    ...{ repository: world.repository, group: world.group, groups: world.groups, jobs: world.jobs, runners: world.runners },
+    ...{
+      repository: world.repository,
+      people: world.people,
+      group: world.group,
+      groups: world.groups,
+      jobs: world.jobs,
+      runners: world.runners,
+    },
     ...{ queue: world.queue, cancel: world.cancel, rerun: world.rerun, approve: world.approve, sets: sets.rows },
     /** A person's token; null: it may do everything, the enterprise's runners too. */
     userToken: (permissions: Permissions | null = null): string =>
@@ -346,9 +359,9 @@ export function memoryGitHub(options: GitHubOptions = {}) {
         rule.left = 0;
       };
     },
-    /** Plays the process that was started with this JIT configuration. @throws Error when its registration is gone */
-    connect(encoded: string, version = '2.336.0'): PlayedRunner {
-      const id = Number(jitFiles(encoded)['.runner']?.AgentId);
+    /** Plays the process that was started with this JIT configuration, or a row's. @throws Error when its registration is gone */
+    connect(of: string | Runner, version = '2.336.0'): PlayedRunner {
+      const id = typeof of === 'string' ? Number(jitFiles(of)['.runner']?.AgentId) : of.id;
       const row = world.runners.get(id);
       if (row === undefined) throw new Error(`Runner ${id} is not registered: GitHub answers "invalid_client".`);
       if (faults.oldestVersion !== null && isOlder(version, faults.oldestVersion))
