@@ -75,7 +75,7 @@ export async function ensureAzureImages(socket = '/var/run/docker.sock'): Promis
 }
 
 /** A busybox root with the Node that runs this, and the libraries that it asks for. */
-async function nodeRoot(): Promise<Entry[]> {
+export async function nodeRoot(): Promise<Entry[]> {
   const { stdout } = await run('/bin/busybox', ['--list']);
   const applets = stdout.split('\n').filter((name) => name !== '' && name !== 'busybox');
   const folder = (path: string, mode = 0o755, owner = 0): Entry => ({ path, body: null, mode, owner });
@@ -100,7 +100,7 @@ async function nodeRoot(): Promise<Entry[]> {
 }
 
 /** A program of this host and the shared libraries that its loader would open, at the paths where it looks for them. */
-async function withLibraries(program: string, at = program.slice(1)): Promise<Entry[]> {
+export async function withLibraries(program: string, at = program.slice(1)): Promise<Entry[]> {
   const { stdout } = await run('ldd', [program]);
   const libraries = [...stdout.matchAll(/(\/\S+) \(0x/g)].map(([, path]) => path ?? '');
   const paths = [...new Set(libraries)].sort();
@@ -132,7 +132,7 @@ async function forget(socket: string, old: string | null): Promise<void> {
   if (old !== null) await call(socket, 'DELETE', `/images/${old}`);
 }
 
-async function ensureImport(socket: string, name: string, entries: readonly Entry[]): Promise<string> {
+export async function ensureImport(socket: string, name: string, entries: readonly Entry[]): Promise<string> {
   const hash = digest(entries, []);
   const old = await seen(socket, name, hash);
   if (old === true) return hash;
@@ -145,7 +145,8 @@ async function ensureImport(socket: string, name: string, entries: readonly Entr
   return hash;
 }
 
-async function ensureBuild(
+/** Makes an image on top of the base with busybox and Node; `base`: the base's own hash. */
+export async function ensureBuild(
   socket: string,
   name: string,
   base: string,
@@ -162,7 +163,7 @@ async function ensureBuild(
   await forget(socket, old);
 }
 
-async function tarOf(entries: readonly Entry[]): Promise<Buffer> {
+export async function tarOf(entries: readonly Entry[]): Promise<Buffer> {
   const tar = pack();
   const chunks: Buffer[] = [];
   const read = (async () => {

@@ -1,0 +1,150 @@
+/** GitHub Actions from end to end: its stand-in, a real runner in containers of the real Engine, and the daemon between. */
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import type { Job } from '../kit/github-world.ts';
+import { bridgeAddress } from '../support/buildkite-host.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { ensureGithubBase, packedVersion, writeRunnerPackage } from '../support/github-image.ts';
+import { startGitHub } from '../support/github-server.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+import { scratch } from '../support/scratch.ts';
+
+const soon = { timeout: 120_000 };
+
+describe.skipIf(lacks('docker', 'image', 'github'))('with a runner of GitHub in sandboxes', () => {
+  const dir = scratch();
+  let base: string;
+  let runner: string;
+  beforeAll(async () => {
+    base = await ensureGithubBase();
+    runner = await writeRunnerPackage(dir.path);
+  });
+  afterAll(() => dir[Symbol.dispose]());
+
+  /** A GitHub of its own, and a onejob for its organisation `acme`. */
+  async function bench(more: { readonly service?: string; readonly pool?: string } = {}) {
+    const github = await startGitHub({ address: bridgeAddress() });
+    const key = join(dir.path, 'app.pem');
+    writeFileSync(key, github.app.key.export({ type: 'pkcs8', format: 'pem' }), { mode: 0o600 });
+    const home: Home = await onejob({
+      config: `services:
+  hub:
+    type: github
+    url: "${github.origin}"
+    app: { id: ${github.app.id}, private_key: { file: ${key} } }
+    poll: 5s
+    agent: { from: ${runner} }
+${more.service ?? ''}
+pools:
+  ci: { service: hub, queue: acme, agents: 1, image: { base: "${base}" }, network: default, tags: gpu${more.pool ?? ''} }
+`,
+    });
+    return {
+      ...{ github, home },
+      until: (job: Job, status: Job['status']) => expect.poll(() => job.status, soon).toBe(status),
+      /** Id of the container of the agent that runs. */
+      async sandbox(): Promise<string> {
+        const { pools } = await home.api.status();
+        const agent = pools[0]?.slots[0]?.agent.agent ?? 'none';
+        using engine = engineAt();
+        const list = (await engine.ok('GET', '/containers/json')) as { readonly Id: string; readonly Names: string[] }[];
+        return list.find(({ Names: names }) => names.some((one) => one.includes(agent)))?.Id ?? '';
+      },
+      async [Symbol.asyncDispose](): Promise<void> {
+        await home.close();
+        await github[Symbol.asyncDispose]();
+      },
+    };
+  }
+
+  test('jobs run one after the other, each with a runner of its own, and nothing is left', async () => {
+    await using here = await bench();
+    const { github, home } = here;
+    const daemon = await home.up();
+    const good = ['echo hello from $GITHUB_REPOSITORY; test ! -e /tmp/before; touch /tmp/before'];
+    const jobs = [good, ['echo about to fail; exit 7'], good].map((step) => github.queue({ labels: ['gpu'], steps: [step] }));
+    for (const job of jobs) await here.until(job, 'completed');
+    expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'failure', 'success']);
+    expect(new Set(jobs.map(({ runnerName }) => runnerName)).size).toBe(3);
+    expect(jobs[0]?.log).toContain('hello from acme/demo');
+    const { stdout } = await home.cli(['doctor']).ended;
+    expect(stdout).toMatch(/onejob may list the runners of acme: /);
+    expect(stdout).toContain('GitHub Enterprise Server 3.19.0');
+    const images = await home.cli(['image', 'list']).ended;
+    expect(images.stdout).toContain(packedVersion);
+    await daemon.stop();
+    expect(github.runners.size).toBe(0);
+  });
+
+  test('a job that is cancelled ends, and the next one runs', async () => {
+    await using here = await bench();
+    const { github } = here;
+    await here.home.up();
+    const long = github.queue({ labels: ['gpu'], steps: [['echo begun; sleep 600']] });
+    await here.until(long, 'in_progress');
+    github.cancel(long);
+    await here.until(long, 'completed');
+    expect(long.conclusion).toBe('cancelled');
+    const next = github.queue({ labels: ['gpu'], steps: [['true']] });
+    await here.until(next, 'completed');
+    expect(next.conclusion).toBe('success');
+  });
+
+  test('a job goes on while the daemon is dead, and ends with its own result', async () => {
+    await using here = await bench();
+    const { github, home } = here;
+    const first = await home.up();
+    const job = github.queue({ labels: ['gpu'], steps: [['echo begun; sleep 6; echo the end']] });
+    await here.until(job, 'in_progress');
+    await first.kill();
+    await here.until(job, 'completed');
+    expect([job.conclusion, job.log]).toEqual(['success', expect.stringContaining('the end')]);
+    await (await home.up()).stop();
+    expect(github.runners.size).toBe(0);
+  });
+
+  test('a sandbox that is killed frees its slot for the next job, whatever GitHub still believes', async () => {
+    await using here = await bench();
+    const { github } = here;
+    await here.home.up();
+    const lost = github.queue({ labels: ['gpu'], steps: [['sleep 600']] });
+    await here.until(lost, 'in_progress');
+    using engine = engineAt();
+    await engine.ok('POST', `/containers/${await here.sandbox()}/kill`);
+    const next = github.queue({ labels: ['gpu'], steps: [['true']] });
+    await here.until(next, 'completed');
+    expect([next.conclusion, lost.status]).toEqual(['success', 'in_progress']);
+  });
+
+  test('a scale set runs its jobs, and its numbers show in the status', async () => {
+    await using here = await bench({ service: '    mode: scale-set' });
+    const { github, home } = here;
+    const daemon = await home.up();
+    await expect.poll(() => github.sets[0]?.session ?? null, soon).not.toBeNull();
+    const jobs = [1, 2].map((n) => github.queue({ labels: ['gpu'], name: `job-${n}`, steps: [[`echo this is ${n}`]] }));
+    for (const job of jobs) await here.until(job, 'completed');
+    expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'success']);
+    const listed = async () =>
+      (await home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.repository, verdict?.kind]);
+    await expect.poll(listed, soon).toEqual([
+      ['acme/demo', 'passed'],
+      ['acme/demo', 'passed'],
+    ]);
+    await daemon.stop();
+    expect([github.sets[0]?.session, github.runners.size]).toEqual([null, 0]);
+  });
+
+  test('no credential is anywhere that a job can look', async () => {
+    await using here = await bench();
+    const { github, home } = here;
+    await home.up();
+    const look =
+      'cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr "\\0" "\\n"; grep -rsa . /opt/agent/.c* /workspace /tmp /home /root 2>/dev/null';
+    const job = github.queue({ labels: ['gpu'], steps: [[look]] });
+    await here.until(job, 'completed');
+    expect(job.log).toContain('GITHUB_REPOSITORY');
+    for (const secret of ['BEGIN PRIVATE', 'ghs_', 'AREG']) expect(job.log).not.toContain(secret);
+  });
+});
