@@ -10,7 +10,7 @@
  *     runner.take();
  *     runner.finish('success');
  */
-import { createHash, type KeyObject } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { jitFiles, PlayedRunner } from './github-player.ts';
@@ -111,7 +111,11 @@ export function memoryGitHub(options: GitHubOptions = {}) {
     ...{ unusableFor: 0, hiddenFor: 0, busyStays: false, offlineWhileBusy: false, oldestVersion: null, lostAcquire: null },
     noScaleSets: false,
   };
-  const app = { id: 4_711, clientId: 'Iv23liExample', key: sharedKey() satisfies KeyObject };
+  const app = {
+    ...{ id: 4_711, clientId: 'Iv23liExample', key: sharedKey() },
+    /** As a person downloads it. */
+    pem: sharedKey().export({ type: 'pkcs1', format: 'pem' }).toString(),
+  };
   const installations: Installation[] = [];
   const tokens = new Map<string, Token>();
   const registrations = new Map<string, string>();
