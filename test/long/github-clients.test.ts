@@ -42,7 +42,7 @@ describe.skipIf(lacks('github'))('with real clients of GitHub', () => {
     expect(good.log).toMatch(/first of acme\/demo[\s\S]*second/);
     const bad = github.queue({ steps: [['echo about to fail; exit 7'], ['echo never']] });
     await runner(await register(github, 'two')).ended;
-    expect([bad.conclusion, bad.runnerName]).toEqual(['failure', 'two']);
+    expect([bad.conclusion, bad.ranOn?.name]).toEqual(['failure', 'two']);
     expect(bad.log).toContain('about to fail');
     expect(bad.log).not.toContain('\nnever');
     const long = github.queue({ steps: [['echo begun; sleep 600']] });
