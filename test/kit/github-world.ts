@@ -137,7 +137,7 @@ const ownKey = (): KeyObject => generateKeyPairSync('rsa', { modulusLength: 2048
 
 export type World = ReturnType<typeof createWorld>;
 
-/** `told`: of what happens to jobs of scale sets. `ownKeys`: each runner has its own key. */
+/** `ownKeys`: each runner has its own key. */
 export function createWorld(clock: Clock, ownKeys: boolean) {
   const repositories = new Map<string, Repository>();
   /** Accounts that are no organisations. */
