@@ -19,7 +19,7 @@ export interface RestCall {
 }
 
 export interface Credential {
-  readonly kind: 'app' | 'installation' | 'user';
+  readonly kind: 'installation' | 'user';
   /** Null: all there are. */
   readonly permissions: Readonly<Record<string, string>> | null;
   /** Whose things it can see at all; null: everybody's. */
@@ -85,12 +85,8 @@ export function restOperations(parts: RestParts): {
   const user = (login: string) => filled('simple-user', { login, type: 'User' });
   const repositoryView = (row: Repository, schema: string) => {
     const visibility = row.isPrivate ? 'private' : 'public';
-    const names = {
-      id: row.id,
-      name: row.name,
-      full_name: `${row.owner}/${row.name}`,
-      html_url: `${site}/${row.owner}/${row.name}`,
-    };
+    const full = `${row.owner}/${row.name}`;
+    const names = { id: row.id, name: row.name, full_name: full, html_url: `${site}/${full}` };
     const owner = filled('simple-user', { login: row.owner, type: world.people.has(row.owner) ? 'User' : 'Organization' });
     return filled(schema, { ...names, owner, private: row.isPrivate, visibility, archived: row.isArchived });
   };
@@ -116,32 +112,25 @@ export function restOperations(parts: RestParts): {
     const people = { actor: user(run.actor), triggering_actor: user(run.actor) };
     const code = { head_branch: run.branch, head_sha: 'a'.repeat(40), path: run.path, display_title: 'A change', name: 'ci' };
     const repository = repositoryView(run.repository, 'minimal-repository');
+    const attempt = Math.max(1, ...jobsOf(run).map((job) => job.attempt));
     return filled('workflow-run', {
-      ...{
-        id: run.id,
-        event: run.event,
-        status,
-        conclusion,
-        html_url: page,
-        run_number: run.id - 6_999,
-        run_attempt: Math.max(1, ...jobsOf(run).map(({ attempt }) => attempt)),
-      },
+      ...{ id: run.id, event: run.event, status, conclusion, html_url: page, run_number: run.id - 6_999, run_attempt: attempt },
       ...{ ...code, ...people, ...times, repository, head_repository: headOf(run), pull_requests: [] },
     });
   };
   const jobView = (job: Job) => {
-    const { run, runner } = job;
+    const { run, ranOn } = job;
     const page = `${site}/${run.repository.owner}/${run.repository.name}/actions/runs/${run.id}/job/${job.id}`;
     const times = {
       ...{ created_at: time(job.queuedAt), started_at: time(job.startedAt ?? job.queuedAt) },
       completed_at: job.completedAt === null ? null : time(job.completedAt),
     };
     const names = { name: job.name, workflow_name: 'ci', head_branch: run.branch, head_sha: 'a'.repeat(40) };
-    const group = world.groups.find(({ id }) => id === runner?.group);
+    const group = world.groups.find(({ id }) => id === ranOn?.group);
     const state = { status: run.held === null ? job.status : 'waiting', conclusion: job.conclusion, labels: [...job.labels] };
     return filled('job', {
       ...{ id: job.id, run_id: run.id, run_attempt: job.attempt, html_url: page, ...names, ...state, ...times, steps: [] },
-      ...{ runner_id: runner?.id ?? null, runner_name: job.status === 'queued' ? null : job.runnerName },
+      ...{ runner_id: ranOn?.id ?? null, runner_name: ranOn?.name ?? null },
       ...{ runner_group_id: group?.id ?? null, runner_group_name: group?.name ?? null },
     });
   };

@@ -25,7 +25,6 @@ export interface ServiceCall {
 export interface RunnerParts {
   readonly world: World;
   readonly origin: string;
-  readonly site: string;
   readonly faults: { oldestVersion: string | null; lostAcquire: 'idle' | 'gone' | null };
 }
 
@@ -40,23 +39,25 @@ interface Session {
 const ok = (body: unknown): Answer => ({ status: 200, body });
 const none = (status: number): Answer => ({ status });
 
+/** Null: it is none. */
 export function parseJwt(token: string) {
   const [head = '', claims = '', signature = ''] = token.split('.');
   const part = (text: string) => JSON.parse(Buffer.from(text, 'base64url').toString()) as Record<string, unknown>;
-  const { alg } = part(head);
-  return {
-    ...{ alg, claims: part(claims) },
+  try {
+    const { alg } = part(head);
+    const isPss = alg === 'PS256';
+    const padding = isPss ? constants.RSA_PKCS1_PSS_PADDING : constants.RSA_PKCS1_PADDING;
+    const salt = isPss ? { saltLength: constants.RSA_PSS_SALTLEN_AUTO } : {};
     /** Whether the owner of `key` has signed it, with RS256 or PS256. */
-    isOf(key: KeyObject): boolean {
-      const verify = createVerify('sha256').update(`${head}.${claims}`);
-      const pss = { padding: constants.RSA_PKCS1_PSS_PADDING, saltLength: constants.RSA_PSS_SALTLEN_AUTO };
-      const how = alg === 'PS256' ? pss : { padding: constants.RSA_PKCS1_PADDING };
-      return (
-        (alg === 'RS256' || alg === 'PS256') &&
-        verify.verify({ key: createPublicKey(key), ...how }, Buffer.from(signature, 'base64url'))
-      );
-    },
-  };
+    const isOf = (key: KeyObject): boolean =>
+      (alg === 'RS256' || isPss) &&
+      createVerify('sha256')
+        .update(`${head}.${claims}`)
+        .verify({ key: createPublicKey(key), padding, ...salt }, Buffer.from(signature, 'base64url'));
+    return { alg, claims: part(claims), isOf };
+  } catch {
+    return null;
+  }
 }
 
 /** Compares dotted numbers. */
@@ -67,7 +68,7 @@ const conclusions: Readonly<Record<string, Conclusion>> = {
   ...{ succeededwithissues: 'success', abandoned: 'failure' },
 };
 
-export function runnerServices({ world, origin, site, faults }: RunnerParts) {
+export function runnerServices({ world, origin, faults }: RunnerParts) {
   const { clock } = world;
   const services = `${origin}/_services`;
   const tokens = new Map<string, Runner>();
@@ -78,7 +79,7 @@ export function runnerServices({ world, origin, site, faults }: RunnerParts) {
     const key = runner.key.export({ format: 'jwk' }) as Record<string, string>;
     const standard = (name: string) => Buffer.from(key[name] ?? '', 'base64url').toString('base64');
     const [, kind, ...names] = runner.scope.split('/');
-    const page = `${site}/${kind === 'enterprises' ? 'enterprises/' : ''}${names.join('/')}`;
+    const page = `${origin}/${kind === 'enterprises' ? 'enterprises/' : ''}${names.join('/')}`;
     const rsa = { exponent: 'e', modulus: 'n', d: 'd', p: 'p', q: 'q', dp: 'dp', dq: 'dq', inverseQ: 'qi' };
     const files = {
       '.runner': {
@@ -98,8 +99,9 @@ export function runnerServices({ world, origin, site, faults }: RunnerParts) {
 
   const authorize = ({ text }: ServiceCall): Answer => {
     const assertion = parseJwt(new URLSearchParams(text).get('client_assertion') ?? '');
-    const runner = [...world.runners.values()].find(({ client }) => client === assertion.claims.iss);
-    if (runner === undefined || !assertion.isOf(runner.key)) return { status: 400, body: { error: 'invalid_client' } };
+    const runner = [...world.runners.values()].find(({ client }) => client === assertion?.claims.iss);
+    if (runner === undefined || assertion === null || !assertion.isOf(runner.key))
+      return { status: 400, body: { error: 'invalid_client' } };
     const token = randomUUID();
     tokens.set(token, runner);
     return ok({ access_token: token, expires_in: 3_000, token_type: 'JWT' });

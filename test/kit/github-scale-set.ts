@@ -44,6 +44,7 @@ const refused = (status: number, exception: string, message: string): Answer => 
 export function scaleSets({ world, origin, faults, registrations, jitConfig }: ScaleSetParts) {
   const { clock } = world;
   const rows: ScaleSet[] = [];
+  let nextId = 1;
   /** By token of the service. */
   const admins = new Map<string, { readonly scope: string; readonly until: number }>();
   const services = `${origin}/_services`;
@@ -64,12 +65,12 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     const isInScope = set.scope === `/orgs/${repository.owner}` || set.scope === `/repos/${repository.owner}/${repository.name}`;
     return (isInScope || set.scope.startsWith('/enterprises/')) && labels.every((label) => names.includes(label.toLowerCase()));
   };
+  const offersOf = (set: ScaleSet): readonly Job[] =>
+    world.jobs.filter((job) => job.set === null && job.status === 'queued' && job.run.held === null && suits(set, job));
   const statistics = (set: ScaleSet) => {
     const runners = [...world.runners.values()].filter((one) => one.set === set.id);
     const mine = world.jobs.filter((job) => job.set === set.id && job.status !== 'completed');
-    const free = world.jobs.filter(
-      (job) => job.set === null && job.status === 'queued' && suits(set, job) && job.run.held === null,
-    );
+    const free = offersOf(set);
     const busy = runners.filter(({ job }) => job !== null).length;
     return {
       ...{ totalAvailableJobs: free.length, totalAssignedJobs: mine.length },
@@ -80,29 +81,18 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
   };
   const setView = (set: ScaleSet) => ({
     ...{ id: set.id, name: set.name, runnerGroupId: set.group, labels: set.labels, createdOn: set.createdOn },
-    ...{
-      runnerGroupName: world.groups.find(({ id }) => id === set.group)?.name,
-      RunnerSetting: { disableUpdate: set.disableUpdate },
-    },
-    ...{
-      runnerJitConfigUrl: `${services}/tenant/_apis/runtime/runnerscalesets/${set.id}/generatejitconfig`,
-      statistics: statistics(set),
-    },
+    ...{ RunnerSetting: { disableUpdate: set.disableUpdate }, statistics: statistics(set) },
+    runnerGroupName: world.groups.find(({ id }) => id === set.group)?.name,
+    runnerJitConfigUrl: `${services}/tenant/_apis/runtime/runnerscalesets/${set.id}/generatejitconfig`,
   });
 
   const time = (ms: number | null): string => (ms === null ? '0001-01-01T00:00:00Z' : new Date(ms).toISOString());
   const say = (set: ScaleSet, messageType: string, job: Job, more: Readonly<Record<string, unknown>> = {}): void => {
     const { run } = job;
-    const name = `${run.repository.owner}/${run.repository.name}`;
+    const { owner: ownerName, name: repositoryName } = run.repository;
     const about = {
-      ...{
-        messageType,
-        runnerRequestId: job.id,
-        ownerName: run.repository.owner,
-        repositoryName: run.repository.name,
-        jobId: job.uuid,
-      },
-      ...{ jobDisplayName: job.name, jobWorkflowRef: `${name}/${run.path}@refs/heads/${run.branch}`, workflowRunId: run.id },
+      ...{ messageType, runnerRequestId: job.id, ownerName, repositoryName, jobId: job.uuid, jobDisplayName: job.name },
+      ...{ jobWorkflowRef: `${ownerName}/${repositoryName}/${run.path}@refs/heads/${run.branch}`, workflowRunId: run.id },
       ...{ eventName: run.event, requestLabels: job.labels, queueTime: time(job.queuedAt), scaleSetAssignTime: time(job.queuedAt) },
       ...{ runnerAssignTime: time(job.startedAt), finishTime: time(job.completedAt), ...more },
     };
@@ -110,11 +100,11 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     set.nextMessage += 1;
     set.poll?.();
   };
+  const offer = (set: ScaleSet, job: Job): void => {
+    if (suits(set, job)) say(set, 'JobAvailable', job, { acquireJobUrl: `${services}/tenant/acquire` });
+  };
   world.watch((what, job) => {
-    if (what === 'queued') {
-      const offer = { acquireJobUrl: `${services}/tenant/acquire` };
-      for (const set of rows) if (suits(set, job)) say(set, 'JobAvailable', job, offer);
-    }
+    if (what === 'queued') for (const set of rows) offer(set, job);
     const set = rows.find(({ id }) => id === job.set);
     const runner = { runnerId: job.runner?.id ?? 0, runnerName: job.runner?.name ?? '' };
     if (set !== undefined && what === 'started') say(set, 'JobStarted', job, runner);
@@ -146,14 +136,8 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     if ([...world.runners.values()].some((one) => one.name === name))
       return refused(409, 'AgentExistsException', `${name} exists.`);
     const { scope, group, id } = set;
-    const runner = world.register({
-      name,
-      scope,
-      group,
-      labels: [set.name],
-      workFolder: String(json.workFolder ?? '_work'),
-      set: id,
-    });
+    const workFolder = String(json.workFolder ?? '_work');
+    const runner = world.register({ name, scope, group, labels: [set.name], workFolder, set: id });
     return ok({ runner: { id: runner.id, name, runnerScaleSetId: id }, encodedJITConfig: jitConfig(runner) });
   };
   const acquire = (set: ScaleSet, ids: readonly number[]): Answer => {
@@ -183,9 +167,11 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
       const start = { session: null, queueToken: '', messages: [], nextMessage: 1, poll: null };
       const labels = (json.labels ?? [{ type: 'System', name }]) as ScaleSet['labels'];
       const disableUpdate = (json.RunnerSetting as { disableUpdate?: boolean } | undefined)?.disableUpdate === true;
-      const shape = { id: rows.length + 1, name, scope, group: Number(json.runnerGroupId), labels, disableUpdate };
+      const shape = { id: nextId, name, scope, group: Number(json.runnerGroupId), labels, disableUpdate };
       const set: ScaleSet = { ...shape, createdOn: time(clock.wall()), ...start };
+      nextId += 1;
       rows.push(set);
+      for (const job of offersOf(set)) offer(set, job);
       return ok(setView(set));
     }
     const set = rows.find((one) => one.id === Number(id));
@@ -193,7 +179,7 @@ export function scaleSets({ world, origin, faults, registrations, jitConfig }: S
     if (what === 'sessions') return ofSession(set, session, call);
     if (what === 'generatejitconfig') return newRunner(set, call);
     if (what === 'acquirablejobs') {
-      const jobs = world.jobs.filter((job) => job.set === null && job.status === 'queued' && suits(set, job));
+      const jobs = offersOf(set);
       return ok({ count: jobs.length, value: jobs.map((job) => ({ runnerRequestId: job.id, requestLabels: job.labels })) });
     }
     if (method === 'DELETE') {

@@ -58,8 +58,8 @@ export interface Job {
   status: 'queued' | 'in_progress' | 'completed';
   conclusion: Conclusion | null;
   runner: Runner | null;
-  /** Of the runner that has or had it; a row may be gone. */
-  runnerName: string | null;
+  /** That has acquired it; the row may be gone. */
+  ranOn: Runner | null;
   /** Scale set that has acquired it. */
   set: number | null;
   /** How often its runner has renewed its lease. */
@@ -137,7 +137,7 @@ const ownKey = (): KeyObject => generateKeyPairSync('rsa', { modulusLength: 2048
 
 export type World = ReturnType<typeof createWorld>;
 
-/** `told`: of what happens to jobs of scale sets. `ownKeys`: each runner has its own key. */
+/** `ownKeys`: each runner has its own key. */
 export function createWorld(clock: Clock, ownKeys: boolean) {
   const repositories = new Map<string, Repository>();
   /** Accounts that are no organisations. */
@@ -232,15 +232,7 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
     },
     addJob(row: Pick<Job, 'run' | 'name' | 'labels' | 'steps'>, attempt = 1): Job {
       const names = { id: 90_000 + jobs.length, uuid: randomUUID(), plan: randomUUID(), request: randomUUID() };
-      const state = {
-        status: 'queued' as const,
-        conclusion: null,
-        runner: null,
-        runnerName: null,
-        set: null,
-        renewals: 0,
-        log: '',
-      };
+      const state = { status: 'queued' as const, conclusion: null, runner: null, ranOn: null, set: null, renewals: 0, log: '' };
       const times = { queuedAt: clock.wall(), startedAt: null, completedAt: null, callOff: () => {} };
       const job: Job = { ...names, ...row, attempt, ...state, ...times };
       jobs.push(job);
@@ -274,7 +266,7 @@ export function createWorld(clock: Clock, ownKeys: boolean) {
       world.dispatch();
     },
     start(job: Job): void {
-      Object.assign(job, { status: 'in_progress', startedAt: clock.wall(), runnerName: job.runner?.name ?? null });
+      Object.assign(job, { status: 'in_progress', startedAt: clock.wall(), ranOn: job.runner });
       world.renew(job);
       tell('started', job);
     },

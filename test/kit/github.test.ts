@@ -5,6 +5,7 @@ import { describe, expect, test } from 'vitest';
 import { handClock } from './core.ts';
 import { type GitHubOptions, type MemoryGitHub, memoryGitHub, slowDown } from './github.ts';
 import { jitFiles } from './github-player.ts';
+import { checkAnswer } from './github-schema.ts';
 
 type Row = Record<string, unknown>;
 
@@ -95,7 +96,9 @@ describe('jobs', () => {
       jobs: [{ id: job.id, status: 'in_progress', runner_name: 'big' }],
     });
     big.finish('failure');
-    expect((await call('GET', `/repos/acme/demo/actions/jobs/${job.id}`)).body).toMatchObject({ conclusion: 'failure' });
+    expect((await call('GET', `/repos/acme/demo/actions/jobs/${job.id}`)).body).toMatchObject({
+      ...{ conclusion: 'failure', runner_id: big.row.id, runner_name: 'big', runner_group_name: 'Default' },
+    });
     expect((await call('GET', path)).body).toMatchObject({ status: 'completed', conclusion: 'failure' });
     expect((await runners()).runners.map(({ name }) => name)).toEqual(['small']);
   });
@@ -125,13 +128,23 @@ describe('jobs', () => {
     expect((await call('DELETE', `/orgs/acme/actions/runners/${runner.row.id}`)).status).toBe(204);
   });
 
-  test('wait in groups that do not let their repository in', async () => {
+  test.each([
+    ['public repositories', { allowsPublic: true }, {}],
+    ['chosen repositories', { allowsPublic: true, visibility: 'selected', repositories: ['acme/open'] }, { repositories: [] }],
+    [
+      'chosen workflows',
+      { allowsPublic: true, workflows: ['acme/open/.github/workflows/a.yml@refs/heads/main'] },
+      { workflows: [] },
+    ],
+  ] as const)('wait in groups that keep %s out', async (_, open, closed) => {
     const { github, register } = bench();
     github.repository('acme/open', { isPrivate: false });
+    const [group = github.group('none')] = github.groups;
+    Object.assign(group, open, { allowsPublic: Object.keys(closed).length > 0 }, closed);
     const runner = github.connect(await register());
-    const job = github.queue({ repository: 'acme/open' });
+    const job = github.queue({ repository: 'acme/open', path: '.github/workflows/a.yml' });
     expect(runner.offered).toBeNull();
-    Object.assign(github.groups[0] ?? {}, { allowsPublic: true });
+    Object.assign(group, open);
     github.connect(await register('r-2'));
     expect(runner.take()).toBe(job);
   });
@@ -197,6 +210,12 @@ describe('credentials', () => {
     expect(await runners()).toMatchObject({ total_count: 0 });
     expect((await call('GET', '/installation/repositories')).body).toMatchObject({ repositories: [{ full_name: 'acme/demo' }] });
     expect((await call('GET', '/enterprises/big/actions/runners')).status).toBe(403);
+    github.repository('acme/other');
+    use(appToken(github, clock.wall()));
+    const some = { repositories: ['other'] };
+    use(String((await call('POST', `/app/installations/${found.id}/access_tokens`, some)).body.token));
+    expect((await call('GET', '/repos/acme/other/actions/runners')).status).toBe(200);
+    expect((await call('GET', '/repos/acme/demo/actions/runners')).status).toBe(404);
     clock.advance(3_600_000);
     expect((await call('GET', '/orgs/acme/actions/runners')).status).toBe(401);
   });
@@ -320,6 +339,14 @@ test('an answer that GitHub would not give fails', async () => {
   await expect(call('GET', '/orgs/acme/actions/runner-groups')).rejects.toThrow('$.runner_groups[0].name is not a string');
   await expect(call('GET', '/orgs/acme/unheard-of')).rejects.toThrow('has no GET');
   expect(seen).toHaveLength(2);
+});
+
+test.each([
+  ['lacks a key', { total_count: 0 }, '$.runners is missing'],
+  ['has a key too many', { total_count: 0, runners: [], more: 1 }, '$.more is nothing that GitHub answers'],
+  ['has another kind of value', { total_count: 0, runners: [{ id: '1' }] }, '$.runners[0].name is missing'],
+])('an answer that %s is noticed', (_, body, fault) => {
+  expect(() => checkAnswer('GET /orgs/{org}/actions/runners', 200, body)).toThrow(fault);
 });
 
 test('an Enterprise Server has its API under a path, and names its version', async () => {

@@ -10,17 +10,16 @@
  *     runner.take();
  *     runner.finish('success');
  */
-import { createHash, type KeyObject } from 'node:crypto';
+import { createHash } from 'node:crypto';
 import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/core/clock.ts';
+import { appCalls, createAccess, grants, rateView } from './github-access.ts';
 import { jitFiles, PlayedRunner } from './github-player.ts';
-import { type Answer, absent, type Credential, type RestCall, refusal, restOperations } from './github-rest.ts';
-import { isOlder, parseJwt, runnerServices } from './github-runner.ts';
+import { type Answer, absent, type RestCall, refusal, restOperations } from './github-rest.ts';
+import { isOlder, runnerServices, type ServiceCall } from './github-runner.ts';
 import { scaleSets } from './github-scale-set.ts';
-import { checkAnswer, filled } from './github-schema.ts';
-import { createWorld, type Runner, sharedKey } from './github-world.ts';
-
-export type Permissions = Readonly<Record<string, 'read' | 'write' | 'admin'>>;
+import { checkAnswer } from './github-schema.ts';
+import { createWorld, type Runner } from './github-world.ts';
 
 export interface GitHubOptions {
   readonly clock?: Clock;
@@ -68,221 +67,101 @@ export interface RawCall {
   readonly signal: AbortSignal | null;
 }
 
-export interface Installation {
-  readonly id: number;
-  readonly account: string;
-  permissions: Permissions;
-  /** Null: all of the account. */
-  repositories: readonly string[] | null;
-  isSuspended: boolean;
-}
-
-interface Token {
-  readonly credential: Credential;
-  readonly createdAt: number;
-  /** ms since the epoch. */
-  readonly expiresAt: number;
-  /** Whose quota it uses. */
-  readonly payer: string;
-}
-
 /** GitHub's secondary limit: wait so many seconds. */
 export const slowDown = (seconds: number, status: 403 | 429 = 403): Trouble => {
   const answer = refusal(status, 'You have exceeded a secondary rate limit.', { 'retry-after': String(seconds) });
   return { how: 'answer', after: false, answer };
 };
 
-const hour = 3_600_000;
-const levels = ['read', 'write', 'admin'];
-
+/** Fails the test run, whoever catches the error that the caller gets. */
+const failRun = (error: Error): void =>
+  queueMicrotask(() => {
+    throw error;
+  });
 export type MemoryGitHub = ReturnType<typeof memoryGitHub>;
 
 export function memoryGitHub(options: GitHubOptions = {}) {
-  const { clock = systemClock, origin = 'https://github.test', enterpriseServer = null, ownKeys = false } = options;
   const {
-    broken = (error: Error) =>
-      queueMicrotask(() => {
-        throw error;
-      }),
+    clock = systemClock,
+    origin = 'https://github.test',
+    enterpriseServer = null,
+    ownKeys = false,
+    broken = failRun,
   } = options;
-  const api = `${origin}${enterpriseServer === null ? '' : '/api/v3'}`;
+  const base = enterpriseServer === null ? '' : '/api/v3';
   const world = createWorld(clock, ownKeys);
   const faults: Faults = {
-    ...{ unusableFor: 0, hiddenFor: 0, busyStays: false, offlineWhileBusy: false, oldestVersion: null, lostAcquire: null },
-    noScaleSets: false,
+    ...{ unusableFor: 0, hiddenFor: 0, busyStays: false, offlineWhileBusy: false },
+    ...{ oldestVersion: null, lostAcquire: null, noScaleSets: false },
   };
-  const app = { id: 4_711, clientId: 'Iv23liExample', key: sharedKey() satisfies KeyObject };
-  const installations: Installation[] = [];
-  const tokens = new Map<string, Token>();
-  const registrations = new Map<string, string>();
   const troubles: { readonly on: RegExp; left: number; readonly trouble: Trouble }[] = [];
   const calls: string[] = [];
-  /** Per hour; the smallest that GitHub has for an installation. */
-  const quota = { limit: 5_000, used: new Map<string, { count: number; until: number }>() };
-  let made = 0;
+  const registrations = new Map<string, string>();
+  const enterprise = 'big';
 
   world.repository('acme/demo');
   world.group('Default');
-  const enterprise = 'big';
+  const access = createAccess(clock, world, faults);
   const registrationToken = (scope: string): string => {
-    made += 1;
-    registrations.set(`AREG${made}`, scope);
-    return `AREG${made}`;
+    const token = `AREG${registrations.size + 1}`;
+    registrations.set(token, scope);
+    return token;
   };
-  const services = runnerServices({ world, origin, site: origin, faults });
-  const sets = scaleSets({ world, origin, faults, registrations, jitConfig: services.jitConfig });
-  const { operations, sees } = restOperations({
-    ...{ world, site: origin, enterprise, faults, registrationToken, jitConfig: services.jitConfig },
-  });
-  const routes = Object.keys({ ...operations, ...appCalls }).map((name) => {
+  const services = runnerServices({ world, origin, faults });
+  const { jitConfig } = services;
+  const sets = scaleSets({ world, origin, faults, registrations, jitConfig });
+  const { operations, sees } = restOperations({ world, site: origin, enterprise, faults, registrationToken, jitConfig });
+  const routes = [...Object.keys(operations), ...appCalls, 'GET /rate_limit'].map((name) => {
     const [method, path = ''] = name.split(' ');
     return { name, method, pattern: new RegExp(`^${path.replaceAll(/\{(\w+)\}/g, '(?<$1>[^/]+)')}$`) };
   });
 
-  const install = (account: string, permissions: Permissions): Installation => {
-    const row = { id: 50 + installations.length, account, permissions, repositories: null, isSuspended: false };
-    installations.push(row);
-    return row;
+  const allowed = (name: string, call: RestCall): Answer => {
+    const { needs, answer } = operations[name] ?? { needs: null, answer: absent };
+    if (!sees(call)) return absent();
+    if (grants(call.credential, needs)) return answer(call);
+    const who = call.credential.kind === 'user' ? 'personal access token' : 'integration';
+    return refusal(403, `Resource not accessible by ${who}`, { 'x-accepted-github-permissions': needs ?? '' });
   };
-  install('acme', { metadata: 'read', actions: 'read', administration: 'write', organization_self_hosted_runners: 'write' });
-
-  const addToken = (prefix: string, token: Token): string => {
-    made += 1;
-    const text = `${prefix}${String(made).padStart(36, '0')}`;
-    tokens.set(text, token);
-    return text;
+  const paid = (name: string, call: Omit<RestCall, 'credential'>, bearer: string, known: string | null): Answer => {
+    const token = access.tokenAt(bearer);
+    if (token === null) return refusal(401, 'Bad credentials');
+    const { credential, payer } = token;
+    if (name === 'GET /rate_limit') return { status: 200, body: rateView(access.pay(payer, 0).headers) };
+    const { isOver, headers } = access.pay(payer, 1);
+    if (isOver) return refusal(403, `API rate limit exceeded for ${payer}.`, headers);
+    const said = allowed(name, { ...call, credential });
+    if (!name.startsWith('GET') || said.status !== 200) return { ...said, headers: { ...headers, ...said.headers } };
+    const etag = `W/"${createHash('sha256').update(JSON.stringify(said.body)).digest('hex')}"`;
+    // What the caller has already costs nothing.
+    if (known === etag) return { status: 304, headers: { ...access.pay(payer, -1).headers, etag } };
+    return { ...said, headers: { ...headers, etag, ...said.headers } };
   };
-
-  /** What a call of an app itself, by its signed claims, gets to see; a refusal if the claims are no good. */
-  const asApp = (bearer: string): Answer | null => {
-    const now = clock.wall() / 1000;
-    let jwt: ReturnType<typeof parseJwt>;
-    try {
-      jwt = parseJwt(bearer);
-    } catch {
-      return refusal(401, 'A JSON web token could not be decoded');
-    }
-    const { iss, iat, exp } = jwt.claims as { readonly iss: unknown; readonly iat: number; readonly exp: number };
-    if (jwt.alg !== 'RS256' || !jwt.isOf(app.key)) return refusal(401, 'A JSON web token could not be decoded');
-    if (![String(app.id), app.clientId].includes(String(iss))) return refusal(401, 'Integration not found');
-    if (!Number.isInteger(iat) || iat > now)
-      return refusal(401, "'Issued at' claim ('iat') must be an Integer representing the time that the assertion was issued");
-    if (!Number.isInteger(exp) || exp <= now)
-      return refusal(
-        401,
-        "'Expiration time' claim ('exp') must be a numeric value representing the future time at which the assertion expires",
-      );
-    return exp > now + 600 ? refusal(401, "'Expiration time' claim ('exp') is too far in the future") : null;
-  };
-
-  const installationView = (row: Installation) =>
-    filled('installation', {
-      ...{ id: row.id, app_id: app.id, client_id: app.clientId, app_slug: 'onejob', permissions: row.permissions },
-      ...{ account: filled('simple-user', { login: row.account, type: 'Organization' }), target_type: 'Organization' },
-      ...{ repository_selection: row.repositories === null ? 'all' : 'selected', suspended_at: null, events: [] },
-    });
-
-  const tokenOf = (row: Installation, body: Readonly<Record<string, unknown>>): Answer => {
-    if (row.isSuspended) return refusal(403, 'This installation has been suspended');
-    const asked = (body.permissions ?? row.permissions) as Permissions;
-    const isMore = Object.entries(asked).some(
-      ([name, level]) => levels.indexOf(level) > levels.indexOf(row.permissions[name] ?? ''),
-    );
-    if (isMore) return refusal(422, 'The permissions requested are not granted to this installation.');
-    const some = body.repositories as string[] | undefined;
-    const names = some?.map((name) => `${row.account}/${name}`) ?? row.repositories;
-    if (names?.some((name) => !world.repositories.has(name.toLowerCase())))
-      return refusal(422, 'There is at least one repository that does not exist or is not accessible to the parent installation.');
-    const credential: Credential = { kind: 'installation', permissions: asked, account: row.account, repositories: names ?? null };
-    const expiresAt = clock.wall() + hour;
-    const token = addToken('ghs_', { credential, createdAt: clock.now(), expiresAt, payer: `installation ${row.id}` });
-    const selection = { repository_selection: credential.repositories === null ? 'all' : 'selected' };
-    return { status: 201, body: { token, expires_at: new Date(expiresAt).toISOString(), permissions: asked, ...selection } };
-  };
-
-  const ofApp = (name: string, { path, body }: Pick<RestCall, 'path' | 'body'>, bearer: string): Answer => {
-    const refused = asApp(bearer);
-    if (refused !== null) return refused;
-    const found = installations.find(({ id, account }) =>
-      path.installation_id === undefined ? account === (path.org ?? path.owner) : id === Number(path.installation_id),
-    );
-    if (found === undefined) return absent();
-    return name.startsWith('POST') ? tokenOf(found, body) : { status: 200, body: installationView(found) };
-  };
-
-  /** Headers about the quota; null when it is used up. */
-  const pay = (payer: string, costs: boolean): { readonly headers: Record<string, string>; readonly isOver: boolean } => {
-    const now = clock.wall();
-    const before = quota.used.get(payer);
-    const entry = before === undefined || before.until <= now ? { count: 0, until: now + hour } : before;
-    quota.used.set(payer, entry);
-    const isOver = costs && entry.count >= quota.limit;
-    if (costs && !isOver) entry.count += 1;
-    const counts = { limit: quota.limit, remaining: Math.max(0, quota.limit - entry.count), used: entry.count };
-    const all = { ...counts, reset: Math.ceil(entry.until / 1000), resource: 'core' };
-    return {
-      isOver,
-      headers: Object.fromEntries(Object.entries(all).map(([key, value]) => [`x-ratelimit-${key}`, String(value)])),
-    };
-  };
-
-  const rest = (call: RawCall, path: string): Answer => {
-    const url = new URL(call.url);
-    const bearer = /^(?:bearer|token) (.+)$/i.exec(call.headers.get('authorization') ?? '')?.[1] ?? '';
-    const route = routes.find(({ method, pattern }) => method === call.method && pattern.test(path));
-    if (route === undefined) throw new Error(`The stand-in has no ${call.method} ${path}.`);
-    const { groups = {} } = route.pattern.exec(path) ?? {};
-    const body = call.text === '' ? {} : (JSON.parse(call.text) as Record<string, unknown>);
-    const pathValues = Object.fromEntries(Object.entries(groups).map(([key, value]) => [key, decodeURIComponent(value)]));
-    const answer = ((): Answer => {
-      if (route.name in appCalls && route.name !== 'GET /rate_limit') return ofApp(route.name, { path: pathValues, body }, bearer);
-      const token = tokens.get(bearer);
-      const isEarly = token?.credential.kind === 'installation' && clock.now() - token.createdAt < faults.unusableFor;
-      if (token === undefined || token.expiresAt <= clock.wall() || isEarly) return refusal(401, 'Bad credentials');
-      const { credential, payer } = token;
-      const quotaNow = pay(payer, route.name !== 'GET /rate_limit');
-      if (quotaNow.isOver) return refusal(403, `API rate limit exceeded for ${payer}.`, quotaNow.headers);
-      const restCall = { path: pathValues, query: url.searchParams, body, url: `${url.origin}${url.pathname}`, credential };
-      const said = ((): Answer => {
-        if (route.name === 'GET /rate_limit') return { status: 200, body: rateView(quotaNow.headers) };
-        const { needs, answer: work } = operations[route.name] ?? { needs: null, answer: absent };
-        if (!sees(restCall)) return absent();
-        if (!grants(credential, needs)) {
-          const who = credential.kind === 'user' ? 'personal access token' : 'integration';
-          return refusal(403, `Resource not accessible by ${who}`, { 'x-accepted-github-permissions': needs ?? '' });
-        }
-        return work(restCall);
-      })();
-      const tag = `W/"${createHash('sha256')
-        .update(JSON.stringify(said.body) ?? '')
-        .digest('hex')}"`;
-      const isSame = call.method === 'GET' && said.status === 200 && call.headers.get('if-none-match') === tag;
-      if (isSame) {
-        const entry = quota.used.get(payer);
-        // The known version costs nothing.
-        if (entry !== undefined && route.name !== 'GET /rate_limit') entry.count -= 1;
-        return { status: 304, headers: { ...pay(payer, false).headers, etag: tag } };
-      }
-      const etag = call.method === 'GET' && said.status === 200 ? { etag: tag } : {};
-      return { ...said, headers: { ...quotaNow.headers, ...etag, ...said.headers } };
-    })();
+  const rest = ({ method, url, text, headers }: RawCall, path: string): Answer => {
+    const route = routes.find((one) => one.method === method && one.pattern.test(path));
+    if (route === undefined) throw new Error(`The stand-in has no ${method} ${path}.`);
+    const { origin, pathname, searchParams: query } = new URL(url);
+    const names = Object.entries(route.pattern.exec(path)?.groups ?? {}).map(([key, value]) => [key, decodeURIComponent(value)]);
+    const call = { path: Object.fromEntries(names), query, body: text === '' ? {} : JSON.parse(text), url: `${origin}${pathname}` };
+    const bearer = /^(?:bearer|token) (.+)$/i.exec(headers.get('authorization') ?? '')?.[1] ?? '';
+    const isApp = appCalls.includes(route.name);
+    const answer = isApp ? access.ofApp(route.name, call, bearer) : paid(route.name, call, bearer, headers.get('if-none-match'));
     checkAnswer(route.name, answer.status, answer.body);
     return answer;
   };
 
   const serve = (call: RawCall): Answer | Promise<Answer> => {
-    const { pathname, searchParams } = new URL(call.url);
-    const bearer = (call.headers.get('authorization') ?? '').replace(/^bearer /i, '');
-    const isService = pathname.startsWith('/_services/') || pathname.startsWith('/_apis/');
-    const registration = `${new URL(api).pathname.replace(/\/$/, '')}/actions/runner-registration`;
-    if (!isService && pathname !== registration) return rest(call, pathname.slice(new URL(api).pathname.replace(/\/$/, '').length));
-    const isJson = call.text.startsWith('{');
-    const path = pathname.replace(/^\/_services\//, '').replace(/^\/_apis\//, '_apis/');
-    const common = { method: call.method, path, query: searchParams, text: call.text, signal: call.signal };
-    const of = { ...common, bearer, json: isJson ? (JSON.parse(call.text) as Record<string, unknown>) : {} };
-    if (pathname === registration) return sets.register(call.headers.get('authorization') ?? '', of);
+    const { method, text, signal } = call;
+    const { pathname, searchParams: query } = new URL(call.url);
+    const authorization = call.headers.get('authorization') ?? '';
+    const isRegistration = pathname === `${base}/actions/runner-registration`;
+    if (!/^\/_(?:services|apis)\//.test(pathname) && !isRegistration) return rest(call, pathname.slice(base.length));
+    const json = text.startsWith('{') ? JSON.parse(text) : {};
+    const path = pathname.replace(/^\/(?:_services\/)?/, '');
+    const of: ServiceCall = { method, path, query, text, json, signal, bearer: authorization.replace(/^bearer /i, '') };
+    if (isRegistration) return sets.register(authorization, of);
     const answer = services.answer(of) ?? sets.answer(of);
-    if (answer === null) throw new Error(`The stand-in has no ${call.method} ${pathname}.`);
+    if (answer === null) throw new Error(`The stand-in has no ${method} ${pathname}.`);
     return answer;
   };
 
@@ -310,9 +189,8 @@ export function memoryGitHub(options: GitHubOptions = {}) {
     if (trouble?.how === 'silent') return aborted(call.signal);
     if (trouble?.how === 'lost') return 'reset';
     const said = trouble?.how === 'answer' ? trouble.answer : (answer ?? absent());
-    made += 1;
     const version = enterpriseServer === null ? {} : { 'x-github-enterprise-version': enterpriseServer };
-    const always = { date: new Date(clock.wall()).toUTCString(), 'x-github-request-id': `0A0B:${made}`, ...version };
+    const always = { date: new Date(clock.wall()).toUTCString(), 'x-github-request-id': `0A0B:${calls.length}`, ...version };
     return { ...said, headers: { ...always, ...said.headers } };
   };
 
@@ -332,25 +210,12 @@ export function memoryGitHub(options: GitHubOptions = {}) {
     throw new TypeError('fetch failed', { cause: Object.assign(new Error(outcome), { code }) });
   };
 
+  const { app, installations, install, quota, userToken, revokeTokens } = access;
+  const { repositories, people, repository, group, groups, jobs, runners, queue, cancel, rerun, approve } = world;
   return {
-    ...{ fetch: fetchHere, handle, api, origin, enterprise, app, installations, install, faults, quota, calls },
-    ...{
-      repository: world.repository,
-      people: world.people,
-      group: world.group,
-      groups: world.groups,
-      jobs: world.jobs,
-      runners: world.runners,
-    },
-    ...{ queue: world.queue, cancel: world.cancel, rerun: world.rerun, approve: world.approve, sets: sets.rows },
-    /** A person's token; null: it may do everything, the enterprise's runners too. */
-    userToken: (permissions: Permissions | null = null): string =>
-      addToken('ghp_', {
-        credential: { kind: 'user', permissions, account: null, repositories: null },
-        ...{ createdAt: clock.now(), expiresAt: Number.POSITIVE_INFINITY, payer: 'user' },
-      }),
-    /** Someone takes all tokens back. */
-    revokeTokens: (): void => tokens.clear(),
+    ...{ fetch: fetchHere, handle, origin, api: `${origin}${base}`, enterprise, calls, faults },
+    ...{ app, installations, install, quota, userToken, revokeTokens },
+    ...{ repositories, people, repository, group, groups, jobs, runners, sets: sets.rows, queue, cancel, rerun, approve },
     /** The next `times` calls whose `METHOD /path` matches `on` end like this. Returns what ends it earlier. */
     fault(on: RegExp, trouble: Trouble, times = 1): () => void {
       const rule = { on, left: times, trouble };
@@ -371,30 +236,7 @@ export function memoryGitHub(options: GitHubOptions = {}) {
   };
 }
 
-/** Calls that the app itself makes, and the one that costs nothing. */
-const appCalls: Readonly<Record<string, true>> = {
-  'POST /app/installations/{installation_id}/access_tokens': true,
-  'GET /orgs/{org}/installation': true,
-  'GET /repos/{owner}/{repo}/installation': true,
-  'GET /rate_limit': true,
-};
-
-function rateView(headers: Readonly<Record<string, string>>) {
-  const [limit, remaining, reset, used] = ['limit', 'remaining', 'reset', 'used'].map((key) =>
-    Number(headers[`x-ratelimit-${key}`]),
-  );
-  const core = { limit, remaining, reset, used };
-  return { resources: { core, search: core }, rate: core };
-}
-
-/** `needs` as `actions=read`. */
-function grants({ kind, permissions }: Credential, needs: string | null): boolean {
-  const [name = '', level = ''] = needs?.split('=') ?? [];
-  if (name === 'enterprise') return kind === 'user' && permissions === null;
-  return needs === null || permissions === null || levels.indexOf(permissions[name] ?? '') >= levels.indexOf(level);
-}
-
-export function toResponse({ status, body, headers = {} }: Answer): Response {
+function toResponse({ status, body, headers = {} }: Answer): Response {
   const text = body === undefined ? null : JSON.stringify(body);
   return new Response(text, {
     status,

@@ -42,7 +42,7 @@ describe.skipIf(lacks('github'))('with real clients of GitHub', () => {
     expect(good.log).toMatch(/first of acme\/demo[\s\S]*second/);
     const bad = github.queue({ steps: [['echo about to fail; exit 7'], ['echo never']] });
     await runner(await register(github, 'two')).ended;
-    expect([bad.conclusion, bad.runnerName]).toEqual(['failure', 'two']);
+    expect([bad.conclusion, bad.ranOn?.name]).toEqual(['failure', 'two']);
     expect(bad.log).toContain('about to fail');
     expect(bad.log).not.toContain('\nnever');
     const long = github.queue({ steps: [['echo begun; sleep 600']] });
@@ -56,9 +56,11 @@ describe.skipIf(lacks('github'))('with real clients of GitHub', () => {
 
   test("GitHub's own scale-set client runs three jobs through a session, and takes the set away", async () => {
     await using github = await startGitHub();
-    const env = { PATH: process.env.PATH, HOME: '/nonexistent', GITHUB_TOKEN: github.userToken() };
-    const probe = startChild(githubPrograms.scaleSetProbe, [`${github.origin}/acme`, '3'], { cwd: '/', env });
+    const [installation] = github.installations;
+    const app = [github.app.clientId, String(installation?.id)];
+    const probe = startChild(githubPrograms.scaleSetProbe, [`${github.origin}/acme`, ...app, '3'], { cwd: '/', env: {} });
     children.push(probe);
+    probe.type(github.app.pem);
     await probe.says(/"ready"/);
     const jobs = [1, 2, 3].map((n) => github.queue({ name: `job-${n}`, steps: [[`echo this is ${n}`]] }));
     for (const n of [1, 2, 3]) {

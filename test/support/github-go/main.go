@@ -1,6 +1,6 @@
 // Command scale-set-probe lives the life of a scale set with GitHub's own client and listener, against the server at a URL.
 //
-//	GITHUB_TOKEN=… scale-set-probe <organisation's URL> <jobs>
+//	scale-set-probe <organisation's URL> <client ID of an app> <its installation> <jobs> < <its private key>
 //
 // It prints one JSON object per event. Whoever reads it starts a runner for each event "runner". It ends after so many jobs.
 package main
@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"time"
@@ -66,11 +67,11 @@ func (p *probe) HandleDesiredRunnerCount(ctx context.Context, count int) (int, e
 	return count, nil
 }
 
-func live(ctx context.Context, url, token string, wanted int) error {
-	client, err := scaleset.NewClientWithPersonalAccessToken(scaleset.NewClientWithPersonalAccessTokenConfig{
-		GitHubConfigURL:     url,
-		PersonalAccessToken: token,
-		SystemInfo:          scaleset.SystemInfo{System: "onejob-test", Version: "1"},
+func live(ctx context.Context, url string, app scaleset.GitHubAppAuth, wanted int) error {
+	client, err := scaleset.NewClientWithGitHubApp(scaleset.ClientWithGitHubAppConfig{
+		GitHubConfigURL: url,
+		GitHubAppAuth:   app,
+		SystemInfo:      scaleset.SystemInfo{System: "onejob-test", Version: "1"},
 	})
 	if err != nil {
 		return err
@@ -109,14 +110,27 @@ func live(ctx context.Context, url, token string, wanted int) error {
 	return client.DeleteRunnerScaleSet(ctx, set.ID)
 }
 
-func main() {
+func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	wanted, err := strconv.Atoi(os.Args[2])
-	if err == nil {
-		err = live(ctx, os.Args[1], os.Getenv("GITHUB_TOKEN"), wanted)
-	}
+	installation, err := strconv.ParseInt(os.Args[3], 10, 64)
 	if err != nil {
+		return err
+	}
+	wanted, err := strconv.Atoi(os.Args[4])
+	if err != nil {
+		return err
+	}
+	key, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	app := scaleset.GitHubAppAuth{ClientID: os.Args[2], InstallationID: installation, PrivateKey: string(key)}
+	return live(ctx, os.Args[1], app, wanted)
+}
+
+func main() {
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
