@@ -172,9 +172,9 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
     async server(place: string, signal: AbortSignal): Promise<{ version: string | null; date: number }> {
       const call = { method: 'GET', path: '/meta', doing: 'ask for the version of the server' } as const;
       const answered = await restOf(place).ask(call, signal);
-      const found = wire.meta.safeParse(answered.body);
-      if (!answered.ok || !found.success) throw restOf(place).unexpected(call, answered);
-      return { version: found.data.installed_version, date: Date.parse(answered.headers.get('Date') ?? '') };
+      if (!answered.ok) throw restOf(place).unexpected(call, answered);
+      const { headers } = answered;
+      return { version: headers.get('X-GitHub-Enterprise-Version'), date: Date.parse(headers.get('Date') ?? '') };
     },
   };
 }

@@ -37,6 +37,8 @@ interface Known {
   job: Job | null;
   /** Since when looks do not show its runner; core clock, ms. */
   goneSince: number | null;
+  /** GitHub has dropped it without a job. */
+  isDropped: boolean;
 }
 
 export function createGithubRegistry(parts: GithubParts, registrations: Registrations) {
@@ -51,7 +53,15 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   let isDenied = false;
 
   const knownOf = (agent: AgentId): Known => {
-    const found = agents.get(agent) ?? { told: null, title: null, result: null, wasBusy: false, job: null, goneSince: null };
+    const found = agents.get(agent) ?? {
+      told: null,
+      title: null,
+      result: null,
+      wasBusy: false,
+      job: null,
+      goneSince: null,
+      isDropped: false,
+    };
     agents.delete(agent);
     agents.set(agent, found);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
@@ -156,8 +166,10 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     async lastJob(remote, signal) {
       const agent = agentAt(remote);
       const known = agent === null ? null : knownOf(agent);
-      // It says in its own words when it begins a job.
-      if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
+      if (known === null) return null;
+      const isSilent = known.told === null && known.title === null && !known.wasBusy;
+      // GitHub removes a runner after its job, which may have been too short for any look.
+      if (isSilent && (known.isDropped || (await client.runner(remote.place, remote.id, signal)) !== null)) return null;
       await read(remote, known, signal);
       return { ...jobAt(remote, known), state: 'done' };
     },
@@ -181,6 +193,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
           log.warn('failed to find out whether an agent is still registered', { agent, reason: toFailure(error).message });
           continue;
         }
+        known.isDropped = !hadJob;
         const why = hadJob ? 'its job is over' : 'GitHub has dropped its runner';
         log.warn('onejob ends an agent that can get no job any more', { agent, why });
         emit({ kind: 'jobDone', agent });
@@ -220,7 +233,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   };
 }
 
-const nothing: Known = { told: null, title: null, result: null, wasBusy: true, job: null, goneSince: null };
+const nothing: Known = { told: null, title: null, result: null, wasBusy: true, job: null, goneSince: null, isDropped: false };
 
 /** Results by GitHub's words, and by the runner's own (actions/runner, `TaskResult`). */
 const outcomes: Readonly<Record<string, 'passed' | 'failed' | 'cancelled' | 'lost'>> = {

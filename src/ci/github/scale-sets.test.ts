@@ -97,7 +97,6 @@ describe('a pool as a scale set', () => {
   it('closes its session when onejob ends, and keeps the set', async () => {
     watch();
     await soon(isOpen).not.toBeNull();
-    watching.abort();
     await bench.service.close?.();
     expect(isOpen()).toBeNull();
     expect(bench.github.sets).toHaveLength(1);

@@ -5,6 +5,7 @@ import { existsSync, mkdirSync, readFileSync, readlinkSync, symlinkSync, writeFi
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
+import { attempt } from '../../errors.ts';
 import { type Refuses, runnerScript } from './script.ts';
 
 /** Stands for the listener: runs what is in front of a job, as `JobHookProvider.cs` does, and says what came of it. */
@@ -63,7 +64,9 @@ async function run({ event = {}, env = {}, refuses = {}, hasNode = true, workspa
   await once(child, 'exit');
   // A sandbox ends with its listener; here what reads on behind it is still there.
   if (hasNode) await expect.poll(() => stderr, { timeout: 10_000 }).toMatch(/^onejob: job .*\n/m);
-  if (child.pid !== undefined) process.kill(-child.pid, 'SIGKILL');
+  const { pid } = child;
+  // Nobody may be left of the group.
+  if (pid !== undefined) attempt(() => process.kill(-pid, 'SIGKILL'));
   const text = (name: string) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : '');
   const mark = /^onejob: job (.*)$/m.exec(stderr)?.[1];
   return {

@@ -84,8 +84,8 @@ export function runnerScript({ root, workspace, config, refuses }: RunnerScript)
     // A job's files belong to the workspace, whose size is limited.
     `rm -rf _work _diag && ln -s ${inQuotes(`${workspace}/work`)} _work && ln -s ${inQuotes(`${workspace}/${diagFolder}`)} _diag || exit 1`,
     `rm -f ${inQuotes(told)} && mkfifo -m 600 ${inQuotes(told)} || exit 1`,
-    // Opened for both directions, so that it never ends.
-    `{ while IFS= read -r line; do printf '%s\\n' "$line"; done; } <>${inQuotes(told)} >&2 &`,
+    // Its first line only, which comes before any step of the job; no job meets the pipe.
+    `{ IFS= read -r line <${inQuotes(told)}; rm -f ${inQuotes(told)}; printf '%s\\n' "$line"; } >&2 &`,
     `printf '%s' ${inQuotes(beforeJob(root, told, refuses))} >${inQuotes(before)} && chmod 755 ${inQuotes(before)} || exit 1`,
     `export ACTIONS_RUNNER_HOOK_JOB_STARTED=${inQuotes(before)}`,
     'export RUNNER_ALLOW_RUNASROOT=1 ACTIONS_RUNNER_RETURN_VERSION_DEPRECATED_EXIT_CODE=1',
@@ -107,7 +107,7 @@ function beforeJob(root: string, told: string, refuses: Refuses): string {
       ? [
           `[ -x "$node" ] || { echo 'onejob: the image has no Node.js to read where this job comes from, so it is refused.'; exit 1; }`,
         ]
-      : ['[ -x "$node" ] || exit 0']),
+      : [`[ -x "$node" ] || { rm -f ${inQuotes(told)}; exit 0; }`]),
     `exec "$node" -e ${inQuotes(reader)} ${inQuotes(told)} ${refuses.forks} ${refuses.public}`,
     '',
   ].join('\n');
@@ -132,7 +132,9 @@ const job = {
 let why = null;
 if (forks === 'true' && isForeign) why = 'it comes from ' + (head ? head.full_name : 'a fork that is gone') + ', a fork, and this host runs no jobs of forks';
 else if (open === 'true' && isPublic) why = here + ' is public, and this host runs no jobs of public repositories';
-try { fs.writeFileSync(told, ${JSON.stringify(jobMark)} + JSON.stringify({ ...job, refused: why }) + '\\n'); } catch {}
+// Without a reader, the job must not wait for one.
+const { O_WRONLY, O_NONBLOCK } = fs.constants;
+try { fs.writeSync(fs.openSync(told, O_WRONLY | O_NONBLOCK), ${JSON.stringify(jobMark)} + JSON.stringify({ ...job, refused: why }) + '\\n'); } catch {}
 if (why !== null) {
   console.log('::error::onejob does not run this job: ' + why + '.');
   process.exit(1);

@@ -44,6 +44,7 @@ export function createGithub(parts: GithubParts) {
   const { common, registry, registrations } = createEarlyBound(early, connect);
   const first = pools[0]?.queue;
   const sessions = new Set<Promise<void>>();
+  const closing = new AbortController();
 
   return {
     ...common,
@@ -64,6 +65,7 @@ export function createGithub(parts: GithubParts) {
     },
     describeExit,
     async close() {
+      closing.abort();
       await Promise.all(sessions);
     },
     agentPackage: async (platform, signal) => {
@@ -83,6 +85,7 @@ export function createGithub(parts: GithubParts) {
       emit({ ...event, reason: known.set ?? known.list });
     };
     common.observe(from('list'), signal);
+    const either = AbortSignal.any([signal, closing.signal]);
     for (const pool of pools) {
       const place = placeOf(pool.queue);
       const served = sets.serve(
@@ -90,7 +93,7 @@ export function createGithub(parts: GithubParts) {
         (inner) => registry.setOf(pool, inner),
         (job) => registry.told(place, job),
         from('set'),
-        signal,
+        either,
       );
       sessions.add(served);
     }

@@ -80,7 +80,6 @@ export const installation = z.object({ id });
 export const installationToken = z.object({ token: z.string().regex(/^[\x21-\x7e]+$/), expires_at: time });
 /** `first_time_contributors_new_to_github`, `first_time_contributors`, `all_external_contributors`. */
 export const forkApproval = z.object({ approval_policy: z.string() });
-export const meta = z.object({ installed_version: text });
 export const registrationToken = z.object({ token: z.string().min(1) });
 
 /** What the script in front of a job says about it (`script.ts`). */
