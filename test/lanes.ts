@@ -31,7 +31,7 @@ const processes = [
   'src/ci/buildkite/{agent/script,doctor/doctor,doctor/doctor-inside,jobs/recipe-class,stacks/stacks}.test.ts',
   'src/ci/filter/{filter,server}.test.ts',
   'src/ci/gitea/init.test.ts',
-  'src/ci/github/script.test.ts',
+  'src/ci/github/{init,script}.test.ts',
   'src/ci/kit/{agent-program,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gpu-leases,gpus,image,images}.test.ts',

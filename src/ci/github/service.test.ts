@@ -192,7 +192,7 @@ describe('a job', () => {
     expect(row(`hub-${runner.row.id}`)).toMatchObject({ result: 'refused', outcome: 'failed' });
   });
 
-  it('is none for an agent that said of none', async () => {
+  it('was never there for an agent that stayed registered', async () => {
     bench = githubService();
     await start('a1');
     expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: null });
