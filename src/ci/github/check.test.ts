@@ -1,0 +1,132 @@
+import { afterAll, describe, expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { Folder } from '../../../test/kit/config.ts';
+import { githubService } from '../../../test/kit/github-service.ts';
+import type { Device } from '../../gpu/inventory.ts';
+import { apiOf } from './client.ts';
+import { deviceLabels } from './labels.ts';
+import { describeExit } from './service.ts';
+
+const folder = new Folder();
+afterAll(() => folder[Symbol.dispose]());
+
+const config = (service: string, pool: string) =>
+  `services: { hub: { type: github, ${service} } }\npools: { lab: { service: hub, ${pool} } }\n`;
+const app = 'app: { id: 1, private_key: { env: T } }';
+
+describe('a config that cannot work says why', () => {
+  it.each([
+    ['token: { env: T }', 'agents: 1', /pools\.lab\.queue: is missing: .* write an organisation \(acme\)/],
+    [app, 'queue: a/b/c', /"a\/b\/c", but "service" is hub/],
+    [app, 'queue: enterprises/big', /GitHub lets Apps manage no runners there; write "token"/],
+    [`${app}, group: gpu`, 'queue: acme/app', /runner groups belong to organisations/],
+    [`${app}, mode: scale-set`, 'queue: acme, tags: "a,b"', /jobs name one scale set; write one tag/],
+    [app, 'queue: acme, runtime: process', /runner is part of an image/],
+    [app, 'queue: acme, network: none', /no agent would ever come online/],
+    [app, 'queue: acme, read_only: true', /would not start/],
+    [app, 'queue: acme, timeout: 1h', /is not used: .* timeout-minutes/],
+    [`${app}, token: { env: T }`, 'queue: acme', /signs in with only one of them/],
+    [`${app}, url: "http://github.example.org"`, 'queue: acme', /in clear text to github\.example\.org/],
+    [`${app}, poll: 1m, boot_timeout: 1m`, 'queue: acme', /would end an agent before it sees it/],
+    [`${app}, agent: { from: /srv/runner.tar.gz }`, 'queue: acme', /write "version" too/],
+    [`${app}, agent: { sha256: ${'a'.repeat(64)} }`, 'queue: acme', /would refuse the next one/],
+    ['app: { id: 1 }', 'queue: acme', /private_key/],
+    ['url: "https://github.example.org"', 'queue: acme', /token.*app|app.*token/],
+  ])('%s, %s', async (service, pool, message) => {
+    expect((await folder.check(config(service, pool))).join('\n')).toMatch(message);
+  });
+});
+
+it('holds its defaults', async () => {
+  const { config: found, errors } = await folder.load(config(app, 'queue: Acme'));
+  expect(errors).toEqual([]);
+  expect(found.services[0]).toMatchObject({
+    url: 'https://github.com',
+    group: 'Default',
+    mode: 'jit',
+    forks: 'refuse',
+    public: 'refuse',
+  });
+  expect(found.pools[0]).toMatchObject({ runtime: 'docker', imageRecipe: { base: 'auto' } });
+});
+
+it.each([
+  ['https://github.com', 'https://api.github.com'],
+  ['https://acme.ghe.com', 'https://api.acme.ghe.com'],
+  ['https://github.example.org', 'https://github.example.org/api/v3'],
+])('finds the API of %s', (url, api) => {
+  expect(apiOf(url)).toBe(api);
+});
+
+it.each([
+  ['NVIDIA A100-SXM4-40GB', 'gpu-a100'],
+  ['NVIDIA H100 80GB HBM3', 'gpu-h100'],
+  ['NVIDIA GeForce RTX 4090', 'gpu-rtx4090'],
+  ['NVIDIA RTX A6000', 'gpu-a6000'],
+  ['Tesla V100-SXM2-16GB', 'gpu-v100'],
+  ['AMD Instinct MI250X', 'gpu-mi250x'],
+  ['NVIDIA L40S', 'gpu-l40s'],
+  ['Quadro RTX 8000', 'gpu-rtx8000'],
+])('%s has the label %s', (model, label) => {
+  const devices = [{ vendor: 'nvidia', model, mig: null }] as unknown as Device[];
+  expect(deviceLabels({ devices, cuda: null })).toEqual(['gpu', label]);
+});
+
+it('tells a runner that is too old from one that had no job', () => {
+  const ended = (code: number) => describeExit({ kind: 'code', code }, '');
+  expect(ended(7)).toMatchObject({ code: 'E_AGENT_OUTDATED', message: expect.stringContaining('no longer accepts') });
+  expect(ended(3)).toMatchObject({ code: 'E_AGENT_OUTDATED', message: expect.stringContaining('update itself') });
+  expect(ended(0)).toMatchObject({ code: 'E_AGENT_ENDED' });
+});
+
+it('puts the newest runner into images, or the one that config names', async () => {
+  const newest = githubService();
+  expect(await newest.service.agentPackage('linux-arm64', patient)).toMatchObject({
+    ...{ type: 'github', version: '2.336.0', sha256: 'ab'.repeat(32), from: expect.stringContaining('linux-arm64-2.336.0') },
+  });
+  newest.close();
+  const pinned = githubService({ config: { agentPackage: { version: '2.330.0', from: null, sha256: null } } });
+  expect(await pinned.service.agentPackage('linux-x64', patient)).toMatchObject({
+    from: 'https://github.com/actions/runner/releases/download/v2.330.0/actions-runner-linux-x64-2.330.0.tar.gz',
+  });
+  pinned.close();
+});
+
+describe('doctor', () => {
+  const said = async (
+    options: Parameters<typeof githubService>[0],
+    prepare?: (bench: ReturnType<typeof githubService>) => void,
+  ) => {
+    const bench = githubService(options);
+    prepare?.(bench);
+    const found = await bench.service.check(patient);
+    bench.close();
+    return found.map(({ level, message }) => `${level}: ${message}`).join('\n');
+  };
+
+  it.each<[string, Parameters<typeof githubService>[0], ((bench: ReturnType<typeof githubService>) => void) | undefined, RegExp]>([
+    ['what it may do', {}, undefined, /ok: onejob may list the runners of acme: 0, 0 of them of this host/],
+    ['a group that is missing', { config: { group: 'gpu' } }, undefined, /error: acme has no runner group "gpu"/],
+    [
+      'a public repository',
+      { queues: ['acme/open'] },
+      ({ github }) => void github.repository('acme/open', { isPrivate: false }),
+      /error: acme\/open is public/,
+    ],
+    [
+      'strangers who need no approval',
+      { queues: ['acme/open'], config: { public: 'run', forks: 'run' } },
+      ({ github }) => void github.repository('acme/open', { isPrivate: false }),
+      /warning: acme\/open is public, "forks" is run, and not all pull requests from outside need an approval/,
+    ],
+    ['a group that never gets public jobs', { config: { public: 'run' } }, undefined, /does not allow public repositories/],
+    [
+      'two pools with the same labels',
+      { queues: ['acme', 'acme'], tags: ['gpu'] },
+      undefined,
+      /Pools ci and ci-1 have the same labels/,
+    ],
+  ])('tells %s', async (_, options, prepare, message) => {
+    expect(await said(options, prepare)).toMatch(message);
+  });
+});
