@@ -1,32 +1,11 @@
 /** How a service of type `gitea` is written. */
 import { key, sha256, token } from '../../config/key.ts';
-import type * as Kinds from '../../config/kinds.ts';
-import { pathProblem } from '../../config/volumes.ts';
+import { programFrom, webAddress } from '../kit/keys.ts';
 
 /** Version of the runner that this onejob was tried with. */
 export const pinnedRunner = '1.0.8';
 
 const example = 'https://git.example.org';
-
-/** Never shows what was found, which may contain a password. */
-const address = (v: typeof Kinds) =>
-  v.value((found) => {
-    const what = `a web address such as "${example}"`;
-    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
-    if (/^[a-z]+:\/\/[^/]*@/i.test(found)) return v.no(`contains a user or a password; expected ${what}`);
-    const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(found) && URL.canParse(found);
-    return good ? v.yes(found.replace(/\/+$/, '')) : v.no(`expected ${what}`);
-  });
-
-const programFrom = (v: typeof Kinds) =>
-  v.value((found) => {
-    const what = 'an https address or an absolute path of the program';
-    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
-    if (/^https:\/\/[^\s/?#@]+\/\S+$/.test(found)) return v.yes(found);
-    if (!found.startsWith('/')) return v.no(`${JSON.stringify(found)} is not ${what}`);
-    const why = pathProblem(found);
-    return why === null ? v.yes(found) : v.no(why);
-  });
 
 export const runnerKeys = {
   version: key((v) => v.text('a version such as "1.0.8"', /^\d{1,4}\.\d{1,5}\.\d{1,5}$/), undefined, 'version', {
@@ -43,7 +22,10 @@ export const runnerKeys = {
 };
 
 export const giteaKeys = {
-  url: key(address, undefined, 'address', { description: 'Address of the server, as sandboxes reach it too.', example }),
+  url: key(webAddress(example), undefined, 'address', {
+    description: 'Address of the server, as sandboxes reach it too.',
+    example,
+  }),
   token: token(
     'Access token that may manage the runners of each `queue`: scopes write:organization and read:repository for an organisation, write:repository for a repository, write:admin and read:repository for the whole instance. It never enters a sandbox.',
   ),

@@ -28,15 +28,19 @@ export interface RestCall {
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
   readonly body?: unknown;
+  /** A body that is plain text, instead of `body`. */
+  readonly text?: string;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** Headers that sign it in instead of the service's credential. */
   readonly signedBy?: Readonly<Record<string, string>>;
   /** It says with a 500 and JSON that it refuses, as Connect does with errors of no other kind. */
   readonly refusesWith500?: boolean;
+  /** A 401 or 403 says what became of the thing that was asked about, so the caller gets the answer. */
+  readonly tellsWithRefusal?: boolean;
 }
 
-/** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx. */
+/** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx, and what the call names. */
 export interface Answered {
   readonly status: number;
   readonly ok: boolean;
@@ -75,10 +79,12 @@ export function createRest(parts: RestParts) {
       ...parts.headers,
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
+      ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
     };
     const query = new URLSearchParams(call.query).toString();
     const url = `${base}${call.path}${query === '' ? '' : `?${query}`}`;
-    const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
+    const text = call.body === undefined ? call.text : JSON.stringify(call.body);
+    const body = text === undefined ? {} : { body: text };
     return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
   };
 
@@ -99,6 +105,7 @@ export function createRest(parts: RestParts) {
         throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
       }
       if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
+      if (call.tellsWithRefusal === true && (status === 401 || status === 403)) return found;
       if (status === 401) {
         const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
         if (header !== null) refused = { header, error, until: clock.now() + refusedFor };

@@ -6,8 +6,9 @@
 import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
 import { type ErrorCode, toFailure } from '../../../errors.ts';
 import type { SlotOffer } from '../../ci-service.ts';
+import type { JobEnd } from '../../kit/job-rows.ts';
 import type { Admission } from '../jobs/admission.ts';
-import { endOf, type JobEnd, whyNotAcquired } from '../jobs/outcome.ts';
+import { endOf, whyNotAcquired } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import type { Run } from './runs.ts';
 import { stageOf } from './stacks.ts';
