@@ -15,6 +15,8 @@ import type { CiService } from './ci-service.ts';
 import { endFilter } from './filter/filter.ts';
 import { openGitea } from './gitea/service.ts';
 import { gitea } from './gitea/type.ts';
+import { openGitlab } from './gitlab/service.ts';
+import { gitlab } from './gitlab/type.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
@@ -90,5 +92,7 @@ function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: Ope
       return [openBuildkite(service, parts), service.endpoint];
     case gitea.type:
       return [openGitea(service, parts), service.url];
+    case gitlab.type:
+      return [openGitlab(service, parts), service.url];
   }
 }

@@ -178,7 +178,7 @@ export async function startGitea({ address = bridgeAddress(), more = '' }: Gitea
 }
 
 /** Gateway of the Engine's default bridge, which sandboxes and this host reach. */
-function bridgeAddress(): string {
+export function bridgeAddress(): string {
   const said = execFileSync('docker', ['network', 'inspect', 'bridge', '--format', '{{(index .IPAM.Config 0).Gateway}}']);
   return said.toString().trim();
 }

@@ -3,7 +3,7 @@
  * a key of its own that only the job's sealed token contains, and it is given out once. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
-import { mkdirSync, readdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { readFile, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
 import { attempt } from '../../errors.ts';
@@ -48,13 +48,6 @@ export function createLeft(dir: string) {
         cipher.setAAD(Buffer.from(name)).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
         return Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]);
       });
-    },
-    /** Removes what was left under all names that begin so, except for these. */
-    retain(prefix: string, names: ReadonlySet<string>): void {
-      for (const file of attempt(() => readdirSync(folder)) ?? []) {
-        const [name = ''] = file.split('.');
-        if (name.startsWith(prefix) && !names.has(name)) rmSync(join(folder, file), { force: true });
-      }
     },
     forget: (name: string): void => rmSync(pathOf(name), { force: true }),
   };

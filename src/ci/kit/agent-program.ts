@@ -347,7 +347,7 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   if (codeOf(end) === 'EACCES') throw new Error(`${path} cannot be executed; is its file system mounted noexec?`, { cause: end });
   if (end instanceof Error) throw end;
   if (end === 'hung') throw new Error(`"--version" took more than ${patience / 1000} s`);
-  const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
+  const version = /\bversion:? +v?(\d+\.\d+\.\d+[^\s,+]*)/i.exec(said)?.[1];
   if (child.exitCode === 0 && version !== undefined) return version;
   const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
   throw new Error(`"--version" ended with exit code ${child.exitCode ?? child.signalCode} and printed ${JSON.stringify(line)}`);

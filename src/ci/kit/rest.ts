@@ -32,12 +32,14 @@ export interface RestCall {
   readonly text?: string;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
+  /** Headers that it needs in addition. */
+  readonly headers?: Readonly<Record<string, string>>;
   /** Headers that sign it in instead of the service's credential. */
   readonly signedBy?: Readonly<Record<string, string>>;
   /** It says with a 500 and JSON that it refuses, as Connect does with errors of no other kind. */
   readonly refusesWith500?: boolean;
-  /** A 401 or 403 says what became of the thing that was asked about, so the caller gets the answer. */
-  readonly tellsWithRefusal?: boolean;
+  /** Status and headers are the answer, whatever the body of a success; a 401 or 403 with JSON is one too. */
+  readonly onlyStatus?: boolean;
 }
 
 /** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx, and what the call names. */
@@ -77,6 +79,7 @@ export function createRest(parts: RestParts) {
       Accept: accept,
       'User-Agent': `onejob/${version}`,
       ...parts.headers,
+      ...call.headers,
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
       ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
@@ -105,7 +108,8 @@ export function createRest(parts: RestParts) {
         throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
       }
       if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
-      if (call.tellsWithRefusal === true && (status === 401 || status === 403)) return found;
+      const isAnswer = found.ok || ((status === 401 || status === 403) && found.body !== undefined);
+      if (call.onlyStatus === true && isAnswer) return found;
       if (status === 401) {
         const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
         if (header !== null) refused = { header, error, until: clock.now() + refusedFor };

@@ -1,0 +1,66 @@
+/** `onejob init gitlab`: asks for address and token, and checks them at the server before it writes anything. */
+import type { Answer } from '../../cli/init-ask.ts';
+import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
+import type { Session } from '../../cli/session.ts';
+import { systemClock } from '../../clock.ts';
+import { hasCode } from '../../errors.ts';
+import { createOutbound } from '../../http/outbound.ts';
+import { isWebAddress } from '../kit/keys.ts';
+import { createGitlabClient } from './client.ts';
+import { exampleUrl, pinnedRunner } from './schema.ts';
+
+export async function initGitlab({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
+  const { url: givenUrl = null } = flags.own;
+  if (givenUrl !== null) taken('gitlab', '--url', readUrl(givenUrl));
+  using frame = open(givenUrl === null ? ['--url URL'] : []);
+  const { settling, signal } = frame;
+  const url = await settle(settling, givenUrl, '--url', { text: 'Address of the GitLab server', usual: null, read: readUrl });
+  const outbound = createOutbound(context.environment.proxies);
+  try {
+    const { token } = await frame.signIn({
+      text: "Runner's authentication token",
+      read: readToken,
+      refusals: ['E_CI_CREDENTIAL'],
+      async see(typed) {
+        if (!flags.check) return null;
+        const parts = {
+          url,
+          token: async () => typed,
+          systemId: 's_onejobinit00',
+          clock: systemClock,
+          fetch: outbound.fetch,
+          version,
+        };
+        try {
+          const { id } = await createGitlabClient(parts).verify(pinnedRunner, signal);
+          output.say(`${url} accepts the token${id === null ? '' : `, which is that of runner #${id}`}.`);
+        } catch (error) {
+          // A later try could help, so that the token may be good.
+          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
+          output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
+        }
+        return null;
+      },
+    });
+    return await frame.finish({
+      token,
+      ...{ name: 'gitlab', queue: 'default' },
+      keys: (reference) => ({ url, token: reference }),
+      poolKeys: { image: 'auto' },
+      inPipeline: ['tags: [the tags of the runner]'],
+    });
+  } finally {
+    outbound.close();
+  }
+}
+
+function readUrl(typed: string): Answer<string> {
+  return isWebAddress(typed) ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${exampleUrl}.` };
+}
+
+function readToken(typed: string): Answer<string> {
+  if (/^(glpat-|gldt-)/.test(typed))
+    return { again: 'That is an access token. Type the authentication token of a runner (glrt-…).' };
+  if (/^[\x21-\x7e]{10,4096}$/.test(typed)) return { value: typed };
+  return { again: typed === '' ? 'It is empty.' : 'The token is malformed: it is too short or contains whitespace.' };
+}
