@@ -119,7 +119,11 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       services: services.map((one) => ({ name: one })),
       artifacts: artifacts === undefined ? [] : [{ paths: artifacts, when: 'always' }],
       ...{ cache: [], credentials: [] },
-      dependencies: needs.map((other) => ({ id: other, token: jobs.find((one) => one.id === other)?.token, name: `job ${other}` })),
+      dependencies: needs.map((other) => {
+        const done = jobs.find((one) => one.id === other);
+        const file = { filename: 'artifacts.zip', size: done?.artifacts?.length ?? 0 };
+        return { id: other, token: done?.token, name: `job ${other}`, artifacts_file: file };
+      }),
       features: { trace_sections: true, failure_reasons: reasons, two_phase_job_commit: twoPhase },
     };
   }

@@ -13,7 +13,7 @@ import { matches } from '../kit/repository.ts';
 import type { GitlabClient } from './client.ts';
 import { type JobFacts, jobFacts } from './facts.ts';
 import { type TakenJob, type TakenJobs, takenOf } from './taken.ts';
-import { endOf, type GivenJob } from './wire.ts';
+import { type End, endOf, type GivenJob } from './wire.ts';
 
 export type Admitted = Extract<Admission<JobFacts>, { kind: 'run' }>;
 
@@ -100,14 +100,12 @@ export function createGitlabJobs(parts: JobsParts) {
   async function finish({ taken }: Held, { words, reason, end }: Verdict, signal: AbortSignal): Promise<JobEnd> {
     const { key, reasons } = taken;
     const state = await client.touch(key, 'running', signal);
-    const already = endOf(state);
-    if (already !== null) return { word: already, outcome: already };
-    if (isOver(state)) return { word: 'ended', outcome: null };
+    if (isOver(state)) return ended(endOf(state));
     await client.write(key, `\nonejob: ${words}\n`, signal);
     const known = reasons.length === 0 || reasons.includes(reason) ? reason : 'unknown_failure';
     const isOurs = await client.fail(key, known, signal);
     if (state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };
-    return isOurs ? end : { word: 'ended', outcome: null };
+    return isOurs ? end : ended(null);
   }
 
   /** Ends it at the server, now or with a later call. */
@@ -190,7 +188,7 @@ export function createGitlabJobs(parts: JobsParts) {
         open.map(async (one) => {
           if (one.hasBegun) return;
           const state = await client.touch(one.taken.key, 'pending', signal).catch(() => 'pending');
-          if (isOver(state)) forget(one, { word: endOf(state) ?? 'gone', outcome: null });
+          if (isOver(state)) forget(one, ended(endOf(state)));
           else await decide(one, signal);
         }),
       );
@@ -222,6 +220,8 @@ export function createGitlabJobs(parts: JobsParts) {
     }),
   };
 }
+
+const ended = (as: End | null): JobEnd => ({ word: as ?? 'ended', outcome: as });
 
 /** As the runner does it, but only once: `$NAME` and `${NAME}`. */
 function expanded(text: string, { variables }: GivenJob): string {
