@@ -106,12 +106,12 @@ pools:
     const late = gitlab.queue(long);
     await gitlab.until(() => isOver(late));
     expect([late.state, late.reason]).toEqual(['failed', 'runner_system_failure']);
-    expect(log(late)).toContain('onejob: onejob ended this job: pool ci lets a job run for 4s at most.');
+    expect(log(late)).toContain('\nonejob ended this job: pool ci lets a job run for 4s at most.');
     const job = gitlab.queue(long);
     await begins(job);
     await daemon.stop();
     expect([job.state, job.reason]).toEqual(['failed', 'runner_system_failure']);
-    expect(log(job)).toContain('onejob: onejob ended this job: onejob was told to stop.');
+    expect(log(job)).toContain('\nonejob ended this job: onejob was told to stop.');
   });
 
   test('a job goes on while the daemon is dead, and the next one ends what died with it', async () => {

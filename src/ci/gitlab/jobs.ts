@@ -101,7 +101,7 @@ export function createGitlabJobs(parts: JobsParts) {
     const { key, reasons } = taken;
     const state = await client.touch(key, 'running', signal);
     if (isOver(state)) return ended(endOf(state));
-    await client.write(key, `\nonejob: ${words}\n`, signal);
+    await client.write(key, `\n${words.startsWith('onejob ') ? '' : 'onejob: '}${words}\n`, signal);
     const known = reasons.length === 0 || reasons.includes(reason) ? reason : 'unknown_failure';
     const isOurs = await client.fail(key, known, signal);
     if (state === 'canceling') return { word: 'cancelled', outcome: 'cancelled' };

@@ -360,7 +360,7 @@ function versionOf({ state }: Pick<AgentProgram, 'state'>): string {
   return state.kind === 'ready' ? state.version : 'unknown';
 }
 
-function aboutOf(service: string, given: GivenJob) {
+export function aboutOf(service: string, given: GivenJob) {
   const { id, pipeline, build, repository, branch, tag, reason, link, title } = jobFacts(given);
   return {
     ...{ id: jobIdOf(service, Number(id)), definition: pipeline, build, repository, branch: branch ?? tag, reason, link },
