@@ -45,5 +45,5 @@ it('is removed with its name', () => {
 });
 
 it('has no name that leads elsewhere', () => {
-  expect(() => left.leave('../key', 'x')).toThrow(/is no name/);
+  expect(() => left.leave('../key', 'x')).toThrow(/cannot be the name/);
 });

@@ -16,7 +16,7 @@ export type Left = ReturnType<typeof createLeft>;
 export function createLeft(dir: string) {
   const folder = join(dir, 'left');
   const pathOf = (name: string): string => {
-    if (!isName(name)) throw new RangeError(`${JSON.stringify(name)} is no name of a file`);
+    if (!isName(name)) throw new RangeError(`${JSON.stringify(name)} cannot be the name of a file`);
     return join(folder, name);
   };
   return {

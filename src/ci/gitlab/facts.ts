@@ -1,6 +1,7 @@
 /**
  * Where a job comes from, as the server says. A pipeline may set variables that GitLab sets too, and both are sent: a variable with
- * two values counts as unknown. Repository, project, ref and commit are no variables, so no pipeline can change them.
+ * two values counts as unknown. No pipeline can change repository, project,
+ * ref and commit, because they do not come as variables.
  */
 import { masked } from '../kit/masked.ts';
 import { shownRepository } from '../kit/repository.ts';

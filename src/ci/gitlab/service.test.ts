@@ -341,7 +341,7 @@ describe('a job that does not end', () => {
 });
 
 describe('what a job may have', () => {
-  it('is no services: it is refused, which is no failure of the system', async () => {
+  it('does not include services: it is refused, and the system has not failed', async () => {
     const { one, job } = await waiting({ services: ['postgres:16', 'redis'] });
     await using _ = one;
     expect([job.state, job.reason, one.jobs.next('ci', 'ci/1'), one.files()]).toEqual(['failed', 'runner_unsupported', null, []]);
@@ -380,7 +380,7 @@ describe('what a job may have', () => {
     expect(job.trace.toString()).toContain('it is pull request 12 from http://lab/mallory/demo, not from http://lab/acme/demo');
   });
 
-  it('is no secret, if it is untrusted; a trusted job gets its own, masked', async () => {
+  it('does not include secrets, if it is untrusted; a trusted job gets its own, masked', async () => {
     const { key, text } = await ageKey();
     const keys = await parseKeys(text);
     const secret = await seal(key, { name: 'TOKEN', pipelines: ['acme/demo'], value: 'the value' });
