@@ -44,7 +44,7 @@ export async function initGitlab({ output, version, context }: Session, flags: I
     });
     return await frame.finish({
       token,
-      ...{ name: 'gitlab', queue: 'default' },
+      ...{ name: 'gitlab', queue: 'gitlab' },
       keys: (reference) => ({ url, token: reference }),
       poolKeys: { image: 'auto' },
       inPipeline: ['tags: [the tags of the runner]'],

@@ -53,16 +53,16 @@ export const gitlab: ServiceType<GitlabServiceConfig> = {
 };
 
 function checkGitlabPool(pool: PoolConfig, { name }: GitlabServiceConfig, checking: Checking): void {
-  const { config, written, sound, inPool } = checking;
+  const { config, sound, inPool } = checking;
   const of = `"service" is ${name}`;
-  const given = written.pools?.get(pool.name) ?? written.defaults;
   const [first] = config.pools.filter(({ service }) => service === name);
   if (first !== undefined && first.name !== pool.name) {
     const why = `which pool ${first.name} uses already: a service of type gitlab is one runner, whose tags choose its jobs, and the server does not say for which pool a job is`;
     inPool(pool, ['service'], `is ${name}, ${why}; create another runner at the server, and write a service of its own for it`);
   }
   const elsewhere = 'belongs to the runner at the server';
-  if (given.queue !== undefined) inPool(pool, ['queue'], `is not used: ${of}, where the choice of jobs ${elsewhere}`, 'warning');
+  if (sound(pool, 'queue') && pool.queue !== pool.name)
+    inPool(pool, ['queue'], `is not used: ${of}, where the choice of jobs ${elsewhere}`, 'warning');
   if (sound(pool, 'tags') && pool.tags.length > 0)
     inPool(pool, ['tags'], `are not used: ${of}, where the tags are those of the runner at the server; set them there`, 'warning');
   if (sound(pool, 'network') && pool.recipe.network === 'none')
