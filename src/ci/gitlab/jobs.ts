@@ -210,7 +210,8 @@ export function createGitlabJobs(parts: JobsParts) {
       const its = failure === null || passing.has(failure.code) ? null : failure;
       one.agent = null;
       one.failures += its === null ? 0 : 1;
-      if (its !== null && (one.failures >= mostTries || !its.retry)) void end(one, cannot(its.message), signal);
+      if (one.overSince !== null) void end(one, cannot('it was cancelled.'), signal);
+      else if (its !== null && (one.failures >= mostTries || !its.retry)) void end(one, cannot(its.message), signal);
       else queueMicrotask(() => emit({ kind: 'waiting', pool: pool?.name ?? '' }));
     },
     /** What became of a job whose agent ended without saying it. */

@@ -172,6 +172,19 @@ describe('a job that was taken', () => {
     expect([one.jobs.next('ci', 'ci/1'), one.files(), one.row('lab-1')?.result]).toEqual([null, [], 'cancelled']);
   });
 
+  it('is offered no more if it was cancelled while its sandbox was made', async () => {
+    const { one, job } = await waiting();
+    await using _ = one;
+    await one.take('lab-1');
+    one.gitlab.cancel(job);
+    await one.pass(31_000);
+    expect(one.events).toContainEqual({ kind: 'cancel', job: 'lab-1', agent: 'a1', grace: 0 });
+    one.lanes.delete('ci/1');
+    one.commit({ change: 'returned', job: 'lab-1', agent: 'a1', failure: null });
+    await one.pass(500);
+    expect([one.jobs.next('ci', 'ci/1'), one.files(), one.row('lab-1')?.result]).toEqual([null, [], 'cancelled']);
+  });
+
   it('is tried in three sandboxes, and then ends with the reason', async () => {
     const { one, job } = await waiting();
     await using _ = one;
@@ -321,7 +334,7 @@ describe('a job that does not end', () => {
     await one.take('lab-1');
     await one.begin('lab-1');
     one.gitlab.cancel(job);
-    await one.pass(100_000);
+    await one.pass(350_000);
     expect(one.events.some(({ kind }) => kind === 'cancel')).toBe(false);
     await one.pass(60_000);
     expect(one.events).toContainEqual({ kind: 'cancel', job: 'lab-1', agent: 'a1', grace: 0 });
@@ -335,7 +348,7 @@ describe('a job that does not end', () => {
     await one.take('lab-1');
     await one.begin('lab-1');
     one.gitlab.end(job, 'failed');
-    await one.pass(150_000);
+    await one.pass(420_000);
     expect(one.events).toContainEqual({ kind: 'cancel', job: 'lab-1', agent: 'a1', grace: 0 });
   });
 });

@@ -95,8 +95,8 @@ export interface GitlabParts extends Pick<JobsParts, 'client' | 'files' | 'rows'
 const longest = 60_000;
 /** ms between two looks at jobs that wait or run. */
 const lookEvery = 30_000;
-/** ms that a runner may take to leave after the server says that its job is over, and to end a cancelled job after its grace. */
-const tidying = 60_000;
+/** ms that a runner may take to leave after its job is over or cancelled: its `after_script` may take five minutes (19.4). */
+const tidying = 360_000;
 /** ms to end waiting jobs when the manager ends. */
 const leaving = 5_000;
 
@@ -176,8 +176,8 @@ export function createGitlab(parts: GitlabParts): CiService {
     // Between two managers its sandbox was forgotten.
     if (!isInSlot && one.hasBegun)
       return offers.size === 0 ? undefined : jobs.end(one, jobs.lost('its sandbox is gone, and nobody knows why.', null), signal);
-    if (!isInSlot && offers.size > 0 && [...offers.values()].every((offer) => offer === 'gone'))
-      return jobs.end(one, jobs.cannot('its pool has no slot any more.'), signal);
+    const hasSlots = pool !== undefined && (offers.size === 0 || [...offers.values()].some((offer) => offer !== 'gone'));
+    if (!isInSlot && !hasSlots) return jobs.end(one, jobs.cannot('its pool has no slot any more.'), signal);
     const state = one.hasBegun ? await client.state(key, signal) : await client.touch(key, 'pending', signal);
     const isEnded = isOver(state);
     if (!isEnded && state !== 'canceling') {
@@ -185,8 +185,7 @@ export function createGitlab(parts: GitlabParts): CiService {
       return;
     }
     one.overSince ??= clock.now();
-    const patience = one.hasBegun ? tidying + (isEnded ? 0 : (pool?.stopGrace ?? 0)) : 0;
-    if (clock.now() - one.overSince < patience) return;
+    if (one.hasBegun && clock.now() - one.overSince < tidying) return;
     if (one.agent !== null && isInSlot) emit({ kind: 'cancel', job: one.job, agent: one.agent, grace: 0 });
     else if (isEnded) jobs.forget(one, { word: 'cancelled', outcome: 'cancelled' });
     else await jobs.end(one, jobs.cannot('it was cancelled.'), signal);

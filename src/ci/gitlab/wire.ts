@@ -18,7 +18,10 @@ export const givenJob = z.looseObject({
   token,
   job_info: z.looseObject({ name: text, project_full_path: text }),
   git_info: z.looseObject({ repo_url: text, ref: text, ref_type: text, sha: text }),
-  variables: z.array(variable).catch([]),
+  variables: z
+    .array(variable)
+    .nullish()
+    .transform((found) => found ?? []),
   image: image.nullish().catch(null),
   services: z.array(image).nullish().catch([]),
   features: z.looseObject({ failure_reasons: z.array(z.string()).catch([]) }).catch({ failure_reasons: [] }),
