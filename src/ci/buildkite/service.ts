@@ -11,12 +11,11 @@ import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
-import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
-import { createAgentProgram } from '../kit/agent-program.ts';
+import { openAgentProgram } from '../kit/agent-program.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { buildkiteAgent } from './agent/agent-release.ts';
@@ -52,12 +51,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
   const api = createServiceApi({ endpoint, version, clock, fetch });
-  const program = createAgentProgram({
-    ...{ project: buildkiteAgent(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
-    wall: () => clock.wall(),
-    progress: (line) => log.info('agent', { service: name, progress: line }),
-    warn: (text, fields) => log.warn(text, fields),
-  });
+  const program = openAgentProgram(name, buildkiteAgent(), config.agentPackage, parts);
   // A temporary manager makes no agents.
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };

@@ -82,7 +82,7 @@ describe('is untrusted:', () => {
     ],
     ['a merge request of nobody knows where', { git: head }, {}, 'does not say which repository'],
     [
-      'a fork that says that it is none',
+      'a fork that claims to be the project',
       {
         ...{ git: head, set: { ...merge, CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'https://git.example/mallory/app' } },
         more: { CI_MERGE_REQUEST_SOURCE_PROJECT_URL: 'https://git.example/acme/team/app' },

@@ -4,11 +4,11 @@
  */
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
-import { type ErrorCode, toFailure } from '../../errors.ts';
+import { toFailure } from '../../errors.ts';
 import type { Log } from '../../log.ts';
 import type { CiEvent } from '../ci-service.ts';
 import type { Admission } from '../kit/admission.ts';
-import type { JobEnd, LateRows } from '../kit/job-rows.ts';
+import { endUnreported, type JobEnd, jobsOwnFailure, type LateRows, mostTries } from '../kit/job-rows.ts';
 import { matches } from '../kit/repository.ts';
 import type { GitlabClient } from './client.ts';
 import { type JobFacts, jobFacts } from './facts.ts';
@@ -57,14 +57,6 @@ export interface JobsParts {
   readonly emit: (event: CiEvent) => void;
   readonly log: Log;
 }
-
-/** Tries to make a sandbox for a job before it is ended. */
-const mostTries = 3;
-/** Problems of this host or its service: any other job would fail too, so no job is ended for them. */
-const passing: ReadonlySet<string> = new Set<ErrorCode>([
-  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
-  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
-]);
 
 /** As the server or the client says it. */
 export const isOver = (state: string | null): boolean =>
@@ -204,10 +196,11 @@ export function createGitlabJobs(parts: JobsParts) {
       await files.begun(one.taken).catch((error: unknown) => {
         log.warn('the file of a job stays larger than needed', { job: one.job, reason: toFailure(error).message });
       });
+      if (!held.has(one.job)) files.forget(one.taken.key.id);
     },
     /** Its sandbox has certainly not begun it. `failure`: what went wrong; null: nothing did. */
     returned(one: Held, failure: Failure | null, signal: AbortSignal): void {
-      const its = failure === null || passing.has(failure.code) ? null : failure;
+      const its = jobsOwnFailure(failure);
       one.agent = null;
       one.failures += its === null ? 0 : 1;
       if (one.overSince !== null) void end(one, cannot('it was cancelled.'), signal);
@@ -217,7 +210,7 @@ export function createGitlabJobs(parts: JobsParts) {
     /** What became of a job whose agent ended without saying it. */
     lost: (words: string, result: JobResult | null): Verdict => ({
       ...{ words, reason: 'runner_system_failure' },
-      end: endFor(result),
+      end: endUnreported(result),
     }),
   };
 }
@@ -230,18 +223,4 @@ function expanded(text: string, { variables }: GivenJob): string {
   return text.replaceAll(/\$(?:\{(\w+)\}|(\w+))/g, (_, braced: string | undefined, plain: string | undefined) => {
     return values.get(braced ?? plain ?? '') ?? '';
   });
-}
-
-function endFor(result: JobResult | null): JobEnd {
-  switch (result?.kind) {
-    case 'timeout':
-    case 'disk':
-      return { word: 'stopped', outcome: 'failed' };
-    case 'cancelled':
-      return { word: 'stopped', outcome: 'cancelled' };
-    case 'oom':
-      return { word: 'lost', outcome: 'failed' };
-    default:
-      return { word: 'lost', outcome: 'lost' };
-  }
 }

@@ -1,7 +1,7 @@
 /** Where GitLab puts the releases of its runner, and their checksums: one file for all of a version (docs, "Bleeding edge releases"). */
 import { OnejobError } from '../../errors.ts';
-import { reasonOf, receiveText } from '../../images/receive.ts';
 import type { AgentProject } from '../kit/agent-program.ts';
+import { releasedSum } from '../kit/released.ts';
 import { pinnedRunner } from './schema.ts';
 
 const releases = 'https://gitlab-runner-downloads.s3.amazonaws.com';
@@ -25,21 +25,7 @@ export function gitlabRunner(base = releases): AgentProject {
         : [];
       if (version === undefined) return null;
       const sums = new URL(`${base}/${version}/release.sha256`);
-      try {
-        const lines = (await receiveText(sums, { ...options, limit: 65_536 }))
-          .split('\n')
-          .map((line) => line.trim().split(/\s+\*?/));
-        const sum = lines.find(([, name]) => name?.replace(/^\.\//, '') === file)?.[0] ?? '';
-        if (/^[0-9a-f]{64}$/i.test(sum)) return sum.toLowerCase();
-        throw new Error(`it has no checksum of ${file}`);
-      } catch (error) {
-        options.signal.throwIfAborted();
-        throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the runner from ${from} against ${sums}: ${reasonOf(error)}.`, {
-          hint: `Check whether "curl -fLO ${sums}" works on this host, or name a program that is already there: agent: { from: /path/to/gitlab-runner }.`,
-          retry: true,
-          cause: error,
-        });
-      }
+      return releasedSum({ from, sums, file: file ?? '', program: 'gitlab-runner' }, options);
     },
   };
 }

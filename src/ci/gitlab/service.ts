@@ -18,7 +18,7 @@ import type { CiEvent, CiService, SlotOffer } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import { createLeft, type Left } from '../filter/left.ts';
 import { admitJob, cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
-import { type AgentProgram, createAgentProgram } from '../kit/agent-program.ts';
+import { type AgentProgram, openAgentProgram } from '../kit/agent-program.ts';
 import { createLateRows, type LateRows } from '../kit/job-rows.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
 import { noProxyFor } from '../kit/mounted.ts';
@@ -51,12 +51,7 @@ export function openGitlab(config: GitlabServiceConfig, parts: OpenParts): CiSer
   return createGitlab({
     ...{ config, pools: parts.pools, slots: parts.slots, stateDir: store.dir, clock, log, random: Math.random },
     client: createGitlabClient({ url, token, systemId, clock, fetch, version }),
-    program: createAgentProgram({
-      ...{ project: gitlabRunner(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
-      wall: () => clock.wall(),
-      progress: (line) => log.info('agent', { service: name, progress: line }),
-      warn: (text, fields) => log.warn(text, fields),
-    }),
+    program: openAgentProgram(name, gitlabRunner(), config.agentPackage, parts),
     // A temporary manager makes no agents.
     filter: onejob.temporary === true ? null : (parts.filter ?? createFilter(filterParts)),
     left: createLeft(subdirectory(store.dir, 'filter')),

@@ -45,8 +45,11 @@ export function createTakenJobs(dir: string) {
     forget: (id: number): void => rmSync(fileOf(id), { force: true }),
     /** Those of earlier managers. A broken file is left alone: its job is unknown. */
     all(): TakenJob[] {
-      const names = (attempt(() => readdirSync(dir)) ?? []).filter((name) => /^\d+\.json$/.test(name));
+      const names = attempt(() => readdirSync(dir)) ?? [];
+      // Nothing was done yet about a job whose file is not whole.
+      for (const name of names) if (name.endsWith('.new')) rmSync(join(dir, name), { force: true });
       return names.flatMap((name) => {
+        if (!/^\d+\.json$/.test(name)) return [];
         const found = stored.safeParse(jsonOf(attempt(() => readFileSync(join(dir, name), 'utf8')) ?? '')).data;
         if (found === undefined) return [];
         return 'given' in found ? [takenOf(found.given)] : [{ key: keyOf(found.begun), given: null, reasons: found.begun.reasons }];

@@ -1,10 +1,11 @@
 /** GitLab as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import { checkTrust, isOpenProcess } from '../../config/check-trust.ts';
+import { checkTrust } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete } from '../../config/key.ts';
-import { clearTextHost, packageOf } from '../../config/service-keys.ts';
+import { packageOf } from '../../config/service-keys.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import { checkForge, checkLatePool } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { exampleUrl, gitlabKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
@@ -48,7 +49,7 @@ export const gitlab: ServiceType<GitlabServiceConfig> = {
     return { name, type: 'gitlab', url, token, pollEvery, images: images ?? [], agentPackage };
   },
   secrets: ({ token }) => [['token', token]],
-  check: checkGitlab,
+  check: checkForge,
   checkPool: checkGitlabPool,
 };
 
@@ -65,25 +66,6 @@ function checkGitlabPool(pool: PoolConfig, { name }: GitlabServiceConfig, checki
     inPool(pool, ['queue'], `is not used: ${of}, where the choice of jobs ${elsewhere}`, 'warning');
   if (sound(pool, 'tags') && pool.tags.length > 0)
     inPool(pool, ['tags'], `are not used: ${of}, where the tags are those of the runner at the server; set them there`, 'warning');
-  if (sound(pool, 'network') && pool.recipe.network === 'none')
-    inPool(pool, ['network'], `is "none", but ${of}, whose runners must reach the server: no job would ever start; write internet`);
-  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
-    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
-  }
-  if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
-    const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
-    inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');
-  }
+  checkLatePool(pool, of, checking);
   checkTrust(pool, checking);
-}
-
-function checkGitlab(service: GitlabServiceConfig, { written, at: report }: Checking): void {
-  const { name, url, agentPackage } = service;
-  const at = (path: readonly string[], message: string) => report(['services', name, ...path], message, 'warning');
-  const open = clearTextHost(url);
-  if (open !== null) at(['url'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`);
-  const keys = written.services.get(name)?.keys ?? {};
-  if (keys.agent !== undefined && agentPackage.sha256 === null && agentPackage.from?.startsWith('https:'))
-    at(['agent', 'from'], 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked');
 }

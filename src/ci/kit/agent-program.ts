@@ -26,8 +26,10 @@ import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import { subdirectory } from '../../store/directory.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { OpenParts } from '../parts.ts';
 
 /** A project that releases an agent as a program. */
 export interface AgentProject {
@@ -250,6 +252,21 @@ export function createAgentProgram(options: AgentProgramOptions) {
       }
     },
   };
+}
+
+/** The program of a service with this name. */
+export function openAgentProgram(
+  service: string,
+  project: AgentProject,
+  config: AgentPackageConfig,
+  { store, clock, log }: Pick<OpenParts, 'store' | 'clock' | 'log'>,
+): AgentProgram {
+  return createAgentProgram({
+    ...{ project, config, dir: subdirectory(store.dir, 'tools') },
+    wall: () => clock.wall(),
+    progress: (line) => log.info('agent', { service, progress: line }),
+    warn: (text, fields) => log.warn(text, fields),
+  });
 }
 
 /** null: missing or damaged. */

@@ -1,5 +1,6 @@
 /** Jobs of a service that binds late: those that this host has or had, for people. */
-import type { AgentId, JobId } from '../../core/slot.ts';
+import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
+import type { ErrorCode } from '../../errors.ts';
 import type { ServiceJob } from '../../store/service-jobs.ts';
 import type { Outcome } from '../../verdict/verdict.ts';
 import { createRowWriter, type RowWriterParts } from './row-writer.ts';
@@ -9,6 +10,33 @@ export interface JobEnd {
   readonly word: string;
   readonly outcome: Outcome | null;
 }
+
+/** How a job ended whose agent did not report it, by how its sandbox ended; null: unknown. */
+export function endUnreported(result: JobResult | null): JobEnd {
+  switch (result?.kind) {
+    case 'timeout':
+    case 'disk':
+      return { word: 'stopped', outcome: 'failed' };
+    case 'cancelled':
+      return { word: 'stopped', outcome: 'cancelled' };
+    case 'oom':
+      return { word: 'lost', outcome: 'failed' };
+    default:
+      return { word: 'lost', outcome: 'lost' };
+  }
+}
+
+/** Tries to make a sandbox for a job before it is ended. */
+export const mostTries = 3;
+/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
+const passing: ReadonlySet<string> = new Set<ErrorCode>([
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
+]);
+
+/** A failure that counts against the job whose sandbox could not be made; null: it says nothing of the job. */
+export const jobsOwnFailure = (failure: Failure | null): Failure | null =>
+  failure === null || passing.has(failure.code) ? null : failure;
 
 /** What a service says of a job, without secrets. */
 export type JobAbout = Pick<ServiceJob, 'id' | 'title' | 'definition' | 'build' | 'repository' | 'branch' | 'reason' | 'link'>;

@@ -1,4 +1,5 @@
 /** How addresses and programs are written in the keys of services. */
+import { key, sha256 } from '../../config/key.ts';
 import type * as Kinds from '../../config/kinds.ts';
 import { pathProblem } from '../../config/volumes.ts';
 
@@ -13,7 +14,7 @@ export const webAddress = (example: string) => (v: typeof Kinds) =>
 
 export const isWebAddress = (text: string): boolean => /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(text) && URL.canParse(text);
 
-export const programFrom = (v: typeof Kinds) =>
+const programFrom = (v: typeof Kinds) =>
   v.value((found) => {
     const what = 'an https address or an absolute path of the program';
     if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
@@ -22,3 +23,18 @@ export const programFrom = (v: typeof Kinds) =>
     const why = pathProblem(found);
     return why === null ? v.yes(found) : v.no(why);
   });
+
+/** Keys of the map of a runner's program. `title`: of the project; `pinned`: the version that onejob uses. */
+export const runnerKeysOf = (title: string, program: string, pinned: string) => ({
+  version: key((v) => v.text(`a version such as "${pinned}"`, /^\d{1,4}\.\d{1,5}\.\d{1,5}$/), undefined, 'version', {
+    description: 'Version of the runner; onejob refuses any other.',
+    example: pinned,
+    shown: `\`${pinned}\`, or what the file at \`from\` reports`,
+  }),
+  from: key(programFrom, undefined, 'address or path', {
+    description: 'Where onejob gets the runner from. It mounts the program read-only into the sandboxes.',
+    example: `/usr/local/bin/${program}`,
+    shown: `${title}'s release of that version`,
+  }),
+  sha256: sha256('Checksum that the file named by `from` must have.', `${title}'s own for its releases`),
+});

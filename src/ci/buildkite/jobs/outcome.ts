@@ -1,6 +1,6 @@
 /** How jobs end, in words: for their pages at the service, and for the list of jobs of this host. */
 import type { JobResult } from '../../../core/slot.ts';
-import type { JobEnd } from '../../kit/job-rows.ts';
+import { endUnreported, type JobEnd } from '../../kit/job-rows.ts';
 import { stageOf } from '../stacks/stacks.ts';
 
 /** Exit codes of the agent: its `core/client.go`, `clicommand/agent_start.go`. */
@@ -40,14 +40,7 @@ export function endOf(state: string, result: JobResult | null): JobEnd {
       return { word: `failed (exit ${result.code})`, outcome: 'failed' };
     case 'signal':
       return { word: `failed (${result.signal})`, outcome: 'failed' };
-    case 'timeout':
-    case 'disk':
-      return { word: 'stopped', outcome: 'failed' };
-    case 'cancelled':
-      return { word: 'stopped', outcome: 'cancelled' };
-    case 'oom':
-      return { word: 'lost', outcome: 'failed' };
     default:
-      return { word: 'lost', outcome: 'lost' };
+      return endUnreported(result);
   }
 }
