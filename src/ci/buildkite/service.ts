@@ -7,7 +7,7 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
@@ -17,6 +17,7 @@ import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
 import { openAgentProgram } from '../kit/agent-program.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
+import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { buildkiteAgent } from './agent/agent-release.ts';
 import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
@@ -116,7 +117,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
-  let changes: Change[] = [];
 
   const wake = (): void => {
     for (const watch of watches.values()) watch.wake();
@@ -224,34 +224,25 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
         // A job without admission gets nothing of the pool or another repository.
-        if (one === null || one.admission === null || pool === undefined) throw undecided(job);
+        if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
         return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
-      record: (change) => void changes.push(change),
-      committed() {
-        const now = changes;
-        changes = [];
-        for (const change of now) apply(change);
-      },
-      syncing: () => () => {},
-      rolledBack() {
-        changes = [];
-      },
+      ...whenCommitted(apply),
     },
     async register(context, inner) {
       const { agent, slot, job } = context;
       const one = job === null ? null : reservations.of(job);
       const pool = poolOf(slot);
-      if (job === null || one === null || one.verdict !== null || pool === undefined) throw gone(job);
-      if (one.admission === null) throw undecided(job);
+      if (job === null || one === null || one.verdict !== null || pool === undefined) throw jobGone(job);
+      if (one.admission === null) throw jobUndecided(job);
       const { secrets, trusted, why, facts } = one.admission;
-      if (!trusted && filter === null) throw undecided(job);
+      if (!trusted && filter === null) throw jobUndecided(job);
       const filtered = trusted || filter === null ? null : await filter.listenFor(context, inner);
-      if (!(await reservations.renew(job))) throw gone(job);
+      if (!(await reservations.renew(job))) throw jobGone(job);
       const once = await stacks.token(entry.key, job, expiry, inner);
       if (once === null) {
         reservations.forget(job, null);
-        throw gone(job);
+        throw jobGone(job);
       }
       reservations.put(job, agent);
       runs.add({ job, agent, slot });
@@ -314,12 +305,4 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       await filter?.close(leaving);
     },
   };
-}
-
-function gone(job: JobId | null): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled or abandoned before it began.`);
-}
-
-function undecided(job: JobId): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: onejob has not decided what it may do.`, { retry: true });
 }

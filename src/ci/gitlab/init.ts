@@ -3,11 +3,12 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { hasCode } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
-import { isWebAddress } from '../kit/keys.ts';
+import { readUrl as readUrlOf, sayFound } from '../kit/init.ts';
 import { createGitlabClient } from './client.ts';
 import { exampleUrl, pinnedRunner } from './schema.ts';
+
+const readUrl = readUrlOf(exampleUrl);
 
 export async function initGitlab({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null } = flags.own;
@@ -31,15 +32,10 @@ export async function initGitlab({ output, version, context }: Session, flags: I
           fetch: outbound.fetch,
           version,
         };
-        try {
+        return sayFound(output, async () => {
           const { id } = await createGitlabClient(parts).verify(pinnedRunner, signal);
-          output.say(`${url} accepts the token${id === null ? '' : `, which is that of runner #${id}`}.`);
-        } catch (error) {
-          // A later try could help, so that the token may be good.
-          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
-          output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
-        }
-        return null;
+          return `${url} accepts the token${id === null ? '' : `, which is that of runner #${id}`}.`;
+        });
       },
     });
     return await frame.finish({
@@ -52,10 +48,6 @@ export async function initGitlab({ output, version, context }: Session, flags: I
   } finally {
     outbound.close();
   }
-}
-
-function readUrl(typed: string): Answer<string> {
-  return isWebAddress(typed) ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${exampleUrl}.` };
 }
 
 function readToken(typed: string): Answer<string> {

@@ -21,6 +21,7 @@ import { admitJob, cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '
 import { type AgentProgram, openAgentProgram } from '../kit/agent-program.ts';
 import { createLateRows, type LateRows } from '../kit/job-rows.ts';
 import { whyEnding, whyLost } from '../kit/last-words.ts';
+import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
 import { noProxyFor } from '../kit/mounted.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
@@ -105,7 +106,6 @@ export function createGitlab(parts: GitlabParts): CiService {
   const results = new Map<JobId, JobResult>();
   /** Why jobs are being ended. */
   const unsaid = new Map<JobId, string>();
-  let changes: Change[] = [];
   let emit: (event: CiEvent) => void = () => {};
   let changed = new AbortController();
   /** Why there are no jobs, if the server is to blame; shown once that is certain. */
@@ -202,6 +202,7 @@ export function createGitlab(parts: GitlabParts): CiService {
   function apply(change: Change): void {
     const one = 'job' in change ? jobs.of(change.job) : null;
     if (one === null || !('job' in change)) return;
+    wake();
     switch (change.change) {
       case 'reserved':
       case 'assigned':
@@ -285,28 +286,18 @@ export function createGitlab(parts: GitlabParts): CiService {
       recipeFor(job, recipe) {
         const one = jobs.of(job);
         // A job without admission gets nothing of the pool.
-        if (one === null || one.admission === null || pool === undefined) throw undecided(job);
+        if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
         const base = one.admission.trusted ? recipe : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
         if (one.image !== null) return { ...base, image: one.image };
         return one.admission.trusted ? null : base;
       },
-      record: (change) => void changes.push(change),
-      committed() {
-        const now = changes;
-        changes = [];
-        for (const change of now) apply(change);
-        wake();
-      },
-      syncing: () => () => {},
-      rolledBack() {
-        changes = [];
-      },
+      ...whenCommitted(apply),
     },
     async register(context, inner) {
       const { agent, job, name, workspace } = context;
       const one = jobs.of(job);
-      if (one === null || one.verdict !== null || one.taken.given === null || pool === undefined) throw gone(job);
-      if (one.admission === null || filter === null) throw undecided(one.job);
+      if (one === null || one.verdict !== null || one.taken.given === null || pool === undefined) throw jobGone(job);
+      if (one.admission === null || filter === null) throw jobUndecided(one.job);
       const { authority, seal } = await filter.listenFor(context, inner);
       one.agent = agent;
       const file = `${service}-${agent}`;
@@ -360,12 +351,4 @@ export function aboutOf(service: string, given: GivenJob) {
     ...{ id: jobIdOf(service, Number(id)), definition: pipeline, build, repository, branch: branch ?? tag, reason, link },
     title: [pipeline, build === null ? null : `#${build}`, title].filter((part) => part !== null).join(' '),
   };
-}
-
-function gone(job: JobId | null): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled or abandoned before it began.`);
-}
-
-function undecided(job: JobId): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: onejob has not decided what it may do.`, { retry: true });
 }
