@@ -9,6 +9,7 @@ import { coldRun, gap, growth, idle, submitToFirstByte, throughput } from './dae
 import { dashboardFigure } from './dashboard.ts';
 import { floor } from './floor.ts';
 import { giteaGaps } from './gitea.ts';
+import { gitlabGaps } from './gitlab.ts';
 import { parsing, proving } from './gpus.ts';
 import { historyFigures } from './history.ts';
 import { logFigures } from './logs.ts';
@@ -201,6 +202,18 @@ export const figures: Readonly<Record<string, (options: BenchOptions) => Promise
         line('Gitea, real server and runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
         info('the same with the docker mode of its own runner, ephemeral', `${data.docker.p50} ms p50`),
         info('the floor: the same runner on the host, without a sandbox', `${data.floor.p50} ms p50`),
+      ],
+    };
+  },
+
+  gitlab: async ({ quick, dir }) => {
+    const data = await gitlabGaps(quick ? 3 : 20, dir);
+    return {
+      data,
+      lines: [
+        line('GitLab, real runner: end of a job to the first line of the next, one slot', data.ours.p50, 250, 'ms p50'),
+        info('the same with the docker executor of the same runner', `${data.docker.p50} ms p50`),
+        info('the floor: its shell executor on the host, which goes on with the same process', `${data.floor.p50} ms p50`),
       ],
     };
   },

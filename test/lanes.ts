@@ -30,8 +30,8 @@ const processes = [
   'src/ci/buildkite/{api,init}.test.ts',
   'src/ci/buildkite/{agent/script,doctor/doctor,doctor/doctor-inside,jobs/recipe-class,stacks/stacks}.test.ts',
   'src/ci/filter/{filter,server}.test.ts',
-  'src/ci/gitea/init.test.ts',
-  'src/ci/github/{init,script}.test.ts',
+  'src/ci/{gitea,github,gitlab}/init.test.ts',
+  'src/ci/{github,gitlab}/script.test.ts',
   'src/ci/kit/{agent-program,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gpu-leases,gpus,image,images}.test.ts',
@@ -60,7 +60,7 @@ const processes = [
 const slow = ['web/test/dashboard.test.ts', 'test/e2e/{hold,hosts}.test.ts'];
 
 /** Long tests that decide about a change beside the end-to-end ones: a real Engine, real kills, real grants. Few on purpose. */
-const real = ['test/long/{gitea,github,github-clients,gpu-grants,jobs,kills}.test.ts'];
+const real = ['test/long/{gitea,github,github-clients,gitlab,gpu-grants,jobs,kills}.test.ts'];
 
 /**
  * Long tests that need the machine to themselves: they start Engines and end them, build and remove images, change the firewall,

@@ -18,6 +18,8 @@ import { gitea } from './gitea/type.ts';
 import { apiOf } from './github/client.ts';
 import { openGithub } from './github/service.ts';
 import { github } from './github/type.ts';
+import { openGitlab } from './gitlab/service.ts';
+import { gitlab } from './gitlab/type.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { CiParts, OpenParts } from './parts.ts';
@@ -95,5 +97,7 @@ function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: Ope
       return [openGitea(service, parts), service.url];
     case github.type:
       return [openGithub(service, parts), apiOf(service.url)];
+    case gitlab.type:
+      return [openGitlab(service, parts), service.url];
   }
 }

@@ -26,11 +26,11 @@ it.each(others)('$type needs keys that there are', ({ type }) => {
 });
 
 it('an unknown type is treated as the own queue', () => {
-  expect(serviceType('gitlab')).toBe(ownQueue);
+  expect(serviceType('jenkins')).toBe(ownQueue);
   expect(serviceType(undefined)).toBe(ownQueue);
 });
 
 it('services that tell where their jobs come from are known by the key for it', () => {
-  expect(titlesWith('trust')).toBe('Buildkite');
+  expect(titlesWith('trust')).toBe('Buildkite and GitLab');
   expect([...tellingOrigin([{ name: 'jobs', type: 'own-queue' }])]).toEqual([]);
 });

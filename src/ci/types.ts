@@ -5,10 +5,11 @@ import { azurePipelines } from './azure-pipelines/type.ts';
 import { buildkite } from './buildkite/type.ts';
 import { gitea } from './gitea/type.ts';
 import { github } from './github/type.ts';
+import { gitlab } from './gitlab/type.ts';
 import { ownQueue } from './own-queue/type.ts';
 import type { ServicePoolKey, ServiceType } from './service-type.ts';
 
-export const serviceTypes = [ownQueue, azurePipelines, buildkite, gitea, github] as const;
+export const serviceTypes = [ownQueue, azurePipelines, buildkite, gitea, github, gitlab] as const;
 
 /** The own queue's for an unknown type. */
 export function serviceType(type: string | undefined): ServiceType {

@@ -1,8 +1,9 @@
 /**
- * `onejob filter`: passes calls of untrusted jobs to their service. Only the daemon starts it. It ends when nobody needs it any
+ * `onejob filter`: passes calls of jobs to their service. Only the daemon starts it. It ends when nobody needs it any
  * more, not with the terminal or the daemon that started it.
  */
 import { keepListening } from '../ci/filter/filter.ts';
+import { createLeft } from '../ci/filter/left.ts';
 import { createSeal, installationKey } from '../ci/filter/seal.ts';
 import { createFilterServer } from '../ci/filter/server.ts';
 import { serviceTypes } from '../ci/types.ts';
@@ -26,6 +27,7 @@ export async function runFilter({ context, flags, version }: Session): Promise<n
   const rules = serviceTypes.map(async ({ type, filterRules }) => [type, await filterRules?.()] as const);
   const filter = createFilterServer({
     seal: createSeal(installationKey(dir)),
+    left: createLeft(dir),
     rules: new Map((await Promise.all(rules)).flatMap(([type, one]) => (one === undefined ? [] : [[type, one]]))),
     proxies: context.environment.proxies,
     clock: systemClock,

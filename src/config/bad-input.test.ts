@@ -147,7 +147,7 @@ const cases: Record<string, [file: string, ...lines: unknown[]]> = {
   ],
   'a service without a type': [
     'services: { a: {} }\n',
-    'config.yml:1:13: services.a: has no "type"; expected one of: own-queue, azure-pipelines, buildkite, gitea, github',
+    'config.yml:1:13: services.a: has no "type"; expected one of: own-queue, azure-pipelines, buildkite, gitea, github, gitlab',
   ],
   'a service without what it needs': [
     'services: { a: { type: azure-pipelines } }\n',

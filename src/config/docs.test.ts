@@ -12,6 +12,7 @@ const sections = {
   ...serviceSchemas['azure-pipelines'].maps,
   'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
   'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
+  'agent of gitlab': serviceSchemas.gitlab.maps.agent as typeof topFile,
 };
 const inside: Record<string, (key: string) => string> = {
   top: (key) => key,
@@ -22,13 +23,6 @@ const inside: Record<string, (key: string) => string> = {
   notify: (key) => `notify: { ${/^(webhook|command)/.test(key) ? key : `command: [x], ${key}`} }`,
   buildkite: (key) =>
     `services: { a: { type: buildkite, token: { env: T }, ${key} } }`.replace('token: { env: T }, token', 'token'),
-  gitea: (key) => {
-    const rest = [
-      ...(key.startsWith('url') ? [] : ['url: "https://git.example.org"']),
-      ...(key.startsWith('token') ? [] : ['token: { env: T }']),
-    ];
-    return `services: { a: { type: gitea, ${[...rest, key].join(', ')} } }`;
-  },
   github: (key) => {
     const token = /^(token|app)/.test(key) ? [] : ['token: { env: T }'];
     return `services: { a: { type: github, ${[...token, key].join(', ')} } }`;
@@ -39,8 +33,10 @@ const inside: Record<string, (key: string) => string> = {
   },
   'agent of github': (key) =>
     `services: { a: { type: github, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} } } }`,
-  'agent of gitea': (key) =>
-    `services: { a: { type: gitea, url: "https://git.example.org", token: { env: T }, agent: { ${key} } } }`,
+  gitea: (key) => forge('gitea', key),
+  gitlab: (key) => forge('gitlab', key),
+  'agent of gitea': (key) => forge('gitea', `agent: { ${key} }`),
+  'agent of gitlab': (key) => forge('gitlab', `agent: { ${key} }`),
   'agent of buildkite': (key) =>
     `services: { a: { type: buildkite, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', from: /srv/agent' : ''} } } }`,
   'azure-pipelines': (key) =>
@@ -56,6 +52,14 @@ const inside: Record<string, (key: string) => string> = {
   agent: (key) =>
     azure('url: "https://a", token: { env: T }', `agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} }`),
 };
+
+function forge(type: string, key: string): string {
+  const rest = [
+    ...(key.startsWith('url') ? [] : ['url: "https://git.example.org"']),
+    ...(key.startsWith('token') ? [] : ['token: { env: T }']),
+  ];
+  return `services: { a: { type: ${type}, ${[...rest, key].join(', ')} } }`;
+}
 
 function azure(...keys: string[]): string {
   return `services: { a: { ${['type: azure-pipelines', ...keys.filter((key) => key !== '')].join(', ')} } }`;

@@ -2,7 +2,7 @@
 import { titlesWith } from '../ci/types.ts';
 import { defaultsOf, key, type Written } from './key.ts';
 
-/** How a pool's trust is written. What the rules mean is decided in `src/ci/buildkite/jobs/trust.ts`. */
+/** How a pool's trust is written. What the rules mean is decided in `src/ci/kit/trust.ts`. */
 export const trustKeys = {
   forks: key((v) => v.forkRule, 'run-without-secrets', '`refuse` or `run-without-secrets`', {
     description: 'What happens to pull requests from another repository, and to those whose origin is unknown.',

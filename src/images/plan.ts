@@ -62,8 +62,9 @@ export function buildPlan(wish: Wish, ground: Ground, templates: Templates) {
     ...layer('packages', packages.length > 0 ? templates.packages : null, { OWNER: owner, PACKAGES: packages.join(' ') }),
     ...layer('needs', templates.needs[wish.type], { OWNER: owner }),
     ...layer('agent', agent && templates.agent, {
-      ...{ OWNER: owner, AGENT_VERSION: agent?.version ?? '' },
-      ...(agent !== null && agent.type !== 'azure-pipelines' && { AGENT_TYPE: agent.type }),
+      OWNER: owner,
+      AGENT_VERSION: agent?.version ?? '',
+      AGENT_TYPE: agent?.type ?? '',
     }),
   ];
   if (layers.length === 0) return null;

@@ -2,10 +2,13 @@
 import { once } from 'node:events';
 import { createServer, type IncomingMessage, type RequestListener, type Server } from 'node:http';
 import { buildkiteRules, rulesOf } from '../../src/ci/buildkite/agent/filter-rules.ts';
+import { createLeft, type Left } from '../../src/ci/filter/left.ts';
+import type { Rules } from '../../src/ci/filter/rules.ts';
 import { createSeal, type Seal, type Sealed } from '../../src/ci/filter/seal.ts';
 import { createFilterServer, type FilterLimits } from '../../src/ci/filter/server.ts';
 import { systemClock } from '../../src/clock.ts';
 import { noProxies } from '../../src/config/proxies.ts';
+import { scratch } from '../support/scratch.ts';
 
 export const [jobId, buildId] = ['01935a4b-0000-4000-8000-000000000001', 'b0000000-0000-4000-8000-000000000001'];
 
@@ -35,8 +38,11 @@ export async function bodyOf(request: IncomingMessage): Promise<string> {
 export interface FilterBench extends AsyncDisposable {
   readonly port: number;
   readonly seal: Seal;
+  readonly left: Left;
   /** As it was said to the service: method, address and body. */
   readonly seen: string[];
+  /** The headers of those calls. */
+  readonly heads: IncomingMessage['headers'][];
   readonly said: string[];
   /** Of the job, unless said otherwise. */
   token(use: string, more?: Partial<Sealed>): string;
@@ -47,21 +53,26 @@ export interface FilterBench extends AsyncDisposable {
 export async function filterBench(
   answer: (request: IncomingMessage, body: string) => { readonly status?: number; readonly json?: unknown } = () => ({}),
   limits: Partial<FilterLimits> = {},
+  more: Readonly<Record<string, Rules>> = {},
 ): Promise<FilterBench> {
   const seen: string[] = [];
+  const heads: IncomingMessage['headers'][] = [];
   const service = await listening(async (request, response) => {
     const body = await bodyOf(request);
+    heads.push(request.headers);
     seen.push(`${request.method} ${request.url} ${request.headers.authorization} ${body}`);
     const { status = 200, json = {} } = answer(request, body);
     response.writeHead(status, { 'content-type': 'application/json' });
     response.end(JSON.stringify(json));
   });
   const seal = createSeal(Buffer.alloc(32, 7));
+  const dir = scratch();
+  const left = createLeft(dir.path);
   const said: string[] = [];
   const say = (event: string): void => void said.push(event);
   const filter = createFilterServer({
-    ...{ seal, proxies: noProxies, clock: systemClock, limits },
-    rules: new Map([[rulesOf, buildkiteRules]]),
+    ...{ seal, left, proxies: noProxies, clock: systemClock, limits },
+    rules: new Map([[rulesOf, buildkiteRules], ...Object.entries(more)]),
     log: { info: say, warn: say, error: say },
   });
   const server = filter.server().listen(0, '127.0.0.1');
@@ -69,7 +80,7 @@ export async function filterBench(
   const address = server.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
   return {
-    ...{ port, seal, seen, said },
+    ...{ port, seal, left, seen, heads, said },
     token: (use, more = {}) =>
       seal.close({
         ...{
@@ -93,6 +104,7 @@ export async function filterBench(
     async [Symbol.asyncDispose]() {
       filter.close();
       await stopped(service.server);
+      dir[Symbol.dispose]();
     },
   };
 }

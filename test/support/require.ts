@@ -11,6 +11,7 @@ import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { lacksGitea } from './gitea-programs.ts';
 import { lacksGitHub } from './github-programs.ts';
+import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
@@ -50,6 +51,8 @@ export interface Machine {
   readonly gitea: string | null;
   /** Real clients of GitHub, built before the tests. CI may lack them where there is no Go. */
   readonly github: string | null;
+  /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
+  readonly gitlabRunner: string | null;
 }
 
 export type Need = keyof Machine;
@@ -89,6 +92,7 @@ export async function lookAtMachine(): Promise<Machine> {
     buildkiteAgent: lacksAgent(),
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
+    gitlabRunner: lacksGitlabRunner(),
   };
 }
 
@@ -99,7 +103,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return need === 'loop' || (['buildkiteAgent', 'gitea', 'github'].includes(need) && !hasGo());
+  return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -7,15 +7,17 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { deadline } from '../../core/clock.ts';
 import type { AgentId, Change, Exit, JobId, JobResult } from '../../core/slot.ts';
-import { hasCode, OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, toFailure } from '../../errors.ts';
 import { createPinStore } from '../../secrets/job-secrets.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { describeSecret, readSecret } from '../../secrets/reference.ts';
-import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import type { Sealed } from '../filter/seal.ts';
-import { createAgentProgram } from '../kit/agent-program.ts';
+import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
+import { openAgentProgram } from '../kit/agent-program.ts';
+import { whyEnding, whyLost } from '../kit/last-words.ts';
+import { jobGone, jobUndecided, whenCommitted } from '../kit/late-bound.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { buildkiteAgent } from './agent/agent-release.ts';
 import { buildkiteRules, rulesOf, type Use } from './agent/filter-rules.ts';
@@ -25,10 +27,10 @@ import { createServiceApi } from './api.ts';
 import { findings } from './doctor/doctor.ts';
 import { isOpenToUntrusted } from './doctor/doctor-pools.ts';
 import { createCounts, createFront, type FrontParts } from './front.ts';
-import { type Admission, admit, cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from './jobs/admission.ts';
+import { type Admission, admit } from './jobs/admission.ts';
 import type { GivenJob } from './jobs/job-facts.ts';
 import { createJobRows } from './jobs/job-rows.ts';
-import { endOf, whyEnding, whyLost } from './jobs/outcome.ts';
+import { endOf } from './jobs/outcome.ts';
 import { createJobReservations } from './stacks/job-reservations.ts';
 import { watchQueue } from './stacks/queue-watch.ts';
 import { createRuns } from './stacks/runs.ts';
@@ -50,12 +52,7 @@ export function openBuildkite(config: BuildkiteServiceConfig, parts: OpenParts):
       ? null
       : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
   const api = createServiceApi({ endpoint, version, clock, fetch });
-  const program = createAgentProgram({
-    ...{ project: buildkiteAgent(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
-    wall: () => clock.wall(),
-    progress: (line) => log.info('agent', { service: name, progress: line }),
-    warn: (text, fields) => log.warn(text, fields),
-  });
+  const program = openAgentProgram(name, buildkiteAgent(), config.agentPackage, parts);
   // A temporary manager makes no agents.
   const isFiltered = !isInAgent && pools.some(isOpenToUntrusted) && onejob.temporary !== true;
   const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
@@ -120,7 +117,6 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
   /** Why jobs are being ended, until their pages say it. */
   const unsaid = new Map<JobId, string>();
   const watches = new Map<string, Turns>();
-  let changes: Change[] = [];
 
   const wake = (): void => {
     for (const watch of watches.values()) watch.wake();
@@ -228,34 +224,25 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
         const one = reservations.of(job);
         const pool = one === null ? undefined : poolOf(one.slot);
         // A job without admission gets nothing of the pool or another repository.
-        if (one === null || one.admission === null || pool === undefined) throw undecided(job);
+        if (one === null || one.admission === null || pool === undefined) throw jobUndecided(job);
         return one.admission.trusted ? null : untrustedRecipe(recipe, pool, cacheKeyOf(one.admission), stateDir);
       },
-      record: (change) => void changes.push(change),
-      committed() {
-        const now = changes;
-        changes = [];
-        for (const change of now) apply(change);
-      },
-      syncing: () => () => {},
-      rolledBack() {
-        changes = [];
-      },
+      ...whenCommitted(apply),
     },
     async register(context, inner) {
       const { agent, slot, job } = context;
       const one = job === null ? null : reservations.of(job);
       const pool = poolOf(slot);
-      if (job === null || one === null || one.verdict !== null || pool === undefined) throw gone(job);
-      if (one.admission === null) throw undecided(job);
+      if (job === null || one === null || one.verdict !== null || pool === undefined) throw jobGone(job);
+      if (one.admission === null) throw jobUndecided(job);
       const { secrets, trusted, why, facts } = one.admission;
-      if (!trusted && filter === null) throw undecided(job);
+      if (!trusted && filter === null) throw jobUndecided(job);
       const filtered = trusted || filter === null ? null : await filter.listenFor(context, inner);
-      if (!(await reservations.renew(job))) throw gone(job);
+      if (!(await reservations.renew(job))) throw jobGone(job);
       const once = await stacks.token(entry.key, job, expiry, inner);
       if (once === null) {
         reservations.forget(job, null);
-        throw gone(job);
+        throw jobGone(job);
       }
       reservations.put(job, agent);
       runs.add({ job, agent, slot });
@@ -318,12 +305,4 @@ export function createBuildkite(parts: BuildkiteParts): CiService {
       await filter?.close(leaving);
     },
   };
-}
-
-function gone(job: JobId | null): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job}: it was cancelled or abandoned before it began.`);
-}
-
-function undecided(job: JobId): OnejobError {
-  return new OnejobError('E_JOB_GONE', `Cannot start job ${job} yet: onejob has not decided what it may do.`, { retry: true });
 }

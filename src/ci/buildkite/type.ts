@@ -1,10 +1,11 @@
 /** Buildkite as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
-import { acceptedOutsiders, checkTrust, isOpenProcess } from '../../config/check-trust.ts';
+import { acceptedOutsiders, checkTrust } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import { checkLatePool } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { buildkiteKeys, packageKeys, pinnedAgent } from './schema.ts';
 
@@ -78,21 +79,8 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
 };
 
 function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
-  const { sound, inPool } = checking;
   const of = `"service" is ${service.name}`;
-  if (sound(pool, 'network') && pool.recipe.network === 'none') {
-    const how = 'whose agents must reach the service: no job would ever start';
-    const instead = 'write internet, which keeps them from this host and private ranges otherwise';
-    inPool(pool, ['network'], `is "none", but ${of}, ${how}; ${instead}`);
-  }
-  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
-    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
-  }
-  if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
-    const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
-    inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');
-  }
+  checkLatePool(pool, of, checking);
   checkTags(pool, of, checking);
   if (service.registration === 'in-agent') checkTokenInside(pool, service, checking);
   else checkTrust(pool, checking);

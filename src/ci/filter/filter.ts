@@ -1,6 +1,6 @@
 /**
- * The filter's process, through which agents of untrusted jobs talk to their service, and the manager's side of it, which seals
- * tokens for sandboxes and keeps the process running. Jobs outlive managers, so the filter does too.
+ * The filter's process, through which agents of untrusted jobs, and all agents of some services, talk to their service. And the
+ * manager's side of it, which seals tokens for sandboxes and keeps the process running. Jobs outlive managers, so the filter does too.
  * It listens at one port on the addresses at which sandboxes call. The manager writes them to a file, and the filter reads it; no
  * file means that nobody needs the filter.
  */
@@ -129,7 +129,7 @@ export function createFilter({ stateDir, self, given, version, clock, log }: Fil
       while (!(await answers(address, port))) {
         signal.throwIfAborted();
         if (clock.now() > until) {
-          const what = 'The filter, through which agents of untrusted jobs reach their service, does not listen.';
+          const what = 'The filter, through which agents reach their service, does not listen.';
           const hint = 'onejob restarts it automatically; "filter/filter.log" in the state directory says why it ended.';
           throw new OnejobError('E_FILTER', what, { hint, retry: true });
         }

@@ -1,5 +1,5 @@
 /**
- * What a service lets untrusted jobs ask, and how its answers look in a sandbox.
+ * What a service lets jobs ask through the filter, and how its answers look in a sandbox.
  * A call is judged by its method and path alone. Agents escape the dots of ids, so segments are decoded before they are compared,
  * but forwarded as they came. A path that two readers could understand differently is refused, so that no job reaches a call that
  * its token does not allow.
@@ -18,6 +18,10 @@ export interface Asked {
 export type Verdict =
   /** Said in the service's own form, `{message}`. */
   | { readonly kind: 'refused'; readonly status: 401 | 403 | 404; readonly why: string }
+  /** Answered by the filter itself. */
+  | { readonly kind: 'answered'; readonly status: number; readonly json: unknown }
+  /** Answered once, with what the manager left for this job (`left.ts`), and later with `after`. */
+  | { readonly kind: 'left'; readonly status: number; readonly type: string; readonly after: 204 | 404 }
   /** Streamed both ways. `toldAs`: what the agent is told in the place of a status. */
   | { readonly kind: 'stream'; readonly toldAs?: (status: number) => number }
   /** Read as a whole before it is forwarded. */
@@ -33,8 +37,12 @@ export type Verdict =
 export interface Rules {
   /** What the paths of its API begin with in a sandbox, such as `v3`; left out on the way. */
   readonly root: string;
-  /** What the credential in `Authorization` begins with, such as `Token`. */
-  readonly scheme: string;
+  /**
+   * What the credential in `Authorization` begins with, such as `Token`: the sealed token follows it, and the service gets its own in
+   * that place. null: the sealed token is the segment after the root, which is left out on the way too. Then the filter signs nothing:
+   * the service judges the job by the headers that its agent sends.
+   */
+  readonly scheme: string | null;
   judge(sealed: Sealed, asked: Asked): Verdict;
 }
 

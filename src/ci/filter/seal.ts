@@ -1,5 +1,5 @@
 /**
- * Sealed tokens: all that an untrusted job's sandbox holds. A token contains the service's token, its job, and when it expires.
+ * Sealed tokens: all that a job's sandbox holds of the filter's. A token contains the service's token, its job, and when it expires.
  * Only this installation's key opens it, so the filter keeps no state. AES-256-GCM.
  */
 import { createCipheriv, createDecipheriv, randomBytes } from 'node:crypto';
@@ -14,12 +14,15 @@ const sealed = z.strictObject({
   rules: z.string(),
   /** Of the service's API, without a slash at its end. */
   endpoint: z.string(),
+  /** The service's; with `file` the key of that instead. */
   token: z.string(),
   /** What it is for, in the word of the rules. */
   use: z.string(),
   job: z.string(),
   /** The job's; null: the service did not say. */
   build: z.string().nullable(),
+  /** Name of what was left for it (`left.ts`). */
+  file: z.string().optional(),
   /** Wall clock, ms since the epoch, at which it expires. */
   until: z.number(),
 });
@@ -29,6 +32,8 @@ const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
 /** Lets people and scanners of secrets recognise it. */
 const prefix = 'ojf_';
 const use = Buffer.from('onejob filter 1');
+
+export const looksSealed = (text: string): boolean => text.startsWith(prefix);
 
 export type Seal = ReturnType<typeof createSeal>;
 

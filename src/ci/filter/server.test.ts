@@ -3,6 +3,7 @@ import { once } from 'node:events';
 import { connect } from 'node:net';
 import { describe, expect, it } from 'vitest';
 import { buildId, filterBench, jobId } from '../../../test/kit/filter.ts';
+import type { Rules } from './rules.ts';
 import { createSeal } from './seal.ts';
 
 const other = '01935a4b-0000-4000-8000-00000000beef';
@@ -96,7 +97,7 @@ describe('a job', () => {
       message: expect.stringMatching(/trust rule.*untrusted.*may not read the service's secrets and tokens/),
     });
     await ask();
-    expect(here.said).toEqual(['call of an untrusted job refused']);
+    expect(here.said).toEqual(['call of a job refused']);
   });
 
   it('may look at steps of its own build, whatever else its body says', async () => {
@@ -275,4 +276,66 @@ it('an unreachable service is reported as an error that may pass', async () => {
   await using here = await filterBench();
   const token = here.token('job', { endpoint: 'http://127.0.0.1:1/v3' });
   expect(await here.call('GET', `/v3/jobs/${jobId}`, token)).toMatchObject({ status: 502 });
+});
+
+describe('a service whose agents sign their calls themselves', () => {
+  const rules: Rules = {
+    ...{ root: 'own', scheme: null },
+    judge(sealed, { segments: [first, id] }) {
+      if (first === 'job') return { kind: 'left', status: 201, type: 'application/json', after: 204 };
+      if (first === 'hello') return { kind: 'answered', status: 200, json: { hello: sealed.job } };
+      return first === 'jobs' && id === sealed.job ? { kind: 'stream' } : { kind: 'refused', status: 403, why: 'Not that.' };
+    },
+  };
+  const bench = () => filterBench(undefined, {}, { own: rules });
+  type Bench = Awaited<ReturnType<typeof bench>>;
+  const tokenOf = (here: Bench, file?: string) => {
+    const key = file === undefined ? 'none' : here.left.leave(file, '{"id":1}');
+    return here.token('job', { rules: 'own', token: key, ...(file !== undefined && { file }) });
+  };
+  const ask = (here: Bench, path: string, headers: Record<string, string> = {}, body = '{}') =>
+    fetch(`http://127.0.0.1:${here.port}${path}`, { method: 'POST', headers, body });
+
+  it('gets the path without the sealed token, and the agent’s own headers', async () => {
+    await using here = await bench();
+    const token = tokenOf(here);
+    const answer = await ask(here, `/own/${token}/jobs/${jobId}?a=1`, { 'job-token': 'its-own', authorization: 'Token real' });
+    expect(answer.status).toBe(200);
+    expect(here.seen).toEqual([`POST /v3/jobs/${jobId}?a=1 undefined {}`]);
+    expect(here.heads[0]).toMatchObject({ 'job-token': 'its-own' });
+    expect(JSON.stringify(here.heads)).not.toContain(token);
+  });
+
+  it('is not asked for what was left for its job, which is given out once', async () => {
+    await using here = await bench();
+    const token = tokenOf(here, 'agent-1');
+    const first = await ask(here, `/own/${token}/job`);
+    expect([first.status, await first.text()]).toEqual([201, '{"id":1}']);
+    expect((await ask(here, `/own/${token}/job`)).status).toBe(204);
+    expect(await (await ask(here, `/own/${token}/hello`)).json()).toEqual({ hello: jobId });
+    expect(here.seen).toEqual([]);
+  });
+
+  it.each([
+    ['another job', (token: string) => `/own/${token}/jobs/${other}`, 403],
+    ['another root', (token: string) => `/v3/${token}/jobs/${jobId}`, 404],
+    ['a token that is written otherwise', (token: string) => `/own/%6F${token.slice(1)}/jobs/${jobId}`, 404],
+    ['no token', () => `/own/jobs/${jobId}`, 401],
+    ['a broken token', (token: string) => `/own/${token.slice(0, -4)}/jobs/${jobId}`, 401],
+    ['a step up', (token: string) => `/own/${token}/jobs/${jobId}/../${other}`, 400],
+  ])('is not asked for %s', async (_, path, status) => {
+    await using here = await bench();
+    // fetch would resolve the steps.
+    const head = `POST ${path(tokenOf(here))} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}`;
+    expect(await raw(here.port, head)).toBe(status);
+    expect(here.seen).toEqual([]);
+  });
+
+  it('accepts no sealed token of another service in its path, and none of its own in a header', async () => {
+    await using here = await bench();
+    expect((await ask(here, `/v3/${here.token('job')}/jobs/${jobId}`)).status).toBe(401);
+    const answer = await ask(here, `/own/jobs/${jobId}`, { authorization: `Token ${tokenOf(here)}` });
+    expect(answer.status).toBe(401);
+    expect(here.seen).toEqual([]);
+  });
 });

@@ -1,6 +1,6 @@
 /**
- * The filter's HTTP server for agents of untrusted jobs. It opens the sealed token of a call, asks the rules whether the job may
- * make it, and forwards it with the service's own token. It keeps no state between calls, so it may be killed and started again at
+ * The filter's HTTP server for agents of untrusted jobs, and of all jobs of some services. It opens the sealed token of a call, asks the rules whether the job may
+ * make it, and forwards it, where the rules say so with the service's own token. It keeps no state between calls, so it may be killed and started again at
  * any time. It trusts no input: jobs know the sealed tokens, and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
@@ -14,9 +14,10 @@ import { bytesOf } from '../../http/exchange.ts';
 import { createOutbound, type Outbound } from '../../http/outbound.ts';
 import type { Log } from '../../log.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { Left } from './left.ts';
 import { createRate, type Rate } from './rate.ts';
 import { type Rules, readPath, type Verdict } from './rules.ts';
-import type { Seal, Sealed } from './seal.ts';
+import { looksSealed, type Seal, type Sealed } from './seal.ts';
 
 const filterLimits = {
   /** ms for a call whose body or answer is read as a whole. */
@@ -37,6 +38,7 @@ export type FilterLimits = Readonly<typeof filterLimits>;
 export interface FilterServerParts {
   readonly seal: Seal;
   readonly rules: ReadonlyMap<string, Rules>;
+  readonly left: Pick<Left, 'take'>;
   readonly proxies: Proxies;
   readonly clock: Clock;
   readonly log: Log;
@@ -59,6 +61,8 @@ interface Call {
   readonly response: ServerResponse;
   readonly sealed: Sealed;
   readonly rules: Rules;
+  /** Path and query below the service's API, as they came. */
+  readonly below: string;
   readonly usage: Usage;
   readonly signal: AbortSignal;
 }
@@ -97,7 +101,7 @@ export function createFilterServer(parts: FilterServerParts) {
   async function send(call: Call, body: Buffer | IncomingMessage | null): Promise<Dispatcher.ResponseData> {
     const { request, sealed, rules, usage, signal } = call;
     const origin = new URL(sealed.endpoint);
-    const path = `${origin.pathname.replace(/\/$/, '')}${(request.url ?? '').slice(`/${rules.root}`.length)}`;
+    const path = `${origin.pathname.replace(/\/$/, '')}${call.below}`;
     const headers = headersWithout(notFromAgents, request.headersDistinct);
     const length = Buffer.isBuffer(body) ? String(body.length) : request.headers['content-length'];
     return usage.outbound.dispatcherFor(origin).request({
@@ -105,7 +109,7 @@ export function createFilterServer(parts: FilterServerParts) {
       headers: {
         ...(headers as Record<string, string | string[]>),
         ...(body !== null && length !== undefined && { 'content-length': length }),
-        authorization: `${rules.scheme} ${sealed.token}`,
+        ...(rules.scheme !== null && { authorization: `${rules.scheme} ${sealed.token}` }),
       },
     });
   }
@@ -145,6 +149,20 @@ export function createFilterServer(parts: FilterServerParts) {
     }
   }
 
+  /** Answers without asking the service. */
+  async function answer(call: Call, verdict: Extract<Verdict, { kind: 'answered' | 'left' }>): Promise<void> {
+    const { request, response, sealed } = call;
+    await read(request, limits.wholeBytes);
+    const say = (status: number, body: Buffer | null, type = 'application/json'): void => {
+      response.writeHead(status, body === null ? {} : { 'content-type': type, 'content-length': body.length });
+      response.end(body ?? undefined);
+    };
+    if (verdict.kind === 'answered') return say(verdict.status, Buffer.from(JSON.stringify(verdict.json)));
+    const found = sealed.file === undefined ? null : await parts.left.take(sealed.file, sealed.token);
+    if (found === null) return say(verdict.after, null);
+    say(verdict.status, found, verdict.type);
+  }
+
   function cleaned(call: Call, { headers }: Pick<Dispatcher.ResponseData, 'headers'>): OutgoingHttpHeaders {
     const kept = headersWithout(notToAgents, headers);
     return Object.fromEntries(
@@ -167,7 +185,7 @@ export function createFilterServer(parts: FilterServerParts) {
 
   /** Refuses, and logs each reason once per job: that shows jobs that try their token elsewhere. */
   function deny({ response, sealed, usage }: Pick<Call, 'response' | 'sealed' | 'usage'>, status: number, why: string): void {
-    if (!usage.said.has(why) && usage.said.size < 100) log.warn('call of an untrusted job refused', { job: sealed.job, why });
+    if (!usage.said.has(why) && usage.said.size < 100) log.warn('call of a job refused', { job: sealed.job, why });
     usage.said.add(why);
     refuse(response, status, why);
   }
@@ -176,15 +194,16 @@ export function createFilterServer(parts: FilterServerParts) {
     const asked = readPath(request.method ?? '', request.url ?? '');
     const problem = typeof asked === 'string' ? asked : bodyProblem(request);
     if (typeof asked === 'string' || problem !== null) return refuse(response, 400, `The call is invalid: ${problem}.`);
-    const values = request.headersDistinct.authorization ?? [];
-    const [, scheme = '', token = ''] = (values.length === 1 && /^(\w+) ([\x21-\x7e]{1,8192})$/.exec(values[0] ?? '')) || [];
+    const { scheme, token } = tokenOf(request, asked.segments[1] ?? '');
     const sealed = seal.open(token);
     const rules = sealed === null ? undefined : parts.rules.get(sealed.rules);
     const isGood = sealed !== null && rules?.scheme === scheme && clock.wall() < sealed.until;
     if (sealed === null || rules === undefined || !isGood) return refuse(response, 401, 'The token is invalid or no longer valid.');
     connections.known(request.socket, sealed.job, response);
-    const [root, ...segments] = asked.segments;
-    if (root !== rules.root) return refuse(response, 404, 'There is no such call.');
+    const above = scheme === null ? `/${rules.root}/${token}` : `/${rules.root}`;
+    const segments = asked.segments.slice(scheme === null ? 2 : 1);
+    const url = request.url ?? '';
+    if (asked.segments[0] !== rules.root || !url.startsWith(above)) return refuse(response, 404, 'There is no such call.');
     const usage = enter(sealed.job);
     try {
       if (usage.calls > limits.calls) return refuse(response, 503, 'Too many concurrent calls.');
@@ -192,9 +211,10 @@ export function createFilterServer(parts: FilterServerParts) {
       if (wait > 0) await sleep(clock, wait, signal);
       signal.throwIfAborted();
       const verdict = rules.judge(sealed, { ...asked, segments });
-      const call: Call = { request, response, sealed, rules, usage, signal };
+      const call: Call = { request, response, sealed, rules, below: url.slice(above.length), usage, signal };
       if (verdict.kind === 'refused') deny(call, verdict.status, verdict.why);
       else if (verdict.kind === 'whole') await whole(call, verdict);
+      else if (verdict.kind !== 'stream') await answer(call, verdict);
       else await stream(call, verdict.toldAs ?? ((status) => status));
     } finally {
       leave(sealed.job, usage);
@@ -247,6 +267,17 @@ export function createFilterServer(parts: FilterServerParts) {
       }
     },
   };
+}
+
+/** The sealed token of a call, and the scheme before it; null: it was the `segment` after the root. */
+function tokenOf(
+  { headersDistinct }: IncomingMessage,
+  segment: string,
+): { readonly scheme: string | null; readonly token: string } {
+  if (looksSealed(segment)) return { scheme: null, token: segment };
+  const values = headersDistinct.authorization ?? [];
+  const [, scheme = '', token = ''] = (values.length === 1 && /^(\w+) ([\x21-\x7e]{1,8192})$/.exec(values[0] ?? '')) || [];
+  return { scheme, token };
 }
 
 class TooLarge extends Error {}

@@ -3,11 +3,14 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { hasCode, OnejobError } from '../../errors.ts';
+import { OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
+import { readUrl as readUrlOf, sayFound } from '../kit/init.ts';
 import { createGiteaClient } from './client.ts';
 import { createPlaces } from './registry.ts';
 import { queueForm } from './type.ts';
+
+const readUrl = readUrlOf('https://git.example.org');
 
 export async function initGitea({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, queue: givenQueue = null } = flags.own;
@@ -28,16 +31,11 @@ export async function initGitea({ output, version, context }: Session, flags: In
       refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED'],
       async see(typed) {
         if (!flags.check) return null;
-        try {
+        return sayFound(output, async () => {
           const { version: theirs } = await clientWith(typed).version(signal);
           const user = await clientWith(typed).user(signal);
-          output.say(`${url} is Gitea ${theirs}${user === null ? '' : `, and the token is that of ${user}`}.`);
-        } catch (error) {
-          // A later try could help, so that the token may be good.
-          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
-          output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
-        }
-        return null;
+          return `${url} is Gitea ${theirs}${user === null ? '' : `, and the token is that of ${user}`}.`;
+        });
       },
     });
     const client = clientWith(token);
@@ -72,11 +70,6 @@ export async function initGitea({ output, version, context }: Session, flags: In
   } finally {
     outbound.close();
   }
-}
-
-function readUrl(typed: string): Answer<string> {
-  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
-  return good ? { value: typed.replace(/\/+$/, '') } : { again: 'Expected an address such as https://git.example.org.' };
 }
 
 function readToken(typed: string): Answer<string> {

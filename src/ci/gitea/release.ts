@@ -1,7 +1,7 @@
 /** Where Gitea puts the releases of its runner, and their checksums: a file next to each (runner 1.0.8, `.goreleaser.yaml`). */
 import { OnejobError } from '../../errors.ts';
-import { reasonOf, receiveText } from '../../images/receive.ts';
 import type { AgentProject } from '../kit/agent-program.ts';
+import { releasedSum } from '../kit/released.ts';
 import { pinnedRunner } from './schema.ts';
 
 const releases = 'https://dl.gitea.com/gitea-runner';
@@ -21,19 +21,8 @@ export function giteaRunner(base = releases): AgentProject {
     },
     async sum(from, options) {
       if (!from.startsWith(`${base}/`)) return null;
-      const sums = new URL(`${from}.sha256`);
-      try {
-        const [sum = ''] = (await receiveText(sums, { ...options, limit: 4_096 })).trim().split(/\s+/);
-        if (/^[0-9a-f]{64}$/i.test(sum)) return sum.toLowerCase();
-        throw new Error('it has no checksum');
-      } catch (error) {
-        options.signal.throwIfAborted();
-        throw new OnejobError('E_AGENT_PACKAGE', `Cannot check the runner from ${from} against ${sums}: ${reasonOf(error)}.`, {
-          hint: `Check whether "curl -fLO ${sums}" works on this host, or name a program that is already there: agent: { from: /path/to/gitea-runner }.`,
-          retry: true,
-          cause: error,
-        });
-      }
+      const file = from.replace(/^.*\//, '');
+      return releasedSum({ from, sums: new URL(`${from}.sha256`), file, program: 'gitea-runner' }, options);
     },
   };
 }

@@ -1,37 +1,13 @@
 /** How a service of type `gitea` is written. */
-import { key, sha256, token } from '../../config/key.ts';
-import type * as Kinds from '../../config/kinds.ts';
-import { pathProblem } from '../../config/volumes.ts';
-import { webAddress } from '../kit/keys.ts';
+import { key, token } from '../../config/key.ts';
+import { runnerKeysOf, webAddress } from '../kit/keys.ts';
 
 /** Version of the runner that this onejob was tried with. */
 export const pinnedRunner = '1.0.8';
 
 const example = 'https://git.example.org';
 
-const programFrom = (v: typeof Kinds) =>
-  v.value((found) => {
-    const what = 'an https address or an absolute path of the program';
-    if (typeof found !== 'string') return v.no(`expected ${what}, found ${v.describeKind(found)}`);
-    if (/^https:\/\/[^\s/?#@]+\/\S+$/.test(found)) return v.yes(found);
-    if (!found.startsWith('/')) return v.no(`${JSON.stringify(found)} is not ${what}`);
-    const why = pathProblem(found);
-    return why === null ? v.yes(found) : v.no(why);
-  });
-
-export const runnerKeys = {
-  version: key((v) => v.text('a version such as "1.0.8"', /^\d{1,4}\.\d{1,5}\.\d{1,5}$/), undefined, 'version', {
-    description: 'Version of the runner; onejob refuses any other.',
-    example: pinnedRunner,
-    shown: `\`${pinnedRunner}\`, or what the file at \`from\` reports`,
-  }),
-  from: key(programFrom, undefined, 'address or path', {
-    description: 'Where onejob gets the runner from. It mounts the program read-only into the sandboxes.',
-    example: '/usr/local/bin/gitea-runner',
-    shown: "Gitea's release of that version",
-  }),
-  sha256: sha256('Checksum that the file named by `from` must have.', "Gitea's own for its releases"),
-};
+export const runnerKeys = runnerKeysOf('Gitea', 'gitea-runner', pinnedRunner);
 
 export const giteaKeys = {
   url: key(webAddress(example), undefined, 'address', {

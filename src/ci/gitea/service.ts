@@ -8,7 +8,7 @@ import type { CiService } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { type AgentProgram, createAgentProgram } from '../kit/agent-program.ts';
+import { type AgentProgram, openAgentProgram } from '../kit/agent-program.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
 import { createGiteaClient, type GiteaClient } from './client.ts';
@@ -20,15 +20,10 @@ import { equipped } from './script.ts';
 import type { GiteaServiceConfig } from './type.ts';
 
 export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiService {
-  const { clock, fetch, log, onejob, store, variables } = parts;
+  const { clock, fetch, onejob, store, variables } = parts;
   const token = () => readSecret(config.token, variables);
   const client = createGiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
-  const program = createAgentProgram({
-    ...{ project: giteaRunner(), config: config.agentPackage, dir: subdirectory(store.dir, 'tools') },
-    wall: () => clock.wall(),
-    progress: (line) => log.info('agent', { service: config.name, progress: line }),
-    warn: (text, fields) => log.warn(text, fields),
-  });
+  const program = openAgentProgram(config.name, giteaRunner(), config.agentPackage, parts);
   const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });

@@ -2,9 +2,10 @@
 import type { Checking } from '../../config/check.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete } from '../../config/key.ts';
-import { clearTextHost, packageOf } from '../../config/service-keys.ts';
+import { packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
+import { checkForge } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { giteaKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
@@ -79,20 +80,11 @@ function checkGiteaPool(pool: PoolConfig, { name }: GiteaServiceConfig, { writte
   }
 }
 
-function checkGitea(service: GiteaServiceConfig, { written, at: report }: Checking): void {
-  const { name, url, pollEvery, bootTimeout, agentPackage } = service;
-  const keys = written.services.get(name)?.keys ?? {};
-  const at = (path: readonly string[], message: string, severity?: 'warning') =>
-    report(['services', name, ...path], message, severity);
-  const open = clearTextHost(url);
-  if (open !== null) at(['url'], `is not encrypted: onejob would send the token in clear text to ${open}; write https`, 'warning');
-  if (bootTimeout < 2 * pollEvery) {
-    const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
-    const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
-    at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
-  }
-  if (keys.agent !== undefined && agentPackage.sha256 === null && agentPackage.from?.startsWith('https:')) {
-    const why = 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked';
-    at(['agent', 'from'], why, 'warning');
-  }
+function checkGitea(service: GiteaServiceConfig, checking: Checking): void {
+  const { name, pollEvery, bootTimeout } = service;
+  checkForge(service, checking);
+  if (bootTimeout >= 2 * pollEvery) return;
+  const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
+  const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
+  checking.at(['services', name, 'boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
 }

@@ -50,7 +50,7 @@ it('writes one for a token, and says that a repository is public', async () => {
   github.repository('acme/open', { isPrivate: false });
   writeFileSync(at('token'), github.userToken(), { mode: 0o600 });
   const { code, stderr } = await init('--queue', 'acme/open', '--token-file', 'token');
-  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('acme/open is public: its jobs are refused until') });
+  expect({ code, stderr }).toEqual({ code: 0, stderr: expect.stringContaining('It is public: its jobs are refused until') });
   expect(readFileSync(at('config.yml'), 'utf8')).toMatch(/token:\n +file: /);
 });
 
@@ -63,7 +63,7 @@ it.each([
   expect(() => readFileSync(at('config.yml'))).toThrow();
 });
 
-it('refuses a key that is none, before it asks GitHub', async () => {
+it('refuses a file without a key, before it asks GitHub', async () => {
   writeFileSync(at('key.pem'), 'not a key', { mode: 0o600 });
   const { code, stderr } = await init('--queue', 'acme', ...asApp());
   expect({ code, stderr }).toEqual({

@@ -3,14 +3,14 @@ import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
 import { systemClock } from '../../clock.ts';
-import { hasCode, OnejobError } from '../../errors.ts';
 import { createOutbound } from '../../http/outbound.ts';
+import { readUrl, sayFound } from '../kit/init.ts';
 import { apiOf, createGithubClient } from './client.ts';
 import { type GithubCredential, placeOf, queueForm } from './type.ts';
 
 export async function initGithub({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, queue: givenQueue = null, app: givenApp = null } = flags.own;
-  const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readUrl(givenUrl));
+  const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readUrl('https://github.example.org')(givenUrl));
   const app = givenApp === null ? null : taken('github', '--app', readApp(givenApp.trim()));
   if (givenQueue !== null) taken('github', '--queue', readQueue(givenQueue.trim()));
   using frame = open(givenQueue === null ? ['--queue NAME'] : []);
@@ -41,16 +41,12 @@ export async function initGithub({ output, version, context }: Session, flags: I
           fetch: outbound.fetch,
           version,
         });
-        try {
+        await sayFound(output, async () => {
           const runners = await client.runners(place, signal);
-          output.say(`${url} lets onejob manage the runners of ${queue}; there are ${runners.length}.`);
           const repository = place.startsWith('repos/') ? await client.repository(place.slice('repos/'.length), signal) : null;
-          if (repository?.private === false) output.say(`${queue} is public: its jobs are refused until you write "public: run".`);
-        } catch (error) {
-          // A later try could help, so that the credential may be good.
-          if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
-          output.say(`${error instanceof OnejobError ? error.message : ''} So onejob could not check the credential.`);
-        }
+          const open = repository?.private === false ? ` It is public: its jobs are refused until you write "public: run".` : '';
+          return `${url} lets onejob manage the runners of ${queue}; there are ${runners.length}.${open}`;
+        });
       },
     });
     return await frame.finish({
@@ -66,11 +62,6 @@ export async function initGithub({ output, version, context }: Session, flags: I
   } finally {
     outbound.close();
   }
-}
-
-function readUrl(typed: string): Answer<string> {
-  const good = /^https?:\/\/[^\s/?#@]+(\/[^\s?#]*)?$/.test(typed) && URL.canParse(typed);
-  return good ? { value: typed.replace(/\/+$/, '') } : { again: 'Expected an address such as https://github.example.org.' };
 }
 
 function readApp(typed: string): Answer<number> {

@@ -26,8 +26,10 @@ import { codeOf, OnejobError, toFailure } from '../../errors.ts';
 import { limited } from '../../http/limited.ts';
 import { getPackage, hashOf } from '../../images/agent-package.ts';
 import { type ReceiveOptions, reasonOf } from '../../images/receive.ts';
+import { subdirectory } from '../../store/directory.ts';
 import { killGroup, listen } from '../../system/group.ts';
 import { jsonOf } from '../../system/json.ts';
+import type { OpenParts } from '../parts.ts';
 
 /** A project that releases an agent as a program. */
 export interface AgentProject {
@@ -252,6 +254,21 @@ export function createAgentProgram(options: AgentProgramOptions) {
   };
 }
 
+/** The program of a service with this name. */
+export function openAgentProgram(
+  service: string,
+  project: AgentProject,
+  config: AgentPackageConfig,
+  { store, clock, log }: Pick<OpenParts, 'store' | 'clock' | 'log'>,
+): AgentProgram {
+  return createAgentProgram({
+    ...{ project, config, dir: subdirectory(store.dir, 'tools') },
+    wall: () => clock.wall(),
+    progress: (line) => log.info('agent', { service, progress: line }),
+    warn: (text, fields) => log.warn(text, fields),
+  });
+}
+
 /** null: missing or damaged. */
 async function sourceOf(folder: string): Promise<Source | null> {
   const text = await readFile(join(folder, 'source.json'), 'utf8').catch(() => '');
@@ -347,7 +364,7 @@ export async function versionOf(path: string, patience: number, signal: AbortSig
   if (codeOf(end) === 'EACCES') throw new Error(`${path} cannot be executed; is its file system mounted noexec?`, { cause: end });
   if (end instanceof Error) throw end;
   if (end === 'hung') throw new Error(`"--version" took more than ${patience / 1000} s`);
-  const version = /\bversion v?(\d+\.\d+\.\d+[^\s,+]*)/.exec(said)?.[1];
+  const version = /\bversion:? +v?(\d+\.\d+\.\d+[^\s,+]*)/i.exec(said)?.[1];
   if (child.exitCode === 0 && version !== undefined) return version;
   const line = said.trim().split('\n')[0]?.slice(0, 200) ?? '';
   throw new Error(`"--version" ended with exit code ${child.exitCode ?? child.signalCode} and printed ${JSON.stringify(line)}`);

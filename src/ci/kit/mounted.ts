@@ -14,3 +14,19 @@ export function mounted(recipe: Recipe, folder: string | null, name: string): Re
   if (folder === null) return recipe;
   return { ...recipe, mounts: [...recipe.mounts, readOnlyMount(`${folder}/${name}`, `${ownFolder}/${name}`)] };
 }
+
+/**
+ * Shell lines that keep calls to this host away from proxies of the image or pool: no proxy leads to this host's bridges, but the
+ * agent would use one. `endpoint`: on this host, as `http://172.18.0.1:7070/v3`.
+ */
+export function noProxyFor(endpoint: string): readonly string[] {
+  const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';
+  // It is not quoted below.
+  if (!/^[\w.:-]+$/.test(host)) return [];
+  return [
+    'NO_PROXY=${NO_PROXY:-${no_proxy:-}}',
+    `NO_PROXY="\${NO_PROXY:+$NO_PROXY,}${host}"`,
+    'no_proxy=$NO_PROXY',
+    'export NO_PROXY no_proxy',
+  ];
+}

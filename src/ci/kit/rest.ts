@@ -30,18 +30,23 @@ export interface RestCall {
   readonly path: string;
   readonly query?: Readonly<Record<string, string>>;
   readonly body?: unknown;
-  readonly headers?: Readonly<Record<string, string>>;
+  /** A body that is plain text, instead of `body`. */
+  readonly text?: string;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
+  /** Headers that it needs in addition. */
+  readonly headers?: Readonly<Record<string, string>>;
   /** Headers that sign it in instead of the service's credential. */
   readonly signedBy?: Readonly<Record<string, string>>;
   /** It says with a 500 and JSON that it refuses, as Connect does with errors of no other kind. */
   readonly refusesWith500?: boolean;
   /** It is asked again and again: an answer that did not change since then is not sent again (RFC 9110, 13.1.2), and costs no quota. */
   readonly isRepeated?: boolean;
+  /** Status and headers are the answer, whatever the body of a success; a 401 or 403 with JSON is one too. */
+  readonly onlyStatus?: boolean;
 }
 
-/** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx. */
+/** A success, or a refusal that the caller may understand: 404 (with JSON), 409, 410, 412, 416, 422 and other 4xx, and what the call names. */
 export interface Answered {
   readonly status: number;
   readonly ok: boolean;
@@ -93,8 +98,10 @@ export function createRest(parts: RestParts) {
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
       ...(tag !== undefined && { 'If-None-Match': tag }),
+      ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
     };
-    const body = call.body === undefined ? {} : { body: JSON.stringify(call.body) };
+    const text = call.body === undefined ? call.text : JSON.stringify(call.body);
+    const body = text === undefined ? {} : { body: text };
     return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
   };
 
@@ -115,6 +122,8 @@ export function createRest(parts: RestParts) {
         throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
       }
       if (call.refusesWith500 === true && status === 500 && found.body !== undefined) return found;
+      const isAnswer = found.ok || ((status === 401 || status === 403) && found.body !== undefined);
+      if (call.onlyStatus === true && isAnswer) return found;
       if (status === 401) {
         refusals += 1;
         if (header !== null && (await parts.again?.(header, refusals, signal)) === true) continue;

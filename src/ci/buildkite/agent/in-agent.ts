@@ -7,9 +7,11 @@ import { sleep } from '../../../core/clock.ts';
 import type { AgentId, JobId } from '../../../core/slot.ts';
 import { OnejobError } from '../../../errors.ts';
 import { type CiService, foreignPool } from '../../ci-service.ts';
+import type { JobEnd } from '../../kit/job-rows.ts';
+import { whyEnding } from '../../kit/last-words.ts';
 import type { SlotFacts } from '../../parts.ts';
 import { createFront, type FrontParts } from '../front.ts';
-import { endOf, type JobEnd, whyEnding } from '../jobs/outcome.ts';
+import { endOf } from '../jobs/outcome.ts';
 import { scriptFor } from './script.ts';
 
 /**

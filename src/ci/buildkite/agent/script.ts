@@ -7,7 +7,7 @@ import type { PoolConfig } from '../../../config/config.ts';
 import { inQuotes } from '../../../quoted.ts';
 import type { Recipe } from '../../../runtimes/runtime.ts';
 import type { AgentContext } from '../../ci-service.ts';
-import { mounted, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
+import { mounted, noProxyFor, ownFolder, readOnlyMount } from '../../kit/mounted.ts';
 
 export interface AgentAccess {
   readonly token: string;
@@ -127,22 +127,6 @@ function saysIn(hook: string | null, note: string): string[] {
   return hook === null
     ? [say]
     : [`${say} >&2`, `printf '%s\\n' ${inQuotes(say)} > ${inQuotes(hook)} && chmod 755 ${inQuotes(hook)}`];
-}
-
-/**
- * Shell lines that keep calls to this host away from proxies of the image or pool: no proxy leads to this host's bridges, but the
- * agent would use one. `endpoint`: on this host, as `http://172.18.0.1:7070/v3`.
- */
-export function noProxyFor(endpoint: string): readonly string[] {
-  const host = URL.parse(endpoint)?.hostname.replace(/^\[(.*)\]$/, '$1') ?? '';
-  // It is not quoted below.
-  if (!/^[\w.:-]+$/.test(host)) return [];
-  return [
-    'NO_PROXY=${NO_PROXY:-${no_proxy:-}}',
-    `NO_PROXY="\${NO_PROXY:+$NO_PROXY,}${host}"`,
-    'no_proxy=$NO_PROXY',
-    'export NO_PROXY no_proxy',
-  ];
 }
 
 export function scriptFor(

@@ -6,7 +6,8 @@ import { networkInterfaces } from 'node:os';
 import { stripVTControlCharacters } from 'node:util';
 import { type Finding, fine, problem, warning } from '../../../finding.ts';
 import { brief } from '../../../http/exchange.ts';
-import { findsProgram, inside, noProxyFor } from '../agent/script.ts';
+import { noProxyFor } from '../../kit/mounted.ts';
+import { findsProgram, inside } from '../agent/script.ts';
 
 /** s until an address that does not answer is given up. */
 const patience = 6;

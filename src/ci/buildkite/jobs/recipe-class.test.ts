@@ -8,7 +8,7 @@ import { scratch } from '../../../../test/support/scratch.ts';
 import type { PoolConfig } from '../../../config/config.ts';
 import { expandRecipe } from '../../../config/template.ts';
 import type { Mount, Recipe } from '../../../runtimes/runtime.ts';
-import { cacheKeyOf, untrustedRecipe, wantsOther } from './admission.ts';
+import { cacheKeyOf, untrustedRecipe, wantsOther } from '../../kit/admission.ts';
 import { jobFacts } from './job-facts.ts';
 
 const folder = new Folder();

@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, it } from 'vitest';
 import type { TrustConfig } from '../../../config/config.ts';
 import { normalRepository } from '../../kit/repository.ts';
+import { decideTrust, sourceRepository } from '../../kit/trust.ts';
 import { type JobFacts, jobFacts } from './job-facts.ts';
-import { decideTrust, sourceRepository } from './trust.ts';
 
 const usual: TrustConfig = {
   forks: 'run-without-secrets',

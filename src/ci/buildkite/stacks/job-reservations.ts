@@ -4,10 +4,11 @@
  * back to its queue.
  */
 import type { AgentId, Failure, JobId, JobResult } from '../../../core/slot.ts';
-import { type ErrorCode, toFailure } from '../../../errors.ts';
+import { toFailure } from '../../../errors.ts';
 import type { SlotOffer } from '../../ci-service.ts';
+import { type JobEnd, jobsOwnFailure, mostTries } from '../../kit/job-rows.ts';
 import type { Admission } from '../jobs/admission.ts';
-import { endOf, type JobEnd, whyNotAcquired } from '../jobs/outcome.ts';
+import { endOf, whyNotAcquired } from '../jobs/outcome.ts';
 import type { Shared } from '../service.ts';
 import type { Run } from './runs.ts';
 import { stageOf } from './stacks.ts';
@@ -43,14 +44,6 @@ interface Verdict {
 const [shunBack, shunLost] = [300_000, 10_000];
 /** ms in which an extended reservation counts as new. */
 const freshFor = 10_000;
-/** Tries to run a job before it is ended. */
-const mostTries = 3;
-/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
-const passing: ReadonlySet<string> = new Set<ErrorCode>([
-  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
-  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
-]);
-
 export type Reservations = ReturnType<typeof createJobReservations>;
 
 export function createJobReservations(shared: Shared) {
@@ -231,7 +224,7 @@ export function createJobReservations(shared: Shared) {
     put: (job: JobId, agent: AgentId) => void change(job, { agent }),
     /** Its sandbox has certainly not begun it: it is tried again, or ended. `failure`: what went wrong; null: nothing did. */
     returned(job: JobId, failure: Failure | null): void {
-      const its = failure === null || passing.has(failure.code) ? null : failure;
+      const its = jobsOwnFailure(failure);
       const failures = (held.get(job)?.failures ?? 0) + (its === null ? 0 : 1);
       const now = wait(job, failures);
       if (now === undefined) return;

@@ -2,9 +2,8 @@
  * Which trust a job gets, from what the service says of it and what the pool's owner allows. A job from another repository than its
  * pipeline's is never trusted. What is unknown counts against the job.
  */
-import type { TrustConfig } from '../../../config/config.ts';
-import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from '../../kit/repository.ts';
-import type { JobFacts } from './job-facts.ts';
+import type { TrustConfig } from '../../config/config.ts';
+import { isSameRepository, matches, matchesPipeline, matchesRepository, shownRepository } from './repository.ts';
 
 /** `why` names the rule: a sentence for the job's log; of a refused job the part behind a colon. */
 export type Verdict =
@@ -12,11 +11,36 @@ export type Verdict =
   | { readonly kind: 'untrusted'; readonly why: string }
   | { readonly kind: 'refused'; readonly why: string };
 
-type Origin = Pick<JobFacts, 'branch' | 'commit' | 'refspec' | 'hidden' | 'repository' | 'pullRequest'>;
-type Judged = Origin & Pick<JobFacts, 'organisation' | 'pipeline' | 'tag' | 'source' | 'triggeredBy'>;
+/** Where a job comes from, as its service says. Texts are whole or null. */
+export interface Origin {
+  readonly branch: string | null;
+  /** Mostly hex digits, but it may be any ref. */
+  readonly commit: string | null;
+  /** What is fetched instead of commit or branch: refspecs between spaces. */
+  readonly refspec: string | null;
+  /** The first of those that is set but invalid. */
+  readonly hidden: string | null;
+  /** The pipeline's own: any form of address, or a path. */
+  readonly repository: string | null;
+  /** null: the service says that there is none. `repository`: where the change comes from. */
+  readonly pullRequest: { readonly number: string | null; readonly repository: string | null } | null;
+  /** null: as far as the service says, no other build triggered it. */
+  readonly triggeredBy: { readonly pipeline: string | null } | null;
+}
+
+/** What decides about trust. */
+export interface TrustFacts extends Origin {
+  readonly organisation: string | null;
+  readonly pipeline: string | null;
+  readonly tag: string | null;
+  /** What made the build, in the service's word. */
+  readonly source: string | null;
+  /** The service itself found the commit of the branch or tag, whatever made the build. */
+  readonly isResolved?: boolean;
+}
 
 /** Pure. Of all rules that apply, the strictest counts. */
-export function decideTrust(facts: Judged, trust: TrustConfig): Verdict {
+export function decideTrust(facts: TrustFacts, trust: TrustConfig): Verdict {
   const fork = whyFork(facts);
   const pipeline = trust.pipelines === null ? null : whyOtherPipeline(facts, trust.pipelines);
   // Forks choose the names of their branches: being called `main` must neither help nor harm.
@@ -75,13 +99,13 @@ export function sourceRepository(facts: Origin): string | null {
   return whyFork(facts) === null ? facts.repository : null;
 }
 
-function whyOtherPipeline({ organisation, pipeline }: Judged, patterns: readonly string[]): string | null {
+function whyOtherPipeline({ organisation, pipeline }: TrustFacts, patterns: readonly string[]): string | null {
   if (organisation === null || pipeline === null) return 'the service does not say which pipeline it belongs to';
   if (matchesPipeline(patterns, organisation, pipeline)) return null;
   return `its pipeline ${shown(`${organisation}/${pipeline}`)} does not match "trust.pipelines"`;
 }
 
-function whyOtherRepository({ repository }: Judged, patterns: readonly string[]): string | null {
+function whyOtherRepository({ repository }: TrustFacts, patterns: readonly string[]): string | null {
   if (repository === null) return 'the service does not say which repository it belongs to';
   if (matchesRepository(patterns, repository)) return null;
   return `its repository ${address(repository)} does not match "trust.repositories"`;
@@ -90,7 +114,7 @@ function whyOtherRepository({ repository }: Judged, patterns: readonly string[])
 const triggeredWords = 'another build triggered it';
 
 /** The service does not say whether the triggering build, which chose branch and commit, was a fork's. */
-function whyTriggered({ triggeredBy }: Judged): string | null {
+function whyTriggered({ triggeredBy }: TrustFacts): string | null {
   if (triggeredBy === null) return null;
   const from = triggeredBy.pipeline === null ? '' : ` (of pipeline ${shown(triggeredBy.pipeline)})`;
   return `${triggeredWords}${from}, and the service does not say whether that build came from a fork`;
@@ -100,9 +124,9 @@ function whyTriggered({ triggeredBy }: Judged): string | null {
  * The service also sets a tag's name as the branch, so anyone who may push tags could choose the name of a protected branch. So a
  * build of a tag never counts as one of a branch.
  */
-function whyOtherRevision(facts: Judged, { tags, branches, sources }: TrustConfig): string | null {
+function whyOtherRevision(facts: TrustFacts, { tags, branches, sources }: TrustConfig): string | null {
   const { tag, branch, commit, refspec } = facts;
-  const isTyped = sources === null && !isMadeBy.has(facts.source ?? '');
+  const isTyped = sources === null && facts.isResolved !== true && !isMadeBy.has(facts.source ?? '');
   if (tag !== null) {
     if (!matches(tags ?? [], tag)) return `its tag ${shown(tag)} does not match "trust.tags"`;
     // The agent compares neither commit nor refspec with the tag.
@@ -127,23 +151,23 @@ function typed(revision: string): string {
  * Whether the agent builds only what is on the branch: it looks there for a full commit (`script.ts`), unless a refspec is set
  * (v3.137 `internal/job/commit_verification.go`). `HEAD` is the last commit of what is fetched.
  */
-function isOnBranch({ branch, commit, refspec }: Judged): boolean {
+function isOnBranch({ branch, commit, refspec }: TrustFacts): boolean {
   if (commit === 'HEAD') return refspec === null || refspec.replace(/^\+/, '') === `refs/heads/${branch}`;
   return refspec === null && commit !== null && /^(?:[0-9a-f]{40}|[0-9a-f]{64})$/.test(commit);
 }
 
-/** Sources of builds whose commit nobody types. */
+/** Sources of Buildkite's builds whose commit nobody types. */
 const isMadeBy: ReadonlySet<string> = new Set(['webhook', 'schedule', 'trigger_job']);
 
 /**
  * Whether the agent would build a typed commit unchecked: it checks no branch for a pull request, and only warns when the branch
  * does not exist, as one that only a pattern names (v3.137 `internal/job/commit_verification.go`).
  */
-function isUnseen({ pullRequest, commit }: Judged, isNamed: boolean): boolean {
+function isUnseen({ pullRequest, commit }: TrustFacts, isNamed: boolean): boolean {
   return pullRequest !== null || (!isNamed && commit !== 'HEAD');
 }
 
-function whyOtherSource({ source }: Judged, sources: readonly string[]): string | null {
+function whyOtherSource({ source }: TrustFacts, sources: readonly string[]): string | null {
   if (source === null) return 'the service does not say what created its build';
   return sources.includes(source) ? null : `the source of its build, ${shown(source)}, does not match "trust.sources"`;
 }

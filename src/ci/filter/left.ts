@@ -1,0 +1,56 @@
+/**
+ * What the manager leaves for one call of one job, such as the job itself, which is too large for a token. The file is encrypted with
+ * a key of its own that only the job's sealed token contains, and it is given out once. AES-256-GCM.
+ */
+import { createCipheriv, createDecipheriv, randomBytes, randomUUID } from 'node:crypto';
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { readFile, rename, rm } from 'node:fs/promises';
+import { join } from 'node:path';
+import { attempt } from '../../errors.ts';
+
+const [keyBytes, ivBytes, tagBytes] = [32, 12, 16];
+
+export type Left = ReturnType<typeof createLeft>;
+
+/** `dir`: the filter's folder, in the state directory. `name`: letters, digits, `-` and `_`, such as the id of an agent. */
+export function createLeft(dir: string) {
+  const folder = join(dir, 'left');
+  const pathOf = (name: string): string => {
+    if (!isName(name)) throw new RangeError(`${JSON.stringify(name)} cannot be the name of a file`);
+    return join(folder, name);
+  };
+  return {
+    /** Replaces what was left under this name before, and returns the key. @throws Error of the file system */
+    leave(name: string, content: string | Uint8Array): string {
+      const path = pathOf(name);
+      const [key, iv] = [randomBytes(keyBytes), randomBytes(ivBytes)];
+      const cipher = createCipheriv('aes-256-gcm', key, iv).setAAD(Buffer.from(name));
+      const body = Buffer.concat([cipher.update(content), cipher.final()]);
+      mkdirSync(folder, { recursive: true, mode: 0o700 });
+      writeFileSync(`${path}.new`, Buffer.concat([iv, cipher.getAuthTag(), body]), { mode: 0o600 });
+      renameSync(`${path}.new`, path);
+      return key.toString('base64url');
+    },
+    /** Gives it out, and removes it; null: it was given out before, or the key does not open it. */
+    async take(name: string, key: string): Promise<Buffer | null> {
+      // Renamed first: of two calls only one gets it.
+      const own = `${pathOf(name)}.${randomUUID()}`;
+      const isOurs = await rename(pathOf(name), own).then(
+        () => true,
+        () => false,
+      );
+      if (!isOurs) return null;
+      const bytes = await readFile(own);
+      await rm(own, { force: true });
+      return attempt(() => {
+        const options = { authTagLength: tagBytes };
+        const cipher = createDecipheriv('aes-256-gcm', Buffer.from(key, 'base64url'), bytes.subarray(0, ivBytes), options);
+        cipher.setAAD(Buffer.from(name)).setAuthTag(bytes.subarray(ivBytes, ivBytes + tagBytes));
+        return Buffer.concat([cipher.update(bytes.subarray(ivBytes + tagBytes)), cipher.final()]);
+      });
+    },
+    forget: (name: string): void => rmSync(pathOf(name), { force: true }),
+  };
+}
+
+const isName = (text: string): boolean => /^[A-Za-z0-9_-]{1,128}$/.test(text);

@@ -1,0 +1,44 @@
+/** What `onejob doctor` says of GitLab: each a sentence with what to do. */
+import { type Finding, fine, problem, warning } from '../../finding.ts';
+import { clockFindings, saidOf } from '../service-findings.ts';
+import type { GitlabParts } from './service.ts';
+
+/** `trouble`: why there are no jobs now; null: no problem is known. */
+export async function findings(
+  {
+    config,
+    pools,
+    client,
+    program,
+    filter,
+    clock,
+  }: Pick<GitlabParts, 'config' | 'pools' | 'client' | 'program' | 'filter' | 'clock'>,
+  trouble: string | null,
+  signal: AbortSignal,
+): Promise<Finding[]> {
+  const subject = `service ${config.name}`;
+  const found: Finding[] = [];
+  const { state } = program;
+  if (state.kind === 'ready') found.push(fine(subject, `The runner is version ${state.version}, at ${state.path}.`));
+  if (state.kind === 'failed')
+    found.push(problem(subject, state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.'));
+  if (pools.length === 0) found.push(warning(subject, 'No pool uses it.', `Write "service: ${config.name}" in a pool.`));
+  if (filter === null)
+    found.push(warning(subject, 'This manager is temporary and takes no jobs of GitLab.', 'Start one with "onejob up".'));
+  try {
+    const { id, date } = await client.verify(state.kind === 'ready' ? state.version : 'unknown', signal);
+    found.push(
+      fine(subject, `${config.url} accepts the token, which is that of runner ${id === null ? 'with an unknown id' : `#${id}`}.`),
+    );
+    const theirs = Date.parse(date ?? '');
+    const skew = Number.isNaN(theirs) ? null : theirs - clock.wall();
+    // The date has whole seconds.
+    found.push(...clockFindings(subject, skew, [30_000, 300_000], 'times in logs of jobs are wrong by as much'));
+    if (trouble !== null) found.push(problem(subject, trouble, 'onejob asks again.'));
+  } catch (error) {
+    signal.throwIfAborted();
+    const { message, hint } = saidOf(error);
+    found.push(problem(subject, message, hint ?? 'Try again later.'));
+  }
+  return found;
+}

@@ -1,0 +1,44 @@
+import { expect, it } from 'vitest';
+import { readPath } from '../filter/rules.ts';
+import { gitlabRules, rulesOf } from './filter-rules.ts';
+
+const sealed = { rules: rulesOf, endpoint: 'http://lab', token: 'key', use: 'job', job: '7', build: null, file: 'f', until: 0 };
+
+function judge(line: string) {
+  const [method = '', url = ''] = line.split(' ');
+  const asked = readPath(method, url);
+  return typeof asked === 'string' ? asked : gitlabRules.judge(sealed, asked);
+}
+
+it.each([
+  'PUT /api/v4/jobs/7',
+  'PATCH /api/v4/jobs/7/trace?debug_trace=false',
+  'POST /api/v4/jobs/7/artifacts?artifact_format=zip&artifact_type=archive&expire_in=1+day',
+  'POST /api/v4/jobs/7/artifacts',
+  'GET /api/v4/jobs/6/artifacts?direct_download=true',
+])('goes to the server as it is: %s', (line) => {
+  expect(judge(line)).toEqual({ kind: 'stream' });
+});
+
+it('is answered here: the job, once, and that the runner is known', () => {
+  expect(judge('POST /api/v4/jobs/request')).toEqual({ kind: 'left', status: 201, type: 'application/json', after: 204 });
+  expect(judge('POST /api/v4/runners/verify')).toMatchObject({ kind: 'answered', status: 200 });
+});
+
+it.each([
+  'PUT /api/v4/jobs/8',
+  'PATCH /api/v4/jobs/8/trace',
+  'POST /api/v4/jobs/8/artifacts',
+  'POST /api/v4/jobs/7/artifacts?job_token=other',
+  'GET /api/v4/jobs/7/trace',
+  'GET /api/v4/job',
+  'GET /api/v4/jobs/request',
+  'GET /api/v4/runners/router/discovery',
+  'POST /api/v4/runners/reset_authentication_token',
+  'DELETE /api/v4/runners',
+  'GET /api/v4/projects',
+  'POST /jobs/request',
+  'PUT /api/v3/jobs/7',
+])('is refused: %s', (line) => {
+  expect(judge(line)).toMatchObject({ kind: 'refused' });
+});

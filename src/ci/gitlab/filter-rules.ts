@@ -1,0 +1,28 @@
+/**
+ * What a job's runner may ask through the filter (gitlab-runner 19.4, `network/gitlab.go`): its job, once, and what that needs. The
+ * filter signs nothing, because the server knows each job by the job's own token, which the job knows anyway.
+ */
+import { isListed, type Rules } from '../filter/rules.ts';
+
+export const rulesOf = 'gitlab';
+
+const ofJob = [
+  ['PUT', 'jobs/own'],
+  ['PATCH', 'jobs/own/trace?debug_trace'],
+  ['POST', 'jobs/own/artifacts?artifact_format&artifact_type&expire_in'],
+  // Of earlier jobs, with a token of each that the job was given.
+  ['GET', 'jobs/*/artifacts?direct_download'],
+] as const;
+
+export const gitlabRules: Rules = {
+  root: 'gitlab',
+  scheme: null,
+  judge(sealed, { method, segments: [api, version, ...segments], query }) {
+    const path = segments.join('/');
+    if (api !== 'api' || version !== 'v4') return { kind: 'refused', status: 404, why: 'There is no such call.' };
+    if (method === 'POST' && path === 'jobs/request') return { kind: 'left', status: 201, type: 'application/json', after: 204 };
+    if (method === 'POST' && path === 'runners/verify') return { kind: 'answered', status: 200, json: { id: 1 } };
+    if (isListed({ method, segments, query }, ofJob, { jobs: sealed.job })) return { kind: 'stream' };
+    return { kind: 'refused', status: 403, why: 'Runners of onejob may not make this call.' };
+  },
+};

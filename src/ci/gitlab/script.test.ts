@@ -1,0 +1,63 @@
+/** The script in a real shell, with a runner that only shows what it was started with. */
+import { spawnSync } from 'node:child_process';
+import { chmodSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { expect, it } from 'vitest';
+import { testPool } from '../../../test/kit/buildkite-manager.ts';
+import { scratch } from '../../../test/support/scratch.ts';
+import { equipped, runnerScript } from './script.ts';
+
+const url = 'http://172.18.0.1:7070/gitlab/ojf_sealed';
+
+function run(env: Readonly<Record<string, string>> = {}, notes: readonly string[] = []) {
+  const dir = scratch();
+  const bin = join(dir.path, 'bin');
+  mkdirSync(bin);
+  const fake = '#!/bin/sh\necho "ARGS $*"; env | grep -E "^(GO|CI_|RUNNER_|CONFIG)" | sort; echo DONE\n';
+  writeFileSync(join(bin, 'gitlab-runner'), fake);
+  chmodSync(join(bin, 'gitlab-runner'), 0o755);
+  const text = runnerScript({ name: "box's-1", url, workspace: dir.path, before: [], notes });
+  const { status, stdout } = spawnSync('/bin/sh', ['-c', text], {
+    env: { PATH: `${bin}:${process.env.PATH}`, ...env },
+    encoding: 'utf8',
+  });
+  const path = join(dir.path, '.runner', 'config.toml');
+  const found = { status, stdout, config: readFileSync(path, 'utf8'), mode: statSync(path).mode & 0o777, dir: dir.path };
+  dir[Symbol.dispose]();
+  return found;
+}
+
+it('writes the way to the filter into a file that only its user reads, and says it nowhere else', () => {
+  const { status, stdout, config, mode, dir } = run();
+  expect([status, mode]).toEqual([0, 0o600]);
+  expect(stdout).toContain("ARGS run-single -c config.toml -r box's-1 --max-builds 1 --wait-timeout 20");
+  expect(stdout).not.toContain('ojf_');
+  expect(config.split('\n')).toEqual([
+    ...['[[runners]]', `name = "box's-1"`, `url = "${url}"`, 'token = "onejob"', 'executor = "shell"'],
+    ...[`builds_dir = "${dir}/builds"`, `cache_dir = "${dir}/cache"`, 'shell = "bash"'],
+    ...['environment = ["GOGC=", "GOMEMLIMIT="]', ''],
+  ]);
+});
+
+it('starts the runner faster, unless the pool has its own settings for Go', () => {
+  expect(run().stdout).toContain('GOGC=off\nGOMEMLIMIT=128MiB');
+  const own = run({ GOGC: '50' });
+  expect(own.stdout).toContain('GOGC=50\nDONE');
+  expect(own.config).not.toContain('GOGC');
+});
+
+it('ignores what an image has set for other runners', () => {
+  expect(run({ CONFIG_FILE: '/etc/other.toml' }).stdout).not.toContain('CONFIG_FILE');
+});
+
+it('tells the notes in front of the job’s own commands, whatever is in them', () => {
+  const notes = ['it\'s "quoted"', '$HOME `id` %s \\n'];
+  const line = /^pre_build_script = (.*)$/m.exec(run({}, notes).config)?.[1] ?? '';
+  expect(spawnSync('/bin/sh', ['-c', JSON.parse(line)], { encoding: 'utf8' }).stdout).toBe(`${notes.join('\n')}\n`);
+});
+
+it('mounts the program, and memory for its config', () => {
+  const { mounts, tmpfs } = equipped(testPool().recipe, '/state/tools/at-1');
+  expect(mounts).toMatchObject([{ host: '/state/tools/at-1/gitlab-runner', container: '/onejob/gitlab-runner', readOnly: true }]);
+  expect(tmpfs).toEqual({ '/onejob/run': expect.stringContaining('noexec') });
+});

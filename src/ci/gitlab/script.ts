@@ -1,0 +1,58 @@
+/**
+ * How a waiting sandbox becomes the runner of one job: its program is mounted, and its config is written into memory. The config
+ * leads to the filter with a sealed token that is good for this job alone, and is in no environment and no argument.
+ */
+import { inQuotes } from '../../quoted.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
+import { mounted, ownFolder } from '../kit/mounted.ts';
+
+const memory = `${ownFolder}/run`;
+/** s until a runner leaves that gets no job from the filter. */
+const patience = 20;
+
+/** As `CiService.equip`. `folder`: on this host, with the runner's program. */
+export function equipped(recipe: Recipe, folder: string | null): Recipe {
+  return {
+    ...mounted(recipe, folder, 'gitlab-runner'),
+    tmpfs: { ...recipe.tmpfs, [memory]: 'mode=1777,size=1m,noexec,nosuid,nodev' },
+  };
+}
+
+export interface RunnerScript {
+  readonly name: string;
+  /** Of the filter, with the sealed token. */
+  readonly url: string;
+  readonly workspace: string;
+  /** Shell lines before the runner. */
+  readonly before: readonly string[];
+  /** Lines for the job's log, in front of its own commands. */
+  readonly notes: readonly string[];
+}
+
+export function runnerScript({ name, url, workspace, before, notes }: RunnerScript): string {
+  const keys = {
+    ...{ name, url, token: 'onejob', executor: 'shell' },
+    ...{ builds_dir: `${workspace}/builds`, cache_dir: `${workspace}/cache` },
+    ...(notes.length > 0 && { pre_build_script: `printf '%s\n' ${notes.map(inQuotes).join(' ')}` }),
+  };
+  // A JSON text is a TOML text.
+  const lines = ['[[runners]]', ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`)];
+  const own = inQuotes(`${workspace}/.runner`);
+  return [
+    'umask 077',
+    // A sandbox of plain processes has no memory of its own.
+    `if [ -w ${memory} ]; then cd ${memory}; else mkdir -p ${own} && cd ${own}; fi || exit 1`,
+    'unset BASH_ENV ENV CONFIG_FILE',
+    'shell=sh; command -v bash >/dev/null 2>&1 && shell=bash',
+    // A quarter of the time in which a runner starts is garbage collection (19.4). Its job finds both variables empty, as unset.
+    'own=""; [ -n "${GOGC+set}${GOMEMLIMIT+set}" ] || own=\'environment = ["GOGC=", "GOMEMLIMIT="]\'',
+    `printf '%s\\n' ${inQuotes(lines.join('\n'))} "shell = \\"$shell\\"" "$own" >config.toml || exit 1`,
+    '[ -z "$own" ] || export GOGC=off GOMEMLIMIT=128MiB',
+    'umask 022',
+    `export HOME="\${HOME:-${workspace}}"`,
+    `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
+    ...before,
+    // At a TERM the runner would end its job without a reason; onejob ends it with one, once the sandbox is gone.
+    `exec sh -c 'gitlab-runner run-single -c config.toml -r "$0" --max-builds 1 --wait-timeout ${patience} & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner' ${inQuotes(name)}`,
+  ].join('\n');
+}

@@ -1,0 +1,116 @@
+/**
+ * Decides about a job, from what the service says of it, before any of it runs; and makes the recipe of untrusted jobs: the pool's
+ * without what outlives a job or weakens the sandbox. Reads the disk only to see where volumes lead.
+ */
+import { hash } from 'node:crypto';
+import type { PoolConfig, TrustConfig } from '../../config/config.ts';
+import { whyNoStranger } from '../../config/host-places.ts';
+import { isNamed, untrustedCachePath } from '../../config/volumes.ts';
+import type { Mount, Recipe } from '../../runtimes/runtime.ts';
+import { type JobSecrets, openJobSecrets, type PinStore } from '../../secrets/job-secrets.ts';
+import type { SecretKeys } from '../../secrets/keys.ts';
+import { formatOf, secretsIn } from '../../secrets/open.ts';
+import { looksSealed } from '../../secrets/sealed-format.ts';
+import { normalRepository } from './repository.ts';
+import { decideTrust, type Origin, sourceRepository, type TrustFacts } from './trust.ts';
+
+/** `F`: what the service says of the job. */
+export type Admission<F extends TrustFacts = TrustFacts> =
+  | {
+      readonly kind: 'run';
+      readonly trusted: boolean;
+      /** Why it is untrusted, as a line for its log; null: it is trusted. */
+      readonly why: string | null;
+      readonly facts: F;
+      readonly secrets: JobSecrets['opened'];
+    }
+  /** `reason`: lines for the job's log. */
+  | { readonly kind: 'refused'; readonly facts: F; readonly reason: string };
+
+export interface AdmissionParts {
+  readonly trust: TrustConfig;
+  /** Read for each job that has secrets; null: config has no key. @throws OnejobError E_SECRET, E_SECRET_KEY */
+  readonly keys: () => Promise<SecretKeys | null>;
+  readonly pins: PinStore;
+}
+
+/** `env`: the job's, as the service gave it. @throws OnejobError when the key is unreadable, which is not the job's fault */
+export async function admitJob<F extends TrustFacts>(
+  facts: F,
+  env: Readonly<Record<string, string>>,
+  { trust, keys, pins }: AdmissionParts,
+): Promise<Admission<F>> {
+  const verdict = decideTrust(facts, trust);
+  if (verdict.kind === 'refused') return { kind: 'refused', facts, reason: verdict.why };
+  if (verdict.kind === 'untrusted') return { kind: 'run', trusted: false, why: verdict.why, facts, secrets: [] };
+  const written = secretsIn(env);
+  // An unreadable key must not stop jobs without secrets.
+  const opener = written.length === 0 ? null : await keys();
+  if (opener === null) {
+    // A variable of that name with a plain value is the pipeline's own business.
+    const encrypted = written.filter(({ text }) => looksSealed(text) || formatOf(text) !== null);
+    if (encrypted.length > 0)
+      return { kind: 'refused', facts, reason: encrypted.map(({ variable }) => withoutKey(variable)).join('\n') };
+    return { kind: 'run', trusted: true, why: null, facts, secrets: [] };
+  }
+  const { organisation, pipeline } = facts;
+  const { opened, refused } = await openJobSecrets({ env, organisation, pipeline, keys: opener, pins });
+  if (refused.length > 0) return { kind: 'refused', facts, reason: refused.map(({ why }) => why).join('\n') };
+  return { kind: 'run', trusted: true, why: null, facts, secrets: opened };
+}
+
+function withoutKey(variable: string): string {
+  return `${variable} is encrypted, but the config of the host has no "secrets.key" to decrypt it.`;
+}
+
+/** `recipe`: the pool's, expanded for the slot, with its image. `key`: of its caches (`cacheKeyOf`); null: it has none. */
+export function untrustedRecipe(
+  recipe: Recipe,
+  pool: Pick<PoolConfig, 'name' | 'runtime' | 'trust'>,
+  key: string | null,
+  stateDir: string,
+): Recipe {
+  const { trust, name } = pool;
+  const own = trust.caches === 'private' ? key : null;
+  const keep = (mount: Mount): Mount[] => {
+    if (mount.cache === null) return whyNoStranger(mount.host) === null ? [{ ...mount, readOnly: true }] : [];
+    return own === null || !isNamed(mount.cache)
+      ? []
+      : [{ ...mount, host: untrustedCachePath(stateDir, name, own, mount.cache.name) }];
+  };
+  return {
+    ...recipe,
+    image: pool.runtime === 'process' ? recipe.image : (trust.image ?? recipe.image),
+    mounts: recipe.mounts.flatMap(keep),
+    // A process has its host's network, which config allows untrusted jobs only without isolation.
+    network: pool.runtime === 'process' ? recipe.network : trust.network,
+    capAdd: [],
+    unsafe: { privileged: false, pidHost: false, seccompUnconfined: false },
+  };
+}
+
+/** Whether a job with this admission needs another sandbox than the standby. */
+export function wantsOther(pool: PoolConfig | undefined, admission: Extract<Admission, { kind: 'run' }>, stateDir: string) {
+  if (admission.trusted) return false;
+  if (pool === undefined) return true;
+  // A template's path is known only for a slot.
+  if (pool.recipe.mounts.some(({ host, cache }) => cache === null && host.includes('{name}'))) return true;
+  return JSON.stringify(untrustedRecipe(pool.recipe, pool, cacheKeyOf(admission), stateDir)) !== JSON.stringify(pool.recipe);
+}
+
+/** Whether the sandbox of a job with this admission has another image than its pool's. */
+export function hasOwnImage(pool: PoolConfig | undefined, { trusted }: Extract<Admission, { kind: 'run' }>): boolean {
+  const image = pool?.trust.image ?? null;
+  return !trusted && image !== null && image !== pool?.recipe.image;
+}
+
+/**
+ * The source of an untrusted job in names of folders: hex digits, the same for all addresses of a repository; null: unknown. A
+ * fork's job may have triggered a build of any repository, so triggered builds do not share its caches.
+ */
+export function cacheKeyOf({ facts }: { readonly facts: Origin }): string | null {
+  const repository = sourceRepository(facts);
+  const normal = repository === null ? null : normalRepository(repository);
+  if (normal === null) return null;
+  return hash('sha256', facts.triggeredBy === null ? normal : `triggered ${normal}`).slice(0, 32);
+}

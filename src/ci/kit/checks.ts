@@ -1,0 +1,36 @@
+/** Checks of config that several services share. */
+import type { Checking } from '../../config/check.ts';
+import { isOpenProcess } from '../../config/check-trust.ts';
+import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { clearTextHost } from '../../config/service-keys.ts';
+
+/** What a pool needs whose service knows a job before there is an agent. `of`: whose pool it is, as `"service" is lab`. */
+export function checkLatePool(pool: PoolConfig, of: string, { sound, inPool }: Checking): void {
+  if (sound(pool, 'network') && pool.recipe.network === 'none') {
+    const how = 'whose agents must reach the service: no job would ever start';
+    const instead = 'write internet, which keeps them from this host and private ranges otherwise';
+    inPool(pool, ['network'], `is "none", but ${of}, ${how}; ${instead}`);
+  }
+  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
+    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
+    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
+  }
+  if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
+    const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
+    inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');
+  }
+}
+
+/** Warns of what a service with these keys would send or run unprotected. */
+export function checkForge(
+  { name, url, agentPackage }: { readonly name: string; readonly url: string; readonly agentPackage: AgentPackageConfig },
+  { written, at }: Pick<Checking, 'written' | 'at'>,
+): void {
+  const open = clearTextHost(url);
+  const sent = `is not encrypted: onejob would send the token in clear text to ${open}; write https`;
+  if (open !== null) at(['services', name, 'url'], sent, 'warning');
+  const { sha256, from } = agentPackage;
+  if (written.services.get(name)?.keys.agent === undefined || sha256 !== null || from?.startsWith('https:') !== true) return;
+  const why = 'has no "sha256": whatever onejob downloads from there runs in the sandboxes, unchecked';
+  at(['services', name, 'agent', 'from'], why, 'warning');
+}

@@ -1,0 +1,21 @@
+/** What `onejob init` of services that are servers of one's own share. */
+import type { Answer } from '../../cli/init-ask.ts';
+import type { Session } from '../../cli/session.ts';
+import { hasCode } from '../../errors.ts';
+import { isWebAddress } from './keys.ts';
+
+export const readUrl =
+  (example: string) =>
+  (typed: string): Answer<string> =>
+    isWebAddress(typed) ? { value: typed.replace(/\/+$/, '') } : { again: `Expected an address such as ${example}.` };
+
+/** Says what `ask` finds out with a token. A server that is away says nothing about it, so that it may be good. */
+export async function sayFound(output: Session['output'], ask: () => Promise<string>): Promise<null> {
+  try {
+    output.say(await ask());
+  } catch (error) {
+    if (!hasCode(error, 'E_CI_UNREACHABLE', 'E_CI_THROTTLED')) throw error;
+    output.say(`${error instanceof Error ? error.message : ''} So onejob could not check the token.`);
+  }
+  return null;
+}

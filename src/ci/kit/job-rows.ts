@@ -1,0 +1,102 @@
+/** Jobs of a service that binds late: those that this host has or had, for people. */
+import type { AgentId, Failure, JobId, JobResult } from '../../core/slot.ts';
+import type { ErrorCode } from '../../errors.ts';
+import type { ServiceJob } from '../../store/service-jobs.ts';
+import type { Outcome } from '../../verdict/verdict.ts';
+import { createRowWriter, type RowWriterParts } from './row-writer.ts';
+
+/** How a job ended: in a word for people, and what that means; null: unknown. */
+export interface JobEnd {
+  readonly word: string;
+  readonly outcome: Outcome | null;
+}
+
+/** How a job ended whose agent did not report it, by how its sandbox ended; null: unknown. */
+export function endUnreported(result: JobResult | null): JobEnd {
+  switch (result?.kind) {
+    case 'timeout':
+    case 'disk':
+      return { word: 'stopped', outcome: 'failed' };
+    case 'cancelled':
+      return { word: 'stopped', outcome: 'cancelled' };
+    case 'oom':
+      return { word: 'lost', outcome: 'failed' };
+    default:
+      return { word: 'lost', outcome: 'lost' };
+  }
+}
+
+/** Tries to make a sandbox for a job before it is ended. */
+export const mostTries = 3;
+/** Problems of this host, its Engine or its service: any other job would fail too, so no job is ended for them. */
+const passing: ReadonlySet<string> = new Set<ErrorCode>([
+  ...(['E_ENGINE_UNREACHABLE', 'E_ENGINE_SILENT', 'E_FILTER', 'E_DISK_FULL', 'E_STATE_FULL', 'E_STATE_BUSY', 'E_SECRET'] as const),
+  ...(['E_CI_UNREACHABLE', 'E_CI_THROTTLED', 'E_CI_ANSWER', 'E_CI_CREDENTIAL'] as const),
+]);
+
+/** A failure that counts against the job whose sandbox could not be made; null: it says nothing of the job. */
+export const jobsOwnFailure = (failure: Failure | null): Failure | null =>
+  failure === null || passing.has(failure.code) ? null : failure;
+
+/** What a service says of a job, without secrets. */
+export type JobAbout = Pick<ServiceJob, 'id' | 'title' | 'definition' | 'build' | 'repository' | 'branch' | 'reason' | 'link'>;
+
+export type LateRows<J> = ReturnType<typeof createLateRows<J>>;
+
+/** `service`: its name in the config. `about`: of a job as the service gave it. */
+export function createLateRows<J>(service: string, parts: RowWriterParts, about: (job: J) => JobAbout) {
+  const { store, clock } = parts;
+  const writer = createRowWriter(service, parts);
+  const { get: find, save } = writer;
+
+  return {
+    /** An agent has it, or had it. `since`: wall clock, ms. */
+    runs(id: JobId, agent: AgentId, since = clock.wall()): void {
+      const before = find(id);
+      if (before === null || (before.state === 'done' && before.result !== null)) return;
+      save({
+        ...before,
+        agent,
+        state: 'running',
+        result: null,
+        outcome: null,
+        startedAt: before.startedAt ?? since,
+        endedAt: null,
+      });
+    },
+    /** Writes a sentence about a job of this host. */
+    note(job: JobId, text: string): void {
+      const before = find(job);
+      if (before !== null) save({ ...before, note: text.slice(0, longestNote) });
+    },
+    /** Reserved for a pool, and no agent has it yet. */
+    reserved(job: J, pool: string): void {
+      const facts = about(job);
+      const before = find(facts.id);
+      save({
+        ...{ service, pool, agent: null, ...facts, demands: [], state: 'assigned', result: null, outcome: null },
+        ...{ note: before?.note ?? null, queuedAt: before?.queuedAt ?? clock.wall(), startedAt: before?.startedAt ?? null },
+        endedAt: null,
+      });
+    },
+    /** This host has it no more. `end`: how it ended; null: it went back to its queue. */
+    left(id: JobId, end: JobEnd | null): void {
+      const before = find(id);
+      if (before === null || before.state === 'done') return;
+      const agent = before.startedAt === null ? null : before.agent;
+      save({ ...before, agent, state: 'done', result: end?.word ?? null, outcome: end?.outcome ?? null, endedAt: clock.wall() });
+    },
+    /** Those that are not over, also those of earlier managers. */
+    unended(): readonly ServiceJob[] {
+      const written = store.serviceJobs.list(mostUnended).filter((row) => row.service === service && !writer.unwritten.has(row.id));
+      return [...written, ...writer.unwritten.values()].filter(({ state }) => state !== 'done');
+    },
+    list: (): readonly ServiceJob[] => [...writer.open.values()],
+  };
+}
+
+/** Characters of a note that are kept. */
+const longestNote = 500;
+
+/** Rows that are searched for unfinished ones, newest first. */
+const mostUnended = 1_000;

@@ -1,0 +1,212 @@
+/** GitLab from end to end: the real runner in containers of the real Engine, the daemon, and a GitLab that is acted out. */
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { type JobRow, type MemoryGitlab, memoryGitlab, runnerToken } from '../kit/gitlab.ts';
+import { engineTells, filesIn, found, needlesOf, outputs, prying } from '../support/azure-secrets.ts';
+import { engineAt } from '../support/engine-http.ts';
+import { bridgeAddress } from '../support/gitea.ts';
+import { gitlabRunner } from '../support/gitlab-programs.ts';
+import { type Home, onejob } from '../support/onejob.ts';
+import { lacks } from '../support/require.ts';
+
+describe.skipIf(lacks('docker', 'image', 'gitlabRunner'))('with the real gitlab-runner', () => {
+  let gitlab: MemoryGitlab;
+  let server: AsyncDisposable;
+  beforeEach(async () => {
+    gitlab = memoryGitlab();
+    server = await gitlab.serve(bridgeAddress());
+  });
+  afterEach(() => server[Symbol.asyncDispose]());
+
+  const bench = (more = ''): Promise<Home> =>
+    onejob({
+      config: `services:
+  lab: { type: gitlab, url: "${gitlab.url}", token: { env: GITLAB_TOKEN }, poll: 1s, agent: { from: ${gitlabRunner} } }
+pools:
+  ci: { service: lab, agents: 1, image: "debian:stable-slim", network: default${more} }
+`,
+      env: { GITLAB_TOKEN: runnerToken },
+    });
+  const isOver = ({ state }: JobRow) => ['success', 'failed', 'canceled'].includes(state);
+  const log = ({ trace }: JobRow) => trace.toString();
+
+  const agentOf = async (home: Home) => (await home.api.status()).pools[0]?.slots[0]?.agent.agent ?? 'none';
+  /** Kills the sandbox of the agent that runs. */
+  async function killSandbox(home: Home): Promise<void> {
+    const agent = await agentOf(home);
+    using engine = engineAt();
+    const list = (await engine.ok('GET', '/containers/json')) as { readonly Id: string; readonly Names: string[] }[];
+    const id = list.find(({ Names: names }) => names.some((one) => one.includes(agent)))?.Id;
+    await engine.ok('POST', `/containers/${id}/kill`);
+  }
+  const listed = async (home: Home) =>
+    (await home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.title, verdict?.kind]);
+  const long = { script: ['echo begin', 'for i in $(seq 600); do sleep 1; done'] };
+  const begins = (job: JobRow) => gitlab.until(() => log(job).includes(' begin\n'));
+
+  test('jobs run one after the other, each in a sandbox of its own, and hand files on', async () => {
+    await using home = await bench();
+    const again = 'echo hello from $CI_PROJECT_PATH; test ! -e /tmp/before; touch /tmp/before';
+    const first = gitlab.queue({ script: [again, 'echo built >made'], artifacts: ['made'] });
+    const bad = gitlab.queue({ script: ['echo about to fail', 'exit 7'] });
+    const last = gitlab.queue({ script: [again, 'cat made'], needs: [first.id] });
+    const daemon = await home.up();
+    await gitlab.until(() => [first, bad, last].every(isOver));
+    expect([first, bad, last].map(({ state }) => state)).toEqual(['success', 'failed', 'success']);
+    expect([bad.reason, bad.exitCode]).toEqual(['script_failure', 7]);
+    expect(log(first)).toContain('hello from acme/demo');
+    expect(log(last)).toMatch(/^.* built$/m);
+    const title = (id: number) => `demo #7 job ${id}`;
+    const rows = [
+      [title(1), 'passed'],
+      [title(2), 'code'],
+      [title(3), 'passed'],
+    ];
+    await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual(rows);
+    const doctor = await home.cli(['doctor']).ended;
+    expect(doctor.stdout).toContain('accepts the token, which is that of runner #12');
+    await daemon.stop();
+    // It asks once for each job, and then as often as config says.
+    expect(gitlab.calls.filter((line) => line.endsWith('jobs/request 201'))).toHaveLength(3);
+  });
+
+  test('a job that is cancelled ends its script gracefully, and its sandbox', async () => {
+    await using home = await bench();
+    await home.up();
+    const trap = 'trap "echo trapped; exit 1" TERM; while true; do echo waiting; sleep 0.5; done';
+    const job = gitlab.queue({ script: ['echo begin', trap] });
+    await begins(job);
+    gitlab.cancel(job);
+    await gitlab.until(() => isOver(job));
+    expect(job.state).toBe('canceled');
+    expect(log(job)).toContain('trapped');
+    await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual([['demo #7 job 1', 'cancelled']]);
+    const next = gitlab.queue({ script: ['true'] });
+    await gitlab.until(() => isOver(next));
+    expect(next.state).toBe('success');
+  });
+
+  test('a job whose sandbox is killed has failed by the system, with the reason in its log', async () => {
+    await using home = await bench();
+    await home.up();
+    const job = gitlab.queue(long);
+    await begins(job);
+    await killSandbox(home);
+    await gitlab.until(() => isOver(job));
+    expect([job.state, job.reason]).toEqual(['failed', 'runner_system_failure']);
+    expect(log(job)).toMatch(/onejob: This job was lost: .*\n$/);
+    await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual([['demo #7 job 1', 'unknown']]);
+  });
+
+  test('a job that ends with its daemon, or at its limit, has the reason in its log', async () => {
+    await using home = await bench(', timeout: 4s');
+    const daemon = await home.up();
+    const late = gitlab.queue(long);
+    await gitlab.until(() => isOver(late));
+    expect([late.state, late.reason]).toEqual(['failed', 'runner_system_failure']);
+    expect(log(late)).toContain('\nonejob ended this job: pool ci lets a job run for 4s at most.');
+    const job = gitlab.queue(long);
+    await begins(job);
+    await daemon.stop();
+    expect([job.state, job.reason]).toEqual(['failed', 'runner_system_failure']);
+    expect(log(job)).toContain('\nonejob ended this job: onejob was told to stop.');
+  });
+
+  test('a job goes on while the daemon is dead, and the next one ends what died with it', async () => {
+    await using home = await bench();
+    const first = await home.up();
+    const job = gitlab.queue({ script: ['echo begin', 'sleep 6', 'echo the end'] });
+    await begins(job);
+    await first.kill();
+    await gitlab.until(() => isOver(job));
+    expect(job.state).toBe('success');
+    expect(log(job)).toContain(' the end\n');
+    const second = await home.up();
+    await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual([['demo #7 job 1', 'passed']]);
+    const lost = gitlab.queue(long);
+    await begins(lost);
+    const agent = await agentOf(home);
+    await second.kill();
+    using engine = engineAt();
+    const list = (await engine.ok('GET', '/containers/json')) as { readonly Id: string; readonly Names: string[] }[];
+    await engine.ok('POST', `/containers/${list.find(({ Names: names }) => names.some((one) => one.includes(agent)))?.Id}/kill`);
+    await home.up();
+    await gitlab.until(() => isOver(lost));
+    expect([lost.state, lost.reason]).toEqual(['failed', 'runner_system_failure']);
+    expect(log(lost)).toContain('onejob: This job was lost');
+  });
+
+  test.each(['release.intent', 'release.effect', 'release.record', 'settle.intent', 'settle.effect', 'settle.record'])(
+    'a job whose daemon is killed at %s runs once',
+    async (boundary) => {
+      await using home = await bench();
+      home.env.ONEJOB_CRASH_AT = boundary;
+      const first = await home.up();
+      const job = gitlab.queue({ script: ['echo begin', 'echo the end'] });
+      await first.child.ended;
+      delete home.env.ONEJOB_CRASH_AT;
+      await home.up();
+      await gitlab.until(() => isOver(job));
+      expect([job.state, job.given]).toEqual(['success', 1]);
+      expect(log(job).match(/ begin\n/g)).toHaveLength(1);
+      await expect.poll(() => listed(home), { timeout: 30_000 }).toEqual([['demo #7 job 1', 'passed']]);
+    },
+  );
+
+  test('what this host does not do is refused in the job’s log, and not as a failure of the system', async () => {
+    await using home = await bench(', trust: { forks: refuse, others: refuse, branches: [main] }');
+    await home.up();
+    const services = gitlab.queue({ script: ['true'], services: ['postgres:16'] });
+    const branch = gitlab.queue({ script: ['true'], ref: 'feature/x' });
+    const image = gitlab.queue({ script: ['true'], image: 'ruby:3' });
+    await gitlab.until(() => [services, branch, image].every(isOver));
+    expect([services, branch, image].map(({ state, reason }) => [state, reason])).toEqual([
+      ['failed', 'runner_unsupported'],
+      ['failed', 'runner_unsupported'],
+      ['success', null],
+    ]);
+    expect(log(services)).toContain('onejob: this job was refused: it asks for "services" (postgres:16)');
+    expect(log(branch)).toContain('its branch feature/x does not match "trust.branches"');
+    expect(log(image)).toContain('onejob: image ruby:3 is not used: this pool runs its jobs in debian:stable-slim.');
+  });
+
+  test('a token that is refused holds the pool with the reason, until there is a better one', async () => {
+    await using home = await bench();
+    gitlab.renewToken();
+    await home.up();
+    const reason = async () => (await home.api.status()).pools[0]?.paused.join();
+    await expect.poll(reason, { timeout: 30_000 }).toMatch(/refuses the token of the runner \(403/);
+    const doctor = await home.cli(['doctor']).ended;
+    expect(doctor.stdout + doctor.stderr).toContain('Check that the runner still exists at the server');
+  });
+
+  test('the token of the runner, and what a job keeps secret, are where they must be only', async () => {
+    const out = mkdtempSync(join(tmpdir(), 'gitlab-out-'));
+    try {
+      await using home = await bench(`, volumes: ["${out}:/out:rw"]`);
+      const daemon = await home.up();
+      const job = gitlab.queue({ script: ['set +e +o pipefail', prying, 'until [ -e /out/go ]; do sleep 0.1; done'] });
+      await gitlab.until(() => /pried \d+/.test(log(job)));
+      const { owner } = await home.api.status();
+      const pried = [...filesIn(out), ['log', log(job)] as const];
+      const during = [...(await engineTells(owner, 'debian:stable-slim')), ...filesIn(home.stateDir), ...(await outputs(home))];
+      writeFileSync(join(out, 'go'), '');
+      await gitlab.until(() => isOver(job));
+      expect(job.state, log(job)).toBe('success');
+      const runner = needlesOf('the token of the runner', runnerToken);
+      const ofJob = [...needlesOf('the token of the job', job.token), ...needlesOf('a masked variable', 's3cret-value-of-the-job')];
+      // The search sees what a job has.
+      expect(found(ofJob, pried).some((line) => line.includes('a masked variable'))).toBe(true);
+      expect(found(runner, pried)).toEqual([]);
+      expect(found([...runner, ...ofJob], during)).toEqual([expect.stringMatching(/jobs-lab\/1\.json: the token of the job/)]);
+      await daemon.stop();
+      expect(found([...runner, ...ofJob], [...filesIn(home.stateDir), ['said', JSON.stringify(await daemon.child.ended)]])).toEqual(
+        [],
+      );
+    } finally {
+      rmSync(out, { recursive: true, force: true });
+    }
+  });
+});
