@@ -26,7 +26,7 @@ describe('layers', () => {
     expect(plan?.layers.map(({ args }) => args)).toEqual([
       {},
       { OWNER: 'o1', PACKAGES: 'git jq' },
-      { OWNER: 'o1', AGENT_VERSION: '5.278.0' },
+      { OWNER: 'o1', AGENT_VERSION: '5.278.0', AGENT_TYPE: 'azure-pipelines' },
     ]);
   });
 
