@@ -61,6 +61,8 @@ const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
 const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
+/** `ExitCode` is null while it runs. */
+const execAnswer = z.object({ Running: z.boolean(), ExitCode: z.number().nullish() });
 const imagesAnswer = z.array(z.object({ Id: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 
 export type Engine = ReturnType<typeof connectEngine>;
@@ -154,6 +156,19 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const query = { container: id, repo, tag, pause: false };
       const doing = `make an image of container ${short(id)}`;
       await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'work', signal });
+    },
+    /** Prepares a program in a running container, with its input and output; its id. null if there is no such container, or it does not run. */
+    exec: async (id: string, command: readonly string[], signal: AbortSignal): Promise<string | null> => {
+      const body = { Cmd: command, AttachStdin: true, AttachStdout: true, AttachStderr: true };
+      const doing = `run a program in container ${short(id)}`;
+      const call = { method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal } as const;
+      const made = await ask({ ...call, nothing: [404, 409] });
+      return made === null ? null : idAnswer.parse(made).Id;
+    },
+    /** The exit code of such a program; null while it runs, or if it is unknown. */
+    execEnded: async (exec: string, signal: AbortSignal): Promise<number | null> => {
+      const found = await find(execAnswer, `/exec/${exec}/json`, 'look for the end of a program in a container', signal);
+      return found === null || found.Running ? null : (found.ExitCode ?? null);
     },
     /** Terminal size of a running container. */
     resize: async (id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> => {

@@ -1,0 +1,3 @@
+package steps
+
+const SubCommandName = "steps"

@@ -1,0 +1,3 @@
+module gitlab.com/gitlab-org/labkit/v2
+
+go 1.26
