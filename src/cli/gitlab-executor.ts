@@ -15,7 +15,6 @@ import { connect } from './connect.ts';
 import { verdict, wrongUsage } from './exit.ts';
 import { alive, ending, noBash, running, waiting } from './gitlab-scripts.ts';
 import { OutputClosed } from './output.ts';
-import { watchQueue } from './run.ts';
 import type { Session } from './session.ts';
 
 export interface DriverFlags {
@@ -158,6 +157,8 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
   const timeout = job.timeout === null ? null : job.timeout + afterTimeout;
   const { id, name, user } = job;
   await client.submit({ id, command: waiting(), attended: true, pool, devices, image, name, user, timeout });
+  // Every call of gitlab-runner is a new process: it loads only what it needs.
+  const { watchQueue } = await import('./run.ts');
   const stop = watchQueue(session, () => client, id);
   try {
     const started = await untilRunning(client, id, alone.signal);
@@ -249,8 +250,8 @@ async function lost({ output }: Session, client: Client, { id, codes }: GitlabJo
     output.fail(typeof why === 'number' ? new OnejobError('E_SANDBOX_LOST', `The sandbox of job ${id} does not answer.`) : why);
     return codes.system;
   }
-  const { line } = verdict(ended, null);
-  output.say(line ?? `the sandbox of job ${id} has ended too early: something in the job has ended its first process`);
+  const early = `the sandbox of job ${id} has ended before its script: somebody has ended it, or the job its own first process`;
+  output.say(ended.result?.kind === 'code' ? early : (verdict(ended, null).line ?? early));
   // What the job itself did is not tried again.
   return ['oom', 'timeout', 'disk'].includes(ended.result?.kind ?? '') ? codes.build : codes.system;
 }

@@ -97,7 +97,15 @@ export async function gitlabServer(): Promise<Gitlab> {
     url,
     queue(asked) {
       const id = jobs.length + 1;
-      const job: GitlabJob = { id, token: `glcbt-${id}-abcdefghijklmnop`, asked, state: 'pending', trace: '', reason: null, code: null };
+      const job: GitlabJob = {
+        id,
+        token: `glcbt-${id}-abcdefghijklmnop`,
+        asked,
+        state: 'pending',
+        trace: '',
+        reason: null,
+        code: null,
+      };
       jobs.push(job);
       return job;
     },
@@ -128,7 +136,13 @@ function payload(url: string, { id, token, asked }: GitlabJob) {
   return {
     ...{ id, token, allow_git_fetch: true, artifacts: [], cache: [], credentials: [], dependencies: [] },
     job_info: { id, name: 'test', stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
-    git_info: { repo_url: `${url}/acme/demo.git`, ref: 'main', sha: '0'.repeat(40), before_sha: '0'.repeat(40), ref_type: 'branch' },
+    git_info: {
+      repo_url: `${url}/acme/demo.git`,
+      ref: 'main',
+      sha: '0'.repeat(40),
+      before_sha: '0'.repeat(40),
+      ref_type: 'branch',
+    },
     runner_info: { timeout: 3600 },
     variables: [
       ...Object.entries(given).map(([key, value]) => ({ key, value, public: true })),

@@ -10,6 +10,7 @@ import { inject } from 'vitest';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { lacksGitea } from './gitea-programs.ts';
+import { lacksGitlabRunner } from './gitlab-programs.ts';
 import { hasGo } from './go-program.ts';
 
 /** The image that onejob runs jobs in when nobody names another. */
@@ -47,6 +48,8 @@ export interface Machine {
   readonly buildkiteAgent: string | null;
   /** The real Gitea and its runner, built before the tests. CI may lack them where there is no Go. */
   readonly gitea: string | null;
+  /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
+  readonly gitlabRunner: string | null;
 }
 
 export type Need = keyof Machine;
@@ -85,6 +88,7 @@ export async function lookAtMachine(): Promise<Machine> {
     nspawn: root ?? found('systemd-nspawn') ?? found('debootstrap') ?? found('nsenter') ?? found('pgrep'),
     buildkiteAgent: lacksAgent(),
     gitea: lacksGitea() ?? found('git'),
+    gitlabRunner: lacksGitlabRunner(),
   };
 }
 
@@ -95,7 +99,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return need === 'loop' || ((need === 'buildkiteAgent' || need === 'gitea') && !hasGo());
+  return need === 'loop' || (['buildkiteAgent', 'gitea', 'gitlabRunner'].includes(need) && !hasGo());
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {
