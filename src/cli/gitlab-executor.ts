@@ -122,7 +122,7 @@ function untilAlone(context: Session['context'], client: Client, id: string) {
   const leave = new AbortController();
   let asked: (() => void) | null = null;
   const cancel = () => {
-    leave.abort(new OnejobError('E_DAEMON_CUT', 'gitlab-runner has gone or cancelled the job.'));
+    leave.abort();
     void client.cancel(id).catch(() => {});
   };
   const parent = process.ppid;
@@ -157,11 +157,12 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
   const timeout = job.timeout === null ? null : job.timeout + afterTimeout;
   const { id, name, user } = job;
   await client.submit({ id, command: waiting(), attended: true, pool, devices, image, name, user, timeout });
-  // Every call of gitlab-runner is a new process: it loads only what it needs.
-  const { watchQueue } = await import('./run.ts');
-  const stop = watchQueue(session, () => client, id);
   try {
-    const started = await untilRunning(client, id, alone.signal);
+    const started = await untilRunning(session, client, id, alone.signal);
+    if (started === null) {
+      output.say('the job was cancelled while it waited for an agent');
+      return job.codes.system;
+    }
     if (started.state === 'done') return notStarted(session, job, started);
     // It refuses a sandbox in which no script can be run.
     await inside(client, id, alive);
@@ -170,22 +171,32 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
   } catch (error) {
     await client.cancel(id).catch(() => {});
     throw error;
-  } finally {
-    stop();
   }
 }
 
 /** ms between two looks at a job that waits. */
 const [firstLook, lastLook] = [50, 1_000];
 
-/** Resolves with the job once it runs, or has ended. @throws the reason of `signal` */
-async function untilRunning(client: Client, id: string, signal: AbortSignal): Promise<JobView> {
-  for (let wait = firstLook; ; wait = Math.min(wait * 1.3, lastLook)) {
+/**
+ * Resolves with the job once it runs, or has ended. Says what it waits for, and again whenever that, or its place, has changed.
+ * null if `signal` has aborted.
+ */
+async function untilRunning({ output }: Session, client: Client, id: string, signal: AbortSignal): Promise<JobView | null> {
+  let said = '';
+  for (let wait = firstLook; !signal.aborted; wait = Math.min(wait * 1.5, lastLook)) {
     const job = await client.job(id);
     if (job.state === 'running' || job.state === 'done') return job;
+    const { state, ahead, reason } = job;
+    const about = JSON.stringify([state, ahead, reason]);
+    if (wait >= lastLook / 2 && about !== said) {
+      said = about;
+      // Every call of gitlab-runner is a new process: it loads only what it needs.
+      const line = (await import('./run.ts')).waitingLine(job, null);
+      if (line !== null) output.say(line);
+    }
     await new Promise((resolve) => setTimeout(resolve, wait));
-    signal.throwIfAborted();
   }
+  return null;
 }
 
 function notStarted({ output }: Session, { codes, image }: GitlabJob, ended: JobView): number {
@@ -214,8 +225,8 @@ async function runScript(
     return error instanceof OnejobError ? error : Promise.reject(error);
   });
   if (code === 0) return 0;
-  // A sandbox that ends kills the script, too.
-  const isSure = typeof code === 'number' && (code !== 137 || (await inside(client, job.id, alive).catch(() => 1)) === 0);
+  // A sandbox that ends kills the script, too (137), or lets none begin (126).
+  const isSure = typeof code === 'number' && (code < 126 || (await inside(client, job.id, alive).catch(() => 1)) === 0);
   if (!isSure) return lost(session, client, job, code);
   if (job.codeFile !== null) await writeFile(job.codeFile, `${code}\n`).catch((error: unknown) => output.fail(error));
   return job.codes.build;
