@@ -113,7 +113,7 @@ export async function gitlabExecutor(
     return await runScript(session, client, job, given, alone);
   } catch (error) {
     output.fail(error);
-    return hasCode(error, 'E_JOB_REQUEST', 'E_POOL_UNKNOWN') && step === 'prepare' ? job.codes.build : job.codes.system;
+    return hasCode(error, 'E_JOB_REQUEST') ? job.codes.build : job.codes.system;
   }
 }
 
@@ -156,7 +156,7 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
   const { pool = null, devices = null } = flags;
   const timeout = job.timeout === null ? null : job.timeout + afterTimeout;
   const { id, name, user } = job;
-  await client.submit({ id, command: waiting(), attended: true, pool, devices, image, name, user, timeout });
+  await client.submit({ id, ...waiting(), attended: true, pool, devices, image, name, user, timeout });
   try {
     const started = await untilRunning(session, client, id, alone.signal);
     if (started === null) {

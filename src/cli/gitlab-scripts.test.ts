@@ -25,7 +25,8 @@ function start([command = '', ...args]: readonly string[], env: NodeJS.ProcessEn
 
 /** The waiting program, once it can be told to end. */
 async function waiter(idle?: number): Promise<Child> {
-  const child = start(waiting(idle));
+  const { command, env } = waiting(idle);
+  const child = start(command, { ...process.env, ...env });
   await expect.poll(() => readFileSync(join(dir.path, '.onejob-gitlab'), 'utf8')).toBe(`${child.pid}\n`);
   return child;
 }
@@ -72,6 +73,7 @@ test('the waiting program ends when nobody has called for a while', async () => 
 });
 
 test('an image without bash is told apart', async () => {
-  const { code, stdout } = await start(['/bin/sh', ...waiting().slice(1)], { PATH: dir.path }).ended;
+  const { command, env } = waiting();
+  const { code, stdout } = await start(['/bin/sh', ...command.slice(1)], { ...env, PATH: dir.path }).ended;
   expect({ code, stdout }).toEqual({ code: 127, stdout: '' });
 });

@@ -15,22 +15,25 @@ export const idleLimit = 120;
 /** Exit code of the waiting program if the image has no bash. */
 export const noBash = 127;
 
-/** The job of the own queue. A script that failed (USR2) makes it end with 1, so that the files of the job can be held. */
-export function waiting(idle: number = idleLimit): string[] {
+/**
+ * The job of the own queue. Its program is in a variable, so that lists of jobs stay short. A script that failed (USR2) makes it end
+ * with 1, so that the files of the job can be held.
+ */
+export function waiting(idle: number = idleLimit) {
   const script = `command -v bash >/dev/null 2>&1 || exit ${noBash}
 code=0 idle=0
 trap 'idle=0' USR1
 trap 'code=1' USR2
 trap 'exit "$code"' TERM
 echo "$$" >${pidFile}
-while [ "$idle" -lt "$1" ]; do
+while [ "$idle" -lt ${idle} ]; do
   sleep 1 &
   wait "$!"
   idle=$((idle + 1))
 done
-echo "onejob: gitlab-runner has not called for $1 s, so this sandbox ends" >&2
+echo 'onejob: gitlab-runner has not called for ${idle} s, so this sandbox ends' >&2
 exit 1`;
-  return ['sh', '-c', script, 'onejob-gitlab', String(idle)];
+  return { command: ['sh', '-c', 'eval "$ONEJOB_GITLAB"'], env: { ONEJOB_GITLAB: script } };
 }
 
 /** Ends the waiting program, and so the sandbox. */
