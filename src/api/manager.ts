@@ -71,7 +71,7 @@ export interface Manager {
   /** Whether `shell` may try. @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
   checkShell(id: string): void;
   /**
-   * Runs a shell in the files of a held job, or in the sandbox of an attended job that runs, until `signal` aborts.
+   * Runs a shell in the files of a held job, or with `running` in the sandbox of an attended job, until `signal` aborts.
    * @throws OnejobError E_NOT_HELD, E_SHELL, E_SANDBOX_LOST
    */
   shell(id: string, start: ShellStart, signal: AbortSignal): Promise<RunningShell>;

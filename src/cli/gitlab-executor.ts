@@ -13,7 +13,7 @@ import { hasCode, OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import { connect } from './connect.ts';
 import { verdict, wrongUsage } from './exit.ts';
-import { alive, ending, noBash, running, waiting } from './gitlab-scripts.ts';
+import { ending, noBash, ready, running, waiting } from './gitlab-scripts.ts';
 import { OutputClosed } from './output.ts';
 import type { Session } from './session.ts';
 
@@ -108,7 +108,7 @@ export async function gitlabExecutor(
     using connection = await connect(session, { start: false });
     const { client } = connection;
     if (step === 'cleanup') return await cleanUp(client, job.id);
-    using alone = untilAlone(context, client, job.id);
+    await using alone = untilAlone(context, client, job.id);
     if (step === 'prepare') return await prepare(session, client, job, flags, alone);
     return await runScript(session, client, job, given, alone);
   } catch (error) {
@@ -121,9 +121,10 @@ export async function gitlabExecutor(
 function untilAlone(context: Session['context'], client: Client, id: string) {
   const leave = new AbortController();
   let asked: (() => void) | null = null;
+  let cancelled: Promise<unknown> | null = null;
   const cancel = () => {
+    cancelled ??= client.cancel(id).catch(() => {});
     leave.abort();
-    void client.cancel(id).catch(() => {});
   };
   const parent = process.ppid;
   // Nothing tells a process about the end of the one that has started it.
@@ -135,9 +136,10 @@ function untilAlone(context: Session['context'], client: Client, id: string) {
     onSignal: (handler: () => void) => {
       asked = handler;
     },
-    [Symbol.dispose]() {
+    async [Symbol.asyncDispose]() {
       clearInterval(looks);
       release();
+      await cancelled;
     },
   };
 }
@@ -163,9 +165,8 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
       output.say('the job was cancelled while it waited for an agent');
       return job.codes.system;
     }
-    if (started.state === 'done') return notStarted(session, job, started);
-    // It refuses a sandbox in which no script can be run.
-    await inside(client, id, alive);
+    const ended = started.state === 'done' ? started : await unlessReady(client, id);
+    if (ended !== null) return notStarted(session, job, ended);
     output.say(`job ${id} runs in pool ${started.pool}${image === null ? '' : `, image ${image}`}`);
     return 0;
   } catch (error) {
@@ -199,6 +200,18 @@ async function untilRunning({ output }: Session, client: Client, id: string, sig
   return null;
 }
 
+/** The job if it has ended instead of taking scripts; else null. @throws OnejobError E_SHELL if its runtime cannot run any */
+async function unlessReady(client: Client, id: string): Promise<JobView | null> {
+  const code = await inside(client, id, ready).catch((error: unknown) => {
+    if (hasCode(error, 'E_SHELL', 'E_DAEMON_CUT')) throw error;
+    return null;
+  });
+  if (code === 0) return null;
+  return client.settled(id, AbortSignal.timeout(endPatience)).catch(() => {
+    throw silent(id);
+  });
+}
+
 function notStarted({ output }: Session, { codes, image }: GitlabJob, ended: JobView): number {
   const { result } = ended;
   if (result?.kind === 'code' && result.code === noBash) {
@@ -226,7 +239,7 @@ async function runScript(
   });
   if (code === 0) return 0;
   // A sandbox that ends kills the script, too (137), or lets none begin (126).
-  const isSure = typeof code === 'number' && (code < 126 || (await inside(client, job.id, alive).catch(() => 1)) === 0);
+  const isSure = typeof code === 'number' && (code < 126 || (await inside(client, job.id, ready).catch(() => 1)) === 0);
   if (!isSure) return lost(session, client, job, code);
   if (job.codeFile !== null) await writeFile(job.codeFile, `${code}\n`).catch((error: unknown) => output.fail(error));
   return job.codes.build;
@@ -240,8 +253,9 @@ async function shell(
   counts: boolean,
   alone: Alone,
 ): Promise<number> {
-  const remote = await client.shell(id, { command: running(counts), terminal: null });
+  const remote = await client.shell(id, { command: running(counts), terminal: null, running: true });
   alone.signal.addEventListener('abort', () => remote.close(), { once: true });
+  if (alone.signal.aborted) remote.close();
   // The script gets time to end; a second signal does not wait.
   alone.onSignal(() => {
     alone.onSignal(() => remote.close());
@@ -258,7 +272,8 @@ const endPatience = 10_000;
 async function lost({ output }: Session, client: Client, { id, codes }: GitlabJob, why: OnejobError | number): Promise<number> {
   const ended = await client.settled(id, AbortSignal.timeout(endPatience)).catch(() => null);
   if (ended === null) {
-    output.fail(typeof why === 'number' ? new OnejobError('E_SANDBOX_LOST', `The sandbox of job ${id} does not answer.`) : why);
+    if (hasCode(why, 'E_DAEMON_CUT')) output.say('the daemon of onejob has ended, and with it the script');
+    else output.fail(typeof why === 'number' ? silent(id) : why);
     return codes.system;
   }
   const early = `the sandbox of job ${id} has ended before its script: somebody has ended it, or the job its own first process`;
@@ -267,9 +282,13 @@ async function lost({ output }: Session, client: Client, { id, codes }: GitlabJo
   return ['oom', 'timeout', 'disk'].includes(ended.result?.kind ?? '') ? codes.build : codes.system;
 }
 
+function silent(id: string): OnejobError {
+  return new OnejobError('E_SANDBOX_LOST', `The sandbox of job ${id} does not answer.`);
+}
+
 /** Runs a constant program in the sandbox; its exit code. */
 async function inside(client: Client, id: string, command: readonly string[]): Promise<number> {
-  const remote = await client.shell(id, { command: [...command], terminal: null });
+  const remote = await client.shell(id, { command: [...command], terminal: null, running: true });
   remote.end();
   return remote.run(async () => {});
 }
@@ -281,7 +300,9 @@ async function cleanUp(client: Client, id: string): Promise<number> {
     throw error;
   });
   if (job === null || job.state === 'done') return 0;
-  const isAsked = job.state === 'running' && (await inside(client, id, ending).catch(() => 1)) === 0;
+  // The sandbox may end before the program that has ended it.
+  const asked = async () => inside(client, id, ending).catch((error: unknown) => (hasCode(error, 'E_SANDBOX_LOST') ? 137 : 1));
+  const isAsked = job.state === 'running' && [0, 137].includes(await asked());
   const ended = isAsked ? await client.settled(id, AbortSignal.timeout(endPatience)).catch(() => null) : null;
   if (ended !== null) return 0;
   await client.cancel(id);

@@ -39,8 +39,8 @@ exit 1`;
 /** Ends the waiting program, and so the sandbox. */
 export const ending: readonly string[] = ['sh', '-c', `kill -TERM "$(cat ${pidFile})"`];
 
-/** Whether the sandbox still runs. */
-export const alive: readonly string[] = ['true'];
+/** Ends with 0 once scripts can be run, and otherwise with its sandbox. */
+export const ready: readonly string[] = ['sh', '-c', `until [ -s ${pidFile} ]; do sleep 0.1 || sleep 1; done`];
 
 /**
  * Runs a script: its length in bytes on a line of standard input, then the script. The end of the input asks it to end: TERM to its

@@ -7,7 +7,7 @@ const busy = { key: 'gpu/1', runtime: 'one', agent: { kind: 'busy', agent: 'a1',
 const free = { key: 'gpu/2', runtime: 'one', agent: { kind: 'free' } };
 
 /** Runs a program in the sandbox of `agent`, on a runtime with these members. */
-function attend(runtime: Partial<Runtime>, agent: string, start: Parameters<typeof runAttended>[2]) {
+function attend(runtime: Partial<Runtime>, agent: string | null, start: Parameters<typeof runAttended>[2]) {
   const parts = { reconciler: { slots: [free, busy] }, runtimes: { get: () => ({ name: 'one', ...runtime }) } };
   return runAttended(parts as unknown as Parameters<typeof runAttended>[0], agent, start, never);
 }
@@ -31,5 +31,6 @@ describe('a program in an attended job', () => {
     await expect(attend({ exec }, 'a1', { ...program, terminal })).rejects.toMatchObject({ code: 'E_SHELL' });
     await expect(attend({ exec }, 'a1', { command: null, terminal: null })).rejects.toMatchObject({ code: 'E_SHELL' });
     await expect(attend({ exec }, 'a2', program)).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
+    await expect(attend({ exec }, null, program)).rejects.toMatchObject({ code: 'E_SANDBOX_LOST' });
   });
 });

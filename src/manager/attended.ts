@@ -6,15 +6,19 @@ import type { Runtimes } from '../runtimes/choose.ts';
 import type { RunningShell } from '../runtimes/runtime.ts';
 import type { Reconciler } from './loop/reconciler.ts';
 
-/** @throws OnejobError E_SHELL if its runtime cannot do that, or for a terminal; else as `Runtime.exec` */
+/**
+ * `agent`: that runs the job; null: it does not run.
+ * @throws OnejobError E_SHELL if its runtime cannot do that, or for a terminal; else as `Runtime.exec`
+ */
 export async function runAttended(
   { reconciler, runtimes }: { readonly reconciler: Pick<Reconciler, 'slots'>; readonly runtimes: Pick<Runtimes, 'get'> },
-  agent: AgentId,
+  agent: AgentId | null,
   { command, terminal }: ShellStart,
   signal: AbortSignal,
 ): Promise<RunningShell> {
   const slot = reconciler.slots.find((one) => one.agent.kind !== 'free' && one.agent.agent === agent);
-  if (slot === undefined) throw new OnejobError('E_SANDBOX_LOST', 'The sandbox of this job is gone.');
+  if (agent === null || slot === undefined)
+    throw new OnejobError('E_SANDBOX_LOST', 'Cannot run a program in the sandbox of this job: it does not run.');
   const runtime = runtimes.get(slot.runtime);
   if (runtime.exec === undefined)
     throw new OnejobError('E_SHELL', `Cannot run a program in a sandbox of the runtime "${runtime.name}" while its job runs.`, {

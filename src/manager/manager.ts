@@ -214,8 +214,7 @@ export function createManager(parts: ManagerParts): Manager {
       if (queue.attendedBy(id) === null) held.check(id);
     },
     async shell(id, start, signal) {
-      const agent = queue.attendedBy(id);
-      return agent === null ? held.shell(id, start, signal) : runAttended(loop, agent, start, signal);
+      return start.running ? runAttended(loop, queue.attendedBy(id), start, signal) : held.shell(id, start, signal);
     },
     async unhold(id) {
       ownJob(id);
