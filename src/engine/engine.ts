@@ -115,10 +115,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       try {
         await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
       } catch (error) {
-        const status = statusOf(error);
-        // Podman answers 500 where Docker answers 409.
-        const isNotRunning = status === 500 && /not running|only kill running|state improper/i.test(messageOf(error));
-        if (status !== 404 && status !== 409 && !isNotRunning) throw translate(error, doing, endpoint);
+        if (!isNotRunning(error)) throw translate(error, doing, endpoint);
       }
     },
     /** Ends and removes a container with its anonymous volumes. False if a removal is already under way. */
@@ -161,9 +158,13 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     exec: async (id: string, command: readonly string[], signal: AbortSignal): Promise<string | null> => {
       const body = { Cmd: command, AttachStdin: true, AttachStdout: true, AttachStderr: true };
       const doing = `run a program in container ${short(id)}`;
-      const call = { method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal } as const;
-      const made = await ask({ ...call, nothing: [404, 409] });
-      return made === null ? null : idAnswer.parse(made).Id;
+      try {
+        return idAnswer.parse(await raw({ method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal })).Id;
+      } catch (error) {
+        signal.throwIfAborted();
+        if (isNotRunning(error)) return null;
+        throw translate(error, doing, endpoint);
+      }
     },
     /** The exit code of such a program; null while it runs, or if it is unknown. */
     execEnded: async (exec: string, signal: AbortSignal): Promise<number | null> => {
@@ -254,6 +255,15 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
       flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: 'soon', signal }),
   };
+}
+
+/** Whether a refusal says that there is no such container, or that it does not run. */
+function isNotRunning(error: unknown): boolean {
+  const status = statusOf(error);
+  // Podman answers 500 where Docker answers 409.
+  return (
+    status === 404 || status === 409 || (status === 500 && /not running|only kill running|state improper/i.test(messageOf(error)))
+  );
 }
 
 function short(id: string): string {
