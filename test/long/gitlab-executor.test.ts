@@ -1,12 +1,14 @@
 /**
- * `onejob gitlab-executor` with the real gitlab-runner: what its jobs become, what is left of them, and what others can see. The
- * image has no git and no gitlab-runner, which jobs without a repository and without artifacts do not need.
+ * `onejob gitlab-executor` with the real gitlab-runner: what its jobs become, what is left of them, and what others can see. Mostly
+ * the image has no git and no gitlab-runner, which jobs without a repository and without artifacts do not need.
  */
 import { execFileSync } from 'node:child_process';
-import { readdirSync, readFileSync } from 'node:fs';
+import { chmodSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import type { JobView } from '../../src/api/schema.ts';
+import { ensureBuildkiteImages, lacksGit } from '../support/buildkite-images.ts';
+import { gitlabRunner } from '../support/gitlab-programs.ts';
 import { gitlabServer, startGitlabRunner } from '../support/gitlab-server.ts';
 import { card } from '../support/gpu-cards.ts';
 import { gpuEngine } from '../support/gpu-hook/gpu-engine.ts';
@@ -14,6 +16,7 @@ import { gpuHost } from '../support/gpu-host.ts';
 import { ensureImages, images } from '../support/images.ts';
 import { type Home, onejob } from '../support/onejob.ts';
 import { lacks } from '../support/require.ts';
+import { scratch } from '../support/scratch.ts';
 
 const image = 'debian:stable-slim';
 const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
@@ -39,7 +42,7 @@ const says = (
   text: string,
 ) => gitlab.until(() => job.trace.includes(text));
 
-describe.skipIf(lacks('docker', 'image', 'gitlabRunner'))('gitlab-runner', () => {
+describe.skipIf(lacks('docker', 'image', 'busybox', 'gitlabRunner'))('gitlab-runner', () => {
   test('its jobs pass and fail as their scripts do, each in a sandbox of its own', { timeout: 120_000 }, async () => {
     await using here = await lab({ prepare: ['--pool', 'default'] });
     const { gitlab, home } = here;
@@ -95,6 +98,27 @@ describe.skipIf(lacks('docker', 'image', 'gitlabRunner'))('gitlab-runner', () =>
     });
     expect(found).toBe('');
   });
+
+  test.skipIf(lacksGit() !== null)(
+    'a job has its own image and its repository, and GitLab its artifacts',
+    { timeout: 120_000 },
+    async () => {
+      const { git } = await ensureBuildkiteImages();
+      using dir = scratch();
+      chmodSync(dir.path, 0o755);
+      const run = (script: string) => execFileSync('sh', ['-ec', script], { cwd: dir.path, encoding: 'utf8' });
+      run('git init -q -b main demo; cd demo; echo hello >file; git add .; git -c user.name=a -c user.email=a@b commit -qm one');
+      run('git clone -q --bare demo repo.git');
+      const volumes = [`${dir.path}/repo.git:/repo.git`, `${gitlabRunner}:/usr/local/bin/gitlab-runner`];
+      const config = { pools: { default: { ...pool, network: 'host', volumes } } };
+      await using here = await lab({ config, prepare: ['--job-images'] });
+      const { gitlab } = here;
+      const repository = { url: 'file:///repo.git', sha: run('git -C demo rev-parse HEAD').trim() };
+      const job = gitlab.queue({ script: ['cat file', 'mkdir out; echo x >out/x'], artifacts: ['out/'], repository, image: git });
+      expect(await gitlab.ended(job), job.trace).toMatchObject({ state: 'success', uploads: 1 });
+      expect(job.trace).toMatch(/ hello$/m);
+    },
+  );
 
   test('a cancelled job gets time to end', { timeout: 120_000 }, async () => {
     await using here = await lab();
@@ -173,7 +197,7 @@ describe.skipIf(lacks('docker', 'image', 'gitlabRunner'))('gitlab-runner', () =>
     await daemon.stop();
   });
 
-  test('no two of its jobs have the same card', { timeout: 240_000 }, async () => {
+  test.skipIf(lacks('dockerd', 'root'))('no two of its jobs have the same card', { timeout: 240_000 }, async () => {
     const count = 8;
     const cards = [card(0), card(1)];
     await using gpus = await gpuEngine({ cards });

@@ -19,6 +19,8 @@ export interface GitlabJob {
   trace: string;
   reason: string | null;
   code: number | null;
+  /** How many archives of artifacts have come. */
+  uploads: number;
 }
 
 export interface JobOptions {
@@ -27,6 +29,9 @@ export interface JobOptions {
   readonly image?: string;
   readonly services?: readonly string[];
   readonly variables?: Readonly<Record<string, string>>;
+  readonly artifacts?: readonly string[];
+  /** Where its repository is; without, it has none. */
+  readonly repository?: { readonly url: string; readonly sha: string };
 }
 
 export interface Gitlab extends AsyncDisposable {
@@ -65,10 +70,14 @@ export async function gitlabServer(): Promise<Gitlab> {
       job.state = 'running';
       return send(201, payload(url, job));
     }
-    const [, id, trace] = /^\/jobs\/(\d+)(\/trace)?$/.exec(path) ?? [];
+    const [, id, what] = /^\/jobs\/(\d+)(?:\/(trace|artifacts))?$/.exec(path) ?? [];
     const job = jobs[Number(id) - 1];
     if (job === undefined) return send(404);
-    if (trace !== undefined) {
+    if (what === 'artifacts') {
+      job.uploads += 1;
+      return send(201);
+    }
+    if (what === 'trace') {
       job.trace += said;
       const range = `0-${Buffer.byteLength(job.trace)}`;
       return send(202, {}, { 'Job-Status': job.state, Range: range, 'X-GitLab-Trace-Update-Interval': '1' });
@@ -104,6 +113,7 @@ export async function gitlabServer(): Promise<Gitlab> {
         state: 'pending',
         trace: '',
         reason: null,
+        uploads: 0,
         code: null,
       };
       jobs.push(job);
@@ -127,23 +137,30 @@ export async function gitlabServer(): Promise<Gitlab> {
 
 /** A job as GitLab hands it out. */
 function payload(url: string, { id, token, asked }: GitlabJob) {
-  const { script, after = [], image, services = [], variables = {} } = asked;
+  const { script, after = [], image, services = [], variables = {}, artifacts = [], repository } = asked;
+  const { url: repo_url, sha } = repository ?? { url: `${url}/acme/demo.git`, sha: '0'.repeat(40) };
   const given = {
     ...{ CI: 'true', CI_JOB_ID: String(id), CI_JOB_NAME: 'test', CI_PROJECT_PATH: 'acme/demo', CI_SERVER_URL: url },
-    ...{ CI_JOB_TIMEOUT: '3600', GITLAB_USER_LOGIN: 'ada', GIT_STRATEGY: 'none', ...variables },
+    ...{ CI_JOB_TIMEOUT: '3600', GITLAB_USER_LOGIN: 'ada', CI_COMMIT_SHA: sha, ...variables },
+    ...(repository === undefined && { GIT_STRATEGY: 'none' }),
   };
   const step = { timeout: 3600, allow_failure: false };
   return {
-    ...{ id, token, allow_git_fetch: true, artifacts: [], cache: [], credentials: [], dependencies: [] },
+    ...{ id, token, allow_git_fetch: true, cache: [], credentials: [], dependencies: [] },
     job_info: { id, name: 'test', stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
     git_info: {
-      repo_url: `${url}/acme/demo.git`,
+      repo_url,
       ref: 'main',
-      sha: '0'.repeat(40),
+      sha,
       before_sha: '0'.repeat(40),
       ref_type: 'branch',
+      refspecs: ['+refs/heads/*:refs/remotes/origin/*'],
     },
     runner_info: { timeout: 3600 },
+    artifacts:
+      artifacts.length === 0
+        ? []
+        : [{ name: 'files', paths: artifacts, when: 'on_success', artifact_type: 'archive', artifact_format: 'zip' }],
     variables: [
       ...Object.entries(given).map(([key, value]) => ({ key, value, public: true })),
       { key: 'CI_JOB_TOKEN', value: token, public: false, masked: true },
