@@ -239,7 +239,7 @@ async function runScript(
   });
   if (code === 0) return 0;
   // A sandbox that ends kills the script, too (137), or lets none begin (126).
-  const isSure = typeof code === 'number' && (code < 126 || (await inside(client, job.id, ready).catch(() => 1)) === 0);
+  const isSure = typeof code === 'number' && (code < 126 || (await inside(client, job.id, ['true']).catch(() => 1)) === 0);
   if (!isSure) return lost(session, client, job, code);
   if (job.codeFile !== null) await writeFile(job.codeFile, `${code}\n`).catch((error: unknown) => output.fail(error));
   return job.codes.build;

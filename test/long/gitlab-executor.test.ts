@@ -42,7 +42,7 @@ const says = (
   text: string,
 ) => gitlab.until(() => job.trace.includes(text));
 
-describe.skipIf(lacks('docker', 'image', 'busybox', 'gitlabRunner'))('gitlab-runner', () => {
+describe.skipIf(lacks('docker', 'image', 'busybox', 'gitlabRunner'))('a custom executor with the real gitlab-runner', () => {
   test('its jobs pass and fail as their scripts do, each in a sandbox of its own', { timeout: 120_000 }, async () => {
     await using here = await lab({ prepare: ['--pool', 'default'] });
     const { gitlab, home } = here;
