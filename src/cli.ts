@@ -68,6 +68,11 @@ const definitions: readonly Definition[] = [
   { group: setup, commands: ['init'], load: async () => (await import('./cli/commands/init.ts')).addInitCommands },
   { group: setup, commands: ['service'], load: async () => (await import('./cli/commands/service.ts')).addServiceCommands },
   { group: setup, commands: ['azure', 'manager'], load: async () => (await import('./cli/commands/azure.ts')).addAzureCommands },
+  {
+    group: setup,
+    commands: ['gitlab-executor'],
+    load: async () => (await import('./cli/commands/gitlab-executor.ts')).addGitlabCommands,
+  },
   { group: setup, commands: ['import'], load: async () => (await import('./cli/commands/import.ts')).addImportCommands },
   {
     group: setup,

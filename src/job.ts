@@ -43,6 +43,8 @@ export const jobRequest = z.strictObject({
   workspace: z.string().nullable().default(null),
   /** Ids of jobs and arrays of the own queue that must have passed before it starts. If a job does not pass, it is cancelled. */
   needs: z.array(z.string()).max(1_000).default([]),
+  /** Whether clients may run programs in its sandbox while it runs, as `POST /v1/jobs/ID/shell` does. */
+  attended: z.boolean().default(false),
 });
 export type JobRequest = z.infer<typeof jobRequest>;
 

@@ -34,7 +34,7 @@ const processes = [
   'src/ci/{github,gitlab}/script.test.ts',
   'src/ci/kit/{agent-program,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
-  'src/cli/{cli,connect,control,dashboard,devices,follow,gpu-leases,gpus,image,images}.test.ts',
+  'src/cli/{cli,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs,status-all,tunnel}.test.ts',
   'src/config/{host-places,load}.test.ts',
   'src/engine/{call,image}.test.ts',

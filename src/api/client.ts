@@ -213,7 +213,7 @@ export function createClient(options: ClientOptions) {
       ask((schemas) => schemas.jobView, { ...get(`${jobPath(id)}/settled`), patience: null, signal }),
     pruneJobs: (request: Schemas.PruneRequest) => ask((schemas) => schemas.prunedView, post('/v1/jobs/prune', request)),
     unhold: (id: string) => ask((schemas) => schemas.jobView, { ...post(`${jobPath(id)}/unhold`), patience: slow }),
-    /** Starts a shell in the files of a held job. */
+    /** Starts a shell in the files of a held job, or with `running` in an attended one. */
     async shell(id: string, start: ShellStart): Promise<RemoteShell> {
       const [{ startShell }, connection] = await Promise.all([import('./shell-client.ts'), upgraded(`${jobPath(id)}/shell`)]);
       return startShell(connection, start);

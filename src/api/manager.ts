@@ -68,9 +68,12 @@ export interface Manager {
   /** The same for all jobs of an array, in one commit; returns those that had not ended. @throws OnejobError E_JOB_UNKNOWN */
   cancelArray(id: string): Schemas.JobView[];
 
-  /** @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
-  checkHeld(id: string): void;
-  /** Runs a shell in the files of a held job until `signal` aborts. @throws OnejobError E_NOT_HELD, E_SHELL, E_SANDBOX_LOST */
+  /** Whether `shell` may try. @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
+  checkShell(id: string): void;
+  /**
+   * Runs a shell in the files of a held job, or with `running` in the sandbox of an attended job, until `signal` aborts.
+   * @throws OnejobError E_NOT_HELD, E_SHELL, E_SANDBOX_LOST
+   */
   shell(id: string, start: ShellStart, signal: AbortSignal): Promise<RunningShell>;
   /** Removes the files of a held job. @throws OnejobError E_NOT_HELD, E_JOB_ELSEWHERE */
   unhold(id: string): Promise<Schemas.JobView>;

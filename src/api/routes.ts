@@ -294,13 +294,14 @@ const jobRoutes: Routes = {
     handle: ({ params }, { manager }) => manager.artifacts(knownJob(manager, params.id).id) ?? undefined,
   }),
   'POST /v1/jobs/:id/shell': route({
-    summary: 'A shell in the files of a held job, on a connection upgraded to onejob-shell; only on the socket',
+    summary:
+      'A shell in the files of a held job, or in an attended job that runs, on a connection upgraded to onejob-shell; only on the socket',
     role: 'operator',
     params: byId,
     status: 101,
     upgrade({ params }, { manager }) {
       const { id } = knownJob(manager, params.id);
-      manager.checkHeld(id);
+      manager.checkShell(id);
       return (start, signal) => manager.shell(id, start, signal);
     },
     handle() {

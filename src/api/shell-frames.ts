@@ -30,6 +30,8 @@ export const shellBodies = {
       .nullable(),
     /** null: no terminal. */
     terminal: size.extend({ term: z.string().regex(/^[\w.+-]{1,64}$/) }).nullable(),
+    /** In the sandbox of an attended job that runs, with a command and no terminal. Otherwise in the files of a held job. */
+    running: z.literal(true).optional(),
   }),
   size,
   exit: z.strictObject({ code: z.int().min(0).max(255) }),

@@ -349,7 +349,8 @@ async function noteOf(client: Client, name: string): Promise<string | null> {
   return slots.find((slot) => slot.note !== null)?.note ?? null;
 }
 
-function waitingLine(job: JobView, note: string | null): string | null {
+/** What a job that has not begun waits for, in words; null if it has begun. `note`: what its slot does. */
+export function waitingLine(job: JobView, note: string | null): string | null {
   const why = job.reason ?? note;
   const reason = why === null ? '' : `: ${why}`;
   if (job.state === 'reserved') return `an agent is being prepared for job ${job.id}${reason}`;

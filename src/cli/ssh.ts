@@ -134,11 +134,16 @@ const mostSaid = 8 * 1024;
 /** ms after TERM until KILL. */
 const grace = 2_000;
 
+/** Without what gitlab-runner says to `onejob gitlab-executor`: variables of a job, some of them secret. */
+function withoutJob(variables: Variables): Variables {
+  return Object.fromEntries(Object.entries(variables).filter(([name]) => !name.startsWith('CUSTOM_ENV_')));
+}
+
 /** Starts `onejob relay` there. An INT of the terminal does not reach ssh: what a command does about it still needs the connection. */
 export function startSsh(host: SshHost, { variables, interactive }: SshOptions) {
   const wrapped = 'trap "" INT; command -v ssh >/dev/null 2>&1 || { echo onejob-has-no-ssh >&2; exit 255; }; exec ssh "$@"';
   const child: ChildProcess = spawn('/bin/sh', ['-c', wrapped, 'ssh', ...sshArguments(host, interactive)], {
-    env: { ...variables },
+    env: withoutJob(variables),
     stdio: ['pipe', 'pipe', 'pipe'],
   });
   let said = '';

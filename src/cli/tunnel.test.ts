@@ -162,10 +162,10 @@ describe('the greeting', () => {
 
 describe('an ssh that', () => {
   /** Stands for ssh. */
-  function remote(script: string, patience = 20_000) {
+  function remote(script: string, patience = 20_000, more: Readonly<Record<string, string>> = {}) {
     writeFileSync(join(dir.path, 'ssh'), `#!/bin/sh\necho $$ >"${dir.path}/pid"\n${script}\n`);
     chmodSync(join(dir.path, 'ssh'), 0o755);
-    const variables = { PATH: `${dir.path}:/usr/bin:/bin` };
+    const variables = { PATH: `${dir.path}:/usr/bin:/bin`, ...more };
     return createRemote({ host: parseSshUrl('ssh://gpuci'), variables, interactive: false, progress: () => {}, patience });
   }
   const isThere = (): boolean => {
@@ -187,6 +187,15 @@ describe('an ssh that', () => {
     const one = remote(script);
     await expect(one.dial(never)).rejects.toMatchObject({ code: 'E_HOST', message: `Cannot reach ssh://gpuci: ${why}.` });
     await one.close();
+  });
+
+  test('is started gets no variables of a job of gitlab-runner', async () => {
+    const one = remote(`env >"${dir.path}/env"; exit 255`, 20_000, { CUSTOM_ENV_SECRET: 'hunter2', KEPT: 'yes' });
+    await expect(one.dial(never)).rejects.toMatchObject({ code: 'E_HOST' });
+    await one.close();
+    const given = readFileSync(join(dir.path, 'env'), 'utf8');
+    expect(given).toContain('KEPT=yes');
+    expect(given).not.toContain('hunter2');
   });
 
   test('is silent is given up in time, and ended', async () => {

@@ -251,14 +251,22 @@ async function absence(
   }
 }
 
-/** Opens a raw connection, as attach needs it. Returns an `Answer` if the Engine does not upgrade. */
-export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal): Promise<Socket | Answer> {
+/** Opens a raw connection, as attach and exec need it. Returns an `Answer` if the Engine does not upgrade. */
+export function upgrade(endpoint: Endpoint, path: string, signal: AbortSignal, body?: object): Promise<Socket | Answer> {
   return new Promise((resolve, reject) => {
-    const headers = { Connection: 'Upgrade', Upgrade: 'tcp' };
+    const json = body === undefined ? undefined : JSON.stringify(body);
+    const headers = {
+      ...{ Connection: 'Upgrade', Upgrade: 'tcp' },
+      ...(json !== undefined && { 'Content-Type': 'application/json', 'Content-Length': Buffer.byteLength(json) }),
+    };
     const sent = open(endpoint, { method: 'POST', path, headers, signal }, (answer) => whole(answer).then(resolve, reject));
-    sent.on('upgrade', (_answer, socket: Socket) => resolve(socket));
+    sent.on('upgrade', (_answer, socket: Socket, head: Buffer) => {
+      // The program may have spoken already.
+      if (head.length > 0) socket.unshift(head);
+      resolve(socket);
+    });
     sent.on('error', reject);
-    sent.end();
+    sent.end(json);
   });
 }
 

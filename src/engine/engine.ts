@@ -61,6 +61,8 @@ const pathAnswer = z.object({ mode: z.number() });
 const modeDirectory = 31;
 const modeLink = 27;
 const idAnswer = z.object({ Id: z.string() });
+/** `ExitCode` is null while it runs. */
+const execAnswer = z.object({ Running: z.boolean(), ExitCode: z.number().nullish() });
 const imagesAnswer = z.array(z.object({ Id: z.string(), Labels: z.record(z.string(), z.string()).nullish() }));
 
 export type Engine = ReturnType<typeof connectEngine>;
@@ -113,10 +115,7 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       try {
         await raw({ method: 'POST', path: `/containers/${id}/kill`, query: { signal }, doing, limit: 'soon' });
       } catch (error) {
-        const status = statusOf(error);
-        // Podman answers 500 where Docker answers 409.
-        const isNotRunning = status === 500 && /not running|only kill running|state improper/i.test(messageOf(error));
-        if (status !== 404 && status !== 409 && !isNotRunning) throw translate(error, doing, endpoint);
+        if (!isNotRunning(error)) throw translate(error, doing, endpoint);
       }
     },
     /** Ends and removes a container with its anonymous volumes. False if a removal is already under way. */
@@ -154,6 +153,23 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
       const query = { container: id, repo, tag, pause: false };
       const doing = `make an image of container ${short(id)}`;
       await ask({ method: 'POST', path: '/commit', query, body: { Labels: labels }, doing, limit: 'work', signal });
+    },
+    /** Prepares a program in a running container, with its input and output; its id. null if there is no such container, or it does not run. */
+    exec: async (id: string, command: readonly string[], signal: AbortSignal): Promise<string | null> => {
+      const body = { Cmd: command, AttachStdin: true, AttachStdout: true, AttachStderr: true };
+      const doing = `run a program in container ${short(id)}`;
+      try {
+        return idAnswer.parse(await raw({ method: 'POST', path: `/containers/${id}/exec`, body, doing, limit: 'late', signal })).Id;
+      } catch (error) {
+        signal.throwIfAborted();
+        if (isNotRunning(error)) return null;
+        throw translate(error, doing, endpoint);
+      }
+    },
+    /** The exit code of such a program; null while it runs, or if it is unknown. */
+    execEnded: async (exec: string, signal: AbortSignal): Promise<number | null> => {
+      const found = await find(execAnswer, `/exec/${exec}/json`, 'look for the end of a program in a container', signal);
+      return found === null || found.Running ? null : (found.ExitCode ?? null);
     },
     /** Terminal size of a running container. */
     resize: async (id: string, { columns, rows }: { readonly columns: number; readonly rows: number }): Promise<void> => {
@@ -239,6 +255,15 @@ export function connectEngine(endpoint: Endpoint, limits: Limits = usualLimits, 
     events: (filters: Query, since: number, signal: AbortSignal): Promise<Readable | null> =>
       flow({ method: 'GET', path: '/events', query: { filters, since }, doing: 'follow events', limit: 'soon', signal }),
   };
+}
+
+/** Whether a refusal says that there is no such container, or that it does not run. */
+function isNotRunning(error: unknown): boolean {
+  const status = statusOf(error);
+  // Podman answers 500 where Docker answers 409.
+  return (
+    status === 404 || status === 409 || (status === 500 && /not running|only kill running|state improper/i.test(messageOf(error)))
+  );
 }
 
 function short(id: string): string {

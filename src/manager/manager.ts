@@ -11,6 +11,7 @@ import { OnejobError } from '../errors.ts';
 import type { Store } from '../store/store.ts';
 import { endedJobs, jobHistory } from '../verdict/history.ts';
 import { createDiagnosticSandboxes } from './actions/probe-sandbox.ts';
+import { runAttended } from './attended.ts';
 import { createDeviceRequests, missingDevices, quarantinedDevices } from './devices/device-views.ts';
 import { createEvents } from './events.ts';
 import { deviceFindings, imageFindings, poolFindings, serviceFindings } from './findings.ts';
@@ -208,11 +209,13 @@ export function createManager(parts: ManagerParts): Manager {
       return queue.cancel(id);
     },
     cancelArray: (id) => queue.cancelArray(id),
-    checkHeld(id) {
+    checkShell(id) {
       ownJob(id);
-      held.check(id);
+      if (queue.attendedBy(id) === null) held.check(id);
     },
-    shell: (id, start, signal) => held.shell(id, start, signal),
+    async shell(id, start, signal) {
+      return start.running ? runAttended(loop, queue.attendedBy(id), start, signal) : held.shell(id, start, signal);
+    },
     async unhold(id) {
       ownJob(id);
       await held.unhold(id);

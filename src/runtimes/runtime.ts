@@ -235,6 +235,14 @@ export interface Runtime {
   /** One folder of the workspace in the same way, named without a slash; null if it does not exist or is a link. */
   getFolder(agent: AgentId, folder: string, signal: AbortSignal): Promise<Readable | null>;
 
+  /**
+   * Runs a program in a sandbox whose script runs: with its devices, limits, user and recipe's environment, in its workspace. Its output
+   * is for the caller only. When `signal` aborts, or this process ends, it is not killed: its input ends, and it must end then. It ends
+   * with its sandbox, as if by KILL (137). Omitted: not possible.
+   * @throws OnejobError E_SANDBOX_LOST if there is no such sandbox, or it does not run
+   */
+  exec?(agent: AgentId, command: readonly string[], signal: AbortSignal): Promise<RunningShell>;
+
   /** TERM asks the job to end, KILL ends the whole tree. An ended or unknown sandbox is not an error. */
   signal(agent: AgentId, signal: 'TERM' | 'KILL'): Promise<void>;
 

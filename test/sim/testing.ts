@@ -36,6 +36,7 @@ export function simSubject(options: SimRuntimeOptions = {}, mutate: Mutate = (_,
       exceptions: {
         'kill-tree': 'it has no processes of this host',
         ...{ held: keepsNothing, 'held-input': keepsNothing, 'held-terminal': keepsNothing, 'held-abort': keepsNothing },
+        ...{ exec: 'it acts out one script', 'exec-ends': 'it acts out one script' },
       },
       script: scriptOfAct,
       async drive(work) {

@@ -239,7 +239,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       return job.view;
     },
     holdFailed: (id) => update(known(id), { held: { until: Date.now() + 60_000 } }),
-    checkHeld(id) {
+    checkShell(id) {
       if (known(id).view.held == null) throw new OnejobError('E_NOT_HELD', `Job ${id} is not held.`);
     },
     async shell(_, start, signal) {
@@ -265,7 +265,7 @@ export function createFakeManager(options: { temporary?: boolean } = {}): FakeMa
       };
     },
     async unhold(id) {
-      manager.checkHeld(id);
+      manager.checkShell(id);
       const job = known(id);
       const { held: _, ...view } = job.view;
       job.view = view;

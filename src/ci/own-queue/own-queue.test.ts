@@ -673,6 +673,22 @@ function runAndEnd(job: string, agent: string, code: number): void {
   commit({ change: 'settled', job, agent });
 }
 
+describe('an attended job', () => {
+  it('lets its clients into its sandbox while it runs, as no other job does', () => {
+    const [attended, other] = [submit({ attended: true }), submit()];
+    expect(queue.attendedBy(attended.id)).toBeNull();
+    run(attended.id, 'a1');
+    run(other.id, 'a2');
+    expect(queue.attendedBy(attended.id)).toBe('a1');
+    reopen();
+    expect(queue.attendedBy(attended.id)).toBe('a1');
+    expect(queue.attendedBy(other.id)).toBeNull();
+    end(attended.id, 'a1');
+    expect(queue.attendedBy(attended.id)).toBeNull();
+    expect(queue.attendedBy('nothing')).toBeNull();
+  });
+});
+
 describe('a job that needs others', () => {
   const events = (): CiEvent[] => {
     const seen: CiEvent[] = [];

@@ -10,6 +10,7 @@ import { type JobView, workspaceLimit } from '../../api/schema.ts';
 import { systemClock } from '../../clock.ts';
 import { mountPathProblem } from '../../config/volumes.ts';
 import type { Clock } from '../../core/clock.ts';
+import type { AgentId } from '../../core/slot.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
 import { fine } from '../../finding.ts';
 import { type ArrayRequest, arrayLimit, type JobRequest } from '../../job.ts';
@@ -351,6 +352,11 @@ export function createOwnQueue(options: OwnQueueOptions) {
         if (mayStart(job)) since.set(pool, Math.min(waitsSince(job), since.get(pool) ?? Number.POSITIVE_INFINITY));
       }
       return since;
+    },
+    /** The agent that runs a job whose clients may run programs in its sandbox; null: there is none now. */
+    attendedBy(id: string): AgentId | null {
+      const job = index.get(id);
+      return job?.request.attended === true && job.progress.state === 'running' ? job.progress.agent : null;
     },
     /** Number of unfinished jobs, without held ones. */
     get unfinished(): number {

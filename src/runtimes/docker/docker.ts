@@ -22,6 +22,7 @@ import { createContainers } from './containers.ts';
 import { type LogLimits, labels, workspacePath } from './create.ts';
 import { createDevices } from './devices.ts';
 import { followEvents } from './events.ts';
+import { runInside } from './exec.ts';
 import { createExits } from './exits.ts';
 import { createFirewall } from './firewall.ts';
 import { createHolding } from './holding.ts';
@@ -155,6 +156,8 @@ export async function createDockerRuntime(options: DockerOptions): Promise<Docke
       const files = await engine.getFolder(container.Id, `${workspacePath}/${folder}`, signal);
       return files === null ? null : insideFolder(files, folder);
     },
+
+    exec: async (agent, command, signal) => runInside(engine, await containers.find(agent, signal), command, signal),
 
     signal: async (agent, signal) => {
       const id = await containers.find(agent);

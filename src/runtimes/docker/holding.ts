@@ -222,7 +222,7 @@ async function* plain(socket: Socket): RunningShell['output'] {
 }
 
 /** A header of eight bytes (stream, three zeros, big-endian length) before each piece (Engine API, "Attach to a container"). */
-async function* demultiplexed(socket: Socket): RunningShell['output'] {
+export async function* demultiplexed(socket: Socket): RunningShell['output'] {
   let rest: Buffer = Buffer.alloc(0);
   let left = 0;
   let stream: 'stdout' | 'stderr' = 'stdout';

@@ -6,6 +6,8 @@ import { leftoversOf, plainRecipe } from '../../../test/kit/process-runtime.ts';
 import { runtimeContract } from '../../../test/kit/runtime-contract/contract.ts';
 import { createProcessRuntime } from './process.ts';
 
+const alone = 'it runs nothing beside a script yet';
+
 for (const bubblewrap of ['auto', 'off'] as const) {
   runtimeContract(`process, bubblewrap ${bubblewrap}`, async () => {
     const dir = mkdtempSync(join(tmpdir(), 'onejob-process-'));
@@ -18,7 +20,7 @@ for (const bubblewrap of ['auto', 'off'] as const) {
       stranger: () => createProcessRuntime({ owner: `${owner}-other`, dir: join(dir, 'other'), bubblewrap }),
       leftovers: async () => leftoversOf(dir, owner),
       cleanup: async () => rmSync(dir, { recursive: true, force: true }),
-      exceptions: {},
+      exceptions: { exec: alone, 'exec-ends': alone },
     };
   });
 }

@@ -40,6 +40,8 @@ export type ContractTest =
   | 'held-input'
   | 'held-terminal'
   | 'held-abort'
+  | 'exec'
+  | 'exec-ends'
   | 'usage'
   | 'leftovers';
 

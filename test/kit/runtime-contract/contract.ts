@@ -10,6 +10,7 @@ import { isOwnAddress } from '../../../src/own-address.ts';
 import { frame, readyMarker, releasedMarker } from '../../../src/runtimes/gate.ts';
 import { type LogChunk, start } from '../../../src/runtimes/runtime.ts';
 import { type Bench, type ContractSubject, createBench } from './bench.ts';
+import { execTests } from './exec.ts';
 import { fileTests } from './files.ts';
 import { follow, specOf, watch } from './follow.ts';
 import { holdingTests } from './holding.ts';
@@ -166,6 +167,7 @@ export function contractBench(make: () => Promise<ContractSubject>): Bench {
 
   outputTests(bench);
   holdingTests(bench);
+  execTests(bench);
 
   it('remove', 'removing ends and forgets a sandbox, and may be repeated', async () => {
     const { agent, log } = await standby();

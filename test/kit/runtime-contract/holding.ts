@@ -10,7 +10,7 @@ import { job } from './job.ts';
 const never = () => new AbortController().signal;
 
 /** Everything that a shell says, and its exit code. */
-async function said({ output, ended }: RunningShell) {
+export async function said({ output, ended }: RunningShell) {
   const text = { stdout: '', stderr: '' };
   for await (const { stream, bytes } of output) text[stream] += Buffer.from(bytes).toString();
   return { ...text, code: await ended };
