@@ -34,7 +34,7 @@ it('opens a service that no pool uses only while it has something to take back',
       onejob: { version: '0.0.0', self: [] },
     },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
   };
@@ -58,7 +58,7 @@ it('opens a service that no pool uses while something of its own is in a slot', 
       onejob: { version: '0.0.0', self: [] },
     },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
   };
@@ -86,7 +86,7 @@ it('tells how each call of a service ended', async () => {
       onejob: { version: '0.0.0', self: [] },
     },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
     fetch: async () => new Response('{}', { status: 401 }),

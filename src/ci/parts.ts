@@ -48,6 +48,8 @@ export interface SlotFacts {
   silentFor(agent: AgentId): number | null;
   /** Whether its slot counts it as busy with a job. */
   isBusy(agent: AgentId): boolean;
+  /** How many slots the pool has. */
+  sizeOf(pool: string): number;
   /** All jobs of the slot, in any lane. */
   jobsOf(slot: string): readonly JobId[];
   /** The agent that is to run the job in the slot, or runs it, or null. */

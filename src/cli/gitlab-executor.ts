@@ -9,7 +9,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { z } from 'zod';
 import type { Client } from '../api/client.ts';
 import type { JobView } from '../api/schema.ts';
-import { hasCode, OnejobError } from '../errors.ts';
+import { hasCode, messageOf, OnejobError } from '../errors.ts';
 import { jsonOf } from '../system/json.ts';
 import { connect } from './connect.ts';
 import { verdict, wrongUsage } from './exit.ts';
@@ -113,7 +113,7 @@ export async function gitlabExecutor(
     return await runScript(session, client, job, given, alone);
   } catch (error) {
     output.fail(error);
-    return hasCode(error, 'E_JOB_REQUEST') ? job.codes.build : job.codes.system;
+    return job.codes.system;
   }
 }
 
@@ -166,7 +166,7 @@ async function prepare(session: Session, client: Client, job: GitlabJob, flags: 
       return job.codes.system;
     }
     const ended = started.state === 'done' ? started : await unlessReady(client, id);
-    if (ended !== null) return notStarted(session, job, ended);
+    if (ended !== null) return notStarted(session, { ...job, image }, ended);
     output.say(`job ${id} runs in pool ${started.pool}${image === null ? '' : `, image ${image}`}`);
     return 0;
   } catch (error) {
@@ -216,10 +216,11 @@ function notStarted({ output }: Session, { codes, image }: GitlabJob, ended: Job
   const { result } = ended;
   if (result?.kind === 'code' && result.code === noBash) {
     output.say('the image has no bash, which scripts of gitlab-runner need; it also needs git, and gitlab-runner for artifacts');
-    return codes.build;
+    return image === null ? codes.system : codes.build;
   }
   output.say(verdict(ended, null).line ?? `job ${ended.id} has ended already`);
-  return result?.kind === 'unstartable' && image !== null ? codes.build : codes.system;
+  const isAbsent = result?.kind === 'unstartable' && result.failure.code === 'E_IMAGE_NOT_FOUND';
+  return isAbsent && image !== null ? codes.build : codes.system;
 }
 
 async function runScript(
@@ -231,7 +232,9 @@ async function runScript(
 ): Promise<number> {
   const { output } = session;
   if (script === undefined) throw wrongUsage('gitlab-runner gave no script to run.');
-  const bytes = await readFile(script);
+  const bytes = await readFile(script).catch((error: unknown) => {
+    throw new OnejobError('E_USAGE', `Cannot read the script of gitlab-runner at ${script}: ${messageOf(error)}.`);
+  });
   const code = await shell(session, client, job, bytes, !harmless.test(stage), alone).catch((error: unknown) => {
     // Nobody reads the output any more.
     if (error instanceof OutputClosed) alone.cancel();

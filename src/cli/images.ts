@@ -117,7 +117,7 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
     ...{ config, env, store, clock, log: silent, variables },
     onejob: { version: session.version, self: session.context.self },
     slots: {
-      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, jobsOf: () => [], agentOf: () => null },
+      ...{ poolOf: () => null, silentFor: () => null, isBusy: () => false, sizeOf: () => 0, jobsOf: () => [], agentOf: () => null },
       reasonFor: () => null,
     },
   });

@@ -179,8 +179,9 @@ export const poolKeys = {
     description: 'Agents with a higher priority get jobs first, if the CI service supports priorities.',
     example: '4',
   }),
-  tags: key((v) => v.tags, undefined, 'map or text', {
-    description: "What the agents report that they can do: a map (a list gives a tag several values), or the service's own text.",
+  tags: key((v) => v.tags, undefined, 'list, map or text', {
+    description:
+      "What the agents report that they can do: a list (`[gpu, big]`), a map (a list in it gives a tag several values), or the service's own text.",
     example: '{ gpu: a100, cap: [sm_80, recent] }',
   }),
   runtime: key((v) => v.oneOf(['best', 'docker', 'process']), 'best', {

@@ -323,10 +323,15 @@ export const agentName = value((found) => {
   return why === null ? yes(found) : no(`${JSON.stringify(found)} ${why}`);
 });
 
+/** A list is another way to write the text. */
 export const tags = either(
-  isMap,
-  z.record(z.string(), either(Array.isArray, z.array(text('text', oneLine)), text('text or a list of text values', oneLine))),
-  text('a map, or text such as "gpu=a100,os=linux"', oneLine),
+  Array.isArray,
+  z.array(text('a tag without a comma', /^[^,\r\n]{1,255}$/)).transform((all) => all.join(',')),
+  either(
+    isMap,
+    z.record(z.string(), either(Array.isArray, z.array(text('text', oneLine)), text('text or a list of text values', oneLine))),
+    text('a list, a map, or text such as "gpu=a100,os=linux"', oneLine),
+  ),
 );
 
 export const variable = orNone(text('the name of a variable such as "OMP_NUM_THREADS"', /^[A-Za-z_][A-Za-z0-9_]{0,127}$/));

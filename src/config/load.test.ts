@@ -71,6 +71,12 @@ pools:
     expect(config.pools[0]?.tags).toEqual(['v=1.10', 'v=x', 'w=2']);
   });
 
+  it('tags may be a list, in which a comma would make two of one', async () => {
+    const { config } = await folder.load('pools: { a: { tags: [gpu, a100] } }\n');
+    expect(config.pools[0]?.tags).toEqual(['gpu', 'a100']);
+    expect((await folder.check('pools: { a: { tags: ["a,b"] } }\n')).join()).toContain('a tag without a comma');
+  });
+
   it('tags may be the text of the service', async () => {
     const { config } = await folder.load('pools: { a: { tags: "cap=sm_80,gpu=a100, cap=recent" } }\n');
     expect(config.pools[0]?.tags).toEqual(['cap=sm_80', 'gpu=a100', 'cap=recent']);

@@ -53,12 +53,19 @@ export function githubService(options: Options = {}) {
   const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });
   const log = createLog({ json: true, stream: new PassThrough() });
   const sets = config.mode === 'jit' ? null : createScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
-  const service = createGithub({
+  const parts: GithubParts = {
     ...{ config, pools, store, clock, client, sets, log, random: () => 0.5, opened: new Set(['hub']) },
-    slots: { poolOf: (agent) => (live.has(agent) ? 'ci' : null), silentFor: () => null, isBusy: () => false, ...slots },
-  });
+    slots: {
+      poolOf: (agent) => (live.has(agent) ? 'ci' : null),
+      silentFor: () => null,
+      isBusy: () => false,
+      sizeOf: () => 2,
+      ...slots,
+    },
+  };
+  const service = createGithub(parts);
   return {
-    ...{ github, service, client, store, live, key },
+    ...{ github, service, client, store, live, key, parts },
     close(): void {
       store.close();
       dir[Symbol.dispose]();

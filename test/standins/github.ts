@@ -12,7 +12,7 @@ const usage = `npm run standin:github -- [--host ADDRESS]
 A local stand-in for a GitHub Enterprise Server. Containers must reach it, so it listens on an address of this host that is not
 127.0.0.1, if there is one. It needs a Docker Engine, and Go, with which it builds an independent runner once.`;
 
-const help = `queue [--fork] [--public] [-- COMMAND]   queue a job; --fork: of a pull request from a fork
+const help = `queue [-- COMMAND]                       queue a job
 jobs                                     its jobs
 log JOB                                  what a job wrote; a running job's log comes at its end
 cancel JOB                               cancel a job
@@ -42,12 +42,8 @@ pools:
 
   const queue = (words: string): string => {
     const [flags = '', command = 'echo hello'] = words.split(/(?:^|\s)--\s/);
-    const isPublic = flags.includes('--public');
-    if (isPublic) github.repository('acme/open', { isPrivate: false });
-    const job = github.queue({
-      ...{ labels: ['gpu'], steps: [[command.trim()]], repository: isPublic ? 'acme/open' : 'acme/demo' },
-      ...(flags.includes('--fork') && { fork: 'stranger/demo' }),
-    });
+    if (flags.trim() !== '') return `There is no option "${flags.trim()}". Type "help".`;
+    const job = github.queue({ labels: ['gpu'], steps: [[command.trim()]] });
     return `Job ${job.id} waits for a runner with the label gpu.`;
   };
   const jobOf = (id: string) => github.jobs.find((one) => String(one.id) === id);
@@ -96,3 +92,6 @@ The config, with a state directory of its own:
     },
   };
 });
+
+// Jobs of the stand-in have leases that nobody waits for.
+process.exit(0);

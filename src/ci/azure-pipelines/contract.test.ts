@@ -50,6 +50,7 @@ async function open(): Promise<EarlySubject> {
       poolOf: (agent) => (live.has(agent) ? 'ci' : null),
       silentFor: () => null,
       isBusy: () => false,
+      sizeOf: () => 0,
       jobsOf: () => [],
       agentOf: () => null,
     },

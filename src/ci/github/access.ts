@@ -5,7 +5,7 @@
 import { createPrivateKey, type KeyObject, sign } from 'node:crypto';
 import { abortable } from '../../abortable.ts';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { attempt, OnejobError } from '../../errors.ts';
+import { attempt, hasCode, OnejobError } from '../../errors.ts';
 import { placeOf } from '../../secrets/reference.ts';
 import { createRest, type RestParts } from '../kit/rest.ts';
 import type { GithubCredential } from './type.ts';
@@ -24,6 +24,8 @@ export interface AccessParts extends Pick<RestParts, 'base' | 'clock' | 'fetch' 
 const [early, settling] = [300_000, 10_000];
 /** ms that a clock may be off without GitHub refusing what it signed: `iat` lies this far back. */
 const tolerance = 60_000;
+/** ms until a refused key is sent again. */
+const refusedFor = 600_000;
 /** ms that a signed assertion is valid; GitHub takes ten minutes at most. */
 const assertionLife = 480_000;
 
@@ -53,7 +55,21 @@ export function createAccess(parts: AccessParts): (place: string) => Access {
     },
   });
 
+  /** A key that GitHub refuses is not sent again and again: each assertion is another text. */
+  let refused: { readonly key: string; readonly until: number; readonly error: unknown } | null = null;
+
   async function mint(place: string, signal: AbortSignal): Promise<Held> {
+    const key = await secret();
+    if (refused !== null && refused.key === key && clock.now() < refused.until) throw refused.error;
+    try {
+      return await exchange(place, signal);
+    } catch (error) {
+      if (hasCode(error, 'E_CI_CREDENTIAL')) refused = { key, until: clock.now() + refusedFor, error };
+      throw error;
+    }
+  }
+
+  async function exchange(place: string, signal: AbortSignal): Promise<Held> {
     const id = credential.kind === 'app' ? (credential.installation ?? (await installationOf(place, signal))) : 0;
     const doing = `get a token for installation ${id} of the App`;
     const call = { method: 'POST', path: `/app/installations/${id}/access_tokens`, doing } as const;
@@ -117,7 +133,7 @@ function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): Ac
         throw error;
       }
     },
-    async again(header, refusals, signal) {
+    async again(header, refusals, _, signal) {
       if (held === null || held.header !== header) return refusals <= 2;
       if (clock.now() - held.madeAt >= settling) {
         held = null;
@@ -130,8 +146,8 @@ function renewed(clock: Clock, mint: (signal: AbortSignal) => Promise<Held>): Ac
   };
 }
 
-/** What the App signs to show that it has its key (RS256, RFC 7519). The clock of this host may be wrong, so GitHub's is asked once. */
-function createAssertion({ base, clock, fetch, secret }: AccessParts, app: number) {
+/** What the App signs to show that it has its key (RS256, RFC 7519). The clock of this host may be wrong, so GitHub's counts. */
+function createAssertion({ clock, secret }: AccessParts, app: number) {
   let key: { readonly text: string; readonly key: KeyObject } | null = null;
   /** ms by which GitHub's clock is ahead. */
   let skew = 0;
@@ -147,13 +163,10 @@ function createAssertion({ base, clock, fetch, secret }: AccessParts, app: numbe
         .join('.');
       return `Bearer ${body}.${sign('sha256', Buffer.from(body), key.key).toString('base64url')}`;
     },
-    async again(_: string, refusals: number, signal: AbortSignal): Promise<boolean> {
-      if (refusals > 1) return false;
-      const there = await fetch(`${base}/meta`, { redirect: 'manual', signal }).catch(() => null);
-      await there?.body?.cancel();
-      const at = Date.parse(there?.headers.get('Date') ?? '');
+    async again(_: string, refusals: number, answer: Headers): Promise<boolean> {
+      const at = Date.parse(answer.get('Date') ?? '');
       const found = Number.isNaN(at) ? 0 : at - clock.wall();
-      if (Math.abs(found - skew) < tolerance / 2) return false;
+      if (refusals > 1 || Math.abs(found - skew) < tolerance / 2) return false;
       skew = found;
       return true;
     },

@@ -30,11 +30,29 @@ describe('a config that cannot work says why', () => {
     [`${app}, poll: 1m, boot_timeout: 1m`, 'queue: acme', /would end an agent before it sees it/],
     [`${app}, agent: { from: /srv/runner.tar.gz }`, 'queue: acme', /write "version" too/],
     [`${app}, agent: { sha256: ${'a'.repeat(64)} }`, 'queue: acme', /would refuse the next one/],
+    [`${app}, url: "https://github.com/acme"`, 'queue: acme', /must be the address of the server alone/],
+    [`${app}, url: "https://api.github.com"`, 'queue: acme', /must be the address of the server alone/],
+    [app, 'queue: acme/..', /"acme\/\.\.", but/],
+    [app, 'queue: Enterprises/big', /GitHub lets Apps manage no runners there/],
     ['app: { id: 1 }', 'queue: acme', /private_key/],
     ['url: "https://github.example.org"', 'queue: acme', /token.*app|app.*token/],
   ])('%s, %s', async (service, pool, message) => {
     expect((await folder.check(config(service, pool))).join('\n')).toMatch(message);
   });
+});
+
+it.each([
+  ['jit', /warning.*are those of pool lab/],
+  ['scale-set', /pools\.other\.tags: are those of pool lab/],
+])('tells two pools with the same labels, with mode %s', async (mode, message) => {
+  const two = `services: { hub: { type: github, ${app}, mode: ${mode} } }
+pools: { lab: { service: hub, queue: acme, tags: GPU }, other: { service: hub, queue: Acme, tags: gpu } }
+`;
+  expect((await folder.check(two)).join('\n')).toMatch(message);
+});
+
+it('takes the default group of a repository, however it is written', async () => {
+  expect((await folder.load(config(`${app}, group: default`, 'queue: acme/app'))).errors).toEqual([]);
 });
 
 it('holds its defaults', async () => {
@@ -67,6 +85,11 @@ it.each([
   ['AMD Instinct MI250X', 'gpu-mi250x'],
   ['NVIDIA L40S', 'gpu-l40s'],
   ['Quadro RTX 8000', 'gpu-rtx8000'],
+  ['NVIDIA L4', 'gpu-l4'],
+  ['Tesla T4', 'gpu-t4'],
+  ['NVIDIA RTX PRO 6000 Blackwell Server Edition', 'gpu-rtxpro6000'],
+  ['NVIDIA GeForce RTX 3080 Ti', 'gpu-rtx3080ti'],
+  ['NVIDIA GeForce RTX 4070 SUPER', 'gpu-rtx4070super'],
 ])('%s has the label %s', (model, label) => {
   const devices = [{ vendor: 'nvidia', model, mig: null }] as unknown as Device[];
   expect(deviceLabels({ devices, cuda: null })).toEqual(['gpu', label]);
@@ -120,12 +143,6 @@ describe('doctor', () => {
       /warning: acme\/open is public, "forks" is run, and not all pull requests from outside need an approval/,
     ],
     ['a group that never gets public jobs', { config: { public: 'run' } }, undefined, /does not allow public repositories/],
-    [
-      'two pools with the same labels',
-      { queues: ['acme', 'acme'], tags: ['gpu'] },
-      undefined,
-      /Pools ci and ci-1 have the same labels/,
-    ],
   ])('tells %s', async (_, options, prepare, message) => {
     expect(await said(options, prepare)).toMatch(message);
   });

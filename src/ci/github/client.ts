@@ -41,30 +41,36 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
   const common = { base, clock, fetch, version, accept, headers: { 'X-GitHub-Api-Version': '2022-11-28' } };
   const access = createAccess({ ...common, credential, secret });
   const rests = new Map<string, Rest>();
-  /** GitHub counts the calls of each installation. */
+  /** GitHub counts the calls of each installation, and of each person. */
   const restOf = (place: string): Rest => {
-    const known = rests.get(place);
+    const isOne = credential.kind === 'token' || credential.installation !== null;
+    const key = isOne ? '' : place;
+    const known = rests.get(key);
     if (known !== undefined) return known;
     const made = createRest({
       ...common,
       ...access(place),
       hints: {
         credential: 'Put a valid token where "token" of the service points, or check "app".',
-        denied: `Give the App or the token the right to manage runners of ${place}: Self-hosted runners, read and write (organisation), or Administration, read and write (repository).`,
+        denied:
+          'Give the App or the token the right to manage runners: Self-hosted runners, read and write (organisation), or Administration, read and write (repository).',
         answer: 'Check "url" of the service, and what answers there.',
       },
     });
-    rests.set(place, made);
+    rests.set(key, made);
     return made;
   };
   const runnersOf = (place: string) => `/${place}/actions/runners`;
 
   return {
+    /** @throws OnejobError E_CI_POOL when the credential sees no such place, E_CI_* */
     runners: (place: string, signal: AbortSignal): Promise<wire.Runner[]> =>
-      allPages(pageSize, (page) => {
+      allPages(pageSize, async (page) => {
         const query = { per_page: String(pageSize), page: String(page) };
         const call = { path: runnersOf(place), query, doing: `list the runners of ${place}`, isRepeated: true };
-        return restOf(place).read(wire.runnerPage, call, signal);
+        const found = await restOf(place).find(wire.runnerPage, call, signal);
+        if (found !== null) return found;
+        throw noPlace(place);
       }),
     runner: (place: string, id: string, signal: AbortSignal): Promise<wire.Runner | null> =>
       restOf(place).find(wire.runner, { path: `${runnersOf(place)}/${id}`, doing: `look at runner ${id} of ${place}` }, signal),
@@ -104,6 +110,7 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       } as const;
       const answered = await restOf(place).ask(call, signal);
       if (answered.status === 409) throw nameTaken(name, answered.why);
+      if (answered.status === 404) throw noPlace(place);
       const found = wire.jitConfig.safeParse(answered.body);
       if (!answered.ok || !found.success) throw restOf(place).unexpected(call, answered);
       return { id: found.data.runner.id, config: found.data.encoded_jit_config };
@@ -177,6 +184,12 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       return { version: headers.get('X-GitHub-Enterprise-Version'), date: Date.parse(headers.get('Date') ?? '') };
     },
   };
+}
+
+function noPlace(place: string): OnejobError {
+  const message = `Cannot run jobs of ${place}: GitHub shows no such place, or no such runner group, to this credential.`;
+  const hint = 'Fix "queue" in the config, or give the App or the token access to it.';
+  return new OnejobError('E_CI_POOL', message, { hint, retry: true });
 }
 
 export function nameTaken(name: string, why: string): OnejobError {

@@ -39,6 +39,14 @@ export async function findings(
       return found;
     }
   for (const [place, own] of places) await ofPlace(place, own).catch(refused);
+  for (const pool of registry.unguarded)
+    found.push(
+      problem(
+        subject,
+        `The runner in the image of pool ${pool} does not run ACTIONS_RUNNER_HOOK_JOB_STARTED, so "forks" and "public" refuse nothing there.`,
+        'Use the runner of GitHub (image: auto), or keep such jobs out with the runner group and write "forks: run" and "public: run".',
+      ),
+    );
   if (pools.length === 0 && registrations.open().length > 0)
     found.push(
       warning(
@@ -82,14 +90,6 @@ export async function findings(
         ),
       );
     }
-    for (const [one, other] of sharedLabels(own, registry))
-      found.push(
-        warning(
-          subject,
-          `Pools ${one} and ${other} have the same labels, so GitHub gives the jobs of one to the other.`,
-          'Give each pool labels of its own with "tags".',
-        ),
-      );
   }
 
   async function ofRepository(name: string, title: string): Promise<void> {
@@ -140,19 +140,4 @@ export async function findings(
         ),
       );
   }
-}
-
-function sharedLabels(pools: readonly PoolConfig[], { labels }: GithubRegistry): [string, string][] {
-  const sets = pools.map(
-    (pool) =>
-      [
-        pool.name,
-        (labels.get(pool.name) ?? labelsOf(pool))
-          .map((one) => one.toLowerCase())
-          .sort()
-          .join(' '),
-      ] as const,
-  );
-  const same = [...Map.groupBy(sets, ([, set]) => set).values()].filter((found) => found.length > 1);
-  return same.map(([one, other]) => [one?.[0] ?? '', other?.[0] ?? '']);
 }

@@ -57,6 +57,8 @@ it('writes one for a token, and says that a repository is public', async () => {
 it.each([
   ['an App without an installation', ['--queue', 'other'], /has no installation there/],
   ['a place without a meaning', ['--queue', 'a/b/c'], /Type an organisation/],
+  ['an enterprise', ['--queue', 'enterprises/big'], /An App cannot manage the runners of an enterprise/],
+  ['an address with more than the server', ['--queue', 'acme', '--url', 'https://github.com/acme'], /the server alone/],
 ])('writes nothing for %s', async (_, args, message) => {
   const { code, stderr } = await init(...args, ...asApp());
   expect({ isOk: code === 0, stderr }).toEqual({ isOk: false, stderr: expect.stringMatching(message) });

@@ -1,4 +1,6 @@
 /** `onejob init github`: asks for whose jobs to run and a credential, and checks them at GitHub before it writes anything. */
+
+import { wrongUsage } from '../../cli/exit.ts';
 import type { Answer } from '../../cli/init-ask.ts';
 import { type InitFlags, type OpenFrame, settle, taken } from '../../cli/init-steps.ts';
 import type { Session } from '../../cli/session.ts';
@@ -10,9 +12,11 @@ import { type GithubCredential, placeOf, queueForm } from './type.ts';
 
 export async function initGithub({ output, version, context }: Session, flags: InitFlags, open: OpenFrame): Promise<number> {
   const { url: givenUrl = null, queue: givenQueue = null, app: givenApp = null } = flags.own;
-  const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readUrl('https://github.example.org')(givenUrl));
+  const url = givenUrl === null ? 'https://github.com' : taken('github', '--url', readServer(givenUrl));
   const app = givenApp === null ? null : taken('github', '--app', readApp(givenApp.trim()));
   if (givenQueue !== null) taken('github', '--queue', readQueue(givenQueue.trim()));
+  if (app !== null && flags.tokenFile === null)
+    throw wrongUsage('The private key of the App is missing.', 'Give its file, as GitHub generates it: --token-file KEY.pem.');
   using frame = open(givenQueue === null ? ['--queue NAME'] : []);
   const { settling, signal } = frame;
   const queue = await settle(settling, givenQueue, '--queue', {
@@ -21,10 +25,12 @@ export async function initGithub({ output, version, context }: Session, flags: I
     read: readQueue,
   });
   const place = placeOf(queue);
+  if (app !== null && place.startsWith('enterprises/'))
+    throw wrongUsage('An App cannot manage the runners of an enterprise.', 'Use a token: leave --app out.');
   const outbound = createOutbound(context.environment.proxies);
   try {
     const { token } = await frame.signIn({
-      text: app === null ? 'Access token' : 'Private key of the App (one line; better: --token-file KEY.pem)',
+      text: 'Access token (for a GitHub App, start again with --app ID --token-file KEY.pem)',
       read: (typed) => readSecret(typed, app !== null),
       refusals: ['E_CI_CREDENTIAL', 'E_CI_DENIED', 'E_SECRET'],
       async see(typed, from) {
@@ -62,6 +68,12 @@ export async function initGithub({ output, version, context }: Session, flags: I
   } finally {
     outbound.close();
   }
+}
+
+function readServer(typed: string): Answer<string> {
+  const found = readUrl('https://github.example.org')(typed);
+  if (!('value' in found) || new URL(found.value).pathname === '/') return found;
+  return { again: 'Expected the address of the server alone, such as https://github.example.org; --queue says whose jobs to run.' };
 }
 
 function readApp(typed: string): Answer<number> {

@@ -18,7 +18,8 @@ export function deviceLabels({ devices, cuda }: Pick<AgentContext, 'devices' | '
 
 /** `a100` of `NVIDIA A100-SXM4-40GB`; null when the name has no such word. */
 function modelOf(name: string): string | null {
-  const [, series = '', model] = /\b(?:(RTX|GTX)\s+)?([A-Z]{0,3}\d{2,}[A-Z]{0,2})\b/i.exec(name) ?? [];
-  if (model === undefined) return null;
-  return /^\d/.test(model) ? `${series}${model}` : model;
+  const found = /\b(?:(RTX|GTX)\s+)?(PRO\s+)?([A-Z]{0,3}\d+[A-Z]{0,2})(?:\s+(Ti|SUPER))?\b/i.exec(name);
+  if (found === null) return null;
+  const [, series = '', professional = '', model = '', more = ''] = found;
+  return `${/^\d/.test(model) ? series : ''}${professional.trim()}${model}${more}`;
 }

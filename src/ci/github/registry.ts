@@ -4,7 +4,7 @@
  */
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { jsonOf } from '../../system/json.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
@@ -21,25 +21,43 @@ export type GithubRegistry = ReturnType<typeof createGithubRegistry>;
 
 /** ms: how long a runner may live on after its job, and without a registration. */
 const [tidying, ghostly] = [120_000, 60_000];
+/** How often GitHub is asked for an agent's job that it does not show. */
+const mostTries = 3;
 /** How many agents are remembered with what is known of them. */
 const remembered = 1_000;
 
 interface Known {
-  /** What the script in front of its job said, before any step of the job. */
+  /** What the script in front of its job said, before any step of the job; or its scale set. */
   told: Told | null;
+  /** That script was heard; what it says later is a job's. */
+  isHeard: boolean;
+  /** Why it has refused its job. */
+  refused: string | null;
   /** Name of its job, by its runner's own words. */
   title: string | null;
-  /** Result of its job, by its runner's own words, such as `Succeeded`. */
+  /** Result of its job, such as `Succeeded`, by its runner's own words, which a job can forge until its agent has ended. */
   result: string | null;
   /** A look has shown it busy. */
   wasBusy: boolean;
   /** Its job, as GitHub describes it. */
   job: Job | null;
-  /** Since when looks do not show its runner; core clock, ms. */
+  /** How often GitHub was asked for its job in vain. */
+  tries: number;
+  /** Since when looks do not show its runner, or since it was asked for; core clock, ms. */
   goneSince: number | null;
-  /** GitHub has dropped it without a job. */
-  isDropped: boolean;
 }
+
+const unknown = {
+  told: null,
+  isHeard: false,
+  refused: null,
+  title: null,
+  result: null,
+  wasBusy: false,
+  job: null,
+  tries: 0,
+  goneSince: null,
+};
 
 export function createGithubRegistry(parts: GithubParts, registrations: Registrations) {
   const { config, client, clock, log, slots, sets } = parts;
@@ -49,19 +67,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const versions = new Map<string, string>();
   /** Labels of the newest agent of each pool. */
   const labels = new Map<string, readonly string[]>();
-  /** Repositories whose jobs this token may not read. */
-  let isDenied = false;
+  /** Pools whose runner does not run the script in front of jobs, so that nothing is refused. */
+  const unguarded = new Set<string>();
+  /** Repositories, and places, whose jobs the credential may not read. */
+  const denied = new Set<string>();
 
   const knownOf = (agent: AgentId): Known => {
-    const found = agents.get(agent) ?? {
-      told: null,
-      title: null,
-      result: null,
-      wasBusy: false,
-      job: null,
-      goneSince: null,
-      isDropped: false,
-    };
+    const found: Known = agents.get(agent) ?? { ...unknown };
     agents.delete(agent);
     agents.set(agent, found);
     for (const old of [...agents.keys()].slice(0, -remembered)) agents.delete(old);
@@ -71,23 +83,28 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const bookedAt = ({ place, id }: Remote) => registrations.open().find((one) => one.place === place && one.remote === id);
   const agentAt = (remote: Remote): AgentId | null => bookedAt(remote)?.agent ?? null;
 
+  const mayRead = ({ told, job, tries }: Known): boolean =>
+    told !== null && !denied.has(told.repository) && (job === null ? tries < mostTries : true);
+
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
-    state: known.result === null && known.job?.status !== 'completed' ? 'running' : 'done',
+    state: known.job?.status === 'completed' ? 'done' : 'running',
     facts: () => factsOf(known),
-    ...(known.job === null && known.told !== null && !isDenied && { describe: (signal) => read(remote, known, signal) }),
+    ...(known.job === null && mayRead(known) && { describe: (signal) => read(remote, known, signal) }),
   });
 
   /** Asks GitHub for the job that an agent has. Whether it said. */
   async function read(remote: Remote, known: Known, signal: AbortSignal): Promise<boolean> {
     const name = bookedAt(remote)?.name;
-    if (known.told === null || name === undefined || isDenied) return false;
+    const { told } = known;
+    if (told === null || name === undefined || !mayRead(known)) return false;
+    known.tries += 1;
     try {
-      known.job = (await client.jobOf(remote.place, { ...known.told, runner: name }, signal)) ?? known.job;
+      known.job = (await client.jobOf(remote.place, { ...told, runner: name }, signal)) ?? known.job;
     } catch (error) {
       signal.throwIfAborted();
       // The App or the token need not have that right.
-      if (!toFailure(error).retry) isDenied = true;
+      if (hasCode(error, 'E_CI_DENIED')) denied.add(told.repository);
     }
     return known.job !== null;
   }
@@ -101,24 +118,31 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     const known = agent === null ? null : knownOf(agent);
     if (known !== null) known.wasBusy = true;
     // "offline" is said of runners at work, too.
-    return { ...remote, name, status: 'online', job: jobAt(remote, known ?? nothing) };
+    return { ...remote, name, status: 'online', job: jobAt(remote, known ?? unknown) };
   };
+
+  /** For people only, so a look does not depend on it. null: unknown. */
+  async function waitingAt(place: string, signal: AbortSignal): Promise<readonly Job[] | null> {
+    if (!place.startsWith('repos/') || sets !== null || denied.has(place)) return null;
+    try {
+      return await client.waitingJobs(place, signal);
+    } catch (error) {
+      signal.throwIfAborted();
+      if (hasCode(error, 'E_CI_DENIED')) denied.add(place);
+      return null;
+    }
+  }
 
   const setOf = async (pool: PoolConfig, signal: AbortSignal): Promise<SetPool> => {
     const place = placeOf(pool.queue);
     const group = await groups.find(place, signal);
-    const isOurs = (agent: AgentId) => slots.poolOf(agent) === pool.name;
-    const capacity = () => registrations.open().filter((one) => one.remote !== null && isOurs(one.agent)).length;
-    return { name: pool.name, place, set: labelsOf(pool)[0] ?? pool.name, group, capacity };
+    return { name: pool.name, place, set: labelsOf(pool)[0] ?? pool.name, group, capacity: () => slots.sizeOf(pool.name) };
   };
 
   const calls: Registry = {
     async list({ name, pools: served }, signal) {
       const place = placeOf(name);
-      const [runners, waiting] = await Promise.all([
-        client.runners(place, signal),
-        place.startsWith('repos/') && config.mode === 'jit' ? client.waitingJobs(place, signal) : null,
-      ]);
+      const [runners, waiting] = await Promise.all([client.runners(place, signal), waitingAt(place, signal)]);
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
       const has = (pool: (typeof pools)[number]) =>
         new Set((labels.get(pool.name) ?? labelsOf(pool)).map((one) => one.toLowerCase()));
@@ -147,10 +171,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       return {
         place,
         async create(inner) {
-          const { id, config: jit } =
+          const made =
             sets === null
-              ? await client.generateJitConfig(place, { name, group, labels: all }, inner)
-              : await sets.generateJitConfig(await setOf(pool, inner), name, inner);
+              ? client.generateJitConfig(place, { name, group, labels: all }, inner)
+              : sets.generateJitConfig(await setOf(pool, inner), name, inner);
+          // Its group may have been made anew.
+          made.catch(() => groups.forget(place));
+          const { id, config: jit } = await made;
           const script = runnerScript({ ...inside, workspace: context.workspace, config: jit, refuses });
           return { id: String(id), script, files: null };
         },
@@ -166,10 +193,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     async lastJob(remote, signal) {
       const agent = agentAt(remote);
       const known = agent === null ? null : knownOf(agent);
-      if (known === null) return null;
-      const isSilent = known.told === null && known.title === null && !known.wasBusy;
-      // GitHub removes a runner after its job, which may have been too short for any look.
-      if (isSilent && (known.isDropped || (await client.runner(remote.place, remote.id, signal)) !== null)) return null;
+      // A runner says in its own words when it begins a job. That it is gone shows nothing: onejob or a person may have removed it.
+      if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
+      const pool = agent === null ? null : slots.poolOf(agent);
+      if (!known.isHeard && pool !== null && (config.forks === 'refuse' || config.public === 'refuse')) {
+        if (!unguarded.has(pool)) log.error('the runner ran a job without asking whether it may run here', { pool });
+        unguarded.add(pool);
+      }
       await read(remote, known, signal);
       return { ...jobAt(remote, known), state: 'done' };
     },
@@ -187,13 +217,16 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
         const hadJob = known.wasBusy || known.told !== null;
         if (clock.now() - known.goneSince < (hadJob ? tidying : ghostly)) continue;
         try {
-          if ((await client.runner(place, id, signal)) !== null) continue;
+          if ((await client.runner(place, id, signal)) !== null) {
+            // The list does not show it yet.
+            known.goneSince = clock.now();
+            continue;
+          }
         } catch (error) {
           signal.throwIfAborted();
           log.warn('failed to find out whether an agent is still registered', { agent, reason: toFailure(error).message });
           continue;
         }
-        known.isDropped = !hadJob;
         const why = hadJob ? 'its job is over' : 'GitHub has dropped its runner';
         log.warn('onejob ends an agent that can get no job any more', { agent, why });
         emit({ kind: 'jobDone', agent });
@@ -203,7 +236,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   return {
     ...calls,
-    ...{ groups, versions, labels, setOf },
+    ...{ groups, versions, labels, unguarded, setOf },
     /** What a scale set says of a job that an agent has. */
     told(place: string, { messageType, runnerId, ...job }: SetJob): void {
       const agent = runnerId == null ? null : agentAt({ place, id: String(runnerId) });
@@ -213,8 +246,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       if (messageType === 'JobCompleted') known.result ??= job.result ?? null;
       if (job.ownerName == null || job.repositoryName == null || job.workflowRunId == null) return;
       known.told ??= {
-        ...{ repository: `${job.ownerName}/${job.repositoryName}`, run: job.workflowRunId, attempt: 1, number: null },
-        ...{ workflow: null, name: job.jobDisplayName ?? null, event: job.eventName ?? null, actor: null, refused: null },
+        ...{ repository: `${job.ownerName}/${job.repositoryName}`, run: job.workflowRunId, number: null },
+        ...{ workflow: null, name: job.jobDisplayName ?? null, event: job.eventName ?? null, refused: null },
         ref: job.jobWorkflowRef?.split('@')[1] ?? null,
       };
     },
@@ -222,7 +255,10 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     heard(agent: AgentId, line: string): void {
       if (line.startsWith(jobMark)) {
         const found = told.safeParse(jsonOf(line.slice(jobMark.length)));
-        if (found.success) knownOf(agent).told ??= found.data;
+        if (!found.success) return;
+        const known = knownOf(agent);
+        if (known.isHeard) return;
+        Object.assign(known, { told: found.data, refused: found.data.refused, isHeard: true });
         return;
       }
       const [, begun, , result] = /^\S+ \S+Z: (?:Running job: (.+)|Job (.+) completed with result: (\w+))$/.exec(line) ?? [];
@@ -233,15 +269,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   };
 }
 
-const nothing: Known = { told: null, title: null, result: null, wasBusy: true, job: null, goneSince: null, isDropped: false };
-
 /** Results by GitHub's words, and by the runner's own (actions/runner, `TaskResult`). */
 const outcomes: Readonly<Record<string, 'passed' | 'failed' | 'cancelled' | 'lost'>> = {
   ...{ success: 'passed', neutral: 'passed', failure: 'failed', timed_out: 'failed', cancelled: 'cancelled', skipped: 'cancelled' },
   ...{ succeeded: 'passed', failed: 'failed', canceled: 'cancelled', abandoned: 'lost' },
 };
 
-function factsOf({ told: said, title, result, job }: Known): ReturnType<RemoteJob['facts']> {
+function factsOf({ told: said, refused, title, result, job }: Known): ReturnType<RemoteJob['facts']> {
   const file = job?.workflow_name ?? said?.workflow ?? null;
   const name = job?.name ?? title ?? said?.name ?? null;
   const number = said?.number ?? null;
@@ -256,8 +290,8 @@ function factsOf({ told: said, title, result, job }: Known): ReturnType<RemoteJo
     reason: said?.event ?? null,
     link: job?.html_url ?? null,
     demands: job?.labels ?? [],
-    result: said?.refused == null ? end : 'refused',
-    outcome: said?.refused != null ? 'failed' : end === null ? null : (outcomes[end] ?? null),
+    result: refused === null ? end : 'refused',
+    outcome: refused !== null ? 'failed' : end === null ? null : (outcomes[end] ?? null),
     queuedAt: job?.created_at ?? null,
     startedAt: job?.started_at ?? null,
     endedAt: job?.completed_at ?? null,
@@ -269,7 +303,7 @@ function waitingJob(service: string, place: string, job: Job): RemoteJob {
     id: `${service}-job-${job.id}`,
     state: 'waiting',
     facts: () => ({
-      ...factsOf({ ...nothing, job }),
+      ...factsOf({ ...unknown, job }),
       repository: place.replace('repos/', ''),
     }),
   };
@@ -281,7 +315,7 @@ function createGroups(client: Pick<GithubClient, 'groups'>, name: string) {
   return {
     /** A repository has no groups, and calls want that of `Default`. @throws OnejobError E_CI_POOL */
     async find(place: string, signal: AbortSignal): Promise<number> {
-      if (name === 'Default') return 1;
+      if (name.toLowerCase() === 'default') return 1;
       const known = found.get(place);
       if (known !== undefined) return known;
       const all = await client.groups(place, signal);
@@ -295,5 +329,6 @@ function createGroups(client: Pick<GithubClient, 'groups'>, name: string) {
       found.set(place, group.id);
       return group.id;
     },
+    forget: (place: string) => void found.delete(place),
   };
 }

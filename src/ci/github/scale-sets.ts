@@ -3,8 +3,10 @@
  * (`actions/scaleset` 0.4.0), ARC and garm; GitHub publishes no reference.
  */
 import { z } from 'zod';
+import { abortable } from '../../abortable.ts';
 import { deadline, doubling, sleep } from '../../core/clock.ts';
-import { attempt, OnejobError, toFailure } from '../../errors.ts';
+import { OnejobError, toFailure } from '../../errors.ts';
+import { shown } from '../../http/exchange.ts';
 import { jsonOf } from '../../system/json.ts';
 import type { CiEvent } from '../ci-service.ts';
 import { createRest, type Rest, type RestCall, type RestParts } from '../kit/rest.ts';
@@ -37,12 +39,12 @@ export type SetJob = Readonly<z.output<typeof setJob>>;
 
 /** ms: GitHub holds a poll for about 50 s; a set that another session holds is tried again after 30 s, as ARC does. */
 const [pollTime, again] = [75_000, 30_000];
-/** ms before its end at which a token is renewed. */
-const early = 60_000;
+/** ms. The service's own token lives about 20 minutes. */
+const adminLife = 900_000;
 
 const id = z.int();
 const text = z.string().nullish();
-const connection = z.object({ url: z.url(), token: z.string().regex(/^[\x21-\x7e]+$/) });
+const admin = z.object({ url: z.url(), token: z.string().regex(/^[\x21-\x7e]+$/) });
 const scaleSet = z.object({ id, name: z.string() });
 const sets = z.object({ value: z.array(scaleSet).nullish() });
 const statistics = z.object({ totalAvailableJobs: id, totalAcquiredJobs: id, totalAssignedJobs: id, totalRunningJobs: id });
@@ -70,12 +72,17 @@ const newRunner = z.object({ runner: z.object({ id }), encodedJITConfig: z.strin
 
 const preview = { 'api-version': '6.0-preview' };
 
+interface Connection {
+  readonly rest: Rest;
+  readonly address: string;
+}
+
 export type ScaleSets = ReturnType<typeof createScaleSets>;
 
 export function createScaleSets(parts: ScaleSetParts) {
   const { clock, client, url, log } = parts;
-  const connections = new Map<string, Promise<Rest>>();
-  const known = new Map<string, number>();
+  const connections = new Map<string, Promise<Connection>>();
+  const known = new Map<string, Promise<number>>();
   const waiting = new Map<string, number>();
   const hints = {
     credential: 'Put a valid token where "token" of the service points, or check "app".',
@@ -86,35 +93,50 @@ export function createScaleSets(parts: ScaleSetParts) {
   const accept = 'application/json; api-version=6.0-preview';
   const common = { clock, fetch: parts.fetch, version: parts.version, accept, hints };
 
-  /** The service that has the place's sets; its token lives about 20 minutes, and its address may move. */
-  async function connect(place: string): Promise<Rest> {
-    const first = new AbortController().signal;
-    let admin = await register(place, first);
-    return createRest({
+  /** The service that has the place's sets, by the address and the token that GitHub gives out for it. */
+  async function connect(place: string): Promise<Connection> {
+    const base = parts.base;
+    const registering = createRest({
       ...common,
-      base: admin.url.replace(/\/+$/, ''),
-      async authorization(signal) {
-        if (clock.wall() > endOf(admin.token) - early) admin = await register(place, signal);
-        return `Bearer ${admin.token}`;
-      },
-      async again(_, refusals, signal) {
-        if (refusals > 1) return false;
-        admin = await register(place, signal);
-        return true;
+      base,
+      authorization: async (signal) => `RemoteAuth ${await client.registrationToken(place, signal)}`,
+      // GitHub may not know a new token yet.
+      async again(_, refusals, __, signal) {
+        await sleep(clock, 1_000, signal);
+        return refusals < 5;
       },
     });
-  }
-
-  async function register(place: string, signal: AbortSignal): Promise<z.output<typeof connection>> {
-    const registration = await client.registrationToken(place, signal);
-    const rest = createRest({ ...common, base: parts.base, authorization: async () => `RemoteAuth ${registration}` });
-    const named = place.replace(/^(orgs|repos)\//, '');
-    const body = { url: `${url}/${named}`, runner_event: 'register' };
+    const body = { url: `${url}/${place.replace(/^(orgs|repos)\//, '')}`, runner_event: 'register' };
     const call = { method: 'POST', path: '/actions/runner-registration', body, doing: `reach the scale sets of ${place}` } as const;
-    return rest.send(connection, call, signal);
+    const register = (signal: AbortSignal) => registering.send(admin, call, signal);
+    let held = await register(new AbortController().signal);
+    let renewAt = clock.now() + adminLife;
+    const rest = createRest({
+      ...common,
+      base: held.url.replace(/\/+$/, ''),
+      async authorization(signal) {
+        if (clock.now() >= renewAt) await renew(signal);
+        return `Bearer ${held.token}`;
+      },
+      async again(_, refusals, __, signal) {
+        if (refusals === 1) await renew(signal);
+        return refusals === 1;
+      },
+    });
+    return { rest, address: held.url };
+
+    async function renew(signal: AbortSignal): Promise<void> {
+      const before = held.url;
+      held = await register(signal);
+      renewAt = clock.now() + adminLife;
+      if (held.url === before) return;
+      connections.delete(place);
+      const message = `Cannot reach the scale sets of ${place} at ${shown(before)}: they have moved.`;
+      throw new OnejobError('E_CI_UNREACHABLE', message, { hint: 'onejob tries again at their new address.', retry: true });
+    }
   }
 
-  function restOf(place: string): Promise<Rest> {
+  function connectionOf(place: string): Promise<Connection> {
     const found = connections.get(place) ?? connect(place);
     connections.set(place, found);
     // What failed is tried again with the next call.
@@ -128,56 +150,59 @@ export function createScaleSets(parts: ScaleSetParts) {
   });
 
   /** The pool's set, made if there is none. It stays when onejob ends, so that jobs keep waiting for it. */
-  async function find({ place, set, group }: SetPool, signal: AbortSignal): Promise<number> {
+  function find({ place, set, group }: SetPool, signal: AbortSignal): Promise<number> {
     const key = `${place} ${group} ${set}`;
-    const before = known.get(key);
-    if (before !== undefined) return before;
-    const rest = await restOf(place);
-    const query = { ...preview, runnerGroupId: String(group), name: set };
-    const found = await rest.read(sets, { ...at(''), query, doing: `find scale set ${set} of ${place}` }, signal);
-    const there = found.value?.find(({ name }) => name.toLowerCase() === set.toLowerCase());
-    const body = {
-      name: set,
-      runnerGroupId: group,
-      labels: [{ type: 'System', name: set }],
-      RunnerSetting: { disableUpdate: true },
-    };
-    const call = { method: 'POST', ...at(''), body, doing: `make scale set ${set} of ${place}` } as const;
-    const made = there ?? (await rest.send(scaleSet, call, signal));
-    known.set(key, made.id);
-    return made.id;
+    const found = known.get(key) ?? findOrMake();
+    known.set(key, found);
+    found.catch(() => known.delete(key));
+    return abortable(found, signal);
+
+    /** Not bound to one caller's signal, because others wait for it too. */
+    async function findOrMake(): Promise<number> {
+      const inner = new AbortController().signal;
+      const { rest } = await connectionOf(place);
+      const query = { ...preview, runnerGroupId: String(group), name: set };
+      const all = await rest.read(sets, { ...at(''), query, doing: `find scale set ${set} of ${place}` }, inner);
+      const there = all.value?.find(({ name }) => name.toLowerCase() === set.toLowerCase());
+      const body = {
+        name: set,
+        runnerGroupId: group,
+        labels: [{ type: 'System', name: set }],
+        RunnerSetting: { disableUpdate: true },
+      };
+      const call = { method: 'POST', ...at(''), body, doing: `make scale set ${set} of ${place}` } as const;
+      return (there ?? (await rest.send(scaleSet, call, inner))).id;
+    }
   }
 
   /** Takes part in a set until the signal aborts: acquires its jobs for the agents that wait. */
   async function attend(pool: SetPool, heard: (job: SetJob) => void, connected: () => void, signal: AbortSignal): Promise<void> {
     const { place, set } = pool;
     const number = await find(pool, signal);
-    const rest = await restOf(place);
+    const { rest, address } = await connectionOf(place);
     const sessions = at(`/${number}/sessions`);
     const body = { ownerName: parts.owner };
     const opening = { method: 'POST', ...sessions, body, doing: `open a session of scale set ${set}` } as const;
     const answered = await rest.ask(opening, signal);
-    if (answered.status === 409) {
-      const hint = 'Only one program can serve a scale set: give this pool another tag, or end the other one.';
-      const why = `${url} says that another program serves it (${answered.why})`;
-      throw new OnejobError('E_CI_NAME_TAKEN', `Cannot take jobs of scale set ${set}: ${why}.`, { hint, retry: true });
-    }
+    if (answered.status === 409) throw heldElsewhere(set, answered.why);
     if (answered.status === 404) known.clear();
     const parsed = session.safeParse(answered.body);
     if (!answered.ok || !parsed.success) throw rest.unexpected(opening, answered);
     let held: Session = parsed.data;
     const ofSession = at(`/${number}/sessions/${held.sessionId}`);
     const { origin, pathname, searchParams } = new URL(held.messageQueueUrl);
-    const renew = async (inner: AbortSignal): Promise<boolean> => {
-      held = await rest.send(session, { method: 'PATCH', ...ofSession, doing: `renew the session of scale set ${set}` }, inner);
-      return true;
-    };
-    const queue = createRest({
+    /** Signs in with the token of the queue, which ends sooner than the session. */
+    const asSession = {
       ...common,
-      ...{ base: origin, timeout: pollTime },
       authorization: async () => `Bearer ${held.messageQueueAccessToken}`,
-      again: async (_, refusals, inner) => refusals <= 1 && renew(inner),
-    });
+      async again(_: string, refusals: number, __: Headers, inner: AbortSignal): Promise<boolean> {
+        if (refusals > 1) return false;
+        held = await rest.send(session, { method: 'PATCH', ...ofSession, doing: `renew the session of scale set ${set}` }, inner);
+        return true;
+      },
+    };
+    const queue = createRest({ ...asSession, base: origin, timeout: pollTime });
+    const acting = createRest({ ...asSession, base: address.replace(/\/+$/, '') });
     const query = Object.fromEntries(searchParams);
     saw(pool, held.statistics);
     connected();
@@ -209,12 +234,15 @@ export function createScaleSets(parts: ScaleSetParts) {
         .filter(({ messageType }) => messageType === 'JobAvailable')
         .map(({ runnerRequestId }) => runnerRequestId);
       if (offered.length > 0) {
-        const path = `/${number}/acquirejobs`;
-        const call = { method: 'POST', ...at(path), body: offered, doing: `take jobs of scale set ${set}` } as const;
-        const signedBy = { Authorization: `Bearer ${held.messageQueueAccessToken}` };
-        const won = await rest.ask({ ...call, signedBy }, signal);
-        // Somebody cancelled them, or another set has them.
-        if (!won.ok && won.status !== 404 && won.status !== 409) throw rest.unexpected(call, won);
+        const call = {
+          method: 'POST',
+          ...at(`/${number}/acquirejobs`),
+          body: offered,
+          doing: `take jobs of scale set ${set}`,
+        } as const;
+        const won = await acting.ask(call, signal);
+        // Somebody cancelled them, or another set has them: the message must not come again.
+        if (!won.ok) log.warn('jobs of a scale set not taken', { set, reason: won.why });
       }
       for (const job of read) heard(job);
       const gone = {
@@ -225,6 +253,16 @@ export function createScaleSets(parts: ScaleSetParts) {
       } as const;
       await queue.ask(gone, signal);
     }
+  }
+
+  function heldElsewhere(set: string, why: string): OnejobError {
+    const isOurs = why.includes(parts.owner);
+    const who = isOurs ? 'the session of an earlier onejob of this host has not ended yet' : 'another program serves it';
+    const hint = isOurs
+      ? 'onejob tries again every 30 s, until GitHub has given that session up.'
+      : 'Only one program can serve a scale set: give this pool another tag, or end the other one.';
+    const message = `Cannot take jobs of scale set ${set}: ${who} (${why}).`;
+    return new OnejobError('E_CI_NAME_TAKEN', message, { hint, retry: true });
   }
 
   function saw(pool: SetPool, found: z.output<typeof statistics> | null | undefined): void {
@@ -255,6 +293,7 @@ export function createScaleSets(parts: ScaleSetParts) {
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;
+          waiting.delete(pool);
           const { message: reason, retry } = toFailure(error);
           // A session that ended by itself is opened again before anybody notices.
           if (failures > 1 || !retry) hold(reason);
@@ -266,7 +305,7 @@ export function createScaleSets(parts: ScaleSetParts) {
     /** As the REST API's. @throws OnejobError E_CI_NAME_TAKEN, E_CI_* */
     async generateJitConfig(pool: SetPool, name: string, signal: AbortSignal): Promise<{ id: number; config: string }> {
       const number = await find(pool, signal);
-      const rest = await restOf(pool.place);
+      const { rest } = await connectionOf(pool.place);
       const body = { name, workFolder: '_work' };
       const call = { method: 'POST', ...at(`/${number}/generatejitconfig`), body, doing: `register runner ${name}` } as const;
       const answered = await rest.ask(call, signal);
@@ -277,7 +316,7 @@ export function createScaleSets(parts: ScaleSetParts) {
       return { id: found.data.runner.id, config: found.data.encodedJITConfig };
     },
     async deleteRunner(place: string, runner: string, signal: AbortSignal): Promise<'removed' | 'absent' | 'busy'> {
-      const rest = await restOf(place);
+      const { rest } = await connectionOf(place);
       const path = `/_apis/distributedtask/pools/0/agents/${runner}`;
       const call = { method: 'DELETE', path, query: preview, doing: `remove runner ${runner} from ${place}` } as const;
       const answered = await rest.ask(call, signal);
@@ -288,11 +327,4 @@ export function createScaleSets(parts: ScaleSetParts) {
       throw rest.unexpected(call, answered);
     },
   };
-}
-
-/** When a token ends, by its own words (RFC 7519); ms since the epoch. */
-function endOf(token: string): number {
-  const claims = attempt(() => JSON.parse(Buffer.from(token.split('.')[1] ?? '', 'base64url').toString()) as unknown);
-  const found = z.object({ exp: z.number() }).safeParse(claims).data;
-  return found === undefined ? Number.POSITIVE_INFINITY : found.exp * 1000;
 }

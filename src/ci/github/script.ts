@@ -101,6 +101,8 @@ export function runnerScript({ root, workspace, config, refuses }: RunnerScript)
 function beforeJob(root: string, told: string, refuses: Refuses): string {
   return [
     '#!/bin/sh',
+    // The image's own may change what Node.js does.
+    'unset NODE_OPTIONS',
     `for node in ${inQuotes(root)}/externals/node*/bin/node "$(command -v node)"; do [ -x "$node" ] && break; done`,
     // Without it, a refusal could not be decided.
     ...(refuses.forks || refuses.public
@@ -117,20 +119,23 @@ const reader = `
 const [told, forks, open] = process.argv.slice(1);
 const fs = require('fs');
 const env = process.env;
-let event = {};
+let event = null;
 try { event = JSON.parse(fs.readFileSync(env.GITHUB_EVENT_PATH, 'utf8')); } catch {}
+const isRead = typeof event === 'object' && event !== null && !Array.isArray(event);
+if (!isRead) event = {};
 const request = event.pull_request;
-const head = request ? (request.head && request.head.repo) : event.workflow_run && event.workflow_run.head_repository;
+const head = request ? (request.head && request.head.repo) || null : event.workflow_run && event.workflow_run.head_repository;
 const here = String(env.GITHUB_REPOSITORY);
 const isForeign = head !== undefined && String(head && head.full_name).toLowerCase() !== here.toLowerCase();
 // Events of the clock name no repository, and have no stranger behind them.
 const isPublic = event.repository ? event.repository.private !== true : env.GITHUB_EVENT_NAME !== 'schedule';
 const job = {
-  repository: here, run: Number(env.GITHUB_RUN_ID), attempt: Number(env.GITHUB_RUN_ATTEMPT), number: Number(env.GITHUB_RUN_NUMBER),
-  workflow: env.GITHUB_WORKFLOW, name: env.GITHUB_JOB, event: env.GITHUB_EVENT_NAME, ref: env.GITHUB_REF, actor: env.GITHUB_ACTOR,
+  repository: here, run: Number(env.GITHUB_RUN_ID), number: Number(env.GITHUB_RUN_NUMBER), workflow: env.GITHUB_WORKFLOW,
+  name: env.GITHUB_JOB, event: env.GITHUB_EVENT_NAME, ref: env.GITHUB_REF,
 };
 let why = null;
-if (forks === 'true' && isForeign) why = 'it comes from ' + (head ? head.full_name : 'a fork that is gone') + ', a fork, and this host runs no jobs of forks';
+if (!isRead && (forks === 'true' || open === 'true')) why = 'onejob cannot read where it comes from';
+else if (forks === 'true' && isForeign) why = 'it comes from ' + (head ? head.full_name : 'a fork that is gone') + ', a fork, and this host runs no jobs of forks';
 else if (open === 'true' && isPublic) why = here + ' is public, and this host runs no jobs of public repositories';
 // Without a reader, the job must not wait for one.
 const { O_WRONLY, O_NONBLOCK } = fs.constants;

@@ -198,15 +198,6 @@ describe('a job', () => {
     expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: null });
   });
 
-  it('is one for an agent whose runner GitHub has removed, however short it was', async () => {
-    bench = githubService();
-    const { runner } = await start('a1');
-    bench.github.queue({ labels: ['ci'] });
-    runner.take();
-    runner.finish();
-    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: `hub-${runner.row.id}` });
-  });
-
   it('waits for the pools that have all its labels, as a repository tells', async () => {
     bench = githubService({ queues: ['acme/demo'], tags: ['gpu', 'big'] });
     for (let n = 0; n < 5; n++) bench.github.queue({ labels: n % 2 === 0 ? ['gpu', 'big'] : ['other'] });

@@ -8,7 +8,7 @@ import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
-import type { OpenParts } from '../parts.ts';
+import type { OpenParts, SlotFacts } from '../parts.ts';
 import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createGithubRegistry } from './registry.ts';
@@ -28,6 +28,7 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
 }
 
 export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
+  readonly slots: EarlyParts['slots'] & Pick<SlotFacts, 'sizeOf'>;
   readonly config: GithubServiceConfig;
   readonly pools: readonly PoolConfig[];
   readonly store: EarlyParts['store'] & Pick<Store, 'dir'>;
@@ -60,7 +61,7 @@ export function createGithub(parts: GithubParts) {
     async deregister(context, signal) {
       const answer = await common.deregister(context, signal);
       // The sweep continues with what is known.
-      if (answer.ran !== undefined) registry.forget(context.agent);
+      if (registrations.find(context.agent)?.state === 'removed') registry.forget(context.agent);
       return answer;
     },
     describeExit,

@@ -48,7 +48,7 @@ export const github: ServiceType<GithubServiceConfig> = {
       ['--url <url>', 'address of a GitHub Enterprise Server'],
     ],
     token: { what: "the access token, or the App's private key", file: 'github.token' },
-    example: '--queue acme --app 123456 --token-file /etc/onejob/github.pem',
+    example: '--queue acme --app 123456',
     hint: 'An App needs the permission Self-hosted runners (organisation) or Administration (repository), read and write, and Actions, read.',
     run: async (...given) => (await import('./init.ts')).initGithub(...given),
   },
@@ -84,7 +84,7 @@ function credentialOf({ token, app }: Written<typeof githubKeys>): GithubCredent
 }
 
 /** Names of accounts and repositories (docs, "Username considerations"); enterprises by their slug. */
-export const queueForm = /^(enterprises\/[\w.-]{1,100}|[A-Za-z0-9][A-Za-z0-9-]{0,99}(\/[\w.-]{1,100})?)$/;
+export const queueForm = /^(enterprises\/[\w-]{1,100}|[A-Za-z0-9][A-Za-z0-9-]{0,99}(\/(?!\.{1,2}$)[\w.-]{1,100})?)$/i;
 
 /** Whose runners and jobs a queue means, as a part of the path of calls. Names have no case there. */
 export function placeOf(queue: string): string {
@@ -98,25 +98,47 @@ export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): rea
   return tags.length === 0 ? [name] : tags;
 }
 
-function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { written, sound, inPool }: Checking): void {
+/** By what GitHub tells the agents of two pools apart, without what devices add. */
+const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags'>): string =>
+  [
+    placeOf(pool.queue),
+    ...labelsOf(pool)
+      .map((label) => label.toLowerCase())
+      .toSorted(),
+  ].join(' ');
+
+function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { config, written, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${service.name}`;
   const whose = 'write an organisation (acme), a repository (acme/app), or an enterprise (enterprises/acme)';
   if (given.queue === undefined) inPool(pool, ['queue'], `is missing: ${of}, which must know whose jobs the pool runs; ${whose}`);
   else if (sound(pool, 'queue') && !queueForm.test(pool.queue))
     inPool(pool, ['queue'], `is ${JSON.stringify(pool.queue)}, but ${of}; ${whose}`);
-  else if (sound(pool, 'queue') && pool.queue.startsWith('enterprises/') && service.credential.kind === 'app')
+  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('enterprises/') && service.credential.kind === 'app')
     inPool(
       pool,
       ['queue'],
       `is an enterprise, but ${of}, which signs in as an App: GitHub lets Apps manage no runners there; write "token"`,
     );
-  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('repos/') && service.group !== 'Default')
+  else if (sound(pool, 'queue') && placeOf(pool.queue).startsWith('repos/') && service.group.toLowerCase() !== 'default')
     inPool(pool, ['queue'], `is a repository, but ${of} with "group: ${service.group}": runner groups belong to organisations`);
   const torn = sound(pool, 'tags') ? pool.tags.find((tag) => !/^[^\s,]{1,255}$/.test(tag)) : undefined;
   if (torn !== undefined) inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no comma or space`);
   if (service.mode === 'scale-set' && sound(pool, 'tags') && pool.tags.length > 1)
     inPool(pool, ['tags'], `are several, but ${of} with "mode: scale-set", where jobs name one scale set; write one tag`);
+  const twin = config.pools
+    .slice(
+      0,
+      config.pools.findIndex(({ name }) => name === pool.name),
+    )
+    .find((one) => one.service === service.name && wordsOf(one) === wordsOf(pool));
+  if (twin !== undefined && sound(pool, 'queue', 'tags'))
+    inPool(
+      pool,
+      ['tags'],
+      `are those of pool ${twin.name}, for the same "queue": GitHub gives the jobs of one to the other; give each pool labels of its own`,
+      service.mode === 'scale-set' ? undefined : 'warning',
+    );
   if (sound(pool, 'runtime') && pool.runtime === 'process')
     inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
   if (sound(pool, 'read_only') && pool.recipe.readOnly)
@@ -144,6 +166,12 @@ function checkGithub(service: GithubServiceConfig, { written, at: report }: Chec
     report(['services', name, ...path], message, severity);
   if (keys.token !== undefined && keys.app !== undefined)
     at(['app'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
+  const { hostname, pathname } = new URL(url);
+  if (/^(www|api)\.github\.com$/.test(hostname) || pathname !== '/')
+    at(
+      ['url'],
+      `is ${url}, but must be the address of the server alone, such as https://github.com; "queue" of a pool says whose jobs it runs`,
+    );
   const open = clearTextHost(url);
   if (open !== null)
     at(['url'], `is not encrypted: onejob would send its credential in clear text to ${open}; write https`, 'warning');

@@ -36,7 +36,6 @@ export const group = z.object({
   id,
   name: z.string(),
   allows_public_repositories: z.boolean().catch(false),
-  restricted_to_workflows: z.boolean().catch(false),
 });
 export type Group = z.infer<typeof group>;
 export const groupPage = z
@@ -49,13 +48,11 @@ export const jitConfig = z.object({ runner: z.object({ id }), encoded_jit_config
 export const job = z.object({
   id,
   name: z.string(),
-  run_id: id,
   workflow_name: text,
   head_branch: text,
   status: z.string(),
   conclusion: text,
   labels: z.array(z.string()),
-  runner_id: id.nullish(),
   runner_name: text,
   html_url: text,
   created_at: time,
@@ -77,22 +74,20 @@ export const downloads = z.array(
 
 export const repository = z.object({ full_name: z.string(), private: z.boolean() });
 export const installation = z.object({ id });
-export const installationToken = z.object({ token: z.string().regex(/^[\x21-\x7e]+$/), expires_at: time });
+export const installationToken = z.object({ token: z.string().regex(/^[\x21-\x7e]+$/) });
 /** `first_time_contributors_new_to_github`, `first_time_contributors`, `all_external_contributors`. */
 export const forkApproval = z.object({ approval_policy: z.string() });
 export const registrationToken = z.object({ token: z.string().min(1) });
 
 /** What the script in front of a job says about it (`script.ts`). */
 export const told = z.object({
-  repository: z.string().regex(/^[\w.-]+\/[\w.-]+$/),
+  repository: z.string().regex(/^[\w-]+\/(?!\.{1,2}$)[\w.-]+$/),
   run: id,
-  attempt: id,
   number: id.nullable(),
   workflow: text,
   name: text,
   event: text,
   ref: text,
-  actor: text,
   /** Why it may not run here. */
   refused: text,
 });

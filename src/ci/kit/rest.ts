@@ -14,8 +14,8 @@ export interface RestParts extends Pick<ExchangeParts, 'clock' | 'fetch'> {
   readonly version: string;
   /** The `Authorization` header: a scheme and the credential. @throws OnejobError E_SECRET, E_CI_* */
   authorization(signal: AbortSignal): Promise<string>;
-  /** The service refused this header, for the nth time in one call: whether the call is worth another try, with a newer credential. */
-  again?(header: string, refusals: number, signal: AbortSignal): Promise<boolean>;
+  /** The service refused this header, for the nth time in one call: whether the call is worth another try. `answer`: its headers. */
+  again?(header: string, refusals: number, answer: Headers, signal: AbortSignal): Promise<boolean>;
   readonly accept?: string;
   readonly headers?: Readonly<Record<string, string>>;
   /** What to do about a refused credential, a credential without the right, and an answer that nobody expects. */
@@ -86,9 +86,8 @@ export function createRest(parts: RestParts) {
   };
 
   /** Sends one request, signed in. */
-  const send = (call: RestCall, header: string | null, signal: AbortSignal): Promise<Answer> => {
+  const send = (call: RestCall, header: string | null, tag: string | undefined, signal: AbortSignal): Promise<Answer> => {
     const url = urlOf(call);
-    const tag = call.isRepeated === true ? kept.get(url)?.tag : undefined;
     const headers = {
       ...(header !== null && { Authorization: header }),
       Accept: accept,
@@ -111,7 +110,8 @@ export function createRest(parts: RestParts) {
       await throttle.ready(call.doing, deadline, signal);
       const header = call.signedBy === undefined ? await parts.authorization(signal) : null;
       if (refused !== null && refused.header === header && clock.now() < refused.until) throw refused.error;
-      const answer = await send(call, header, signal);
+      const before = call.isRepeated === true ? kept.get(urlOf(call)) : undefined;
+      const answer = await send(call, header, before?.tag, signal);
       const found = judge(answer, [...(header ?? '').split(' ').slice(1), ...Object.values(call.signedBy ?? {})]);
       const { status, why } = found;
       const isThrottled = throttles(answer);
@@ -126,7 +126,7 @@ export function createRest(parts: RestParts) {
       if (call.onlyStatus === true && isAnswer) return found;
       if (status === 401) {
         refusals += 1;
-        if (header !== null && (await parts.again?.(header, refusals, signal)) === true) continue;
+        if (header !== null && (await parts.again?.(header, refusals, answer.headers, signal)) === true) continue;
         const error = errorFor(call, 'E_CI_CREDENTIAL', `refuses the credential (${why})`, hints.credential, false);
         if (header !== null) refused = { header, error, until: clock.now() + refusedFor };
         throw error;
@@ -134,18 +134,19 @@ export function createRest(parts: RestParts) {
       if (header !== null && status < 500) refused = null;
       if (status === 403) throw errorFor(call, 'E_CI_DENIED', `does not allow it (${why})`, hints.denied, false);
       if (status === 407 || status >= 500) throw errorFor(call, 'E_CI_UNREACHABLE', `answered ${why}`, 'onejob tries again.', true);
-      const same = call.isRepeated === true && status === 304 ? kept.get(urlOf(call)) : undefined;
-      if (same !== undefined) return same.answered;
+      if (before !== undefined && status === 304) {
+        keep(urlOf(call), before.tag, before.answered);
+        return before.answered;
+      }
       if (found.isStrange) throw errorFor(call, 'E_CI_ANSWER', `answered ${why}`, hints.answer, true);
-      if (call.isRepeated === true) keep(urlOf(call), found);
+      const tag = found.headers.get('ETag');
+      if (call.isRepeated === true && found.ok && tag !== null) keep(urlOf(call), tag, found);
       return found;
     }
   }
 
-  function keep(url: string, answered: Answered): void {
+  function keep(url: string, tag: string, answered: Answered): void {
     kept.delete(url);
-    const tag = answered.headers.get('ETag');
-    if (tag === null || !answered.ok) return;
     kept.set(url, { tag, answered });
     for (const old of [...kept.keys()].slice(0, -remembered)) kept.delete(old);
   }
@@ -180,10 +181,11 @@ export function createRest(parts: RestParts) {
   };
 }
 
-/** GitHub also says 403 when it limits calls (facts: a `Retry-After`, or no calls left). */
-function throttles({ status, headers }: Answer): boolean {
+/** GitHub also says 403 when it limits calls: with a `Retry-After`, with no calls left, or only in words (docs, rate limits). */
+function throttles({ status, headers, text }: Answer): boolean {
   if (status === 429 || (status === 503 && headers.has('Retry-After'))) return true;
-  return status === 403 && (headers.has('Retry-After') || headers.get('X-RateLimit-Remaining') === '0');
+  const isLimit = headers.has('Retry-After') || headers.get('X-RateLimit-Remaining') === '0' || /secondary rate limit/i.test(text);
+  return status === 403 && isLimit;
 }
 
 /** `secrets`: removed from every text of the service. */
@@ -194,7 +196,9 @@ function judge({ status, headers, text }: Answer, secrets: readonly string[]): A
   const type = headers.get('Content-Type')?.split(';')[0]?.trim() ?? '';
   const unread = body === undefined && text !== '' ? ` with ${type === 'text/html' ? 'a page' : type || 'an unknown body'}` : '';
   const words = secrets.reduce((said, secret) => (secret === '' ? said : said.replaceAll(secret, '[token]')), wordsOf(body));
-  const why = `${status}${words === '' ? unread : `: ${brief(words)}`}`;
+  // GitHub names the permission that a call needs.
+  const needs = status === 403 ? (headers.get('X-Accepted-GitHub-Permissions') ?? '') : '';
+  const why = `${status}${words === '' ? unread : `: ${brief(words)}`}${needs === '' ? '' : `; needs ${brief(needs)}`}`;
   const isRedirect = status >= 300 && status < 400;
   const isStrange = isRedirect || (text !== '' && body === undefined) || (status === 404 && body === undefined);
   return { status, ok, body, headers, why, isStrange };

@@ -106,6 +106,7 @@ export function slotFacts(loop: () => Reconciler, clock: Clock): SlotFacts {
       const lane = loop().slotOf(agent)?.agent;
       return lane?.kind === 'busy' && lane.agent === agent;
     },
+    sizeOf: (pool) => loop().slots.filter(({ key }) => loop().poolOf(key).config.name === pool).length,
     jobsOf(key) {
       const slot = loop().slot(key);
       return slot === undefined ? [] : jobsIn(slot);

@@ -1,0 +1,73 @@
+/** Waiting jobs of a repository, which only people need. */
+import { expect, it } from 'vitest';
+import { patient } from '../../../test/kit/azure.ts';
+import { handClock } from '../../../test/kit/core.ts';
+import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
+import type { AgentContext, CiEvent } from '../ci-service.ts';
+
+const contextOf = (agent: string): AgentContext => ({
+  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+  ask: async () => inside,
+  hostAddress: async () => '127.0.0.1',
+});
+const absent = {
+  how: 'answer',
+  after: false,
+  answer: { status: 404, body: { message: 'Not Found', documentation_url: 'x' } },
+} as const;
+const looksOf = async (bench: ReturnType<typeof githubService>, looks: number) => {
+  const events: CiEvent[] = [];
+  const on = new AbortController();
+  bench.service.observe((event) => events.push(event), on.signal);
+  await expect.poll(() => events.filter(({ kind }) => kind === 'hold').length, { timeout: 4_000 }).toBeGreaterThanOrEqual(looks);
+  on.abort();
+  return events.flatMap((event) => (event.kind === 'hold' && event.reason !== null ? [event.reason] : []));
+};
+
+it('a repository pool works with the rights that docs/configuration.md asks for', async () => {
+  const bench = githubService({ queues: ['acme/demo'] });
+  const [installation] = bench.github.installations;
+  if (installation !== undefined) installation.permissions = { administration: 'write', metadata: 'read' };
+  const holds = await looksOf(bench, 1);
+  bench.close();
+  expect(holds).toEqual([]);
+});
+
+it('a run that somebody deletes while jobs are counted holds no pool', async () => {
+  const bench = githubService({ queues: ['acme/demo'] });
+  bench.github.queue({ labels: ['ci'] });
+  bench.github.fault(/GET .*\/runs\/\d+\/jobs/, absent);
+  const holds = await looksOf(bench, 1);
+  bench.close();
+  expect(holds).toEqual([]);
+});
+
+it('a repository that the token does not see is not asked about with each look', async () => {
+  const clock = handClock();
+  const bench = githubService({ clock, config: { pollEvery: 10_000 } });
+  bench.live.add('a1');
+  const { script } = await bench.service.register(contextOf('a1'), patient);
+  const runner = bench.github.connect(jitIn(script));
+  bench.github.queue({ labels: ['ci'] });
+  runner.take();
+  bench.service.listen('a1')(
+    `onejob: job ${JSON.stringify({ repository: 'acme/demo', run: 7_000, attempt: 1, number: 12, workflow: 'CI', name: 'build', event: 'push', ref: 'refs/heads/main', actor: 'o', refused: null })}`,
+  );
+  bench.github.fault(/GET \/repos\/acme\/demo\/actions\/runs/, absent, 100_000);
+  const on = new AbortController();
+  bench.service.observe(() => {}, on.signal);
+  const lists = () => bench.github.calls.filter((call) => call === 'GET /orgs/acme/actions/runners').length;
+  await expect
+    .poll(
+      () => {
+        clock.advance(10_000);
+        return lists();
+      },
+      { timeout: 8_000, interval: 5 },
+    )
+    .toBeGreaterThan(360);
+  on.abort();
+  const asked = bench.github.calls.filter((call) => call.includes('/actions/runs/')).length;
+  bench.close();
+  expect(asked).toBeLessThan(60);
+});
