@@ -79,6 +79,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   let url = first;
   let token = runnerToken;
   let fault: 'away' | 'lost' | 'busy' | null = null;
+  /** How often a job was queued. */
+  let queued = 0;
   /** Final reports that are accepted first, and done later. */
   let slow = 0;
   let changed = Promise.withResolvers<void>();
@@ -87,9 +89,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     changed = Promise.withResolvers();
   };
 
+  const lastUpdate = () => `update-${queued}`;
   const forbidden = (job?: JobRow): Said => ({
     ...{ status: 403, json: { message: '403 Forbidden' } },
-    ...(job !== undefined && { headers: { 'Job-Status': job.state } }),
+    ...(job !== undefined && { headers: { 'Job-Status': statusOf(job) } }),
   });
   const variable = ([key, value]: readonly [string, string], secret = false) => ({ key, value, public: !secret, masked: secret });
 
@@ -139,18 +142,20 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       await Promise.race([wait, changed.promise, aborted]);
       signal?.throwIfAborted();
     }
-    const job = waiting();
-    const headers = { 'X-GitLab-Last-Update': `update-${jobs.length}` };
-    if (job === undefined) return { status: 204, headers };
+    // Nothing has been queued since it said that there is no job, so it does not look.
+    const job = body.last_update === lastUpdate() ? undefined : waiting();
+    if (job === undefined) return { status: 204, headers: { 'X-GitLab-Last-Update': lastUpdate() } };
     job.state = twoPhase ? 'waiting' : 'running';
     job.given += 1;
-    return { status: 201, json: payload(job), headers };
+    return { status: 201, json: payload(job) };
   }
 
   function put(job: JobRow, body: Record<string, unknown>): Said {
-    const say = (status: number): Said => ({ status, json: String(status), headers: { 'Job-Status': job.state } });
-    if (body.state === 'running' && job.state === 'waiting') job.state = 'running';
-    if (body.state === 'running' || body.state === 'pending') return say(200);
+    const say = (status: number): Said => ({ status, json: String(status), headers: { 'Job-Status': statusOf(job) } });
+    if (job.state === 'waiting' && body.state === 'pending') return say(200);
+    if (job.state === 'waiting' && body.state === 'running') job.state = 'running';
+    if (job.state === 'waiting' || job.state === 'pending' || body.state === 'pending') return say(400);
+    if (body.state === 'running') return say(200);
     const output = body.output as { bytesize?: number } | undefined;
     if ((output?.bytesize ?? 0) > 0 && output?.bytesize !== job.trace.length) return say(412);
     if (slow > 0) {
@@ -172,7 +177,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     job.trace = Buffer.concat([job.trace, body]);
     stir();
     const range = { Range: `0-${job.trace.length}`, 'X-GitLab-Trace-Update-Interval': '3' };
-    return { status: 202, json: null, headers: { 'Job-Status': job.state, ...range } };
+    return { status: 202, json: null, headers: { 'Job-Status': statusOf(job), ...range } };
   }
 
   async function answer({ method, path, headers, body, signal }: Asked): Promise<Said> {
@@ -247,6 +252,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       const fresh = { trace: Buffer.alloc(0), reason: null, exitCode: null, artifacts: null, given: 0 };
       const row: JobRow = { id, token: `glcbt-token-of-job-${id}`, state: 'pending', spec, ...fresh };
       jobs.push(row);
+      queued += 1;
       stir();
       return row;
     },
@@ -263,6 +269,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     /** What the server does with a job that no runner has accepted in time. */
     requeue(job: JobRow): void {
       job.state = 'pending';
+      queued += 1;
       job.token = `${job.token}-again`;
       stir();
     },
@@ -321,6 +328,9 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     },
   };
 }
+
+/** A job that waits for its runner to accept it counts as pending. */
+const statusOf = ({ state }: JobRow): string => (state === 'waiting' ? 'pending' : state);
 
 function shown({ id, state, reason, trace }: JobRow) {
   return { id, state, reason, trace: trace.toString().slice(-500) };

@@ -100,15 +100,17 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       return found.data.status;
     },
     /**
-     * Reports the job as running, and hears its state: `gone` when the server no longer knows it, `over` when it only says that its
-     * token is no longer valid.
+     * Reports the job as running, or as waiting for its runner, and hears its state: `gone` when it is not this host's any more, `over`
+     * when the server only says that its token is no longer valid. A job that runs, or that no runner has to accept, cannot wait, which
+     * is answered with 400 (GitLab's `UpdateBuildStateService`).
      */
     async touch(job: JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
       const call = asJob(job, { method: 'PUT', body: { token: job.token, state }, doing: `report job ${job.id}` });
       const answered = await rest.ask(call, signal);
-      if (answered.status === 404) return 'gone';
       const told = answered.headers.get('Job-Status');
-      if (answered.ok) return told ?? 'running';
+      const isRefused = answered.status === 400 || answered.status === 409;
+      if (answered.status === 404 || (isRefused && state === 'running')) return 'gone';
+      if (answered.ok || isRefused) return told ?? 'running';
       if (answered.status === 401 || answered.status === 403) return told ?? 'over';
       throw rest.unexpected(call, answered);
     },
@@ -134,7 +136,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
         // The server still stores the log, and wants to be asked again.
         if (answered.status === 202 && tries < 10) await sleep(parts.clock, 1_000, signal);
         else if (answered.ok) return true;
-        else if ([401, 403, 404].includes(answered.status)) return false;
+        else if ([400, 401, 403, 404].includes(answered.status)) return false;
         else throw rest.unexpected(call, answered);
       }
     },
