@@ -1,6 +1,6 @@
 /**
  * The few calls of GitLab that onejob makes: with the runner's token it asks for jobs and verifies itself, and with a job's own token
- * it asks about that job and ends it. Calls from gitlab-runner 19.4 (`network/gitlab.go`).
+ * it asks about that job and ends it. Calls from gitlab-runner 19.4 (`network/gitlab.go`), answers from GitLab (`lib/api/ci/runner.rb`).
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
