@@ -4,7 +4,9 @@
  * server was asked.
  */
 import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { join } from 'node:path';
 import type { Clock } from '../../src/core/clock.ts';
 import { sleep } from '../../src/core/clock.ts';
 
@@ -34,6 +36,8 @@ export interface JobSpec {
   readonly name?: string;
   /** Paths to keep. */
   readonly artifacts?: readonly string[];
+  /** The commit of `sources` that it begins with; none: it fetches nothing. */
+  readonly sha?: string;
   /** Earlier jobs whose artifacts it gets. */
   readonly needs?: readonly number[];
 }
@@ -45,6 +49,8 @@ export interface GitlabOptions {
   readonly holds?: number;
   readonly clock?: Clock;
   readonly url?: string;
+  /** A bare repository, with what `git update-server-info` writes. */
+  readonly sources?: string;
 }
 
 interface Said {
@@ -70,7 +76,7 @@ const reasons = [
 ];
 const over: ReadonlySet<JobState> = new Set(['success', 'failed', 'canceled']);
 
-export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = 'http://lab' }: GitlabOptions = {}) {
+export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = 'http://lab', sources }: GitlabOptions = {}) {
   const jobs: JobRow[] = [];
   /** Each call, without secrets: method and path, and what it was answered. */
   const calls: string[] = [];
@@ -101,14 +107,15 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     const predefined = {
       ...{ CI: 'true', CI_JOB_ID: String(id), CI_JOB_NAME: name, CI_JOB_URL: `${url}/acme/demo/-/jobs/${id}` },
       ...{ CI_PIPELINE_ID: '7', CI_PIPELINE_SOURCE: 'push', CI_PROJECT_ID: '1', CI_PROJECT_PATH: 'acme/demo' },
-      ...{ CI_SERVER_URL: url, CI_COMMIT_REF_NAME: ref, GIT_STRATEGY: 'none' },
+      ...{ CI_SERVER_URL: url, CI_COMMIT_REF_NAME: ref, GIT_STRATEGY: spec.sha === undefined ? 'none' : 'clone' },
     };
     return {
       ...{ id, token: own, allow_git_fetch: true },
       job_info: { id, name, stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
       git_info: {
-        ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: 'a'.repeat(40) },
-        ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', refspecs: [], depth: 20 },
+        ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: spec.sha ?? 'a'.repeat(40) },
+        ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', depth: 0 },
+        refspecs: [`+refs/heads/${ref}:refs/remotes/origin/${ref}`],
       },
       runner_info: { timeout: 3600 },
       variables: [
@@ -184,6 +191,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     const json = (): Record<string, unknown> => JSON.parse(body.toString() || '{}');
     if (path === '/api/v4/jobs/request') return request(json(), signal);
     if (path === '/api/v4/runners/verify') return json().token === token ? { status: 200, json: { id: 12, token } } : forbidden();
+    const file = /^\/acme\/demo\.git\/([\w./-]+)$/.exec(path)?.[1];
+    if (file !== undefined && sources !== undefined) return sent(join(sources, file), headers, jobs);
     const own = jobs.find((one) => one.token === headers.get('JOB-TOKEN'));
     if (path === '/api/v4/job') {
       if (own === undefined || (own.state !== 'running' && own.state !== 'canceling'))
@@ -327,6 +336,14 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       };
     },
   };
+}
+
+/** A file of a repository, for a job that signs in with its token. */
+function sent(path: string, headers: Headers, jobs: readonly JobRow[]): Said {
+  const signed = atob(/^Basic (.+)$/.exec(headers.get('Authorization') ?? '')?.[1] ?? '');
+  if (!jobs.some(({ token, state }) => signed === `gitlab-ci-token:${token}` && state === 'running'))
+    return { status: 401, json: {}, headers: { 'WWW-Authenticate': 'Basic realm="GitLab"' } };
+  return existsSync(path) ? { status: 200, body: readFileSync(path) } : { status: 404, json: {} };
 }
 
 /** A job that waits for its runner to accept it counts as pending. */

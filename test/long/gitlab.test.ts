@@ -1,4 +1,5 @@
 /** GitLab from end to end: the real runner in containers of the real Engine, the daemon, and a GitLab that is acted out. */
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -70,6 +71,37 @@ pools:
     await daemon.stop();
     // It asks once for each job, and then as often as config says.
     expect(gitlab.calls.filter((line) => line.endsWith('jobs/request 201'))).toHaveLength(3);
+  });
+
+  test.skipIf(lacks('bubblewrap', 'root'))('a job has its sources, from the server itself, also in a plain process', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'gitlab-sources-'));
+    const git = (...args: string[]) =>
+      execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@example.org', ...args], { cwd: dir, encoding: 'utf8' }).trim();
+    try {
+      git('init', '-q', '-b', 'main');
+      writeFileSync(join(dir, 'hello'), 'from the repository\n');
+      git('add', 'hello');
+      git('commit', '-q', '-m', 'one');
+      git('update-server-info');
+      const withSources = memoryGitlab({ sources: join(dir, '.git') });
+      await using _other = await withSources.serve(bridgeAddress());
+      await using home = await onejob({
+        config: `services:
+  lab: { type: gitlab, url: "${withSources.url}", token: { env: GITLAB_TOKEN }, agent: { from: ${gitlabRunner} } }
+pools:
+  ci: { service: lab, agents: 1, runtime: process, trust: { forks: refuse, others: refuse } }
+`,
+        env: { GITLAB_TOKEN: runnerToken },
+      });
+      await home.up();
+      const job = withSources.queue({ script: ['cat hello', 'git log --format=%H'], sha: git('rev-parse', 'HEAD') });
+      await withSources.until(() => isOver(job));
+      expect(job.state, log(job)).toBe('success');
+      expect(log(job)).toContain('from the repository');
+      expect(log(job)).toContain(git('rev-parse', 'HEAD'));
+    } finally {
+      rmSync(dir, { recursive: true, force: true });
+    }
   });
 
   test('a job that is cancelled ends its script gracefully, and its sandbox', async () => {
