@@ -19,12 +19,6 @@ export interface ClientOptions {
   readonly version: string;
 }
 
-/** What may be said of a job, and with what. */
-export interface JobKey {
-  readonly id: number;
-  readonly token: string;
-}
-
 export type GitlabClient = ReturnType<typeof createGitlabClient>;
 
 /** ms for one answer. A server that holds a call for a job does so for up to 50 s (workhorse, `apiCiLongPollingDuration`). */
@@ -67,7 +61,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
     }
   }
 
-  const asJob = ({ id, token: own }: JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
+  const asJob = ({ id, token: own }: wire.JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
     ...{ ...call, path: `/api/v4/jobs/${id}${below}`, signedBy: { 'JOB-TOKEN': own }, onlyStatus: true },
   });
 
@@ -91,7 +85,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       return { id: found.data.id ?? null, date: answered.headers.get('Date') };
     },
     /** State of a job; null: its token is no longer valid, because it is over. Changes nothing. */
-    async state(job: JobKey, signal: AbortSignal): Promise<string | null> {
+    async state(job: wire.JobKey, signal: AbortSignal): Promise<string | null> {
       const call: RestCall = { ...asJob(job, { method: 'GET', doing: `look at job ${job.id}` }), path: '/api/v4/job' };
       const answered = await rest.ask(call, signal);
       if ([401, 403, 404].includes(answered.status)) return null;
@@ -104,7 +98,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
      * when the server only says that its token is no longer valid. A job that runs, or that no runner has to accept, cannot wait, which
      * is answered with 400 (GitLab's `UpdateBuildStateService`).
      */
-    async touch(job: JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
+    async touch(job: wire.JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
       const call = asJob(job, { method: 'PUT', body: { token: job.token, state }, doing: `report job ${job.id}` });
       const answered = await rest.ask(call, signal);
       const told = answered.headers.get('Job-Status');
@@ -115,7 +109,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       throw rest.unexpected(call, answered);
     },
     /** Adds to the end of the job's log. Whether the server took it. */
-    async write(job: JobKey, text: string, signal: AbortSignal): Promise<boolean> {
+    async write(job: wire.JobKey, text: string, signal: AbortSignal): Promise<boolean> {
       const bytes = Buffer.byteLength(text);
       // A wrong place is answered with the right one.
       for (let [from, tries] = [0, 0]; tries < 3; tries += 1) {
@@ -128,7 +122,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       return false;
     },
     /** Ends the job as failed; false: it was over already. `reason`: one that the job's server knows. */
-    async fail(job: JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
+    async fail(job: wire.JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
       const body = { token: job.token, state: 'failed', failure_reason: reason };
       const call = asJob(job, { method: 'PUT', body, doing: `end job ${job.id}` });
       for (let tries = 0; ; tries += 1) {

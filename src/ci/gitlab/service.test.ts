@@ -400,6 +400,7 @@ describe('what a job may have', () => {
     const trust = { ...testPool().trust, forks: 'run-without-secrets' } as const;
     const { one } = await waiting({ variables: { SECRET_TOKEN: secret } }, { keys, pool: { trust } });
     await using _ = one;
+    await expect.poll(() => one.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
     const given = await givenBy(one, await one.take('lab-1'));
     expect(given?.job.variables.at(-1)).toEqual({ key: 'TOKEN', value: 'the value', masked: true, public: false, raw: true });
     expect(one.files()).toEqual(['1 whole']);
