@@ -87,6 +87,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   let fault: 'away' | 'lost' | 'busy' | null = null;
   /** How often a job was queued. */
   let queued = 0;
+  /** Whether jobs may not ask about themselves. */
+  let isShut = false;
   /** Final reports that are accepted first, and done later. */
   let slow = 0;
   let changed = Promise.withResolvers<void>();
@@ -195,7 +197,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     if (file !== undefined && sources !== undefined) return sent(join(sources, file), headers, jobs);
     const own = jobs.find((one) => one.token === headers.get('JOB-TOKEN'));
     if (path === '/api/v4/job') {
-      if (own === undefined || (own.state !== 'running' && own.state !== 'canceling'))
+      if (isShut || own === undefined || (own.state !== 'running' && own.state !== 'canceling'))
         return { status: 401, json: { message: '401 Unauthorized' } };
       return { status: 200, json: { id: own.id, status: own.state } };
     }
@@ -288,6 +290,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       return () => {
         fault = null;
       };
+    },
+    /** As a list of addresses does it that may use the API. */
+    shut(): void {
+      isShut = true;
     },
     slowly(times: number): void {
       slow = times;

@@ -84,7 +84,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
       return { id: found.data.id ?? null, date: answered.headers.get('Date') };
     },
-    /** State of a job; null: its token is no longer valid, because it is over. Changes nothing. */
+    /** State of a job; null: its token is refused, mostly because it is over. Changes nothing. */
     async state(job: wire.JobKey, signal: AbortSignal): Promise<string | null> {
       const call: RestCall = { ...asJob(job, { method: 'GET', doing: `look at job ${job.id}` }), path: '/api/v4/job' };
       const answered = await rest.ask(call, signal);

@@ -342,6 +342,16 @@ describe('a job that does not end', () => {
     expect([job.state, one.row('lab-1')?.outcome]).toEqual(['canceled', 'cancelled']);
   });
 
+  it('goes on where the server lets no job ask about itself', async () => {
+    const { one, job } = await waiting();
+    await using _ = one;
+    await one.take('lab-1');
+    await one.begin('lab-1');
+    one.gitlab.shut();
+    await one.pass(1_000_000);
+    expect([job.state, one.events.some(({ kind }) => kind === 'cancel')]).toEqual(['running', false]);
+  });
+
   it('is ended if the server has ended it, once its runner had time to leave', async () => {
     const { one, job } = await waiting();
     await using _ = one;

@@ -55,10 +55,10 @@ export function gitlabPort({
   /** The version that the server is told; the runner in the sandbox tells its own. */
   const version = (): string => (program.state.kind === 'ready' ? program.state.version : 'unknown');
   /** As the server or the client says it; null: it is not over. */
-  const overOf = (state: string | null): JobEnd | null => {
+  const overOf = (state: string): JobEnd | null => {
     const end = endOf(state);
     if (end !== null) return { word: end, outcome: end };
-    return state === null || state === 'gone' || state === 'over' ? { word: 'ended', outcome: null } : null;
+    return state === 'gone' || state === 'over' ? { word: 'ended', outcome: null } : null;
   };
 
   return {
@@ -89,7 +89,9 @@ export function gitlabPort({
     },
     request: (signal) => client.request(version(), signal),
     async look(key, waits, signal) {
-      const state = waits ? await client.touch(key, 'pending', signal) : await client.state(key, signal);
+      // That the token is refused there may have other reasons, such as a list of addresses. A report of the runner is never refused so.
+      const asked = waits ? await client.touch(key, 'pending', signal) : await client.state(key, signal);
+      const state = asked ?? (await client.touch(key, 'running', signal));
       return overOf(state) ?? (state === 'canceling' ? 'cancelled' : 'ours');
     },
     async end(key, { words, why }, signal) {
