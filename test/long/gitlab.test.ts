@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type JobRow, type MemoryGitlab, memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { engineTells, filesIn, found, needlesOf, outputs, prying } from '../support/azure-secrets.ts';
+import { killFilter } from '../support/buildkite-days.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { bridgeAddress } from '../support/gitea.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
@@ -168,6 +169,20 @@ pools:
     await gitlab.until(() => isOver(lost));
     expect([lost.state, lost.reason]).toEqual(['failed', 'runner_system_failure']);
     expect(log(lost)).toContain('onejob: This job was lost');
+  });
+
+  test('a job goes on while the filter is killed again and again', async () => {
+    await using home = await bench();
+    await home.up();
+    const job = gitlab.queue({ script: ['echo begin', 'for i in $(seq 12); do echo line $i; sleep 0.5; done', 'echo the end'] });
+    await begins(job);
+    let kills = 0;
+    while (!isOver(job)) {
+      if (await killFilter(home)) kills += 1;
+      await Promise.race([gitlab.until(() => isOver(job)), new Promise((resolve) => setTimeout(resolve, 700))]);
+    }
+    expect(kills).toBeGreaterThan(1);
+    expect([job.state, log(job).match(/ line \d+\n/g)?.length]).toEqual(['success', 12]);
   });
 
   test.each(['release.intent', 'release.effect', 'release.record', 'settle.intent', 'settle.effect', 'settle.record'])(
