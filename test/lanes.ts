@@ -33,7 +33,7 @@ const processes = [
   'src/ci/{gitea,github,gitlab}/init.test.ts',
   'src/ci/{github,gitlab}/script.test.ts',
   'src/ci/github/before-job.test.ts',
-  'src/ci/kit/{agent-program,rest}.test.ts',
+  'src/ci/kit/{agent-program,released,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gitlab-scripts,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs,status-all,tunnel}.test.ts',
