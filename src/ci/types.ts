@@ -16,10 +16,8 @@ export function serviceType(type: string | undefined): ServiceType {
 
 /** Types for people, such as `Azure Pipelines and Buildkite`. */
 export function titlesOf(isMeant: (type: ServiceType) => boolean): string {
-  return serviceTypes
-    .filter(isMeant)
-    .map(({ title }) => title)
-    .join(' and ');
+  const titles = serviceTypes.filter(isMeant).map(({ title }) => title);
+  return titles.join(', ').replace(/, ([^,]+)$/, ' and $1');
 }
 
 export function titlesWith(key: ServicePoolKey): string {
@@ -28,5 +26,9 @@ export function titlesWith(key: ServicePoolKey): string {
 
 /** Services that say where their jobs come from, so that trust rules work. */
 export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
-  return new Set(services.filter(({ type }) => serviceType(type).poolKeys.includes('trust')).map(({ name }) => name));
+  const tells = (service: ServiceConfig): boolean => {
+    const { poolKeys, tellsOrigin } = serviceType(service.type);
+    return poolKeys.includes('trust') && (tellsOrigin?.(service) ?? true);
+  };
+  return new Set(services.filter(tells).map(({ name }) => name));
 }

@@ -30,6 +30,8 @@ export interface RestCall {
   readonly body?: unknown;
   /** A body that is plain text, instead of `body`. */
   readonly text?: string;
+  /** A body in protobuf, instead of `body`; so is the answer then, with `onlyStatus`. */
+  readonly proto?: Uint8Array<ArrayBuffer>;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** Headers that it needs in addition. */
@@ -48,6 +50,7 @@ export interface Answered {
   readonly ok: boolean;
   /** undefined when the answer has no body. */
   readonly body: unknown;
+  readonly bytes: Buffer;
   readonly headers: Headers;
   /** The service's words about a refusal, such as `422: already exists`. */
   readonly why: string;
@@ -76,18 +79,19 @@ export function createRest(parts: RestParts) {
   const send = (call: RestCall, header: string | null, signal: AbortSignal): Promise<Answer> => {
     const headers = {
       ...(header !== null && { Authorization: header }),
-      Accept: accept,
+      Accept: call.proto === undefined ? accept : 'application/proto',
       'User-Agent': `onejob/${version}`,
       ...parts.headers,
       ...call.headers,
       ...call.signedBy,
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
       ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
+      ...(call.proto !== undefined && { 'Content-Type': 'application/proto' }),
     };
     const query = new URLSearchParams(call.query).toString();
     const url = `${base}${call.path}${query === '' ? '' : `?${query}`}`;
-    const text = call.body === undefined ? call.text : JSON.stringify(call.body);
-    const body = text === undefined ? {} : { body: text };
+    const own = call.body === undefined ? (call.proto ?? call.text) : JSON.stringify(call.body);
+    const body = own === undefined ? {} : { body: own };
     return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
   };
 
@@ -160,7 +164,7 @@ function throttles({ status, headers }: Answer): boolean {
 }
 
 /** `secrets`: removed from every text of the service. */
-function judge({ status, headers, text }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
+function judge({ status, headers, text, bytes }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
   const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
   const body = isJson ? jsonOf(text) : undefined;
   const ok = status >= 200 && status < 300;
@@ -170,7 +174,7 @@ function judge({ status, headers, text }: Answer, secrets: readonly string[]): A
   const why = `${status}${words === '' ? unread : `: ${brief(words)}`}`;
   const isRedirect = status >= 300 && status < 400;
   const isStrange = isRedirect || (text !== '' && body === undefined) || (status === 404 && body === undefined);
-  return { status, ok, body, headers, why, isStrange };
+  return { status, ok, body, bytes, headers, why, isStrange };
 }
 
 /** What forges call their words about a refusal. */
