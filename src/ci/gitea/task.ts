@@ -96,7 +96,7 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
   const [, kind, name = null] = /^refs\/(heads|tags)\/(.+)$/.exec(ref ?? '') ?? [];
   const event = of('event_name', 64);
   const pull = objectOf(objectOf(context.event).pull_request);
-  const head = objectOf(objectOf(pull.head).repo);
+  const head = objectOf(pull.head);
   const isPull = Object.keys(pull).length > 0 || event === null || event.startsWith('pull_request');
   const number = typeof pull.number === 'number' ? String(pull.number) : null;
   const [repository, run, workflow] = [of('repositoryUrl', 2048), of('run_number', 20), of('workflow')];
@@ -104,9 +104,10 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
   const link = `${repository}/actions/runs/${of('run_id', 20)}`;
   return {
     ...{ organisation, pipeline, commit: of('sha'), refspec: null, hidden: ref === null ? 'its ref' : null, repository },
-    // The ref of a pull request is not a branch, and counts against a job that does not say to be of one.
-    ...{ branch: kind === 'tags' ? null : kind === 'heads' ? name : ref, tag: kind === 'tags' ? name : null },
-    pullRequest: isPull ? { number, repository: whole(head.html_url, 2048) } : null,
+    // Of a pull request the ref is none of a branch (`refs/pull/12/head`).
+    branch: isPull ? whole(head.ref, 255) : kind === 'tags' ? null : kind === 'heads' ? name : ref,
+    tag: kind === 'tags' && !isPull ? name : null,
+    pullRequest: isPull ? { number, repository: whole(objectOf(head.repo).html_url, 2048) } : null,
     source: event === null ? null : (madeBy[event] ?? 'webhook'),
     triggeredBy: event !== null && madeBy[event] === 'trigger_job' ? { pipeline: null } : null,
     // The server itself finds the commit of a ref.
