@@ -32,7 +32,13 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
   afterAll(() => gitea[Symbol.asyncDispose]());
 
   /** A repository of its own with these workflows, and a onejob for it alone, or for all of the organisation. */
-  async function bench(name: string, workflows: Readonly<Record<string, string>>, more = '', queue = `acme/${name}`, binding = 'early') {
+  async function bench(
+    name: string,
+    workflows: Readonly<Record<string, string>>,
+    more = '',
+    queue = `acme/${name}`,
+    binding = 'early',
+  ) {
     const repository = `acme/${name}`;
     // What docs/ci/gitea.md says that a token needs.
     const scopes = queue === repository ? ['write:repository'] : ['write:organization', 'read:repository'];
@@ -155,11 +161,15 @@ pools:
   });
 
   /** As `bench`, where onejob takes each job before there is a sandbox for it. */
-  const lateBench = (name: string, workflows: Readonly<Record<string, string>>) => bench(name, workflows, ', trust: { forks: refuse }', undefined, 'late');
+  const lateBench = (name: string, workflows: Readonly<Record<string, string>>) =>
+    bench(name, workflows, ', trust: { forks: refuse }', undefined, 'late');
 
   test('a job that is bound late runs with the server’s own address, and nothing of its runner is left', async () => {
     const run = 'echo hello from $GITHUB_REPOSITORY at $GITHUB_SERVER_URL; echo "$SAID"';
-    await using here = await lateBench('late', { 'a.yml': workflow(run, 'env: { SAID: "on: yes" }'), 'bad.yml': workflow('exit 7') });
+    await using here = await lateBench('late', {
+      'a.yml': workflow(run, 'env: { SAID: "on: yes" }'),
+      'bad.yml': workflow('exit 7'),
+    });
     const daemon = await here.home.up();
     await here.dispatch('a.yml');
     await here.dispatch('bad.yml');
@@ -184,7 +194,9 @@ pools:
     const [job] = await here.until(([first]) => first !== undefined && isOver(first));
     const said = await here.log(job?.id);
     expect(job?.conclusion).toBe('failure');
-    expect(said).toMatch(/onejob: this job was refused: it is pull request 1 from \S+root1\/forked, not from \S+acme\/forked \(rule "trust\.forks/);
+    expect(said).toMatch(
+      /onejob: this job was refused: it is pull request 1 from \S+root1\/forked, not from \S+acme\/forked \(rule "trust\.forks/,
+    );
     expect(said).not.toContain('received task');
   });
 

@@ -11,7 +11,8 @@ export const giteaRules: Rules = {
   scheme: 'x-runner-token',
   judge(_sealed, { method, segments, query }) {
     const call = /^api\/actions\/runner\.v1\.RunnerService\/(\w+)$/.exec(segments.join('/'))?.[1];
-    if (method !== 'POST' || call === undefined || query !== '') return { kind: 'refused', status: 404, why: 'There is no such call.' };
+    if (method !== 'POST' || call === undefined || query !== '')
+      return { kind: 'refused', status: 404, why: 'There is no such call.' };
     if (call === 'FetchTask') return { kind: 'left', status: 200, type: 'application/proto', after: 404 };
     if (['Declare', 'UpdateTask', 'UpdateLog'].includes(call)) return { kind: 'stream' };
     return { kind: 'refused', status: 403, why: 'Runners of onejob may not make this call.' };

@@ -11,7 +11,9 @@ export async function endTask(
   // An empty write shows whose task it is, and how long its log is.
   const from = await client.log(key, task, { from: 0, rows: [], isLast: false }, signal);
   if (from === null) return false;
-  const rows = [{ time: new Date(clock.wall()).toISOString(), content: `${words.startsWith('onejob ') ? '' : 'onejob: '}${words}` }];
+  const rows = [
+    { time: new Date(clock.wall()).toISOString(), content: `${words.startsWith('onejob ') ? '' : 'onejob: '}${words}` },
+  ];
   await client.log(key, task, { from, rows, isLast: true }, signal);
   return client.fail(key, task, clock.wall(), signal);
 }

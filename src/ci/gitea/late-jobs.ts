@@ -11,8 +11,8 @@ import type { Admission } from '../kit/admission.ts';
 import type { JobEnd, LateRows } from '../kit/job-rows.ts';
 import type { GiteaClient } from './client.ts';
 import { endTask } from './last-words.ts';
-import { type GivenTask, type TaskFacts, taskFacts, taskIn } from './task.ts';
 import type { Enlisted, Taken, TakenTasks } from './taken.ts';
+import { type GivenTask, type TaskFacts, taskFacts, taskIn } from './task.ts';
 import { endOf, type Job, repositoryOf } from './wire.ts';
 
 /** ms in which a job shows up that the server was giving a runner while it was disabled. */

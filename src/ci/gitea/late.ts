@@ -25,8 +25,8 @@ import { giteaRules, rulesOf } from './filter-rules.ts';
 import { createLateJobs, type Held, type LateJobsParts } from './late-jobs.ts';
 import { createPlaces } from './registry.ts';
 import { equipped, runnerScript } from './script.ts';
-import { handedIn } from './task.ts';
 import type { Enlisted } from './taken.ts';
+import { handedIn } from './task.ts';
 import { type GiteaServiceConfig, labelsOf } from './type.ts';
 import type { Job } from './wire.ts';
 
@@ -186,7 +186,9 @@ export function createLateGitea(parts: LateParts): CiService {
     const its = offersOf(taken.pool);
     // Between two managers its sandbox was forgotten.
     if (!isInSlot && one.hasBegun)
-      return its.length === 0 ? undefined : jobs.end(one, lost('the sandbox of this job is gone, and nobody knows why.', null), signal);
+      return its.length === 0
+        ? undefined
+        : jobs.end(one, lost('the sandbox of this job is gone, and nobody knows why.', null), signal);
     if (!isInSlot && its.length > 0 && its.every((offer) => offer === 'gone'))
       return jobs.end(one, jobs.cannot('its pool has no slot any more.'), signal);
     const now = running.get(taken.place)?.find(({ runner_id }) => runner_id === taken.id);
@@ -236,7 +238,8 @@ export function createLateGitea(parts: LateParts): CiService {
         void jobs.begun(one);
         return;
       case 'returned':
-        return returned(one, change.failure);
+        returned(one, change.failure);
+        return;
       case 'ended':
         results.set(one.job, change.result);
         return;
@@ -267,7 +270,9 @@ export function createLateGitea(parts: LateParts): CiService {
     using limit = deadline(clock, leaving);
     const words = jobs.cannot('its host stopped onejob. Run it again.');
     const removed = [...idle.values()].map((one) =>
-      letGo(one, limit.signal).catch((error: unknown) => log.warn('a runner stays at its server', { reason: toFailure(error).message })),
+      letGo(one, limit.signal).catch((error: unknown) =>
+        log.warn('a runner stays at its server', { reason: toFailure(error).message }),
+      ),
     );
     await Promise.all([...waiting().map((one) => jobs.end(one, words, limit.signal)), ...removed]);
   }
@@ -341,7 +346,11 @@ export function createLateGitea(parts: LateParts): CiService {
       }
       const door = `http://${authority}/${giteaRules.root}`;
       const made = { id: taken.id, uuid: 'onejob', token: seal.close(about), name, labels: labelsOf(pool), workspace };
-      return { id: null, script: runnerScript({ ...made, url: door, timeout: pool.timeout, before: noProxyFor(door) }), files: null };
+      return {
+        id: null,
+        script: runnerScript({ ...made, url: door, timeout: pool.timeout, before: noProxyFor(door) }),
+        files: null,
+      };
     },
     async ending({ job, why, released }) {
       const words = job === null || !released ? null : whyEnding(why, jobs.of(job)?.pool);

@@ -72,11 +72,11 @@ export function entriesOf(fields: readonly Field[], no: number): [key: string, v
 export function structOf(bytes: Buffer, depth = 0): Readonly<Record<string, unknown>> {
   if (depth > deepest) throw new RangeError('a message that is too deep');
   const found: Record<string, unknown> = Object.create(null);
-  for (const [key, value] of entriesOf(fieldsOf(bytes), 1)) found[key] = valueOf(value, depth + 1);
+  for (const [key, value] of entriesOf(fieldsOf(bytes), 1)) found[key] = anyOf(value, depth + 1);
   return found;
 }
 
-function valueOf(bytes: Buffer, depth: number): unknown {
+function anyOf(bytes: Buffer, depth: number): unknown {
   if (depth > deepest) throw new RangeError('a message that is too deep');
   const field = fieldsOf(bytes).at(-1);
   switch (field?.no) {
@@ -89,7 +89,7 @@ function valueOf(bytes: Buffer, depth: number): unknown {
     case 5:
       return structOf(field.value, depth + 1);
     case 6:
-      return fieldsOf(field.value).map(({ value }) => valueOf(value, depth + 1));
+      return fieldsOf(field.value).map(({ value }) => anyOf(value, depth + 1));
     default:
       return null;
   }
