@@ -31,7 +31,7 @@ const processes = [
   'src/ci/filter/{filter,server}.test.ts',
   'src/ci/{gitea,gitlab}/init.test.ts',
   'src/ci/gitlab/script.test.ts',
-  'src/ci/kit/{agent-program,rest}.test.ts',
+  'src/ci/kit/{agent-program,released,rest}.test.ts',
   'src/ci/own-queue/script.test.ts',
   'src/cli/{cli,connect,control,dashboard,devices,follow,gpu-leases,gpus,image,images}.test.ts',
   'src/cli/{jobs,logs,program,secret-pins,service,service-jobs,status-all,tunnel}.test.ts',

@@ -1,7 +1,7 @@
 /**
  * The CI service axis: hands out jobs. A service returns a script, and never knows in which kind of sandbox it runs. A service that
- * binds late has a `JobSource`; one that binds early is an adapter of `early/`. `next` and `record` are synchronous because they
- * are part of a commit.
+ * binds late has a `JobSource`, and is an adapter of `late/` if its jobs are given once; one that binds early is an adapter of `early/`.
+ * `next` and `record` are synchronous because they are part of a commit.
  */
 import type { Readable } from 'node:stream';
 import type { AgentId, Change, Exit, Failure, JobId, Reserved, StopReason } from '../core/slot.ts';

@@ -3,11 +3,10 @@ import { join } from 'node:path';
 import type { AgentContext, CiEvent, JobSource } from '../../src/ci/ci-service.ts';
 import { createLeft } from '../../src/ci/filter/left.ts';
 import { createGitlabClient } from '../../src/ci/gitlab/client.ts';
-import { aboutOf, createGitlab, type GitlabParts } from '../../src/ci/gitlab/service.ts';
-import { createTakenJobs } from '../../src/ci/gitlab/taken.ts';
+import { createGitlab, type GitlabParts, gitlabPort } from '../../src/ci/gitlab/service.ts';
 import type { GitlabServiceConfig } from '../../src/ci/gitlab/type.ts';
-import { admitJob } from '../../src/ci/kit/admission.ts';
 import { createLateRows } from '../../src/ci/kit/job-rows.ts';
+import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
@@ -50,7 +49,6 @@ export function gitlabService({
   const exits = new Map<AgentId, Exit>();
   const alive = new AbortController();
   const pending = new Set<Promise<unknown>>();
-  const real = createTakenJobs(join(store.dir, 'jobs-lab'));
   const track = <T>(work: Promise<T>): Promise<T> => {
     const one = work.catch(() => {}).finally(() => pending.delete(one));
     pending.add(one);
@@ -64,25 +62,20 @@ export function gitlabService({
   };
   const token = async () => runnerToken;
   const left = createLeft(join(store.dir, 'filter'));
+  const client = createGitlabClient({
+    ...{ url: gitlab.url, token, systemId: 's_0123456789ab', clock, fetch: gitlab.fetch, version: '0.0.0' },
+  });
+  const program: GitlabParts['program'] = {
+    ...{ folder: '/tools/at-1', ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
+  };
+  const port = gitlabPort({ config, client, program });
+  const real = openJobFiles(join(store.dir, 'jobs-lab'), port);
   const parts: GitlabParts = {
-    ...{ config, pools: [testPool({ service: 'lab', ...pool })], stateDir: store.dir, clock, log, left, filter: fakeFilter },
-    client: createGitlabClient({
-      url: gitlab.url,
-      token,
-      systemId: 's_0123456789ab',
-      clock,
-      fetch: gitlab.fetch,
-      version: '0.0.0',
-    }),
-    files: { ...real, keep: (job) => track(real.keep(job)), begun: (job) => track(real.begun(job)) },
-    rows: createLateRows('lab', { store, clock, log }, (job) => aboutOf('lab', job)),
-    admit: (facts, { variables }, { trust }) =>
-      track(
-        admitJob(facts, Object.fromEntries(variables.map(({ key, value }) => [key, value])), {
-          ...{ trust, keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },
-        }),
-      ),
-    program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
+    ...{ config, client, program, port, images: config.images, pollEvery: config.pollEvery, stateDir: store.dir, clock, log, left },
+    ...{ filter: fakeFilter, pools: [testPool({ service: 'lab', ...pool })] },
+    files: { ...real, keep: (id, what) => track(real.keep(id, what)) },
+    rows: createLateRows('lab', { store, clock, log }, (job) => ({ ...port.aboutOf(job), id: `lab-${job.id}` })),
+    admission: { keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },
     slots: { jobsOf: (slot) => lanes.get(slot) ?? [] },
     random: () => 0,
     exitOf: (agent) => exits.get(agent) ?? null,
@@ -100,7 +93,7 @@ export function gitlabService({
   }
   const bench = {
     ...{ gitlab, service, jobs, store, clock, log, lanes, events, exits, left, dir },
-    files: () => real.all().map(({ key, given: job }) => `${key.id} ${job === null ? 'begun' : 'whole'}`),
+    files: () => real.all().map((found) => ('given' in found ? `${found.given.id} whole` : `${found.begun.id} begun`)),
     async watch(): Promise<void> {
       service.observe((event) => events.push(event), alive.signal);
       await turns();

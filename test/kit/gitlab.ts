@@ -4,7 +4,9 @@
  * server was asked.
  */
 import { once } from 'node:events';
+import { existsSync, readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
+import { join } from 'node:path';
 import type { Clock } from '../../src/core/clock.ts';
 import { sleep } from '../../src/core/clock.ts';
 
@@ -34,6 +36,8 @@ export interface JobSpec {
   readonly name?: string;
   /** Paths to keep. */
   readonly artifacts?: readonly string[];
+  /** The commit of `sources` that it begins with; none: it fetches nothing. */
+  readonly sha?: string;
   /** Earlier jobs whose artifacts it gets. */
   readonly needs?: readonly number[];
 }
@@ -45,6 +49,8 @@ export interface GitlabOptions {
   readonly holds?: number;
   readonly clock?: Clock;
   readonly url?: string;
+  /** A bare repository, with what `git update-server-info` writes. */
+  readonly sources?: string;
 }
 
 interface Said {
@@ -70,7 +76,7 @@ const reasons = [
 ];
 const over: ReadonlySet<JobState> = new Set(['success', 'failed', 'canceled']);
 
-export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = 'http://lab' }: GitlabOptions = {}) {
+export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = 'http://lab', sources }: GitlabOptions = {}) {
   const jobs: JobRow[] = [];
   /** Each call, without secrets: method and path, and what it was answered. */
   const calls: string[] = [];
@@ -79,6 +85,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   let url = first;
   let token = runnerToken;
   let fault: 'away' | 'lost' | 'busy' | null = null;
+  /** How often a job was queued. */
+  let queued = 0;
+  /** Whether jobs may not ask about themselves. */
+  let isShut = false;
   /** Final reports that are accepted first, and done later. */
   let slow = 0;
   let changed = Promise.withResolvers<void>();
@@ -87,9 +97,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     changed = Promise.withResolvers();
   };
 
+  const lastUpdate = () => `update-${queued}`;
   const forbidden = (job?: JobRow): Said => ({
     ...{ status: 403, json: { message: '403 Forbidden' } },
-    ...(job !== undefined && { headers: { 'Job-Status': job.state } }),
+    ...(job !== undefined && { headers: { 'Job-Status': statusOf(job) } }),
   });
   const variable = ([key, value]: readonly [string, string], secret = false) => ({ key, value, public: !secret, masked: secret });
 
@@ -98,14 +109,15 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     const predefined = {
       ...{ CI: 'true', CI_JOB_ID: String(id), CI_JOB_NAME: name, CI_JOB_URL: `${url}/acme/demo/-/jobs/${id}` },
       ...{ CI_PIPELINE_ID: '7', CI_PIPELINE_SOURCE: 'push', CI_PROJECT_ID: '1', CI_PROJECT_PATH: 'acme/demo' },
-      ...{ CI_SERVER_URL: url, CI_COMMIT_REF_NAME: ref, GIT_STRATEGY: 'none' },
+      ...{ CI_SERVER_URL: url, CI_COMMIT_REF_NAME: ref, GIT_STRATEGY: spec.sha === undefined ? 'none' : 'clone' },
     };
     return {
       ...{ id, token: own, allow_git_fetch: true },
       job_info: { id, name, stage: 'test', project_id: 1, project_name: 'demo', project_full_path: 'acme/demo' },
       git_info: {
-        ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: 'a'.repeat(40) },
-        ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', refspecs: [], depth: 20 },
+        ...{ repo_url: `${url.replace('://', `://gitlab-ci-token:${own}@`)}/acme/demo.git`, ref, sha: spec.sha ?? 'a'.repeat(40) },
+        ...{ before_sha: '0'.repeat(40), ref_type: tag ? 'tag' : 'branch', depth: 0 },
+        refspecs: [`+refs/heads/${ref}:refs/remotes/origin/${ref}`],
       },
       runner_info: { timeout: 3600 },
       variables: [
@@ -139,18 +151,20 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       await Promise.race([wait, changed.promise, aborted]);
       signal?.throwIfAborted();
     }
-    const job = waiting();
-    const headers = { 'X-GitLab-Last-Update': `update-${jobs.length}` };
-    if (job === undefined) return { status: 204, headers };
+    // Nothing has been queued since it said that there is no job, so it does not look.
+    const job = body.last_update === lastUpdate() ? undefined : waiting();
+    if (job === undefined) return { status: 204, headers: { 'X-GitLab-Last-Update': lastUpdate() } };
     job.state = twoPhase ? 'waiting' : 'running';
     job.given += 1;
-    return { status: 201, json: payload(job), headers };
+    return { status: 201, json: payload(job) };
   }
 
   function put(job: JobRow, body: Record<string, unknown>): Said {
-    const say = (status: number): Said => ({ status, json: String(status), headers: { 'Job-Status': job.state } });
-    if (body.state === 'running' && job.state === 'waiting') job.state = 'running';
-    if (body.state === 'running' || body.state === 'pending') return say(200);
+    const say = (status: number): Said => ({ status, json: String(status), headers: { 'Job-Status': statusOf(job) } });
+    if (job.state === 'waiting' && body.state === 'pending') return say(200);
+    if (job.state === 'waiting' && body.state === 'running') job.state = 'running';
+    if (job.state === 'waiting' || job.state === 'pending' || body.state === 'pending') return say(400);
+    if (body.state === 'running') return say(200);
     const output = body.output as { bytesize?: number } | undefined;
     if ((output?.bytesize ?? 0) > 0 && output?.bytesize !== job.trace.length) return say(412);
     if (slow > 0) {
@@ -172,16 +186,18 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     job.trace = Buffer.concat([job.trace, body]);
     stir();
     const range = { Range: `0-${job.trace.length}`, 'X-GitLab-Trace-Update-Interval': '3' };
-    return { status: 202, json: null, headers: { 'Job-Status': job.state, ...range } };
+    return { status: 202, json: null, headers: { 'Job-Status': statusOf(job), ...range } };
   }
 
   async function answer({ method, path, headers, body, signal }: Asked): Promise<Said> {
     const json = (): Record<string, unknown> => JSON.parse(body.toString() || '{}');
     if (path === '/api/v4/jobs/request') return request(json(), signal);
     if (path === '/api/v4/runners/verify') return json().token === token ? { status: 200, json: { id: 12, token } } : forbidden();
+    const file = /^\/acme\/demo\.git\/([\w./-]+)$/.exec(path)?.[1];
+    if (file !== undefined && sources !== undefined) return sent(join(sources, file), headers, jobs);
     const own = jobs.find((one) => one.token === headers.get('JOB-TOKEN'));
     if (path === '/api/v4/job') {
-      if (own === undefined || (own.state !== 'running' && own.state !== 'canceling'))
+      if (isShut || own === undefined || (own.state !== 'running' && own.state !== 'canceling'))
         return { status: 401, json: { message: '401 Unauthorized' } };
       return { status: 200, json: { id: own.id, status: own.state } };
     }
@@ -247,6 +263,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       const fresh = { trace: Buffer.alloc(0), reason: null, exitCode: null, artifacts: null, given: 0 };
       const row: JobRow = { id, token: `glcbt-token-of-job-${id}`, state: 'pending', spec, ...fresh };
       jobs.push(row);
+      queued += 1;
       stir();
       return row;
     },
@@ -263,6 +280,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     /** What the server does with a job that no runner has accepted in time. */
     requeue(job: JobRow): void {
       job.state = 'pending';
+      queued += 1;
       job.token = `${job.token}-again`;
       stir();
     },
@@ -272,6 +290,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       return () => {
         fault = null;
       };
+    },
+    /** As a list of addresses does it that may use the API. */
+    shut(): void {
+      isShut = true;
     },
     slowly(times: number): void {
       slow = times;
@@ -321,6 +343,17 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     },
   };
 }
+
+/** A file of a repository, for a job that signs in with its token. */
+function sent(path: string, headers: Headers, jobs: readonly JobRow[]): Said {
+  const signed = atob(/^Basic (.+)$/.exec(headers.get('Authorization') ?? '')?.[1] ?? '');
+  if (!jobs.some(({ token, state }) => signed === `gitlab-ci-token:${token}` && state === 'running'))
+    return { status: 401, json: {}, headers: { 'WWW-Authenticate': 'Basic realm="GitLab"' } };
+  return existsSync(path) ? { status: 200, body: readFileSync(path) } : { status: 404, json: {} };
+}
+
+/** A job that waits for its runner to accept it counts as pending. */
+const statusOf = ({ state }: JobRow): string => (state === 'waiting' ? 'pending' : state);
 
 function shown({ id, state, reason, trace }: JobRow) {
   return { id, state, reason, trace: trace.toString().slice(-500) };

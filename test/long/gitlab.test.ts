@@ -1,10 +1,12 @@
 /** GitLab from end to end: the real runner in containers of the real Engine, the daemon, and a GitLab that is acted out. */
+import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { type JobRow, type MemoryGitlab, memoryGitlab, runnerToken } from '../kit/gitlab.ts';
 import { engineTells, filesIn, found, needlesOf, outputs, prying } from '../support/azure-secrets.ts';
+import { killFilter } from '../support/buildkite-days.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { bridgeAddress } from '../support/gitea.ts';
 import { gitlabRunner } from '../support/gitlab-programs.ts';
@@ -72,6 +74,37 @@ pools:
     expect(gitlab.calls.filter((line) => line.endsWith('jobs/request 201'))).toHaveLength(3);
   });
 
+  test.skipIf(lacks('bubblewrap', 'root'))('a job has its sources, from the server itself, also in a plain process', async () => {
+    const dir = mkdtempSync(join(tmpdir(), 'gitlab-sources-'));
+    const git = (...args: string[]) =>
+      execFileSync('git', ['-c', 'user.name=t', '-c', 'user.email=t@example.org', ...args], { cwd: dir, encoding: 'utf8' }).trim();
+    try {
+      git('init', '-q', '-b', 'main');
+      writeFileSync(join(dir, 'hello'), 'from the repository\n');
+      git('add', 'hello');
+      git('commit', '-q', '-m', 'one');
+      git('update-server-info');
+      const withSources = memoryGitlab({ sources: join(dir, '.git') });
+      await using _other = await withSources.serve(bridgeAddress());
+      await using home = await onejob({
+        config: `services:
+  lab: { type: gitlab, url: "${withSources.url}", token: { env: GITLAB_TOKEN }, agent: { from: ${gitlabRunner} } }
+pools:
+  ci: { service: lab, agents: 1, runtime: process, trust: { forks: refuse, others: refuse } }
+`,
+        env: { GITLAB_TOKEN: runnerToken },
+      });
+      await home.up();
+      const job = withSources.queue({ script: ['cat hello', 'git log --format=%H'], sha: git('rev-parse', 'HEAD') });
+      await withSources.until(() => isOver(job));
+      expect(job.state, log(job)).toBe('success');
+      expect(log(job)).toContain('from the repository');
+      expect(log(job)).toContain(git('rev-parse', 'HEAD'));
+    } finally {
+      rmSync(dir, { recursive: true, force: true });
+    }
+  });
+
   test('a job that is cancelled ends its script gracefully, and its sandbox', async () => {
     await using home = await bench();
     await home.up();
@@ -136,6 +169,20 @@ pools:
     await gitlab.until(() => isOver(lost));
     expect([lost.state, lost.reason]).toEqual(['failed', 'runner_system_failure']);
     expect(log(lost)).toContain('onejob: This job was lost');
+  });
+
+  test('a job goes on while the filter is killed again and again', async () => {
+    await using home = await bench();
+    await home.up();
+    const job = gitlab.queue({ script: ['echo begin', 'for i in $(seq 12); do echo line $i; sleep 0.5; done', 'echo the end'] });
+    await begins(job);
+    let kills = 0;
+    while (!isOver(job)) {
+      if (await killFilter(home)) kills += 1;
+      await Promise.race([gitlab.until(() => isOver(job)), new Promise((resolve) => setTimeout(resolve, 700))]);
+    }
+    expect(kills).toBeGreaterThan(1);
+    expect([job.state, log(job).match(/ line \d+\n/g)?.length]).toEqual(['success', 12]);
   });
 
   test.each(['release.intent', 'release.effect', 'release.record', 'settle.intent', 'settle.effect', 'settle.record'])(

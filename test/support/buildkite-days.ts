@@ -36,7 +36,8 @@ export async function aDay(
 
 /** Pid of the filter that is there; null while there isn't one. */
 export function filterPid({ stateDir }: Pick<Home, 'stateDir'>): number | null {
-  const own = processesOf({ stateDir, owner: null }).find(({ command }) => command.includes(` filter --state-dir ${stateDir}`));
+  // Those shown have the state directory among their arguments, but long commands are cut.
+  const own = processesOf({ stateDir, owner: null }).find(({ command }) => command.includes(' filter --state-dir '));
   return own?.pid ?? null;
 }
 

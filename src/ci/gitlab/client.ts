@@ -1,6 +1,6 @@
 /**
  * The few calls of GitLab that onejob makes: with the runner's token it asks for jobs and verifies itself, and with a job's own token
- * it asks about that job and ends it. Calls from gitlab-runner 19.4 (`network/gitlab.go`).
+ * it asks about that job and ends it. Calls from gitlab-runner 19.4 (`network/gitlab.go`), answers from GitLab (`lib/api/ci/runner.rb`).
  */
 import { type Clock, sleep } from '../../core/clock.ts';
 import { hasCode, OnejobError } from '../../errors.ts';
@@ -17,12 +17,6 @@ export interface ClientOptions {
   readonly clock: Clock;
   readonly fetch: typeof fetch;
   readonly version: string;
-}
-
-/** What may be said of a job, and with what. */
-export interface JobKey {
-  readonly id: number;
-  readonly token: string;
 }
 
 export type GitlabClient = ReturnType<typeof createGitlabClient>;
@@ -67,7 +61,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
     }
   }
 
-  const asJob = ({ id, token: own }: JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
+  const asJob = ({ id, token: own }: wire.JobKey, call: Omit<RestCall, 'path' | 'signedBy'>, below = ''): RestCall => ({
     ...{ ...call, path: `/api/v4/jobs/${id}${below}`, signedBy: { 'JOB-TOKEN': own }, onlyStatus: true },
   });
 
@@ -90,8 +84,8 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
       return { id: found.data.id ?? null, date: answered.headers.get('Date') };
     },
-    /** State of a job; null: its token is no longer valid, because it is over. Changes nothing. */
-    async state(job: JobKey, signal: AbortSignal): Promise<string | null> {
+    /** State of a job; null: its token is refused, mostly because it is over. Changes nothing. */
+    async state(job: wire.JobKey, signal: AbortSignal): Promise<string | null> {
       const call: RestCall = { ...asJob(job, { method: 'GET', doing: `look at job ${job.id}` }), path: '/api/v4/job' };
       const answered = await rest.ask(call, signal);
       if ([401, 403, 404].includes(answered.status)) return null;
@@ -100,20 +94,22 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       return found.data.status;
     },
     /**
-     * Reports the job as running, and hears its state: `gone` when the server no longer knows it, `over` when it only says that its
-     * token is no longer valid.
+     * Reports the job as running, or as waiting for its runner, and hears its state: `gone` when it is not this host's any more, `over`
+     * when the server only says that its token is no longer valid. A job that runs, or that no runner has to accept, cannot wait, which
+     * is answered with 400 (GitLab's `UpdateBuildStateService`).
      */
-    async touch(job: JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
+    async touch(job: wire.JobKey, state: 'running' | 'pending', signal: AbortSignal): Promise<string> {
       const call = asJob(job, { method: 'PUT', body: { token: job.token, state }, doing: `report job ${job.id}` });
       const answered = await rest.ask(call, signal);
-      if (answered.status === 404) return 'gone';
       const told = answered.headers.get('Job-Status');
-      if (answered.ok) return told ?? 'running';
+      const isRefused = answered.status === 400 || answered.status === 409;
+      if (answered.status === 404 || (isRefused && state === 'running')) return 'gone';
+      if (answered.ok || isRefused) return told ?? 'running';
       if (answered.status === 401 || answered.status === 403) return told ?? 'over';
       throw rest.unexpected(call, answered);
     },
     /** Adds to the end of the job's log. Whether the server took it. */
-    async write(job: JobKey, text: string, signal: AbortSignal): Promise<boolean> {
+    async write(job: wire.JobKey, text: string, signal: AbortSignal): Promise<boolean> {
       const bytes = Buffer.byteLength(text);
       // A wrong place is answered with the right one.
       for (let [from, tries] = [0, 0]; tries < 3; tries += 1) {
@@ -126,7 +122,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
       return false;
     },
     /** Ends the job as failed; false: it was over already. `reason`: one that the job's server knows. */
-    async fail(job: JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
+    async fail(job: wire.JobKey, reason: string, signal: AbortSignal): Promise<boolean> {
       const body = { token: job.token, state: 'failed', failure_reason: reason };
       const call = asJob(job, { method: 'PUT', body, doing: `end job ${job.id}` });
       for (let tries = 0; ; tries += 1) {
@@ -134,7 +130,7 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
         // The server still stores the log, and wants to be asked again.
         if (answered.status === 202 && tries < 10) await sleep(parts.clock, 1_000, signal);
         else if (answered.ok) return true;
-        else if ([401, 403, 404].includes(answered.status)) return false;
+        else if ([400, 401, 403, 404].includes(answered.status)) return false;
         else throw rest.unexpected(call, answered);
       }
     },

@@ -34,7 +34,7 @@ export async function findings(
     const skew = Number.isNaN(theirs) ? null : theirs - clock.wall();
     // The date has whole seconds.
     found.push(...clockFindings(subject, skew, [30_000, 300_000], 'times in logs of jobs are wrong by as much'));
-    if (trouble !== null) found.push(problem(subject, trouble, 'onejob asks again.'));
+    if (trouble !== null) found.push(problem(subject, trouble, '"onejob status" shows when it works again.'));
   } catch (error) {
     signal.throwIfAborted();
     const { message, hint } = saidOf(error);

@@ -1,6 +1,6 @@
 /**
- * Where a job comes from, as the server says. A pipeline may set variables that GitLab sets too, and both are sent: a variable with
- * two values counts as unknown. No pipeline can change repository, project,
+ * Where a job comes from, as the server says. A pipeline may set variables that GitLab sets too, and both are sent (GitLab's
+ * `lib/gitlab/ci/variables/collection.rb`): a variable with two values counts as unknown. No pipeline can change repository, project,
  * ref and commit, because they do not come as variables.
  */
 import { masked } from '../kit/masked.ts';

@@ -342,6 +342,16 @@ describe('a job that does not end', () => {
     expect([job.state, one.row('lab-1')?.outcome]).toEqual(['canceled', 'cancelled']);
   });
 
+  it('goes on where the server lets no job ask about itself', async () => {
+    const { one, job } = await waiting();
+    await using _ = one;
+    await one.take('lab-1');
+    await one.begin('lab-1');
+    one.gitlab.shut();
+    await one.pass(1_000_000);
+    expect([job.state, one.events.some(({ kind }) => kind === 'cancel')]).toEqual(['running', false]);
+  });
+
   it('is ended if the server has ended it, once its runner had time to leave', async () => {
     const { one, job } = await waiting();
     await using _ = one;
@@ -400,6 +410,7 @@ describe('what a job may have', () => {
     const trust = { ...testPool().trust, forks: 'run-without-secrets' } as const;
     const { one } = await waiting({ variables: { SECRET_TOKEN: secret } }, { keys, pool: { trust } });
     await using _ = one;
+    await expect.poll(() => one.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
     const given = await givenBy(one, await one.take('lab-1'));
     expect(given?.job.variables.at(-1)).toEqual({ key: 'TOKEN', value: 'the value', masked: true, public: false, raw: true });
     expect(one.files()).toEqual(['1 whole']);

@@ -9,8 +9,7 @@ const text = z.string().catch('');
 const token = z.string().regex(/^[\x21-\x7e]{1,4096}$/);
 const image = z.looseObject({ name: text });
 
-export const variable = z.looseObject({ key: z.string(), value: text });
-export type Variable = z.output<typeof variable>;
+const variable = z.looseObject({ key: z.string(), value: text });
 
 /** A job that the server has given to this runner. Loose: the runner in the sandbox gets all of it. */
 export const givenJob = z.looseObject({
@@ -28,6 +27,10 @@ export const givenJob = z.looseObject({
 });
 export type GivenJob = z.output<typeof givenJob>;
 
+/** What ends a job. `reasons`: why it may fail, in words that its server knows. */
+export const jobKey = z.object({ id: z.int().positive(), token, reasons: z.array(z.string()) });
+export type JobKey = z.output<typeof jobKey>;
+
 /** `GET /job`: of the job whose token asks. */
 export const ownJob = z.looseObject({ status: z.string() });
 export const verified = z.looseObject({ id: z.number().nullish(), token_expires_at: z.string().nullish() });
@@ -35,7 +38,6 @@ export const anything = z.unknown();
 
 /** States in which a job is over, with the result in words for people. */
 const ends = { success: 'passed', failed: 'failed', canceled: 'cancelled', skipped: 'cancelled' } as const;
-export type End = (typeof ends)[keyof typeof ends];
 /** null: the job is not over, or the state is unknown. */
-export const endOf = (state: string | null): End | null =>
-  state !== null && Object.hasOwn(ends, state) ? ends[state as keyof typeof ends] : null;
+export const endOf = (state: string): (typeof ends)[keyof typeof ends] | null =>
+  Object.hasOwn(ends, state) ? ends[state as keyof typeof ends] : null;

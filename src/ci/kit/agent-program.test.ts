@@ -105,6 +105,12 @@ test('a program that came from elsewhere says its version as nobody, never as ro
   expect(await versionOf(path, patient, never)).toBe(expected);
 });
 
+test('a program may say its version in a list', async () => {
+  const path = join(place.path, 'lists');
+  writeFileSync(path, '#!/bin/sh\nprintf "Version:      19.4.0\\nGO version:   go1.26.8\\n"\n', { mode: 0o555 });
+  expect(await versionOf(path, patient, never)).toBe('19.4.0');
+});
+
 test('the checksum of the default agent is known on the usual processors', () => {
   for (const arch of ['x64', 'arm64']) expect(pinnedSums[releaseUrl(agentVersion, arch)]).toMatch(/^[0-9a-f]{64}$/);
 });

@@ -38,6 +38,30 @@ it('signs a call in as somebody else, without the credential', async () => {
   expect(seen?.body).toBe('{"a":1}');
 });
 
+it('sends plain text, with headers of its own', async () => {
+  await using here = await rest(json({}));
+  const call = { ...look, method: 'PATCH', text: 'a line\n', headers: { 'Content-Range': '0-6' } } as const;
+  await here.ask(call, patient);
+  const [seen] = here.server.seen;
+  expect(seen?.headers).toMatchObject({ 'content-type': 'text/plain', 'content-range': '0-6' });
+  expect(seen?.body).toBe('a line\n');
+});
+
+it.each([
+  ['401', json({ message: 'no' }, 401), 401],
+  ['403', json({ message: 'not any more' }, 403), 403],
+  ['202 with anything', page(202), 202],
+])('answers %s where only the status counts', async (_, reply, status) => {
+  await using here = await rest(reply);
+  expect(await here.ask({ ...look, method: 'PUT', onlyStatus: true }, patient)).toMatchObject({ status });
+});
+
+it('takes no page of a proxy for such an answer', async () => {
+  await using here = await rest(page(403));
+  const error = await failureOf(here.ask({ ...look, method: 'PUT', onlyStatus: true }, patient));
+  expect(error).toMatchObject({ code: 'E_CI_DENIED' });
+});
+
 it.each([
   ['401', json({ message: `bad ${secret}` }, 401), 'E_CI_CREDENTIAL', false],
   ['403', json({ message: 'scope missing' }, 403), 'E_CI_DENIED', false],

@@ -1,0 +1,30 @@
+import { expect, it } from 'vitest';
+import { gitlabService, patient } from '../../../test/kit/gitlab-service.ts';
+
+const look = async (one: ReturnType<typeof gitlabService>) =>
+  (await one.service.check(patient, { like: () => null })).map(({ level, message, hint }) => `${level}: ${message} ${hint ?? ''}`);
+
+it('says whose runner it is', async () => {
+  await using one = gitlabService();
+  expect(await look(one)).toEqual(['ok: http://lab accepts the token, which is that of runner #12. ']);
+});
+
+it('says what to do about a token that the server refuses, and about a server that is away', async () => {
+  await using one = gitlabService();
+  one.gitlab.renewToken();
+  expect((await look(one)).join()).toMatch(
+    /error: Cannot verify the token .* refuses the token of the runner .*Check that the runner still exists/,
+  );
+  one.gitlab.fail('away');
+  expect((await look(one)).join()).toMatch(/error: The service cannot be reached at http:\/\/lab/);
+});
+
+it('says why there are no jobs now', async () => {
+  await using one = gitlabService();
+  one.jobs.offer('ci/1', 'open');
+  const back = one.gitlab.fail('busy');
+  await one.watch();
+  await one.pass(5_000);
+  back();
+  expect((await look(one)).join()).toMatch(/error: Cannot ask for a job: http:\/\/lab\/ answered 503: busy/);
+});

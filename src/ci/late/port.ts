@@ -1,0 +1,58 @@
+/**
+ * What a service must do whose jobs are given once, and before there is an agent: the engine asks for them while a slot is free, and
+ * each goes to an agent through the filter. `G`: a job as the service gives it. `K`: what of it is enough to ask about it and to end it.
+ */
+import type { z } from 'zod';
+import type { AgentContext } from '../ci-service.ts';
+import type { Admission } from '../kit/admission.ts';
+import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
+import type { TrustFacts } from '../kit/trust.ts';
+
+/** A job at its service: this host's, cancelled but not over, or over. */
+export type JobState = 'ours' | 'cancelled' | JobEnd;
+
+/** Why onejob ends a job. `refused`: it is not to be tried again; `lost`: it may be. */
+export interface Verdict {
+  /** A sentence for its log. */
+  readonly words: string;
+  readonly why: 'refused' | 'lost';
+  /** How it ends with that. */
+  readonly end: JobEnd;
+}
+
+export type Admitted = Extract<Admission, { kind: 'run' }>;
+
+export interface LatePort<G, K> {
+  /** Of the service's API, without a slash at its end; and the type of the filter's rules. */
+  readonly endpoint: string;
+  readonly rules: string;
+  /** Of what is kept on disk. */
+  readonly schemas: { readonly given: z.ZodType<G>; readonly key: z.ZodType<K> };
+  keyOf(given: G): K;
+  /** The service's: letters, digits and `-`. */
+  idOf(key: K): string;
+  /** For people, all but its id. */
+  aboutOf(given: G): Omit<JobAbout, 'id'>;
+  factsOf(given: G): TrustFacts;
+  envOf(given: G): Readonly<Record<string, string>>;
+  /** The image that it asks for; empty: none. */
+  imageOf(given: G): string;
+  /** Why no job like this can run here, as the end of a sentence; null: it can. */
+  whyNot(given: G): string | null;
+  /** The next job, which is this host's then; null: none waits. The service may hold the call. @throws OnejobError E_CI_*, E_SECRET */
+  request(signal: AbortSignal): Promise<G | null>;
+  /** `waits`: no agent has begun it, and the service is told that this host still wants it. @throws OnejobError E_CI_* */
+  look(key: K, waits: boolean, signal: AbortSignal): Promise<JobState>;
+  /** Ends the job with the reason in its log. How it ended otherwise, or null. @throws OnejobError E_CI_* */
+  end(key: K, verdict: Verdict, signal: AbortSignal): Promise<JobEnd | null>;
+  /** `authority`: of the filter, as the sandbox sees it. `leave`: keeps what the agent gets once; returns the sealed token for it. */
+  script(
+    context: AgentContext,
+    given: G,
+    how: Pick<Admitted, 'secrets'> & {
+      readonly authority: string;
+      readonly notes: readonly string[];
+      readonly leave: (payload: string) => string;
+    },
+  ): string;
+}
