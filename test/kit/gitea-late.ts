@@ -4,11 +4,10 @@ import type { AgentContext, CiEvent, JobSource } from '../../src/ci/ci-service.t
 import { createLeft } from '../../src/ci/filter/left.ts';
 import { createSeal } from '../../src/ci/filter/seal.ts';
 import { createGiteaClient } from '../../src/ci/gitea/client.ts';
-import { createLateGitea, type LateParts } from '../../src/ci/gitea/late.ts';
-import { aboutOf } from '../../src/ci/gitea/service.ts';
-import { createTakenTasks } from '../../src/ci/gitea/taken.ts';
-import { admitJob } from '../../src/ci/kit/admission.ts';
+import { askEvery, createLateGitea, giteaPort, openRunnerFiles, schemas } from '../../src/ci/gitea/late.ts';
+import type { GiteaServiceConfig } from '../../src/ci/gitea/type.ts';
 import { createLateRows } from '../../src/ci/kit/job-rows.ts';
+import { openJobFiles } from '../../src/ci/late/jobs.ts';
 import type { PoolConfig } from '../../src/config/config.ts';
 import type { AgentId, Change, Exit, JobId } from '../../src/core/slot.ts';
 import type { SecretKeys } from '../../src/secrets/keys.ts';
@@ -23,7 +22,7 @@ interface Options {
   readonly gitea?: MemoryGitea;
   /** Of an earlier manager. */
   readonly dir?: Scratch;
-  readonly pools?: readonly Partial<PoolConfig>[];
+  readonly pool?: Partial<PoolConfig>;
   /** What slots have at first. */
   readonly lanes?: Readonly<Record<string, readonly JobId[]>>;
   readonly keys?: SecretKeys;
@@ -31,7 +30,7 @@ interface Options {
 
 export type LateBench = ReturnType<typeof lateGitea>;
 
-export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pools = [{}], lanes: first = {}, keys }: Options = {}) {
+export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more = {}, lanes: first = {}, keys }: Options = {}) {
   const clock = handClock();
   const log = keptLog();
   const store = openStore(join(dir.path, 'state'));
@@ -40,32 +39,39 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pools = [{}]
   const exits = new Map<AgentId, Exit>();
   const alive = new AbortController();
   const pending = new Set<Promise<unknown>>();
-  const files = createTakenTasks(join(store.dir, 'jobs-forge'));
+  const files = openJobFiles(join(store.dir, 'jobs-forge'), { schemas });
+  const runners = openRunnerFiles(join(store.dir, 'runners-forge'));
   const track = <T>(work: Promise<T>): Promise<T> => {
     const one = work.catch(() => {}).finally(() => pending.delete(one));
     pending.add(one);
     return work;
   };
-  const config: LateParts['config'] = {
+  const config: GiteaServiceConfig = {
     ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 5_000, bootTimeout: 60_000, binding: 'late' },
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };
   const left = createLeft(join(store.dir, 'filter'));
-  const base = { service: 'forge', queue: 'acme', tags: [] };
+  const pool = testPool({ service: 'forge', queue: 'acme', tags: [], ...more });
+  const client = createGiteaClient({
+    ...{ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' },
+  });
+  const program = {
+    ...{ folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' } as const },
+  };
+  const own = { config, client, program, clock, log, owner: '0123456789abcdef' };
+  const port = giteaPort({
+    ...{ ...own, host: 'box', pool, runners: { ...runners, keep: (id, one) => track(runners.keep(id, one)) } },
+    held: () => files.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
+  });
   const service = createLateGitea({
-    ...{ config, left, clock, log, stateDir: store.dir, owner: '0123456789abcdef', host: 'box', filter: fakeFilter },
-    pools: pools.map((more) => testPool({ ...base, ...more })),
-    client: createGiteaClient({ url: gitea.url, token: async () => 'secret-token', clock, fetch: gitea.fetch, version: '0.0.0' }),
-    files: { ...files, keep: (one) => track(files.keep(one)) },
-    rows: createLateRows('forge', { store, clock, log }, (facts) => aboutOf('forge', facts)),
-    admit: (facts, { vars }, { trust }) =>
-      track(
-        admitJob(facts, vars, {
-          ...{ trust, keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },
-        }),
-      ),
-    program: { folder: '/tools/at-1', ready: async () => '/tools/at-1/gitea-runner', state: { kind: 'unknown' } },
+    ...{ ...own, port, images: [], pollEvery: askEvery, pools: [pool], stateDir: store.dir, left, filter: fakeFilter },
+    files: { ...files, keep: (id, one) => track(files.keep(id, one)) },
+    rows: createLateRows('forge', { store, clock, log }, (one) => ({
+      ...port.aboutOf(one),
+      id: `forge-${port.idOf(port.keyOf(one))}`,
+    })),
+    admission: { keys: async () => keys ?? null, pins: { of: () => [], first: (_, pipeline) => [pipeline] } },
     slots: { jobsOf: (slot) => lanes.get(slot) ?? [] },
     random: () => 0,
     exitOf: (agent) => exits.get(agent) ?? null,
@@ -83,7 +89,11 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pools = [{}]
   const bench = {
     ...{ gitea, service, jobs, store, clock, log, lanes, events, exits, left, dir },
     files: () =>
-      files.all().map(({ task }) => (task === null ? 'a runner' : `${task.id} ${task.answer === null ? 'begun' : 'whole'}`)),
+      files
+        .all()
+        .map((found) => ('given' in found ? `${port.idOf(port.keyOf(found.given))} whole` : `${port.idOf(found.begun)} begun`)),
+    /** Ids of runners on disk that have no task. */
+    waitingRunners: () => runners.all().map(({ id }) => id),
     async watch(): Promise<void> {
       service.observe((event) => events.push(event), alive.signal);
       await turns();

@@ -2,35 +2,25 @@
  * Gitea binds early: each standby becomes an ephemeral runner, with a key that is good for one job. The token stays here. With
  * `binding: late` it is `late.ts` instead.
  */
-import { join } from 'node:path';
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
-import { createPinStore } from '../../secrets/job-secrets.ts';
-import { parseKeys } from '../../secrets/keys.ts';
-import { describeSecret, readSecret } from '../../secrets/reference.ts';
+import { readSecret } from '../../secrets/reference.ts';
 import { subdirectory } from '../../store/directory.ts';
 import type { CiService } from '../ci-service.ts';
 import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
-import { createFilter } from '../filter/filter.ts';
-import { createLeft } from '../filter/left.ts';
-import { admitJob } from '../kit/admission.ts';
 import { type AgentProgram, openAgentProgram } from '../kit/agent-program.ts';
-import { createLateRows, type JobAbout } from '../kit/job-rows.ts';
 import { untilProgram } from '../kit/until-program.ts';
 import type { OpenParts } from '../parts.ts';
 import { createGiteaClient, type GiteaClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createRunnerKeys, type RunnerKeys } from './keys.ts';
-import { createLateGitea, type LateParts } from './late.ts';
-import { lateJobId } from './late-jobs.ts';
+import { openLateGitea } from './late.ts';
 import { createGiteaRegistry } from './registry.ts';
 import { giteaRunner } from './release.ts';
 import { equipped } from './script.ts';
-import { createTakenTasks } from './taken.ts';
-import type { TaskFacts } from './task.ts';
 import type { GiteaServiceConfig } from './type.ts';
 
 export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiService {
@@ -38,39 +28,10 @@ export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiServi
   const token = () => readSecret(config.token, variables);
   const client = createGiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
   const program = openAgentProgram(config.name, giteaRunner(), config.agentPackage, parts);
+  if (config.binding === 'late') return openLateGitea({ config, client, program }, parts);
   const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
-  if (config.binding === 'late') return openLate({ config, client, program, exitOf }, parts);
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
-}
-
-function openLate(own: Pick<LateParts, 'config' | 'client' | 'program' | 'exitOf'>, parts: OpenParts): CiService {
-  const { store, clock, log, variables, onejob, env, pools, slots } = parts;
-  const { name } = own.config;
-  const { secretsKey, host } = parts.config;
-  const pins = createPinStore(store, clock);
-  const keys = async () =>
-    secretsKey === null
-      ? null
-      : parseKeys(await readSecret(secretsKey, variables, 'private key'), `The key in ${describeSecret(secretsKey)}`);
-  const { version, self } = onejob;
-  const filterParts = { stateDir: store.dir, self, given: env?.handedOn ?? {}, version, clock, log };
-  return createLateGitea({
-    ...{ ...own, pools, slots, owner: store.owner, host, stateDir: store.dir, clock, log, random: Math.random },
-    // A temporary manager makes no agents.
-    filter: onejob.temporary === true ? null : (parts.filter ?? createFilter(filterParts)),
-    left: createLeft(subdirectory(store.dir, 'filter')),
-    files: createTakenTasks(join(store.dir, `jobs-${name}`)),
-    rows: createLateRows(name, parts, (facts) => aboutOf(name, facts)),
-    admit: (facts, { vars }, pool) => admitJob(facts, vars, { trust: pool.trust, keys, pins }),
-    known: store.slots.all().map(({ slot }) => slot.key),
-  });
-}
-
-/** For people. */
-export function aboutOf(service: string, facts: TaskFacts): JobAbout {
-  const { id, title, definition, build, repository, branch, tag, reason, link } = facts;
-  return { id: lateJobId(service, Number(id)), title, definition, build, repository, branch: branch ?? tag, reason, link };
 }
 
 export interface GiteaParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {

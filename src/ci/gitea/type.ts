@@ -68,7 +68,7 @@ export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): rea
 }
 
 function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig, checking: Checking): void {
-  const { written, sound, own, inPool } = checking;
+  const { config, written, sound, own, inPool } = checking;
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
   const whose = 'write an organisation (acme), a repository (acme/app), or "*" for the whole instance';
@@ -79,6 +79,11 @@ function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig,
   if (torn !== undefined)
     inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no colon, comma or space`);
   if (binding === 'late') {
+    const [first] = config.pools.filter(({ service }) => service === name);
+    if (first !== undefined && first.name !== pool.name) {
+      const why = `which pool ${first.name} uses already: with "binding: late" a service asks for the jobs of one pool`;
+      inPool(pool, ['service'], `is ${name}, ${why}; write another service with the same url and token`);
+    }
     checkLatePool(pool, of, checking);
     checkTrust(pool, checking);
     return;
