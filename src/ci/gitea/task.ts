@@ -104,7 +104,7 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
   const link = `${repository}/actions/runs/${of('run_id', 20)}`;
   return {
     ...{ organisation, pipeline, commit: of('sha'), refspec: null, hidden: ref === null ? 'its ref' : null, repository },
-    // Of a pull request the ref is none of a branch (`refs/pull/12/head`).
+    // The ref of a pull request names no branch (`refs/pull/12/head`).
     branch: isPull ? whole(head.ref, 255) : kind === 'tags' ? null : kind === 'heads' ? name : ref,
     tag: kind === 'tags' && !isPull ? name : null,
     pullRequest: isPull ? { number, repository: whole(objectOf(head.repo).html_url, 2048) } : null,
@@ -125,7 +125,7 @@ export function taskFacts({ id, context }: Pick<GivenTask, 'id' | 'context'>) {
 const objectOf = (found: unknown): Readonly<Record<string, unknown>> =>
   typeof found === 'object' && found !== null ? (found as Readonly<Record<string, unknown>>) : {};
 
-/** null for what is no text, empty or too long, and for control characters. */
+/** null for anything but a text, and for one that is empty or too long, or has control characters. */
 function whole(text: unknown, most: number): string | null {
   if (typeof text !== 'string' || text === '' || text.length > most) return null;
   return /[\p{Cc}\p{Cf}\u2028\u2029]/u.test(text) ? null : text;

@@ -93,7 +93,7 @@ export const logged = z.object({
     .nullish()
     .transform((index) => Number(index ?? 0)),
 });
-/** `UpdateTask`: a missing result is none (Gitea, `actions.Status.AsResult`). */
+/** `UpdateTask`: the result is left out while the task runs (Gitea, `actions.Status.AsResult`). */
 export const updated = z.object({ state: z.object({ result: z.string().default('RESULT_UNSPECIFIED') }).nullish() });
 export const anything = z.unknown();
 export const user = z.object({ login: text });
