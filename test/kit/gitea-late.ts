@@ -62,7 +62,7 @@ export function lateGitea({ gitea = memoryGitea(), dir = scratch(), pool: more =
   const own = { config, client, program, clock, log, owner: '0123456789abcdef' };
   const port = giteaPort({
     ...{ ...own, host: 'box', pool, runners: { ...runners, keep: (id, one) => track(runners.keep(id, one)) } },
-    held: () => files.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
+    held: files.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
   });
   const service = createLateGitea({
     ...{ ...own, port, images: [], pollEvery: askEvery, pools: [pool], stateDir: store.dir, left, filter: fakeFilter },

@@ -67,7 +67,7 @@ export function openLateGitea(
   const port = giteaPort({
     ...{ ...own, clock, log, owner: store.owner, host: parts.config.host, pool: parts.pools[0] },
     runners: openRunnerFiles(join(store.dir, `runners-${name}`)),
-    held: () => taken.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
+    held: taken.all().map((found) => ('given' in found ? found.given.runner.id : found.begun.runner.id)),
   });
   return createLateGitea({ ...openLate(name, port, parts), ...own, owner: store.owner, images: [], pollEvery: askEvery });
 }
@@ -94,8 +94,8 @@ export interface GiteaPortParts extends Pick<LateGiteaParts, 'config' | 'client'
   readonly host: string;
   readonly pool: PoolConfig | undefined;
   readonly runners: ReturnType<typeof openRunnerFiles>;
-  /** Ids of runners whose tasks are on disk. */
-  readonly held: () => readonly number[];
+  /** Ids of runners whose tasks an earlier manager left on disk. */
+  readonly held: readonly number[];
 }
 
 export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
@@ -164,7 +164,7 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
 
   /** Those that an earlier manager left without a task. */
   function ofBefore(): readonly Enlisted[] {
-    const held = new Set(parts.held());
+    const held = new Set(parts.held);
     const all = runners.all();
     for (const id of [...held, ...all.map((one) => one.id)]) known.add(id);
     for (const { id } of all) if (held.has(id)) runners.forget(String(id));

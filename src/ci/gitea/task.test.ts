@@ -162,7 +162,14 @@ jobs:
   });
 
   it('leaves a workflow alone that it cannot read', () => {
-    for (const broken of ['jobs: [', 'jobs: 7', '', payload.replace('steps:', 'uses: ./x\n    other:')])
+    for (const broken of [
+      `jobs: ${'['.repeat(100_000)}`,
+      `jobs: { j: { steps: [{ run: ${'x'.repeat(2 ** 20)} }] } }`,
+      'jobs: [',
+      'jobs: 7',
+      '',
+      payload.replace('steps:', 'uses: ./x\n    other:'),
+    ])
       expect(hand(true, { payload: broken }).payload.trimEnd()).toBe(broken.trimEnd());
   });
 });

@@ -3,6 +3,7 @@
  * it says of where its job comes from, and what of it the runner in the sandbox gets. All of it is foreign, and much of it secret.
  */
 import { isMap, isSeq, parseDocument } from 'yaml';
+import { attempt } from '../../errors.ts';
 import type { JobSecrets } from '../../secrets/job-secrets.ts';
 import { masked } from '../kit/masked.ts';
 import type { TrustFacts } from '../kit/trust.ts';
@@ -17,6 +18,8 @@ export interface GivenTask {
 
 /** Fields of `Task`. */
 const [idNo, payloadNo, contextNo, secretsNo, varsNo] = [1, 2, 3, 4, 7];
+/** Bytes of a workflow above which it stays as it is: it is foreign, and reading it takes the manager's time. */
+const longestPayload = 1 << 20;
 /** Of the job alone; Gitea gives them to every job. */
 const ownSecrets: ReadonlySet<string> = new Set(['GITHUB_TOKEN', 'GITEA_TOKEN']);
 
@@ -45,7 +48,10 @@ export interface HandIn {
  */
 export function handedIn(answer: Buffer, { url, trusted, secrets }: HandIn): Buffer {
   const rewritten = (field: Field): Uint8Array => {
-    if (field.no === payloadNo) return longField(payloadNo, Buffer.from(withAddress(field.value.toString(), url)));
+    if (field.no === payloadNo) {
+      const payload = field.value.length > longestPayload ? null : attempt(() => withAddress(field.value.toString(), url));
+      return payload === null ? field.raw : longField(payloadNo, Buffer.from(payload));
+    }
     if (field.no !== secretsNo || trusted) return field.raw;
     const [[name] = ['']] = entriesOf([field], secretsNo);
     return ownSecrets.has(name) ? field.raw : Buffer.alloc(0);
@@ -57,7 +63,7 @@ export function handedIn(answer: Buffer, { url, trusted, secrets }: HandIn): Buf
   return Buffer.concat(fieldsOf(answer).map((field) => (field.no === 1 ? task(field) : field.raw)));
 }
 
-/** `payload`: the workflow of one job. One that cannot be read stays as it is. */
+/** `payload`: the workflow of one job. One that has no steps stays as it is. @throws Error when it is too deep to be read */
 function withAddress(payload: string, url: string): string {
   const env = {
     ...{ GITHUB_SERVER_URL: url, GITHUB_API_URL: `${url}/api/v1` },
