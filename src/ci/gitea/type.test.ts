@@ -36,3 +36,9 @@ it.each([
 it('knows two ways to bind', async () => {
   expect((await lines(', binding: never', 'tags: a')).join('\n')).toMatch(/services\.forge\.binding: .*early.*late/);
 });
+
+it('warns of a limit for agents that nobody waits for', async () => {
+  expect(await lines(', binding: late, boot_timeout: 1s, poll: 1m', 'tags: a')).toEqual([
+    expect.stringMatching(/services\.forge\.boot_timeout: is not used/),
+  ]);
+});

@@ -101,8 +101,14 @@ function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig,
 }
 
 function checkGitea(service: GiteaServiceConfig, checking: Checking): void {
-  const { name, pollEvery, bootTimeout } = service;
+  const { name, pollEvery, bootTimeout, binding } = service;
   checkForge(service, checking);
+  if (binding === 'late') {
+    if (checking.written.services.get(name)?.keys.boot_timeout === undefined) return;
+    const why = 'is not used: with "binding: late" no agent waits online for a job';
+    checking.at(['services', name, 'boot_timeout'], why, 'warning');
+    return;
+  }
   if (bootTimeout >= 2 * pollEvery) return;
   const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
   const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
