@@ -46,7 +46,7 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
     await gitea.repository(repository, Object.fromEntries(files));
     const home: Home = await onejob({
       config: `services:
-  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, boot_timeout: 30s, binding: ${binding}, agent: { from: ${giteaPrograms.runner} } }
+  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, ${binding === 'late' ? 'binding: late' : 'boot_timeout: 30s'}, agent: { from: ${giteaPrograms.runner} } }
 pools:
   gpu: { service: forge, queue: ${queue}, agents: 1, image: "debian:stable-slim", network: default${more} }
 `,
