@@ -18,6 +18,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   readonly agent: 'in-image' | 'mounted' | null;
   /** With `trust`, the service says where jobs come from, and they may have encrypted secrets. */
   readonly poolKeys: readonly ServicePoolKey[];
+  /** Whether this one says where jobs come from; absent: as `poolKeys` says. */
+  tellsOrigin?(service: C): boolean;
   readonly keys: Keys;
   /** Keys of the maps in them. */
   readonly maps: Readonly<Record<string, Keys>>;

@@ -31,6 +31,6 @@ it('an unknown type is treated as the own queue', () => {
 });
 
 it('services that tell where their jobs come from are known by the key for it', () => {
-  expect(titlesWith('trust')).toBe('Buildkite and GitLab');
+  expect(titlesWith('trust')).toBe('Buildkite, Gitea and GitLab');
   expect([...tellingOrigin([{ name: 'jobs', type: 'own-queue' }])]).toEqual([]);
 });

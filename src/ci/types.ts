@@ -27,5 +27,9 @@ export function titlesWith(key: ServicePoolKey): string {
 
 /** Services that say where their jobs come from, so that trust rules work. */
 export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
-  return new Set(services.filter(({ type }) => serviceType(type).poolKeys.includes('trust')).map(({ name }) => name));
+  const tells = (service: ServiceConfig): boolean => {
+    const { poolKeys, tellsOrigin } = serviceType(service.type);
+    return poolKeys.includes('trust') && (tellsOrigin?.(service) ?? true);
+  };
+  return new Set(services.filter(tells).map(({ name }) => name));
 }

@@ -8,10 +8,11 @@ export interface Outgoing {
   readonly method: 'GET' | 'POST' | 'PUT' | 'PATCH' | 'DELETE';
   readonly url: string | URL;
   readonly headers: Readonly<Record<string, string>>;
-  readonly body?: string;
+  readonly body?: string | Uint8Array<ArrayBuffer>;
 }
 
-export type Answer = { readonly status: number; readonly headers: Headers; readonly text: string };
+/** `bytes`: of the body that `text` is. */
+export type Answer = { readonly status: number; readonly headers: Headers; readonly text: string; readonly bytes: Buffer };
 
 export interface ExchangeParts {
   readonly clock: Clock;
@@ -44,7 +45,8 @@ export async function exchange({ url, ...request }: Outgoing, parts: ExchangePar
   try {
     const answer = await parts.fetch(url, { ...request, redirect: 'manual', signal: limit.signal });
     hasBegun = true;
-    return { status: answer.status, headers: answer.headers, text: await textOf(answer, most) };
+    const bytes = await wholeOf(answer, most);
+    return { status: answer.status, headers: answer.headers, text: new TextDecoder().decode(bytes), bytes };
   } catch (error) {
     signal.throwIfAborted();
     if (error instanceof NoAnswer) throw error;
@@ -54,10 +56,10 @@ export async function exchange({ url, ...request }: Outgoing, parts: ExchangePar
   }
 }
 
-async function textOf(answer: Response, most: number): Promise<string> {
-  if (answer.body == null) return answer.text();
+async function wholeOf(answer: Response, most: number): Promise<Buffer> {
+  if (answer.body == null) return Buffer.from(await answer.text());
   const why = whyOf(`it answered more than ${most / 1024 / 1024} MiB`, 'See what answers at that address.');
-  return new TextDecoder().decode(await bytesOf(answer.body, most, () => new NoAnswer(why, true)));
+  return bytesOf(answer.body, most, () => new NoAnswer(why, true));
 }
 
 /** All of a stream. @throws what `tooLarge` returns, once it has more than `most` bytes */

@@ -33,7 +33,7 @@ export function giteaService({ gitea = memoryGitea(), clock = quick, tags = [], 
   const live = new Set<string>();
   const exits = new Map<string, Exit>();
   const config: GiteaServiceConfig = {
-    ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 20, bootTimeout: 60_000 },
+    ...{ name: 'forge', type: 'gitea', url: gitea.url, pollEvery: 20, bootTimeout: 60_000, binding: 'early' },
     token: { kind: 'memory', name: 'the test', expires: null, read: () => 'secret-token' },
     agentPackage: { version: null, from: null, sha256: null },
   };

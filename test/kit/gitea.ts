@@ -2,6 +2,8 @@
  * A Gitea of runners and jobs in memory, as a `fetch`, for tests that need thousands of turns or faults that a real server does not have.
  * What it answers was seen from the real 1.26.4, which the tests in `test/long/gitea.test.ts` run.
  */
+import { type TaskSpec, taskAnswer } from './gitea-task.ts';
+
 interface RunnerRow {
   readonly id: number;
   readonly name: string;
@@ -22,6 +24,10 @@ export interface JobRow {
   attempt: number;
   log: string[];
   isSealed: boolean;
+  /** What is special about its task. */
+  spec: TaskSpec;
+  /** Runners' reports that it is not forgotten. */
+  touches: number;
 }
 
 const never = '0001-01-01T00:00:00Z';
@@ -39,7 +45,7 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
   const calls: string[] = [];
   let made = 0;
   let registrationToken = 'registration-1';
-  let failure: 'away' | 'lost' | null = null;
+  let failure: 'away' | 'lost' | 'lostTask' | null = null;
 
   const add = (name: string, labels: readonly string[]): RunnerRow => {
     made += 1;
@@ -133,10 +139,19 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
       ({ uuid, token }) => uuid === headers.get('x-runner-uuid') && token === headers.get('x-runner-token'),
     );
     if (runner === undefined) return refused('rpc error: code = Unauthenticated desc = unregistered runner');
-    const state = body.state as { id: string; result: string } | undefined;
+    if (method === 'FetchTask') {
+      const job = fetchTask(runner);
+      const bytes = taskAnswer(job?.task ?? null, job?.spec);
+      return new Response(bytes, { headers: { 'content-type': 'application/proto' } });
+    }
+    const state = body.state as { id: string; result?: string } | undefined;
     const job = jobs.find(({ task }) => String(task) === (state?.id ?? body.taskId));
     if (job === undefined || job.runner !== runner.id) return refused('invalid runner for task');
     if (state !== undefined) {
+      if (state.result === undefined) {
+        job.touches += 1;
+        return json({ state: { id: state.id } });
+      }
       if (job.status !== 'completed') end(job, state.result === 'RESULT_FAILURE' ? 'failure' : 'success');
       return json({ state: {} });
     }
@@ -153,20 +168,21 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
     calls.push(`${method} ${pathname}`);
     if (failure === 'away')
       throw new TypeError('fetch failed', { cause: Object.assign(new Error('refused'), { code: 'ECONNREFUSED' }) });
-    const body = JSON.parse(String(init?.body ?? '{}'));
+    const isProto = new Headers(init?.headers).get('content-type') === 'application/proto';
+    const body = isProto ? {} : JSON.parse(String(init?.body ?? '{}'));
     const name = /RunnerService\/(\w+)$/.exec(pathname)?.[1];
     const said =
       name === undefined
         ? rest(method, pathname.replace('/api/v1', ''), searchParams, body)
         : rpc(name, new Headers(init?.headers), body);
-    if (failure !== 'lost' || name !== 'Register') return said;
+    if (!(failure === 'lost' && name === 'Register') && !(failure === 'lostTask' && name === 'FetchTask')) return said;
     failure = null;
     throw new TypeError('fetch failed', { cause: Object.assign(new Error('reset'), { code: 'ECONNRESET' }) });
   };
 
   return {
     ...{ fetch: answer, url: 'http://forge', runners, jobs, calls, add, end, fetchTask },
-    queue(labels: readonly string[]): JobRow {
+    queue(labels: readonly string[], spec: TaskSpec = {}): JobRow {
       const id = jobs.length + 1;
       const row: JobRow = {
         id,
@@ -178,6 +194,8 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
         attempt: 0,
         log: [],
         isSealed: false,
+        spec,
+        touches: 0,
       };
       jobs.push(row);
       return row;
@@ -187,8 +205,9 @@ export function memoryGitea({ pageSize = 50 }: { readonly pageSize?: number } = 
       Object.assign(job, { status: 'queued', conclusion: '', runner: null, log: [], isSealed: false });
     },
     byUuid: (uuid: string) => runners.find((one) => one.uuid === uuid),
-    loseAnswer(): void {
-      failure = 'lost';
+    /** The next runner is made, or the next task given, and nobody hears of it. */
+    loseAnswer(of: 'lost' | 'lostTask' = 'lost'): void {
+      failure = of;
     },
     goAway(): () => void {
       failure = 'away';

@@ -1,5 +1,8 @@
 /** Gitea from end to end: the real server, the real runner in containers of the real Engine, and the daemon between. */
+import { readdirSync } from 'node:fs';
+import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { attempt } from '../../src/errors.ts';
 import { engineAt } from '../support/engine-http.ts';
 import { startGitea } from '../support/gitea.ts';
 import { giteaPrograms } from '../support/gitea-programs.ts';
@@ -29,7 +32,13 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
   afterAll(() => gitea[Symbol.asyncDispose]());
 
   /** A repository of its own with these workflows, and a onejob for it alone, or for all of the organisation. */
-  async function bench(name: string, workflows: Readonly<Record<string, string>>, more = '', queue = `acme/${name}`) {
+  async function bench(
+    name: string,
+    workflows: Readonly<Record<string, string>>,
+    more = '',
+    queue = `acme/${name}`,
+    binding = 'early',
+  ) {
     const repository = `acme/${name}`;
     // What docs/ci/gitea.md says that a token needs.
     const scopes = queue === repository ? ['write:repository'] : ['write:organization', 'read:repository'];
@@ -37,7 +46,7 @@ describe.skipIf(lacks('docker', 'image', 'gitea'))('with the real Gitea', () => 
     await gitea.repository(repository, Object.fromEntries(files));
     const home: Home = await onejob({
       config: `services:
-  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, boot_timeout: 30s, agent: { from: ${giteaPrograms.runner} } }
+  forge: { type: gitea, url: "${gitea.url}", token: { env: GITEA_TOKEN }, poll: 1s, ${binding === 'late' ? 'binding: late' : 'boot_timeout: 30s'}, agent: { from: ${giteaPrograms.runner} } }
 pools:
   gpu: { service: forge, queue: ${queue}, agents: 1, image: "debian:stable-slim", network: default${more} }
 `,
@@ -149,5 +158,63 @@ pools:
     const [job] = await here.until(([one]) => one !== undefined && isOver(one));
     expect(job?.conclusion).toBe('failure');
     expect(await here.log(job?.id)).toContain('onejob: ');
+  });
+
+  /** As `bench`, where onejob takes each job before there is a sandbox for it. */
+  const lateBench = (name: string, workflows: Readonly<Record<string, string>>) =>
+    bench(name, workflows, ', trust: { forks: refuse }', undefined, 'late');
+
+  test('a job that is bound late runs with the server’s own address, and nothing of its runner is left', async () => {
+    const run = 'echo hello from $GITHUB_REPOSITORY at $GITHUB_SERVER_URL; echo "$SAID"';
+    await using here = await lateBench('late', {
+      'a.yml': workflow(run, 'env: { SAID: "on: yes" }'),
+      'bad.yml': workflow('exit 7'),
+    });
+    const daemon = await here.home.up();
+    await here.dispatch('a.yml');
+    await here.dispatch('bad.yml');
+    const jobs = await here.until((all) => all.length === 2 && all.every(isOver));
+    expect(jobs.map(({ conclusion }) => conclusion)).toEqual(['success', 'failure']);
+    const said = await here.log(jobs[0]?.id);
+    expect(said).toContain(`hello from acme/late at ${gitea.url}\n`);
+    expect(said).toContain(' on: yes');
+    await expect.poll(async () => (await here.home.api.jobs({ all: true, pool: null })).length, { timeout: 60_000 }).toBe(2);
+    await daemon.stop();
+    expect(await here.runners()).toEqual([]);
+    expect(readdirSync(join(here.home.stateDir, 'jobs-forge'))).toEqual([]);
+  });
+
+  test('a fork’s pull request is refused before any sandbox has it, with the reason in its log', async () => {
+    const checked = workflow('echo from a fork').replace('on: workflow_dispatch', 'on: pull_request');
+    await using here = await lateBench('forked', { 'check.yml': checked });
+    await here.home.up();
+    await gitea.api('POST', '/repos/acme/forked/forks', {});
+    await gitea.push('root1/forked', { 'new.txt': 'new' }, 'change');
+    await gitea.api('POST', '/repos/acme/forked/pulls', { title: 'change', head: 'root1:change', base: 'main' });
+    const [job] = await here.until(([first]) => first !== undefined && isOver(first));
+    const said = await here.log(job?.id);
+    expect(job?.conclusion).toBe('failure');
+    expect(said).toMatch(
+      /onejob: this job was refused: it is pull request 1 from \S+root1\/forked, not from \S+acme\/forked \(rule "trust\.forks/,
+    );
+    expect(said).not.toContain('received task');
+  });
+
+  test('a job goes on if the daemon is killed as soon as it has taken it', async () => {
+    await using here = await lateBench('taken', { 'a.yml': workflow('echo hello; sleep 3') });
+    const first = await here.home.up();
+    /** What is whole on disk: runners that ask, and jobs. */
+    const kept = (what: string) => {
+      const dir = join(here.home.stateDir, `${what}-forge`);
+      return (attempt(() => readdirSync(dir)) ?? []).filter((file) => file.endsWith('.json')).length;
+    };
+    await expect.poll(() => kept('runners'), { timeout: 60_000 }).toBe(1);
+    await here.dispatch('a.yml');
+    await expect.poll(() => kept('jobs'), { timeout: 60_000, interval: 2 }).toBe(1);
+    await first.kill();
+    await here.home.up();
+    const [job] = await here.until(([one]) => one !== undefined && isOver(one));
+    expect(job?.conclusion).toBe('success');
+    expect(await here.log(job?.id)).toContain('hello');
   });
 });

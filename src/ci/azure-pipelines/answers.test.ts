@@ -7,7 +7,7 @@ const type = { json: 'application/json; charset=utf-8; api-version=7.1', html: '
 function verdict(status: number, kind: 'json' | 'html' | null, body: unknown = '', headers: Record<string, string> = {}): Verdict {
   const text = typeof body === 'string' ? body : JSON.stringify(body);
   const all = new Headers({ ...(kind !== null && { 'Content-Type': type[kind] }), ...headers });
-  return judge({ status, headers: all, text }, (words) => words.replaceAll('hunter2', '***'));
+  return judge({ status, headers: all, text, bytes: Buffer.from(text) }, (words) => words.replaceAll('hunter2', '***'));
 }
 
 const signIn = '<html><head><title>Azure DevOps Services | Sign In</title></head></html>';

@@ -40,7 +40,8 @@ export interface Rules {
   /**
    * What the credential in `Authorization` begins with, such as `Token`: the sealed token follows it, and the service gets its own in
    * that place. null: the sealed token is the segment after the root, which is left out on the way too. Then the filter signs nothing:
-   * the service judges the job by the headers that its agent sends.
+   * the service judges the job by the headers that its agent sends. `x-runner-token`: the sealed token is that header, and the service
+   * gets the sealed `signs` instead.
    */
   readonly scheme: string | null;
   judge(sealed: Sealed, asked: Asked): Verdict;

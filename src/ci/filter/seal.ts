@@ -23,6 +23,8 @@ const sealed = z.strictObject({
   build: z.string().nullable(),
   /** Name of what was left for it (`left.ts`). */
   file: z.string().optional(),
+  /** Headers with which the service knows the agent, in the place of those that the agent sends. */
+  signs: z.record(z.string(), z.string()).optional(),
   /** Wall clock, ms since the epoch, at which it expires. */
   until: z.number(),
 });

@@ -339,3 +339,34 @@ describe('a service whose agents sign their calls themselves', () => {
     expect(here.seen).toEqual([]);
   });
 });
+
+describe('a service whose agents sign in with a header', () => {
+  const rules: Rules = { root: 'own', scheme: 'x-runner-token', judge: () => ({ kind: 'stream' }) };
+  const signs = { 'x-runner-uuid': 'the-uuid', 'x-runner-token': 'the-key' };
+  const ask = (port: number, token: string) => {
+    const headers = { 'x-runner-token': token, 'x-runner-uuid': 'onejob', authorization: 'Token real' };
+    return fetch(`http://127.0.0.1:${port}/own/call`, { method: 'POST', headers, body: '{}' });
+  };
+
+  it('gets the agent’s real headers in the place of the sealed token, and no answer shows them', async () => {
+    await using here = await filterBench(() => ({ status: 400, json: { said: 'the-key' } }), {}, { own: rules });
+    const token = here.token('job', { rules: 'own', token: 'none', signs });
+    const answer = await ask(here.port, token);
+    expect(await answer.json()).toEqual({ said: '[token]' });
+    expect(here.seen).toEqual(['POST /v3/call undefined {}']);
+    expect(here.heads[0]).toMatchObject(signs);
+    expect(JSON.stringify(here.heads)).not.toContain(token);
+  });
+
+  it('is not asked with a token of another service, or one that is not sealed', async () => {
+    await using here = await filterBench(undefined, {}, { own: rules });
+    for (const token of [
+      here.token('job'),
+      'the-key',
+      here.token('job', { rules: 'own', signs }).slice(0, -4),
+      here.token('job', { rules: 'own', signs, until: 0 }),
+    ])
+      expect((await ask(here.port, token)).status).toBe(401);
+    expect(here.seen).toEqual([]);
+  });
+});

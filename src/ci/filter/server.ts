@@ -109,12 +109,15 @@ export function createFilterServer(parts: FilterServerParts) {
       headers: {
         ...(headers as Record<string, string | string[]>),
         ...(body !== null && length !== undefined && { 'content-length': length }),
-        ...(rules.scheme !== null && { authorization: `${rules.scheme} ${sealed.token}` }),
+        ...(rules.scheme === runnerToken
+          ? sealed.signs
+          : rules.scheme !== null && { authorization: `${rules.scheme} ${sealed.token}` }),
       },
     });
   }
 
-  const clean = ({ sealed }: Call, text: string): string => text.replaceAll(sealed.token, '[token]');
+  const clean = ({ sealed }: Call, text: string): string =>
+    [sealed.token, ...Object.values(sealed.signs ?? {})].reduce((said, secret) => said.replaceAll(secret, '[token]'), text);
 
   async function stream(call: Call, toldAs: (status: number) => number): Promise<void> {
     const { request, response } = call;
@@ -269,12 +272,17 @@ export function createFilterServer(parts: FilterServerParts) {
   };
 }
 
+/** The header in which runners of Gitea send their token (runner 1.0.8, `internal/pkg/client/header.go`). */
+const runnerToken = 'x-runner-token';
+
 /** The sealed token of a call, and the scheme before it; null: it was the `segment` after the root. */
 function tokenOf(
   { headersDistinct }: IncomingMessage,
   segment: string,
 ): { readonly scheme: string | null; readonly token: string } {
   if (looksSealed(segment)) return { scheme: null, token: segment };
+  const [own = '', ...others] = headersDistinct[runnerToken] ?? [];
+  if (others.length === 0 && looksSealed(own)) return { scheme: runnerToken, token: own };
   const values = headersDistinct.authorization ?? [];
   const [, scheme = '', token = ''] = (values.length === 1 && /^(\w+) ([\x21-\x7e]{1,8192})$/.exec(values[0] ?? '')) || [];
   return { scheme, token };

@@ -4,6 +4,7 @@ import type { Clock } from '../../core/clock.ts';
 import { hasCode } from '../../errors.ts';
 import { allPages, type Page } from '../kit/pages.ts';
 import { createRest, type RestCall } from '../kit/rest.ts';
+import { varintOf } from './proto.ts';
 import * as wire from './wire.ts';
 
 export interface ClientOptions {
@@ -163,6 +164,26 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
       const found = wire.registered.safeParse(answered.body);
       if (!answered.ok || !found.success) throw rest.unexpected(call, answered);
       return found.data.runner;
+    },
+    /**
+     * What the server has for this runner, as it came: with a task, which it gives once, or without. Sent once: after an error or an
+     * abort the runner may have a task.
+     */
+    async fetchTask(key: RunnerKey, signal: AbortSignal): Promise<Buffer> {
+      // Version 0 of the tasks, so that the server looks for one.
+      const proto = Uint8Array.of(8, ...varintOf(0));
+      const call: RestCall = { ...rpc('FetchTask', key, undefined, 'ask for a job'), proto, onlyStatus: true };
+      const answered = await rest.ask(call, signal);
+      if (answered.ok && /^application\/proto\b/.test(answered.headers.get('Content-Type') ?? '')) return answered.bytes;
+      throw rest.unexpected(call, answered);
+    },
+    /** Tells the server that the task is not forgotten. false: it is over, or not this runner's. */
+    async touch(key: RunnerKey, task: number, signal: AbortSignal): Promise<boolean> {
+      const call = rpc('UpdateTask', key, { state: { id: String(task) } }, `report task ${task}`);
+      const answered = await rest.ask(call, signal);
+      if (!answered.ok) return false;
+      const found = wire.updated.safeParse(answered.body ?? {});
+      return found.success && (found.data.state?.result ?? 'RESULT_UNSPECIFIED') === 'RESULT_UNSPECIFIED';
     },
     /** The number of lines that the task's log has; null: it is not this runner's task. `rows`: added, after `from` others; `isLast`: no more follow. */
     async log(

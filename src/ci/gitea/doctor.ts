@@ -2,9 +2,8 @@
 import type { PoolConfig } from '../../config/config.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
 import { compareVersions, leadingVersion } from '../../images/version.ts';
-import type { Registrations } from '../early/registrations.ts';
 import { saidOf } from '../service-findings.ts';
-import type { GiteaRegistry } from './registry.ts';
+import type { createPlaces } from './registry.ts';
 import type { GiteaParts } from './service.ts';
 import { labelsOf } from './type.ts';
 
@@ -13,10 +12,18 @@ const oldest = '1.26.0';
 /** ms after which the server gives a job up (`[actions] ENDLESS_TASK_TIMEOUT`). */
 const endless = 3 * 3_600_000;
 
+/** What of the server is this host's. */
+interface Ours {
+  readonly places: ReturnType<typeof createPlaces>;
+  /** Whether a runner with that name is. */
+  isOurs(name: string): boolean;
+  /** Registrations that are not removed yet. */
+  readonly left: number;
+}
+
 export async function findings(
-  { config, pools, client, program }: GiteaParts,
-  registry: GiteaRegistry,
-  registrations: Registrations,
+  { config, pools, client, program }: Pick<GiteaParts, 'config' | 'pools' | 'client' | 'program'>,
+  { places, isOurs, left }: Ours,
   signal: AbortSignal,
 ): Promise<Finding[]> {
   const subject = `service ${config.name}`;
@@ -53,7 +60,7 @@ export async function findings(
   if (state.kind === 'failed')
     found.push(problem(subject, state.failure.message, 'Fix "agent" of the service; onejob tries again every 30 s.'));
   for (const [queue, own] of Map.groupBy(pools, (pool) => pool.queue)) await ofQueue(queue, own).catch(refused);
-  if (pools.length === 0 && registrations.open().length > 0)
+  if (pools.length === 0 && left > 0)
     found.push(
       warning(
         subject,
@@ -64,10 +71,10 @@ export async function findings(
   return found;
 
   async function ofQueue(queue: string, own: readonly PoolConfig[]): Promise<void> {
-    const place = await registry.places.find(queue, signal);
-    const title = registry.places.titleOf(queue);
+    const place = await places.find(queue, signal);
+    const title = places.titleOf(queue);
     const runners = await client.runners(place, signal);
-    const ours = runners.filter(({ name }) => registrations.agentNames.agentOf(name) !== null);
+    const ours = runners.filter(({ name }) => isOurs(name));
     // Changes nothing: the server answers the token that it has.
     await client.registrationToken(place, signal);
     found.push(fine(subject, `onejob may manage the runners of ${title}: ${runners.length}, ${ours.length} of them of this host.`));

@@ -10,10 +10,11 @@ import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GiteaClient } from './client.ts';
+import { endTask } from './last-words.ts';
 import { runnerScript } from './script.ts';
 import type { GiteaParts } from './service.ts';
 import { labelsOf } from './type.ts';
-import { type Job, type Run, type Runner, repositoryOf } from './wire.ts';
+import { endOf, type Job, type Run, type Runner, repositoryOf } from './wire.ts';
 
 export type GiteaRegistry = ReturnType<typeof createGiteaRegistry>;
 
@@ -112,14 +113,7 @@ export function createGiteaRegistry(parts: GiteaParts, registrations: Registrati
     if (key === null || repository === null) return false;
     const { task: heard, why } = knownOf(agent);
     const words = lastWords(why, parts.exitOf(agent));
-    const tell = async (task: number): Promise<boolean> => {
-      // An empty write shows whose task it is, and how long its log is.
-      const from = await client.log(key, task, { from: 0, rows: [], isLast: false }, signal);
-      if (from === null) return false;
-      const rows = [{ time: new Date(clock.wall()).toISOString(), content: `onejob: ${words}` }];
-      await client.log(key, task, { from, rows, isLast: true }, signal);
-      return client.fail(key, task, clock.wall(), signal);
-    };
+    const tell = (task: number) => endTask(parts, { key, task, words }, signal);
     if (heard !== null && (await tell(heard))) return true;
     for (const task of await client.runningTasks(repository, signal)) if (task !== heard && (await tell(task))) return true;
     return false;
@@ -322,9 +316,6 @@ function jobIdOf(service: string, { id, status, run_attempt: tries }: Pick<Job, 
   return attempt > 1 ? `${service}-${id}-${attempt}` : `${service}-${id}`;
 }
 
-const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled', skipped: 'cancelled' } as const;
-const isConclusion = (word: string | null): word is keyof typeof outcomes => word !== null && word in outcomes;
-
 function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
   const { status, conclusion, runner_id } = job;
   return {
@@ -344,7 +335,7 @@ function jobOf(job: Job, service: string, runs: Runs): RemoteJob {
         link: job.html_url,
         demands: job.labels,
         result: conclusion,
-        outcome: isConclusion(conclusion) ? outcomes[conclusion] : null,
+        outcome: endOf(conclusion),
         queuedAt: job.created_at,
         startedAt: job.started_at,
         endedAt: job.completed_at,

@@ -26,6 +26,11 @@ export const giteaKeys = {
     description: 'How long an agent may take to come online. onejob ends one that takes longer, and its pool backs off.',
     example: '2m',
   }),
+  binding: key((v) => v.oneOf(['early', 'late']), 'early', {
+    description:
+      '`early`: a waiting sandbox is a runner of the server, which chooses its job. `late`: onejob takes the job first, and decides with `trust` of the pool whether and how it runs, before any of it is in a sandbox.',
+    example: 'late',
+  }),
   agent: key((v) => v.strict(runnerKeys), undefined, {
     description: 'The runner that runs the jobs in the sandboxes.',
     example: '{ from: /usr/local/bin/gitea-runner }',

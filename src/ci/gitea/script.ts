@@ -23,9 +23,11 @@ export interface RunnerScript extends RunnerKey {
   readonly workspace: string;
   /** ms that a job may run; null: no limit. */
   readonly timeout: number | null;
+  /** Shell lines before the runner. */
+  readonly before?: readonly string[];
 }
 
-export function runnerScript({ id, uuid, token, name, url, labels, workspace, timeout }: RunnerScript): string {
+export function runnerScript({ id, uuid, token, name, url, labels, workspace, timeout, before = [] }: RunnerScript): string {
   const registration = { id, uuid, name, token, address: url, labels: labels.map((label) => `${label}:host`), ephemeral: true };
   const config = {
     log: { level: 'info' },
@@ -50,6 +52,7 @@ export function runnerScript({ id, uuid, token, name, url, labels, workspace, ti
     'umask 022',
     `export HOME="\${HOME:-${workspace}}"`,
     `export PATH=${ownFolder}:"\${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}"`,
+    ...before,
     // At a TERM the runner itself would report that its job has passed (1.0.8, daemon.go), so it never gets one.
     `exec sh -c 'gitea-runner --config config.yaml daemon & runner=$!; trap "kill -KILL $runner; exit 143" TERM INT; wait $runner'`,
   ].join('\n');

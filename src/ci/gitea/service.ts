@@ -1,4 +1,7 @@
-/** Gitea binds early: each standby becomes an ephemeral runner, with a key that is good for one job. The token stays here. */
+/**
+ * Gitea binds early: each standby becomes an ephemeral runner, with a key that is good for one job. The token stays here. With
+ * `binding: late` it is `late.ts` instead.
+ */
 import type { PoolConfig } from '../../config/config.ts';
 import type { AgentId, Exit } from '../../core/slot.ts';
 import { toFailure } from '../../errors.ts';
@@ -14,6 +17,7 @@ import type { OpenParts } from '../parts.ts';
 import { createGiteaClient, type GiteaClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createRunnerKeys, type RunnerKeys } from './keys.ts';
+import { openLateGitea } from './late.ts';
 import { createGiteaRegistry } from './registry.ts';
 import { giteaRunner } from './release.ts';
 import { equipped } from './script.ts';
@@ -24,6 +28,7 @@ export function openGitea(config: GiteaServiceConfig, parts: OpenParts): CiServi
   const token = () => readSecret(config.token, variables);
   const client = createGiteaClient({ url: config.url, token, clock, fetch, version: onejob.version });
   const program = openAgentProgram(config.name, giteaRunner(), config.agentPackage, parts);
+  if (config.binding === 'late') return openLateGitea({ config, client, program }, parts);
   const keys = createRunnerKeys(subdirectory(store.dir, `runners-${config.name}`));
   const exitOf = (agent: AgentId) => store.history.get(agent)?.exit ?? null;
   return createGitea({ ...parts, config, client, program, keys, exitOf, random: Math.random });
@@ -49,7 +54,10 @@ export function createGitea(parts: GiteaParts) {
   return {
     ...common,
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: true, jobOnStdout: false },
-    check: (signal) => findings(parts, registry, registrations, signal),
+    check(signal) {
+      const isOurs = (name: string) => registrations.agentNames.agentOf(name) !== null;
+      return findings(parts, { places: registry.places, isOurs, left: registrations.open().length }, signal);
+    },
     observe: (emit, signal) =>
       untilProgram({ ...{ program, clock }, pools: pools.map(({ name }) => name) }, common.observe, emit, signal),
     ending(agent, signal) {

@@ -1,11 +1,12 @@
 /** Gitea as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
+import { checkTrust } from '../../config/check-trust.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete } from '../../config/key.ts';
 import { packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
-import { checkForge } from '../kit/checks.ts';
+import { checkForge, checkLatePool } from '../kit/checks.ts';
 import type { ServiceType } from '../service-type.ts';
 import { giteaKeys, pinnedRunner, runnerKeys } from './schema.ts';
 
@@ -19,6 +20,8 @@ export interface GiteaServiceConfig {
   readonly pollEvery: number;
   /** ms until a released agent must be online. */
   readonly bootTimeout: number;
+  /** Whether a job is known before there is a sandbox for it. */
+  readonly binding: 'early' | 'late';
   readonly agentPackage: AgentPackageConfig;
 }
 
@@ -26,7 +29,8 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
   type: 'gitea',
   title: 'Gitea',
   agent: 'mounted',
-  poolKeys: [],
+  poolKeys: ['trust'],
+  tellsOrigin: ({ binding }) => binding === 'late',
   keys: giteaKeys,
   maps: { agent: runnerKeys },
   needs: ['url', 'token'],
@@ -41,13 +45,14 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
     hint: 'Create the token on the website (Settings, Applications) with the scopes write:organization and read:repository, or write:repository for one repository.',
     run: async (...given) => (await import('./init.ts')).initGitea(...given),
   },
+  filterRules: async () => (await import('./filter-rules.ts')).giteaRules,
   resolve(name, written) {
-    const { url, token, poll: pollEvery, boot_timeout: bootTimeout, agent: given } = complete(giteaKeys, written);
+    const { url, token, poll: pollEvery, boot_timeout: bootTimeout, binding, agent: given } = complete(giteaKeys, written);
     if (url === undefined || token === undefined) return null;
     const agent = packageOf(given);
     // onejob pins what it downloads; a file of the owner has its own version.
     const agentPackage = agent.from === null ? { ...agent, version: agent.version ?? pinnedRunner } : agent;
-    return { name, type: 'gitea', url, token, pollEvery, bootTimeout, agentPackage };
+    return { name, type: 'gitea', url, token, pollEvery, bootTimeout, binding, agentPackage };
   },
   secrets: ({ token }) => [['token', token]],
   check: checkGitea,
@@ -62,7 +67,8 @@ export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): rea
   return tags.length === 0 ? [name] : tags;
 }
 
-function checkGiteaPool(pool: PoolConfig, { name }: GiteaServiceConfig, { written, sound, inPool }: Checking): void {
+function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig, checking: Checking): void {
+  const { config, written, sound, own, inPool } = checking;
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${name}`;
   const whose = 'write an organisation (acme), a repository (acme/app), or "*" for the whole instance';
@@ -72,6 +78,20 @@ function checkGiteaPool(pool: PoolConfig, { name }: GiteaServiceConfig, { writte
   const torn = sound(pool, 'tags') ? pool.tags.find((tag) => !/^[^\s:,]{1,255}$/.test(tag)) : undefined;
   if (torn !== undefined)
     inPool(pool, ['tags'], `contain ${JSON.stringify(torn)}, but ${of}, where a label has no colon, comma or space`);
+  if (binding === 'late') {
+    const [first] = config.pools.filter(({ service }) => service === name);
+    if (first !== undefined && first.name !== pool.name) {
+      const why = `which pool ${first.name} uses already: with "binding: late" a service asks for the jobs of one pool`;
+      inPool(pool, ['service'], `is ${name}, ${why}; write another service with the same url and token`);
+    }
+    checkLatePool(pool, of, checking);
+    checkTrust(pool, checking);
+    return;
+  }
+  if (own(pool, 'trust')) {
+    const why = `${of}, which gives its jobs to agents that wait already: the rules would come too late`;
+    inPool(pool, ['trust'], `cannot be kept: ${why}; write "binding: late" into the service`);
+  }
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which an agent must reach: no agent would ever come online; write internet`);
   if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
@@ -81,8 +101,14 @@ function checkGiteaPool(pool: PoolConfig, { name }: GiteaServiceConfig, { writte
 }
 
 function checkGitea(service: GiteaServiceConfig, checking: Checking): void {
-  const { name, pollEvery, bootTimeout } = service;
+  const { name, pollEvery, bootTimeout, binding } = service;
   checkForge(service, checking);
+  if (binding === 'late') {
+    if (checking.written.services.get(name)?.keys.boot_timeout === undefined) return;
+    const why = 'is not used: with "binding: late" no agent waits online for a job';
+    checking.at(['services', name, 'boot_timeout'], why, 'warning');
+    return;
+  }
   if (bootTimeout >= 2 * pollEvery) return;
   const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
   const why = 'onejob would end an agent before it sees it; write at least twice "poll"';

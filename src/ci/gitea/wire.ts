@@ -89,6 +89,8 @@ export const logged = z.object({
     .nullish()
     .transform((index) => Number(index ?? 0)),
 });
+/** `UpdateTask`: the result is left out while the task runs (Gitea, `actions.Status.AsResult`). */
+export const updated = z.object({ state: z.object({ result: z.string().default('RESULT_UNSPECIFIED') }).nullish() });
 export const anything = z.unknown();
 export const user = z.object({ login: text });
 export const organisation = z.object({ id });
@@ -98,3 +100,8 @@ export const version = z.object({ version: z.string() });
 export function repositoryOf({ url }: Pick<Job, 'url'>): string | null {
   return /\/repos\/([^/]+\/[^/]+)\/actions\/jobs\/\d+$/.exec(url ?? '')?.[1] ?? null;
 }
+
+const outcomes = { success: 'passed', failure: 'failed', cancelled: 'cancelled', skipped: 'cancelled' } as const;
+/** What a conclusion means; null: unknown. */
+export const endOf = (conclusion: string | null): (typeof outcomes)[keyof typeof outcomes] | null =>
+  conclusion !== null && Object.hasOwn(outcomes, conclusion) ? outcomes[conclusion as keyof typeof outcomes] : null;

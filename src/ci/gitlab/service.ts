@@ -63,6 +63,8 @@ export function gitlabPort({
 
   return {
     ...{ endpoint: config.url, rules: rulesOf, schemas: { given: givenJob, key: jobKey } },
+    // What a job does at its end may take five minutes.
+    pace: { look: 30_000, over: 360_000, cancelled: 360_000 },
     keyOf: ({ id, token, features }) => ({ id, token, reasons: features.failure_reasons }),
     idOf: ({ id }) => String(id),
     aboutOf(given) {

@@ -32,6 +32,8 @@ export interface RestCall {
   readonly body?: unknown;
   /** A body that is plain text, instead of `body`. */
   readonly text?: string;
+  /** A body in protobuf, instead of `body`; so is the answer then, with `onlyStatus`. */
+  readonly proto?: Uint8Array<ArrayBuffer>;
   /** In words, for messages: `Cannot <doing>: …`. */
   readonly doing: string;
   /** Headers that it needs in addition. */
@@ -52,6 +54,7 @@ export interface Answered {
   readonly ok: boolean;
   /** undefined when the answer has no body. */
   readonly body: unknown;
+  readonly bytes: Buffer;
   readonly headers: Headers;
   /** The service's words about a refusal, such as `422: already exists`. */
   readonly why: string;
@@ -90,7 +93,7 @@ export function createRest(parts: RestParts) {
     const url = urlOf(call);
     const headers = {
       ...(header !== null && { Authorization: header }),
-      Accept: accept,
+      Accept: call.proto === undefined ? accept : 'application/proto',
       'User-Agent': `onejob/${version}`,
       ...parts.headers,
       ...call.headers,
@@ -98,9 +101,10 @@ export function createRest(parts: RestParts) {
       ...(call.body !== undefined && { 'Content-Type': 'application/json' }),
       ...(tag !== undefined && { 'If-None-Match': tag }),
       ...(call.text !== undefined && { 'Content-Type': 'text/plain' }),
+      ...(call.proto !== undefined && { 'Content-Type': 'application/proto' }),
     };
-    const text = call.body === undefined ? call.text : JSON.stringify(call.body);
-    const body = text === undefined ? {} : { body: text };
+    const own = call.body === undefined ? (call.proto ?? call.text) : JSON.stringify(call.body);
+    const body = own === undefined ? {} : { body: own };
     return exchange({ method: call.method, url, headers, doing: call.doing, ...body }, { clock, fetch, timeout, most }, signal);
   };
 
@@ -189,7 +193,7 @@ function throttles({ status, headers, text }: Answer): boolean {
 }
 
 /** `secrets`: removed from every text of the service. */
-function judge({ status, headers, text }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
+function judge({ status, headers, text, bytes }: Answer, secrets: readonly string[]): Answered & { readonly isStrange: boolean } {
   const isJson = /^application\/([\w.-]+\+)?json\b/i.test(headers.get('Content-Type') ?? '');
   const body = isJson ? jsonOf(text) : undefined;
   const ok = status >= 200 && status < 300;
@@ -201,7 +205,7 @@ function judge({ status, headers, text }: Answer, secrets: readonly string[]): A
   const why = `${status}${words === '' ? unread : `: ${brief(words)}`}${needs === '' ? '' : `; needs ${brief(needs)}`}`;
   const isRedirect = status >= 300 && status < 400;
   const isStrange = isRedirect || (text !== '' && body === undefined) || (status === 404 && body === undefined);
-  return { status, ok, body, headers, why, isStrange };
+  return { status, ok, body, bytes, headers, why, isStrange };
 }
 
 /** What forges call their words about a refusal. */

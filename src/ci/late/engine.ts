@@ -16,6 +16,7 @@ import { subdirectory } from '../../store/directory.ts';
 import type { CiEvent, CiService, SlotOffer } from '../ci-service.ts';
 import { createFilter, type Filter } from '../filter/filter.ts';
 import { createLeft, type Left } from '../filter/left.ts';
+import type { Sealed } from '../filter/seal.ts';
 import { cacheKeyOf, hasOwnImage, untrustedRecipe, wantsOther } from '../kit/admission.ts';
 import type { AgentProgram } from '../kit/agent-program.ts';
 import { createLateRows } from '../kit/job-rows.ts';
@@ -74,10 +75,6 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
 
 /** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
-/** ms between two looks at jobs that wait or run. */
-const lookEvery = 30_000;
-/** ms that an agent may take to leave after its job is over or cancelled: what a job does at its end may take five minutes. */
-const tidying = 360_000;
 /** ms to end waiting jobs when the manager ends. */
 const leaving = 5_000;
 
@@ -160,7 +157,8 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
       return;
     }
     one.overSince ??= clock.now();
-    if (one.hasBegun && clock.now() - one.overSince < tidying) return;
+    const isCancelled = state === 'cancelled' || state.outcome === 'cancelled';
+    if (one.hasBegun && clock.now() - one.overSince < port.pace[isCancelled ? 'cancelled' : 'over']) return;
     if (one.agent !== null && isInSlot) emit({ kind: 'cancel', job: one.job, agent: one.agent, grace: 0 });
     else if (state !== 'cancelled') jobs.forget(one, state);
     else await jobs.end(one, jobs.unable('it was cancelled.'), signal);
@@ -168,7 +166,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
 
   async function lookAfter(): Promise<void> {
     while (!signal.aborted) {
-      await sleep(clock, lookEvery, signal);
+      await sleep(clock, port.pace.look, signal);
       for (const one of jobs.all()) {
         if (signal.aborted) return;
         await look(one).catch((error: unknown) => {
@@ -212,7 +210,10 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     await asking;
     using limit = deadline(clock, leaving);
     const words = jobs.unable('its host stopped onejob. Run it again.');
-    await Promise.all(waiting().map((one) => jobs.end(one, words, limit.signal)));
+    const withdrawn = port.withdraw?.(limit.signal).catch((error: unknown) => {
+      log.warn('something stays at the service', { service, reason: toFailure(error).message });
+    });
+    await Promise.all([withdrawn, ...waiting().map((one) => jobs.end(one, words, limit.signal))]);
   }
 
   /** Of what the filter gives to an agent. */
@@ -273,8 +274,10 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
         const { rules, endpoint } = port;
         const until = clock.wall() + (pool.timeout ?? 30 * 86_400_000) + 3_600_000;
         const about = { rules, endpoint, use: 'job', job: port.idOf(one.key), build: null, file, until };
-        const leave = (payload: string): string => seal.close({ ...about, token: left.leave(file, payload) });
-        const script = port.script(context, given, { authority, notes, secrets: admission.secrets, leave });
+        const leave = (payload: string | Uint8Array, signs?: Sealed['signs']): string =>
+          seal.close({ ...about, token: left.leave(file, payload), ...(signs !== undefined && { signs }) });
+        const { secrets, trusted } = admission;
+        const script = await port.script(context, given, { authority, notes, secrets, trusted, leave }, inner);
         return { id: null, script, files: null };
       },
       async ending({ job, why, released }) {

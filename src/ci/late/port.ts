@@ -4,6 +4,7 @@
  */
 import type { z } from 'zod';
 import type { AgentContext } from '../ci-service.ts';
+import type { Sealed } from '../filter/seal.ts';
 import type { Admission } from '../kit/admission.ts';
 import type { JobAbout, JobEnd } from '../kit/job-rows.ts';
 import type { TrustFacts } from '../kit/trust.ts';
@@ -28,6 +29,8 @@ export interface LatePort<G, K> {
   readonly rules: string;
   /** Of what is kept on disk. */
   readonly schemas: { readonly given: z.ZodType<G>; readonly key: z.ZodType<K> };
+  /** ms between two looks at jobs, and that an agent may take to leave after its job is over or cancelled. */
+  readonly pace: { readonly look: number; readonly over: number; readonly cancelled: number };
   keyOf(given: G): K;
   /** The service's: letters, digits and `-`. */
   idOf(key: K): string;
@@ -45,14 +48,20 @@ export interface LatePort<G, K> {
   look(key: K, waits: boolean, signal: AbortSignal): Promise<JobState>;
   /** Ends the job with the reason in its log. How it ended otherwise, or null. @throws OnejobError E_CI_* */
   end(key: K, verdict: Verdict, signal: AbortSignal): Promise<JobEnd | null>;
-  /** `authority`: of the filter, as the sandbox sees it. `leave`: keeps what the agent gets once; returns the sealed token for it. */
+  /**
+   * `authority`: of the filter, as the sandbox sees it. `signs`: headers with which the filter signs what the agent says. `leave`: keeps what the
+   * agent gets once; returns the sealed token for it. @throws OnejobError E_CI_*
+   */
   script(
     context: AgentContext,
     given: G,
-    how: Pick<Admitted, 'secrets'> & {
+    how: Pick<Admitted, 'secrets' | 'trusted'> & {
       readonly authority: string;
       readonly notes: readonly string[];
-      readonly leave: (payload: string) => string;
+      readonly leave: (payload: string | Uint8Array, signs?: Sealed['signs']) => string;
     },
-  ): string;
+    signal: AbortSignal,
+  ): string | Promise<string>;
+  /** Removes what it keeps at the service for the next request. @throws OnejobError E_CI_* */
+  withdraw?(signal: AbortSignal): Promise<void>;
 }
