@@ -1,5 +1,5 @@
 /** What can go wrong with a scale set and its session. */
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { type MemoryGitHub, memoryGitHub } from '../../../test/kit/github.ts';
