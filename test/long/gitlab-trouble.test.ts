@@ -32,7 +32,6 @@ pools:
   const isOver = ({ state }: JobRow) => ['success', 'failed', 'canceled'].includes(state);
   const log = ({ trace }: JobRow) => trace.toString();
 
-  const _agentOf = async (home: Home) => (await home.api.status()).pools[0]?.slots[0]?.agent.agent ?? 'none';
   const listed = async (home: Home) =>
     (await home.api.jobs({ all: true, pool: null })).map(({ about, verdict }) => [about?.title, verdict?.kind]);
   const long = { script: ['echo begin', 'for i in $(seq 600); do sleep 1; done'] };
