@@ -164,7 +164,7 @@ pools:
     expect(code).toBe(0);
     expect(stdout.match(/^# docker build .*$/gm)).toEqual([
       "# docker build -t layer:1 --build-arg BASE=ubuntu:24.04 --build-arg OWNER=by-hand --build-arg PACKAGES='git jq' .    (packages)",
-      '# docker build -t layer:2 --build-arg BASE=layer:1 --build-arg OWNER=by-hand --build-arg AGENT_VERSION=5.278.0 .    (agent)',
+      '# docker build -t layer:2 --build-arg BASE=layer:1 --build-arg OWNER=by-hand --build-arg AGENT_VERSION=5.278.0 --build-arg AGENT_TYPE=azure-pipelines .    (agent)',
     ]);
     expect(stdout).toMatch(/^# Pools a, b\n/);
     expect(stdout).toContain('COPY --chown=1000:1000 agent/ /opt/agent/');

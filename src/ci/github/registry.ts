@@ -195,13 +195,16 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const known = agent === null ? null : knownOf(agent);
       // A runner says in its own words when it begins a job. That it is gone shows nothing: onejob or a person may have removed it.
       if (known === null || (known.told === null && known.title === null && !known.wasBusy)) return null;
+      await read(remote, known, signal);
+      const job = { ...jobAt(remote, known), state: 'done' } as const;
       const pool = agent === null ? null : slots.poolOf(agent);
-      if (!known.isHeard && pool !== null && (config.forks === 'refuse' || config.public === 'refuse')) {
+      // One that was cancelled early may have ended before that script.
+      const hasRun = !known.isHeard && job.facts().outcome === 'passed';
+      if (hasRun && pool !== null && (config.forks === 'refuse' || config.public === 'refuse')) {
         if (!unguarded.has(pool)) log.error('the runner ran a job without asking whether it may run here', { pool });
         unguarded.add(pool);
       }
-      await read(remote, known, signal);
-      return { ...jobAt(remote, known), state: 'done' };
+      return job;
     },
     /** Ends agents that can get no job any more: GitHub may drop a runner without telling it (actions/runner#4617). */
     async follow({ place, entries }, emit, signal) {

@@ -206,6 +206,20 @@ describe('a job', () => {
   });
 });
 
+it('tells doctor of a runner that runs jobs without the script in front of them', async () => {
+  bench = githubService();
+  const { runner } = await start('a1');
+  bench.github.queue({ labels: ['ci'] });
+  runner.take();
+  runner.finish();
+  says('a1', '2026-11-26 10:00:00Z: Running job: build', '2026-11-26 10:00:09Z: Job build completed with result: Succeeded');
+  await bench.service.deregister(contextOf('a1'), patient);
+  const found = await bench.service.check(patient);
+  expect(found).toContainEqual(
+    expect.objectContaining({ level: 'error', message: expect.stringContaining('"forks" and "public" refuse nothing there') }),
+  );
+});
+
 describe('an agent that dies with a job', () => {
   it('stays busy at GitHub for ten minutes, is removed then, and never sooner', async () => {
     const clock = handClock();
