@@ -129,7 +129,7 @@ describe.skipIf(lacks('docker', 'busybox'))('on the Engine', () => {
     const error = await builder.get(wish({}, '5.279.0'), quiet, never).catch((each: unknown) => each);
     expect(error).toMatchObject({ code: 'E_IMAGE_BUILD', retry: false });
     expect(String(error)).toMatch(
-      /failed at step 11\/\d+ asking the agent for its version: its command returned a non-zero code: 1\./,
+      /failed at step 12\/\d+ asking the agent for its version: its command returned a non-zero code: 1\./,
     );
     expect(String(error)).toContain("The agent says that it is version '5.278.0', not '5.279.0'.");
     expect(await builder.list(never)).toEqual([]);
