@@ -1,6 +1,7 @@
 /** The service on a GitHub in memory. */
 import { join } from 'node:path';
 import { PassThrough } from 'node:stream';
+import type { AgentContext } from '../../src/ci/ci-service.ts';
 import { createGithubClient } from '../../src/ci/github/client.ts';
 import { createScaleSets } from '../../src/ci/github/scale-sets.ts';
 import { createGithub, type GithubParts } from '../../src/ci/github/service.ts';
@@ -79,3 +80,18 @@ export function jitIn(script: string): string {
   if (found === undefined) throw new Error('the script has no runner');
   return found;
 }
+
+/** What registers an agent in slot 1 of pool `ci`. */
+export const contextOf = (agent: string, more: Partial<AgentContext> = {}): AgentContext => ({
+  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
+  ask: async () => inside,
+  hostAddress: async () => '127.0.0.1',
+  ...more,
+});
+
+/** What the script in front of a job says of it. */
+export const jobLine = (more: object = {}): string =>
+  `onejob: job ${JSON.stringify({
+    ...{ repository: 'acme/demo', run: 7_000, number: 12, workflow: 'CI', name: 'build', event: 'push' },
+    ...{ ref: 'refs/heads/main', refused: null, ...more },
+  })}`;

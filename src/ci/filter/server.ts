@@ -1,7 +1,8 @@
 /**
- * The filter's HTTP server for agents of untrusted jobs, and of all jobs of some services. It opens the sealed token of a call, asks the rules whether the job may
- * make it, and forwards it, where the rules say so with the service's own token. It keeps no state between calls, so it may be killed and started again at
- * any time. It trusts no input: jobs know the sealed tokens, and every address that their agents can reach.
+ * The filter's HTTP server: for agents of untrusted jobs, and for all jobs of services that give each job out once. It opens the sealed
+ * token of a call, asks the rules whether the job may make it, and forwards it, signed with the service's own token if the rules say so.
+ * It keeps no state between calls, so it may be killed and started again at any time. It trusts no input: jobs know the sealed tokens,
+ * and every address that their agents can reach.
  */
 import http, { type IncomingMessage, type OutgoingHttpHeaders, type ServerResponse } from 'node:http';
 import { pipeline } from 'node:stream';

@@ -42,7 +42,7 @@ export function fieldsOf(bytes: Buffer): Field[] {
   return found;
 }
 
-/** The last such field, which counts; null: there is none. */
+/** The last such field, which counts; null if the message lacks it. */
 export function fieldOf(fields: readonly Field[], no: number): Field | null {
   return fields.findLast((one) => one.no === no) ?? null;
 }

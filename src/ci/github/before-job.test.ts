@@ -22,7 +22,7 @@ function run(event: string | null, env: Record<string, string> = {}, refuses = {
   const script = runnerScript({ root, workspace, config: 'abc', refuses });
   const { PATH } = process.env;
   const job = { GITHUB_EVENT_PATH: file, GITHUB_REPOSITORY: 'acme/demo', GITHUB_RUN_ID: '70', GITHUB_EVENT_NAME: 'pull_request' };
-  const child = spawnSync('sh', ['-c', script], { env: { PATH, ...job, ...env }, encoding: 'utf8', timeout: 8_000 });
+  const child = spawnSync('sh', ['-c', script], { env: { PATH, ...job, ...env }, encoding: 'utf8', timeout: 60_000 });
   return `${child.stdout}${child.stderr}`;
 }
 

@@ -2,7 +2,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
+import { contextOf, githubService, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import type { OnejobError } from '../../errors.ts';
 import type { AgentContext, CiEvent } from '../ci-service.ts';
 
@@ -21,28 +21,17 @@ afterEach(async () => {
   bench.close();
 });
 
-const contextOf = (agent: string, more: Partial<AgentContext> = {}): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-  ...more,
-});
 async function start(agent: string, more: Partial<AgentContext> = {}) {
   bench.live.add(agent);
   const { script } = await bench.service.register(contextOf(agent, more), patient);
   return { script, runner: bench.github.connect(jitIn(script)) };
 }
 const watch = () => bench.service.observe((event) => seen.push(event), watching.signal);
-const soon = <T>(what: () => T) => expect.poll(what, { timeout: 4_000, interval: 5 });
+const soon = <T>(what: () => T) => expect.poll(what, { timeout: 30_000, interval: 5 });
 const says = (agent: string, ...lines: string[]) => {
   const hear = bench.service.listen(agent);
   for (const line of lines) hear(line);
 };
-const jobLine = (more: object = {}) =>
-  `onejob: job ${JSON.stringify({
-    ...{ repository: 'acme/demo', run: 7_000, attempt: 1, number: 12, workflow: 'CI', name: 'build', event: 'push' },
-    ...{ ref: 'refs/heads/main', actor: 'octocat', refused: null, ...more },
-  })}`;
 const row = (id: string) => bench.store.serviceJobs.get(id);
 
 describe('no phantom job', () => {
@@ -174,7 +163,9 @@ it('a job cannot say that it passed before it is over', async () => {
   says('a1', '2026-11-26 10:00:01Z: Job build completed with result: Succeeded');
   watch();
   await soon(() => seen).toContainEqual(expect.objectContaining({ kind: 'jobSeen' }));
-  await new Promise((resolve) => setTimeout(resolve, 100));
+  const lists = () => bench.github.calls.filter((call) => call === 'GET /orgs/acme/actions/runners').length;
+  const before = lists();
+  await soon(lists).toBeGreaterThan(before + 2);
   expect(row(`hub-${runner.row.id}`)).toMatchObject({ state: 'running' });
 });
 

@@ -4,15 +4,9 @@ import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { memoryGitHub } from '../../../test/kit/github.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
+import type { CiEvent } from '../ci-service.ts';
 import { createGithubClient } from './client.ts';
-
-const contextOf = (agent: string): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-});
 
 it('a key that GitHub refuses is not sent with each look', async () => {
   const clock = handClock();
@@ -93,7 +87,7 @@ it('a runner that lists do not show is asked for only now and then', async () =>
         clock.advance(10_000);
         return lists();
       },
-      { timeout: 10_000, interval: 5 },
+      { timeout: 30_000, interval: 5 },
     )
     .toBeGreaterThan(360);
   on.abort();

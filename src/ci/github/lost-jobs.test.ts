@@ -2,14 +2,7 @@
 import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
-import type { AgentContext } from '../ci-service.ts';
-
-const contextOf = (agent: string): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-});
+import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
 
 it('nothing says that jobs wait for a set that another program serves now', async () => {
   const clock = handClock();
@@ -22,7 +15,7 @@ it('nothing says that jobs wait for a set that another program serves now', asyn
         clock.advance(1_000);
         return what();
       },
-      { timeout: 4_000, interval: 5 },
+      { timeout: 30_000, interval: 5 },
     );
   await soon(() => bench.github.sets[0]?.session ?? null).not.toBeNull();
   for (let n = 0; n < 3; n++) bench.github.queue({ labels: ['gpu'] });
@@ -63,7 +56,7 @@ it('a job whose runner GitHub lists twenty minutes as busy after its death is re
         clock.advance(5_000);
         return bench.github.jobs[0]?.conclusion;
       },
-      { timeout: 4_000, interval: 5 },
+      { timeout: 30_000, interval: 5 },
     )
     .toBe('failure');
   for (let n = 0; n < 200; n++) {

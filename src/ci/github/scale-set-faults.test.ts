@@ -3,8 +3,8 @@ import { afterEach, beforeEach, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
 import { type MemoryGitHub, memoryGitHub } from '../../../test/kit/github.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
+import type { CiEvent } from '../ci-service.ts';
 import { createScaleSets } from './scale-sets.ts';
 import { createGithub } from './service.ts';
 
@@ -43,11 +43,6 @@ afterEach(async () => {
   bench.close();
 });
 
-const contextOf = (agent: string): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-});
 async function start(agent: string) {
   bench.live.add(agent);
   const { script } = await bench.service.register(contextOf(agent), patient);
@@ -60,7 +55,7 @@ const soon = <T>(what: () => T) =>
       clock.advance(10);
       return what();
     },
-    { timeout: 4_000, interval: 5 },
+    { timeout: 30_000, interval: 5 },
   );
 const set = () => bench.github.sets[0];
 const isOpen = () => set()?.session ?? null;
@@ -165,7 +160,7 @@ it('a message that GitHub does not let onejob acquire does not block those behin
         clock.advance(1_000);
         return runner.take();
       },
-      { timeout: 4_000, interval: 5 },
+      { timeout: 30_000, interval: 5 },
     )
     .not.toBeNull();
 });

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { type HandClock, handClock } from '../../../test/kit/core.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
-import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
+import type { CiEvent } from '../ci-service.ts';
 
 type Bench = ReturnType<typeof githubService>;
 let bench: Bench;
@@ -22,11 +22,6 @@ afterEach(async () => {
   bench.close();
 });
 
-const contextOf = (agent: string): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-});
 async function start(agent: string) {
   bench.live.add(agent);
   const { script } = await bench.service.register(contextOf(agent), patient);
@@ -39,7 +34,7 @@ const soon = <T>(what: () => T) =>
       clock.advance(10);
       return what();
     },
-    { timeout: 10_000, interval: 5 },
+    { timeout: 30_000, interval: 5 },
   );
 const set = () => bench.github.sets[0];
 const isOpen = () => set()?.session ?? null;
@@ -82,7 +77,7 @@ describe('a pool as a scale set', () => {
           clock.advance(5_000);
           return clock.now();
         },
-        { timeout: 10_000, interval: 1 },
+        { timeout: 30_000, interval: 1 },
       )
       .toBeGreaterThan(3_600_000);
     await soon(polls).toBeGreaterThan(30);

@@ -149,7 +149,7 @@ export function createScaleSets(parts: ScaleSetParts) {
     query: preview,
   });
 
-  /** The pool's set, made if there is none. It stays when onejob ends, so that jobs keep waiting for it. */
+  /** The pool's set, made if it is missing. It stays when onejob ends, so that jobs keep waiting for it. */
   function find({ place, set, group }: SetPool, signal: AbortSignal): Promise<number> {
     const key = `${place} ${group} ${set}`;
     const found = known.get(key) ?? findOrMake();

@@ -63,7 +63,7 @@ async function run({ event = {}, env = {}, refuses = {}, hasNode = true, workspa
   child.stderr.on('data', (data) => (stderr += data));
   await once(child, 'exit');
   // A sandbox ends with its listener; here what reads on behind it is still there.
-  if (hasNode) await expect.poll(() => stderr, { timeout: 10_000 }).toMatch(/^onejob: job .*\n/m);
+  if (hasNode) await expect.poll(() => stderr, { timeout: 30_000 }).toMatch(/^onejob: job .*\n/m);
   const { pid } = child;
   // Nobody may be left of the group.
   if (pid !== undefined) attempt(() => process.kill(-pid, 'SIGKILL'));

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { failureOf, patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
-import { githubService, inside, jitIn } from '../../../test/kit/github-service.ts';
+import { contextOf, githubService, jitIn, jobLine } from '../../../test/kit/github-service.ts';
 import type { Device } from '../../gpu/inventory.ts';
 import type { AgentContext, CiEvent } from '../ci-service.ts';
 
@@ -20,13 +20,6 @@ afterEach(async () => {
   bench.close();
 });
 
-const contextOf = (agent: string, more: Partial<AgentContext> = {}): AgentContext => ({
-  ...{ agent, pool: 'ci', slot: 'ci/1', name: 'box-1', workspace: '/workspace', job: null, devices: [], cuda: null },
-  ask: async () => inside,
-  hostAddress: async () => '127.0.0.1',
-  ...more,
-});
-
 /** An agent that is online. */
 async function start(agent: string, more: Partial<AgentContext> = {}) {
   bench.live.add(agent);
@@ -35,17 +28,12 @@ async function start(agent: string, more: Partial<AgentContext> = {}) {
 }
 
 const watch = () => bench.service.observe((event) => seen.push(event), watching.signal);
-const soon = <T>(what: () => T) => expect.poll(what, { timeout: 10_000, interval: 5 });
+const soon = <T>(what: () => T) => expect.poll(what, { timeout: 30_000, interval: 5 });
 /** What the script in front of a job, and the runner, say on standard error. */
 const says = (agent: string, ...lines: string[]) => {
   const hear = bench.service.listen(agent);
   for (const line of lines) hear(line);
 };
-const jobLine = (more: object = {}) =>
-  `onejob: job ${JSON.stringify({
-    ...{ repository: 'acme/demo', run: 7_000, attempt: 1, number: 12, workflow: 'CI', name: 'build', event: 'push' },
-    ...{ ref: 'refs/heads/main', actor: 'octocat', refused: null, ...more },
-  })}`;
 const row = (id: string) => bench.store.serviceJobs.get(id);
 
 describe('an agent', () => {

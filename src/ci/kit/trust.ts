@@ -22,7 +22,7 @@ export interface Origin {
   readonly hidden: string | null;
   /** The pipeline's own: any form of address, or a path. */
   readonly repository: string | null;
-  /** null: the service says that there is none. `repository`: where the change comes from. */
+  /** null: the service says that it is not a pull request. `repository`: where the change comes from. */
   readonly pullRequest: { readonly number: string | null; readonly repository: string | null } | null;
   /** null: as far as the service says, no other build triggered it. */
   readonly triggeredBy: { readonly pipeline: string | null } | null;

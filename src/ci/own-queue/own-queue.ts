@@ -353,7 +353,7 @@ export function createOwnQueue(options: OwnQueueOptions) {
       }
       return since;
     },
-    /** The agent that runs a job whose clients may run programs in its sandbox; null: there is none now. */
+    /** The agent that runs a job whose clients may run programs in its sandbox; null while it has none. */
     attendedBy(id: string): AgentId | null {
       const job = index.get(id);
       return job?.request.attended === true && job.progress.state === 'running' ? job.progress.agent : null;

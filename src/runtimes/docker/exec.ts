@@ -11,7 +11,7 @@ import { demultiplexed } from './holding.ts';
 const [codePatience, betweenLooks] = [10_000, 50];
 
 /**
- * Runs `command` in the container `id`; null: there is none. The Engine does not end the program when the connection closes, only its
+ * Runs `command` in the container `id`, null if it is gone. The Engine does not end the program when the connection closes, only its
  * input ends.
  * @throws OnejobError as `Runtime.exec`
  */
