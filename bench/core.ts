@@ -26,6 +26,8 @@ const pool: PoolView = {
   lost: false,
   mayRenew: true,
   ownImageOnly: false,
+  unneeded: false,
+  contested: false,
 };
 
 /** A job's end at a busy slot with a standby: the event that matters most, since a job waits behind it. */

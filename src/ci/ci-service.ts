@@ -163,6 +163,11 @@ export interface CiService {
   equip?(recipe: Recipe, pool: string): Recipe;
   /** Number of waiting jobs; null: unknown. */
   waiting?(pool: string): number | null;
+  /**
+   * Late binding, for a pool that leases devices for each job: its place in the line for devices. The same text keeps the place, another
+   * one goes to the end; null: it needs no devices now. Absent: the pool's next job.
+   */
+  turn?(pool: string): string | null;
   /** Unfinished jobs, for people; not the own queue's. */
   serviceJobs?(): readonly ServiceJob[];
   /** The agent that images need, or null. @throws OnejobError E_CI_*, E_AGENT_PACKAGE */

@@ -22,6 +22,8 @@ const pool: PoolView = {
   lost: false,
   mayRenew: true,
   ownImageOnly: false,
+  unneeded: false,
+  contested: false,
 };
 const failure = { code: 'E_X', message: 'x', retry: true };
 
@@ -36,6 +38,19 @@ describe('plan', () => {
   test('releases a waiting job to a standby that fits', () => {
     expect(plan(ready, { ...pool, waiting: job }, now)).toEqual({ kind: 'assign', job: 'j1', limit: null });
     expect(plan(ready, { ...pool, binds: 'early' }, now)).toEqual({ kind: 'engage' });
+  });
+
+  test('an agent with devices leased for a job that nobody has any more ends, and so does what was made for it', () => {
+    const idle: Slot = { ...empty, agent: { kind: 'idle', agent: 'a1', fingerprint: 'f', online: true, since: now - 15_000 } };
+    const leased = { ...pool, binds: 'early' as const, standby: false, standbyMaxAge: 3_600_000, devices: null };
+    const end = { kind: 'retire', agent: 'a1' };
+    expect(plan(idle, leased, now)).toBeNull();
+    expect([plan(idle, { ...leased, unneeded: true }, now), plan(idle, { ...leased, unneeded: true }, now - 1)]).toEqual([end, null]);
+    const later = now + 45_000;
+    expect([plan(idle, { ...leased, contested: true }, later), plan(idle, { ...leased, contested: true }, now)]).toEqual([end, null]);
+    const granted = { ...leased, devices: [], unneeded: true };
+    expect([plan(ready, granted, now), plan(empty, granted, now)]).toEqual([{ kind: 'discard' }, null]);
+    expect(plan(empty, { ...granted, unneeded: false }, now)).toEqual({ kind: 'fill', reserved: null });
   });
 
   test('a slot is open while it would accept a job at once, whatever waits now', () => {

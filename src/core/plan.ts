@@ -33,7 +33,17 @@ export interface PoolView {
   readonly ownImageOnly: boolean;
   /** Its devices must not be used now, although they are its own: a person's process, an unknown state. */
   readonly held: boolean;
+  /** Early binding, with devices leased for each job: none waits for an agent that has none. */
+  readonly unneeded: boolean;
+  /** The same, and a job of another pool waits for devices. */
+  readonly contested: boolean;
 }
+
+/**
+ * ms that an idle agent with devices leased for a job stays without one: after a look shows that none waits, because a list may lag; and
+ * while jobs wait that it does not get, if another pool waits too.
+ */
+export const [unneededLimit, contestedLimit] = [15_000, 60_000];
 
 /** Number of uncleared agents at which a slot takes no more work, so that stuck removals cannot pile up. */
 export const leavingLimit = 3;
@@ -52,10 +62,10 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
   const waiting = pool.ownImageOnly && pool.waiting?.cold !== true ? null : pool.waiting;
   switch (lane.kind) {
     case 'preparing':
-      return pool.wanted && hasDevices ? null : { kind: 'discard' };
+      return pool.wanted && hasDevices && !pool.unneeded ? null : { kind: 'discard' };
     case 'standby': {
       // The slot may no longer use the devices that it was granted.
-      if (!pool.wanted || !hasDevices) return { kind: 'discard' };
+      if (!pool.wanted || !hasDevices || pool.unneeded) return { kind: 'discard' };
       // While paused nothing would replace it, and its fingerprint may not have been checked yet.
       if (!pool.paused && !pool.ownImageOnly && isStale(lane, pool, now)) return { kind: 'discard' };
       if (slot.agent.kind !== 'free' || !mayStart || pool.held) return null;
@@ -70,7 +80,7 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
         return { kind: 'fill', reserved: waiting };
       }
       // An agent that must be online to get a job is made before there is one, even without standby.
-      const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free');
+      const isNeeded = pool.standby || (pool.binds === 'early' && slot.agent.kind === 'free' && !pool.unneeded);
       return isNeeded && !pool.ownImageOnly ? { kind: 'fill', reserved: null } : null;
     }
   }
@@ -92,6 +102,8 @@ export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId
 function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
   if (!pool.wanted || pool.closed || pool.lost) return true;
   if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;
+  const idleFor = now - agent.since;
+  if ((pool.unneeded && idleFor >= unneededLimit) || (pool.contested && idleFor >= contestedLimit)) return true;
   if (pool.paused || pool.ownImageOnly || !pool.mayRenew) return false;
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
   if (isCurrent) return false;

@@ -153,6 +153,8 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
     case 'retire':
       if (reconciler.stopping) return 'onejob is stopping';
       if (pool.pause.closes) return pausedText(pool.pause.details);
+      if (pool.borrows && pool.service.waiting?.(pool.config.name) === 0) return 'no job waits for it';
+      if (pool.borrows && pool.devices.contested(pool.config.name)) return 'it got no job, and another pool waits for its devices';
       if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
         return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
       return 'it no longer matches the config, or is too old';
@@ -190,9 +192,12 @@ function updateHolds({ key }: Slot, { rollout }: Pool, now: number): string | nu
 
 /** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */
 export function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
-  const { name, standby } = pool.config;
-  const needsNone = !standby && isEmpty(slot) && deviceManager?.registry.partition.waiting.has(name) !== true;
-  return needsNone ? null : pool.devices.heldBack(slot.key);
+  const { name, standby, devices } = pool.config;
+  if (standby || devices.count === 0 || !isEmpty(slot)) return pool.devices.heldBack(slot.key);
+  const isUnknown = pool.borrows && (pool.service.waiting?.(name) ?? null) === null;
+  if (isUnknown) return 'its devices are leased when a job waits, and its CI service has not said yet whether one does';
+  if (deviceManager?.registry.partition.waiting.has(name) !== true) return null;
+  return [pool.devices.heldBack(slot.key), deviceManager.registry.inLine(name)].filter((why) => why !== null).join('; ');
 }
 
 function backoffView(pool: Pool, now: number): PoolView['backoff'] {

@@ -48,7 +48,7 @@ export function githubService(options: Options = {}) {
     ...options.config,
   };
   const pools = queues.map((queue, n) => {
-    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null };
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null, standby: true };
   }) as unknown as PoolConfig[];
   const common = { base: github.api, clock, fetch: github.fetch, version: '0.0.0' };
   const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });

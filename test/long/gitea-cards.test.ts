@@ -14,7 +14,11 @@ const each = 24;
 const job = 'f=/marks/$CUDA_VISIBLE_DEVICES.$(date +%s%N); date +%s%N >$f; sleep 0.3; date +%s%N >>$f';
 
 describe.skipIf(lacks('gitea', 'bubblewrap', 'root'))('with the real Gitea', () => {
-  test('two services share four cards without an overlap', { timeout: 240_000 }, async () => {
+  test.each([
+    ['cards of their own', 'early', {}],
+    ['four cards, leased for each job', 'early', { agents: 4, standby: false }],
+    ['four cards, leased for each job and each question for one', 'late', { agents: 4, standby: false }],
+  ])('two services share %s (%s)', { timeout: 240_000 }, async (_, binding, more) => {
     await using gitea = await startGitea({ address: '127.0.0.1' });
     await gitea.repository('acme/demo', {
       '.gitea/workflows/a.yml': `on: workflow_dispatch\njobs:\n  j:\n    runs-on: gpu\n    steps:\n      - run: ${job}\n`,
@@ -25,12 +29,14 @@ describe.skipIf(lacks('gitea', 'bubblewrap', 'root'))('with the real Gitea', () 
     const marks = join(home.dir, 'marks');
     mkdirSync(marks);
     chmodSync(marks, 0o777);
-    const forge = { type: 'gitea', url: gitea.url, token: { env: 'GITEA_TOKEN' }, poll: '1s', boot_timeout: '30s' };
-    const pool = { agents: 2, devices: 1, runtime: 'process', stop_grace: '1s', volumes: [`${marks}:/marks:rw`] };
+    const late = binding === 'late' ? { binding } : { boot_timeout: '30s' };
+    const forge = { type: 'gitea', url: gitea.url, token: { env: 'GITEA_TOKEN' }, poll: '1s', ...late };
+    const trust = binding === 'late' && { trust: { forks: 'refuse', others: 'refuse' } };
+    const pool = { agents: 2, devices: 1, runtime: 'process', stop_grace: '1s', volumes: [`${marks}:/marks:rw`], ...more };
     home.configure(
       JSON.stringify({
         services: { forge: { ...forge, agent: { from: giteaPrograms.runner } } },
-        pools: { gpu: { ...pool, service: 'forge', queue: 'acme' }, own: pool },
+        pools: { gpu: { ...pool, service: 'forge', queue: 'acme', ...trust }, own: pool },
       }),
     );
     for (let n = 0; n < each; n++) await gitea.dispatch('acme/demo', 'a.yml');
@@ -41,6 +47,7 @@ describe.skipIf(lacks('gitea', 'bubblewrap', 'root'))('with the real Gitea', () 
     for (const { id, conclusion } of jobs)
       expect({ conclusion, log: await gitea.log('acme/demo', id) }).toEqual({ conclusion: 'success', log: expect.any(String) });
     for (const { id } of own) expect((await home.api.settled(id)).result).toEqual({ kind: 'code', code: 0 });
+    expect(await home.api.plan()).toEqual(binding === 'late' ? expect.any(Array) : []);
     await daemon.stop();
 
     const uses = readdirSync(marks).map((name) => {

@@ -136,6 +136,7 @@ export class World {
         of: (key) => (this.registry === null ? devicesOf(key) : this.registry.slotDevices.of(key)),
         heldBack: (key) => this.registry?.slotDevices.heldBack(key) ?? null,
         lost: (key) => this.registry?.slotDevices.lost(key) ?? false,
+        contested: (pool) => this.registry?.slotDevices.contested(pool) ?? false,
       },
     });
     this.pool.learn('', this.fingerprint);
@@ -527,7 +528,7 @@ export class World {
       slots: () => this.loop.slots,
       waiting: () => {
         const next = this.pool.service.jobs?.next('pool', null) ?? null;
-        return next === null ? null : { job: next.job, devices: 1 };
+        return next === null ? null : { turn: next.job, devices: 1 };
       },
       changed: (keys) => {
         for (const key of keys) this.loop.replan(key);

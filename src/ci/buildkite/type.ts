@@ -81,6 +81,10 @@ export const buildkite: ServiceType<BuildkiteServiceConfig> = {
 function checkBuildkitePool(pool: PoolConfig, service: BuildkiteServiceConfig, checking: Checking): void {
   const of = `"service" is ${service.name}`;
   checkLatePool(pool, of, checking);
+  if (checking.sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
+    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
+    checking.inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
+  }
   checkTags(pool, of, checking);
   if (service.registration === 'in-agent') checkTokenInside(pool, service, checking);
   else checkTrust(pool, checking);

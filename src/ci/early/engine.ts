@@ -29,6 +29,8 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   const inDoubt = createOfflineAgents(parts, registry, registrations, jobs);
   const sweep = createSweep(parts, registry, registrations, jobs.last);
   const waiting = new Map<string, number>();
+  /** Agents that a look has shown at work. */
+  const shownBusy = new Set<AgentId>();
   const underWay = new Set<string>();
   /** What removed agents ran; asked for again when the sandbox could not be removed at once. */
   const ended = new Map<AgentId, Deregistered>();
@@ -56,15 +58,18 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
 
   /** Emits events first: describing jobs and cleaning up make more calls, and may take long. */
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
-    const { place } = shown;
+    const { place, waiting: found } = shown;
+    // First, because what an agent has got waits no more.
+    if (found !== undefined) for (const name of pools) waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
     const seen = { place, ours: oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
       registrations.seen(agent, id);
       if (status === 'online') emit({ kind: 'online', agent });
-      if (job !== null) emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
+      if (job === null) continue;
+      shownBusy.add(agent);
+      emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
     }
-    const { waiting: found } = shown;
-    if (found !== undefined) for (const name of pools) waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
+    if (found !== undefined) for (const pool of pools) emit({ kind: 'waiting', pool });
     jobs.saw(shown);
     for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
     inBackground(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);
@@ -149,6 +154,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       if (registration.service !== service) return { ran: undefined };
       if (registration.state === 'removed') return ended.get(agent) ?? { ran: undefined };
       const ran = await whatRan(agent, signal);
+      // Between two looks it got, and ended, a job that the last look counts as waiting.
+      const pool = poolOf(agent);
+      if (!shownBusy.delete(agent) && ran != null && pool !== null) waiting.set(pool, Math.max(0, (waiting.get(pool) ?? 0) - 1));
       // A service that cannot say that now must not keep the slot waiting: the sweep continues with the entry.
       if (ran === undefined && registry.lastJob !== undefined) return { ran };
       try {

@@ -209,7 +209,7 @@ export function giteaPort(parts: GiteaPortParts): LatePort<Given, TaskKey> {
     envOf: (one) => taskOf(one).vars,
     imageOf: () => '',
     whyNot: () => null,
-    async request(signal) {
+    async request(_, signal) {
       await releaseAll(signal);
       if (pool === undefined) return null;
       if (!isSwept) await sweep(pool, signal);

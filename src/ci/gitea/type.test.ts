@@ -27,7 +27,6 @@ it('only a service that binds early has several pools', async () => {
 
 it.each([
   ['network: none', 'no job would ever start'],
-  ['standby: false, devices: { count: 1 }', 'there would be no such slot'],
   ['trust: { network: host }', 'an untrusted job could reach everything'],
 ])('says what cannot work with late binding: %s', async (keys, words) => {
   expect((await lines(', binding: late', keys)).join('\n')).toContain(words);

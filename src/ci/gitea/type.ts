@@ -94,10 +94,6 @@ function checkGiteaPool(pool: PoolConfig, { name, binding }: GiteaServiceConfig,
   }
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which an agent must reach: no agent would ever come online; write internet`);
-  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'whose agents hold their devices while they wait for a job: there would be no job to lease them for';
-    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}; remove the key`);
-  }
 }
 
 function checkGitea(service: GiteaServiceConfig, checking: Checking): void {

@@ -10,7 +10,7 @@ import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import type { GithubClient } from './client.ts';
-import { deviceLabels } from './labels.ts';
+import { deviceLabels, isDeviceLabel } from './labels.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
 import { jobMark, runnerIn, runnerScript } from './script.ts';
 import type { GithubParts } from './service.ts';
@@ -144,16 +144,18 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const place = placeOf(name);
       const [runners, waiting] = await Promise.all([client.runners(place, signal), waitingAt(place, signal)]);
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
-      const has = (pool: (typeof pools)[number]) =>
-        new Set((labels.get(pool.name) ?? labelsOf(pool)).map((one) => one.toLowerCase()));
-      const sets = pools.map((pool) => [pool.name, has(pool)] as const);
+      const fits = (job: Job) => (pool: PoolConfig) => {
+        const has = (labels.get(pool.name) ?? labelsOf(pool)).map((one) => one.toLowerCase());
+        const leases = !pool.standby && pool.devices.count !== 0;
+        return job.labels.every((label) => has.includes(label.toLowerCase()) || (leases && isDeviceLabel(label)));
+      };
       return {
         ...{ place, title: name },
         entries: runners.map((one) => entryOf(place, one)),
         ...(waiting !== null && {
           waiting: waiting.map((job) => ({
             job: waitingJob(config.name, place, job),
-            pools: sets.filter(([, set]) => job.labels.every((label) => set.has(label.toLowerCase()))).map(([pool]) => pool),
+            pools: pools.filter(fits(job)).map(({ name }) => name),
           })),
         }),
       };

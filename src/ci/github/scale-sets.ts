@@ -176,7 +176,13 @@ export function createScaleSets(parts: ScaleSetParts) {
   }
 
   /** Takes part in a set until the signal aborts: acquires its jobs for the agents that wait. */
-  async function attend(pool: SetPool, heard: (job: SetJob) => void, connected: () => void, signal: AbortSignal): Promise<void> {
+  async function attend(
+    pool: SetPool,
+    heard: (job: SetJob) => void,
+    emit: (event: CiEvent) => void,
+    connected: () => void,
+    signal: AbortSignal,
+  ): Promise<void> {
     const { place, set } = pool;
     const number = await find(pool, signal);
     const { rest, address } = await connectionOf(place);
@@ -206,6 +212,7 @@ export function createScaleSets(parts: ScaleSetParts) {
     const query = Object.fromEntries(searchParams);
     saw(pool, held.statistics);
     connected();
+    emit({ kind: 'waiting', pool: pool.name });
     try {
       for (let last = 0; !signal.aborted; ) {
         const headers = { 'X-ScaleSetMaxCapacity': String(pool.capacity()) };
@@ -216,6 +223,7 @@ export function createScaleSets(parts: ScaleSetParts) {
         const found = message.safeParse(told.body);
         if (!told.ok || !found.success) throw queue.unexpected(asked, told);
         await take(found.data);
+        emit({ kind: 'waiting', pool: pool.name });
         last = found.data.messageId;
       }
     } finally {
@@ -289,7 +297,7 @@ export function createScaleSets(parts: ScaleSetParts) {
       };
       while (!signal.aborted) {
         try {
-          await attend(await find(signal), heard, connected, signal);
+          await attend(await find(signal), heard, emit, connected, signal);
         } catch (error) {
           if (signal.aborted) return;
           failures += 1;

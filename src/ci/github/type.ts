@@ -93,6 +93,11 @@ export function placeOf(queue: string): string {
   return name.includes('/') ? `repos/${name}` : `orgs/${name}`;
 }
 
+/** Whether onejob hears of every job that waits for the pool. */
+export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queue }: Pick<PoolConfig, 'queue'>): boolean {
+  return mode === 'scale-set' || placeOf(queue).startsWith('repos/');
+}
+
 /** What jobs write in `runs-on`, without what devices add. */
 export function labelsOf({ name, tags }: Pick<PoolConfig, 'name' | 'tags'>): readonly string[] {
   return tags.length === 0 ? [name] : tags;
@@ -145,10 +150,9 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     inPool(pool, ['read_only'], `is true, but ${of}, whose runner writes into its own folder and would not start; remove the key`);
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
-  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how =
-      'whose agents hold their devices while they wait for a job: there would be no job to lease them for; remove the key';
-    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
+  if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {
+    const how = 'which does not list the jobs of an organisation or an enterprise: none would ever lease a device';
+    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}; write "mode: scale-set" into the service`);
   }
   if (given.timeout !== undefined && pool.timeout !== null)
     inPool(

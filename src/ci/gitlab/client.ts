@@ -66,10 +66,13 @@ export function createGitlabClient({ url, token, systemId, ...parts }: ClientOpt
   });
 
   return {
-    /** A job that the server now counts as this runner's; null: none waits. `agent`: version of the runner in the sandboxes. */
-    async request(agent: string, signal: AbortSignal): Promise<wire.GivenJob | null> {
+    /**
+     * A job that the server now counts as this runner's; null: none waits. `agent`: version of the runner in the sandboxes. `mayHold`:
+     * the server may hold the call until there is news; it does so only for a caller that says which news it has (Workhorse's long poll).
+     */
+    async request(agent: string, mayHold: boolean, signal: AbortSignal): Promise<wire.GivenJob | null> {
       const doing = 'ask for a job';
-      const more = lastUpdate === null ? {} : { last_update: lastUpdate };
+      const more = lastUpdate === null || !mayHold ? {} : { last_update: lastUpdate };
       const { call, answered } = await asRunner('jobs/request', doing, agent, more, signal);
       lastUpdate = answered.headers.get('X-GitLab-Last-Update') ?? lastUpdate;
       if (answered.status === 204) return null;

@@ -6,6 +6,7 @@ import { testPool } from '../../../test/kit/buildkite-manager.ts';
 import type { JobSpec } from '../../../test/kit/gitlab.ts';
 import { type GitlabBench, gitlabService, patient } from '../../../test/kit/gitlab-service.ts';
 import { ageKey } from '../../../test/kit/secrets.ts';
+import { oneDevice } from '../../../test/support/devices.ts';
 import { scratch } from '../../../test/support/scratch.ts';
 import { parseKeys } from '../../secrets/keys.ts';
 import { seal } from '../../secrets/sealed-format.ts';
@@ -40,6 +41,62 @@ async function givenBy(one: GitlabBench, text: string) {
   return bytes === null ? null : { sealed, job: JSON.parse(bytes.toString()) };
 }
 
+describe('a pool that leases devices for each job', () => {
+  const pool = { standby: false, devices: oneDevice };
+  const turn = ({ service }: GitlabBench) => service.turn?.('ci');
+
+  it('waits in line for devices before it asks, and an answer without a job is the end of its turn', async () => {
+    await using one = gitlabService({ pool, holds: 50_000 });
+    one.jobs.offer('ci/1', 'closed');
+    await one.watch();
+    const first = turn(one);
+    expect(first).toEqual(expect.any(String));
+    expect(one.events).toContainEqual({ kind: 'waiting', pool: 'ci' });
+    await one.pass(60_000);
+    expect([asked(one), turn(one)]).toEqual([[], first]);
+    one.jobs.offer('ci/1', 'open');
+    await one.pass(500);
+    expect([asked(one).length, turn(one)]).toEqual([1, null]);
+    one.jobs.offer('ci/1', 'closed');
+    await one.pass(3_000);
+    expect([asked(one).length, turn(one)]).toEqual([1, expect.any(String)]);
+    expect(turn(one)).not.toBe(first);
+    one.jobs.offer('ci/1', 'open');
+    await one.pass(500);
+    // The server would hold the second one, and the devices with it.
+    expect(one.gitlab.requests[1]).not.toHaveProperty('last_update');
+    expect([asked(one).length, turn(one)]).toEqual([2, null]);
+  });
+
+  it('keeps its place for the job that the answer gives, and is in line again once it has a slot', async () => {
+    await using one = gitlabService({ pool });
+    one.gitlab.queue({ script });
+    one.jobs.offer('ci/1', 'closed');
+    await one.watch();
+    const first = turn(one);
+    one.jobs.offer('ci/1', 'open');
+    await one.pass(500);
+    expect([one.jobs.next('ci', null)?.job, turn(one)]).toEqual(['lab-1', first]);
+    one.jobs.offer('ci/2', 'closed');
+    await one.take('lab-1');
+    await one.pass(500);
+    expect([asked(one).length, turn(one)]).toEqual([1, first]);
+  });
+
+  it('is not in line while its server cannot be asked, and asks without devices until it can', async () => {
+    await using one = await ready({ pool });
+    const back = one.gitlab.fail('away');
+    await one.pass(5_000);
+    expect(one.holds().at(-1)).toMatch(/cannot be reached/);
+    expect(turn(one)).toBeNull();
+    one.jobs.offer('ci/1', 'closed');
+    back();
+    await one.pass(61_000);
+    expect(one.holds().at(-1)).toBeNull();
+    expect(turn(one)).toEqual(expect.any(String));
+  });
+});
+
 describe('a question for a job', () => {
   it('is asked while a slot is free, as often as config says, and tells who asks', async () => {
     await using one = gitlabService();
@@ -70,14 +127,14 @@ describe('a question for a job', () => {
     expect(one.jobs.next('ci', 'ci/2')?.job).toBe('lab-2');
   });
 
-  it('may be held by the server, and is one call then', async () => {
+  it('may be held by the server until there is news, and is asked again at once then', async () => {
     await using one = await ready({ holds: 50_000 });
-    expect(one.gitlab.requests.length).toBe(1);
     await one.pass(40_000);
+    expect(one.gitlab.requests.length).toBe(2);
     one.gitlab.queue({ script });
-    await one.pass(500);
+    await one.pass(1_000);
     expect(one.jobs.next('ci', 'ci/1')?.job).toBe('lab-1');
-    expect(one.gitlab.requests.length).toBe(1);
+    expect(one.gitlab.requests.length).toBe(3);
   });
 
   it('whose answer is lost loses nothing: the server gives the job again', async () => {

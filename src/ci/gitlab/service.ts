@@ -89,7 +89,7 @@ export function gitlabPort({
       if (names.length === 0) return null;
       return `it asks for "services" (${names.join(', ')}), which onejob does not start; start them in its script, or run it elsewhere.`;
     },
-    request: (signal) => client.request(version(), signal),
+    request: (mayHold, signal) => client.request(version(), mayHold, signal),
     async look(key, waits, signal) {
       // That the token is refused there may have other reasons, such as a list of addresses. A report of the runner is never refused so.
       const asked = waits ? await client.touch(key, 'pending', signal) : await client.state(key, signal);

@@ -25,7 +25,6 @@ describe('says what cannot work:', () => {
     ['queue: gpu', 'the choice of jobs belongs to the runner at the server'],
     ['tags: gpu', 'the tags are those of the runner at the server'],
     ['network: none', 'no job would ever start'],
-    ['standby: false, devices: { count: 1 }', 'there would be no such slot'],
     ['trust: { network: host }', 'an untrusted job could reach everything'],
   ])('%s', async (keys, words) => {
     expect((await lines('', `  ci: { service: lab, image: x, ${keys} }\n`)).join('\n')).toContain(words);

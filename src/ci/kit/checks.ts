@@ -11,10 +11,6 @@ export function checkLatePool(pool: PoolConfig, of: string, { sound, inPool }: C
     const instead = 'write internet, which keeps them from this host and private ranges otherwise';
     inPool(pool, ['network'], `is "none", but ${of}, ${how}; ${instead}`);
   }
-  if (sound(pool, 'standby') && !pool.standby && pool.devices.count !== 0) {
-    const how = 'which takes a job only for a slot that already has its devices: there would be no such slot; remove the key';
-    inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}`);
-  }
   if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
     const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');

@@ -93,6 +93,11 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   /** Why there are no jobs, if the service is to blame; shown once that is certain. */
   let trouble: string | null = null;
   let asking: Promise<unknown> = Promise.resolve();
+  /** Whether a slot gets devices only for a job: here already for the question, because the answer is this host's job. */
+  const leases = pool !== undefined && !pool.standby && pool.devices.count !== 0;
+  /** Whether a lease is wanted to ask, and how many questions had no answer: each of them ends a turn. */
+  let isInLine = false;
+  let turns = 0;
 
   const jobs = createLateJobs({ ...parts, pool, emit: (event) => emit(event) });
   type One = Held<G, K>;
@@ -108,30 +113,46 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     emit({ kind: 'hold', pool: pool.name, reason: problem });
   }
 
+  function line(up: boolean): void {
+    if (pool === undefined || !leases || isInLine === up) return;
+    isInLine = up;
+    emit({ kind: 'waiting', pool: pool.name });
+  }
+
+  const hasProgram = (): boolean => !['preparing', 'failed'].includes(program.state.kind);
+
   /** A service in trouble is asked although it holds the pool, because only an answer ends that. */
   const mayAsk = (): boolean =>
-    !['preparing', 'failed'].includes(program.state.kind) &&
-    waiting().length === 0 &&
-    ([...offers.values()].includes('open') || (trouble !== null && offers.size > 0));
+    hasProgram() && waiting().length === 0 && ([...offers.values()].includes('open') || (trouble !== null && offers.size > 0));
 
   /** Asks for jobs until the end: at once after a job, else as often as config says. */
   async function follow(): Promise<void> {
     for (let failures = 0; !signal.aborted; ) {
       changed = new AbortController();
       if (!mayAsk()) {
-        await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
+        line(hasProgram() && offers.size > 0 && waiting().length === 0);
+        if (!changed.signal.aborted)
+          await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
         continue;
       }
       const since = clock.now();
       try {
-        const given = await port.request(signal);
+        const given = await port.request(!leases, signal);
         failures = 0;
         say(null);
-        if (given !== null) await jobs.take(given, signal);
-        else await sleep(clock, Math.max(0, since + parts.pollEvery - clock.now()), signal);
+        if (given !== null) {
+          await jobs.take(given, signal);
+          line(false);
+          continue;
+        }
+        turns += 1;
+        line(false);
+        await sleep(clock, Math.max(0, since + parts.pollEvery - clock.now()), signal);
       } catch (error) {
         if (signal.aborted) return;
         failures += 1;
+        turns += 1;
+        line(false);
         const { message, retry } = toFailure(error);
         if (!(error instanceof OnejobError)) log.error('cannot ask for jobs', { service, error });
         // A single failure is not an outage.
@@ -298,6 +319,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
         return { ran: null };
       },
       retire: async () => null,
+      turn: () => (isInLine || waiting().length > 0 ? String(turns) : null),
       serviceJobs: () => rows.list(),
       forget: () => leave(),
       async close(isLeaving) {

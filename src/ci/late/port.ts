@@ -42,8 +42,8 @@ export interface LatePort<G, K> {
   imageOf(given: G): string;
   /** Why no job like this can run here, as the end of a sentence; null: it can. */
   whyNot(given: G): string | null;
-  /** The next job, which is this host's then; null: none waits. The service may hold the call. @throws OnejobError E_CI_*, E_SECRET */
-  request(signal: AbortSignal): Promise<G | null>;
+  /** The next job, which is this host's then; null: none waits. `mayHold`: the service may hold the call. @throws OnejobError E_CI_*, E_SECRET */
+  request(mayHold: boolean, signal: AbortSignal): Promise<G | null>;
   /** `waits`: no agent has begun it, and the service is told that this host still wants it. @throws OnejobError E_CI_* */
   look(key: K, waits: boolean, signal: AbortSignal): Promise<JobState>;
   /** Ends the job with the reason in its log. How it ended otherwise, or null. @throws OnejobError E_CI_* */

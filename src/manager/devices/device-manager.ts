@@ -30,7 +30,7 @@ import { createDeviceUses } from './device-use.ts';
 import { createDeviceWatch } from './device-watch.ts';
 import { KnownDevices } from './known-devices.ts';
 import { createQuarantine, type Quarantine } from './quarantine.ts';
-import { createDeviceRegistry, nextDemand } from './registry.ts';
+import { createDeviceRegistry, isUnused, nextDemand } from './registry.ts';
 import { createRepair } from './repair.ts';
 import { createVerifier } from './verification.ts';
 
@@ -80,7 +80,9 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
-      return pool === undefined ? null : nextDemand(pool);
+      if (pool === undefined) return null;
+      const unused = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool && isUnused(slot)).length;
+      return nextDemand(pool, unused);
     },
     changed(keys) {
       for (const config of pools) if (config.agents === 'per-device') grow(config);

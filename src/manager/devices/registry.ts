@@ -9,13 +9,13 @@ import type { PoolConfig } from '../../config/config.ts';
 import type { AllocatedSlot } from '../../core/allocate.ts';
 import type { Clock } from '../../core/clock.ts';
 import { sameDevices } from '../../core/plan.ts';
-import { type DeviceId, isEmpty, type Slot } from '../../core/slot.ts';
+import { type AgentId, type DeviceId, isEmpty, type Slot } from '../../core/slot.ts';
 import { OnejobError } from '../../errors.ts';
 import type { Device, Inventory } from '../../gpu/inventory.ts';
 import type { DeviceLocks } from '../../gpu/lock.ts';
 import type { Near } from '../../gpu/topology.ts';
 import type { KnownDevice } from '../../store/devices.ts';
-import type { Pool, SlotDevices } from '../loop/pool.ts';
+import { type Pool, poolOf, type SlotDevices } from '../loop/pool.ts';
 import type { KnownDevices } from './known-devices.ts';
 import { leaseOf, type Partition, partition } from './partition.ts';
 
@@ -45,7 +45,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   let unseen: ReadonlySet<DeviceId> = new Set();
   /** Devices that another manager of this host has, with a message about it: as far as locks were tried. */
   const others = new Map<DeviceId, string>();
-  const demandsOf = createDemands(clock, waiting);
+  const demands = createDemands(clock, waiting);
 
   /** The slot of this key unless it is empty. */
   const inUseNow = (key: string): Slot | undefined => slots().find((slot) => slot.key === key && !isEmpty(slot));
@@ -68,6 +68,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
       const taken = (uuid: DeviceId): boolean => known.whyNot(uuid) !== null || occupants.has(uuid);
       return slot.devices.some(({ uuid, parent }) => taken(uuid) || (parent !== null && known.whyNot(parent) !== null));
     },
+    contested: (pool) => [...partitionNow.waiting].some((one) => one !== pool),
   };
 
   /** Keys of a pool's slots: as many as it asks for, or as there are devices. */
@@ -124,6 +125,8 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   /** A slot has changed: allocates again if that frees devices, or lets the next job of its pool ask. */
   function slotChanged(slot: Slot): void {
     const passing = isPassing(slot.key);
+    // What comes next waits from now on.
+    if (passing && slot.standby.kind === 'preparing') demands.served(slot.key, slot.standby.agent);
     const freed = isEmpty(slot) && (passing || dealtTo.get(slot.key)?.slot?.outdated === true);
     if (freed || (passing && slot.standby.kind === 'preparing')) deal();
     // It may have been allocated the devices that it had, which it can use only now that it is empty.
@@ -161,6 +164,15 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
   function whyNot(uuid: DeviceId): string | null {
     const now = unseen.has(uuid) ? unknownText(uuid) : (occupants.get(uuid) ?? null);
     return known.whyNot(uuid) ?? others.get(uuid) ?? now;
+  }
+
+  /** Since when a pool waits for devices, and after which others, for people; null: it does not wait. */
+  function inLine(pool: string): string | null {
+    const waited = demands.waited(pool);
+    if (waited === null) return null;
+    const before = [...partitionNow.waiting].filter((other) => other !== pool && (demands.waited(other) ?? 0) > waited);
+    const who = before.length === 0 ? 'it is next' : `after ${before.length === 1 ? 'pool' : 'pools'} ${before.join(', ')}`;
+    return `it has waited ${Math.round(waited / 1000)} s, and ${who}`;
   }
 
   /** The slot that has it, or will have it. */
@@ -232,7 +244,7 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
       inUse,
       barred,
       occupied: new Set([...occupants.keys(), ...unseen]),
-      demands: demandsOf(pools),
+      demands: demands.of(pools),
       near: nearNow,
     });
   }
@@ -284,7 +296,23 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     get partition(): Partition {
       return partitionNow;
     },
-    ...{ pools, known, slotDevices, slotsOf, saw, deal, demanded, slotChanged, device, leased, stateOf, whyNot, slotOf, find },
+    ...{
+      pools,
+      known,
+      slotDevices,
+      slotsOf,
+      saw,
+      deal,
+      demanded,
+      slotChanged,
+      device,
+      leased,
+      stateOf,
+      whyNot,
+      slotOf,
+      inLine,
+      find,
+    },
     ...{ change, forget, parentOf },
   };
 }
@@ -312,30 +340,59 @@ function isSame(before: Dealt, after: Dealt): boolean {
   return isSameSet && a.outdated === b.outdated;
 }
 
-export type WaitingForDevices = Readonly<NonNullable<ReturnType<typeof nextDemand>>>;
-
-/** The next job of this pool, whatever its devices; null when none waits. */
-export function nextDemand({ service, config }: Pool) {
-  const next = service.jobs?.next(config.name, null) ?? null;
-  return next === null ? null : { job: next.job, devices: service.jobs?.devicesFor?.(next.job) ?? config.devices.count };
+export interface WaitingForDevices {
+  /** Keeps its pool's place in the line. */
+  readonly turn: string;
+  readonly devices: number | 'all';
 }
 
-/** Which pools that lease for each job wait for devices, the longest-waiting first. `waiting`: null when no job waits. */
-export function createDemands(clock: Clock, waiting: (pool: string) => WaitingForDevices | null) {
-  /** The next job of each pool, and since when it is that: core clock, ms. */
-  const since = new Map<string, { readonly job: string; readonly since: number }>();
-  return (pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] => {
-    const counts = new Map<string, number | 'all'>();
-    for (const { name } of pools.filter((pool) => !pool.standby)) {
-      const next = waiting(name);
-      if (next === null) {
-        since.delete(name);
-        continue;
+/** The next that a pool needs devices for; null: nothing. `unused`: how many of its sandboxes and agents have no job yet. */
+export function nextDemand({ service, config }: Pool, unused: number): WaitingForDevices | null {
+  const { name, devices } = config;
+  const { jobs } = service;
+  if (jobs === null) return (service.waiting?.(name) ?? 0) > unused ? { turn: '', devices: devices.count } : null;
+  const job = jobs.next(name, null)?.job ?? null;
+  const turn = service.turn === undefined ? job : service.turn(name);
+  return turn === null ? null : { turn, devices: (job === null ? null : jobs.devicesFor?.(job)) ?? devices.count };
+}
+
+/** Whether a slot has, or gets, an agent that no job has been seen of. */
+export function isUnused({ standby, agent }: Slot): boolean {
+  if (standby.kind !== 'none' || agent.kind === 'registering' || agent.kind === 'idle') return true;
+  return agent.kind === 'releasing' && agent.job === null;
+}
+
+/** Which pools that lease for each job wait for devices. `waiting`: null when a pool needs none. */
+export function createDemands(clock: Pick<Clock, 'now'>, waiting: (pool: string) => WaitingForDevices | null) {
+  /** What each pool waits for, and since when: core clock, ms. */
+  const since = new Map<string, { readonly turn: string; readonly since: number }>();
+  /** The newest agent of each slot that has got its devices. */
+  const newest = new Map<string, AgentId>();
+  return {
+    /** Those that wait, the longest-waiting first. */
+    of(pools: readonly PoolConfig[]): { readonly pool: string; readonly count: number | 'all' }[] {
+      const counts = new Map<string, number | 'all'>();
+      for (const { name } of pools.filter((pool) => !pool.standby)) {
+        const next = waiting(name);
+        if (next === null) {
+          since.delete(name);
+          continue;
+        }
+        counts.set(name, next.devices);
+        if (since.get(name)?.turn !== next.turn) since.set(name, { turn: next.turn, since: clock.now() });
       }
-      counts.set(name, next.devices);
-      if (since.get(name)?.job !== next.job) since.set(name, { job: next.job, since: clock.now() });
-    }
-    const sinceOf = (pool: string): number => since.get(pool)?.since ?? 0;
-    return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
+      const sinceOf = (pool: string): number => since.get(pool)?.since ?? 0;
+      return [...counts].map(([pool, count]) => ({ pool, count })).sort((a, b) => sinceOf(a.pool) - sinceOf(b.pool));
+    },
+    /** An agent is made for what the slot's pool waited for. */
+    served(slot: string, agent: AgentId): void {
+      if (newest.get(slot) !== agent) since.delete(poolOf(slot));
+      newest.set(slot, agent);
+    },
+    /** ms for which a pool has waited; null: it does not. */
+    waited(pool: string): number | null {
+      const found = since.get(pool);
+      return found === undefined ? null : clock.now() - found.since;
+    },
   };
 }

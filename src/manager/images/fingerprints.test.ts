@@ -69,7 +69,7 @@ function loop({ count = 1, auto = false, recipe, standby, images: hasImages = tr
     service,
     runtime,
     keepStandby: true,
-    devices: { of: () => uuids, heldBack: () => null, lost: () => false },
+    devices: { of: () => uuids, heldBack: () => null, lost: () => false, contested: () => false },
   });
   const empty: Slot = { ...emptySlot({ key: 'gpu/1', runtime: 'docker', grace: 0 }), devices: uuids };
   const lane = { kind: 'standby', agent: 'adopted', reserved: null, fingerprint: standby ?? '', since: 0 } as const;

@@ -12,7 +12,7 @@ import type { ImageEvidence } from '../../verdict/image-evidence.ts';
 import { recipeOf } from '../actions/actions.ts';
 import { poolFindings } from '../findings.ts';
 import type { Origin } from '../loop/image-rollout.ts';
-import { Pool } from '../loop/pool.ts';
+import { noDevices, Pool } from '../loop/pool.ts';
 import { Reconciler } from '../loop/reconciler.ts';
 import { planLines, poolViews, waitingReason } from '../status.ts';
 import { createFingerprints } from './fingerprints.ts';
@@ -97,8 +97,7 @@ function host({ slots = 3, standby = true, binds = 'late', pull = 'missing', equ
         return true;
       },
     });
-    const devices = { of: () => [], heldBack: () => null, lost: () => false };
-    const pool = new Pool(config, { service, runtime, keepStandby: true, devices });
+    const pool = new Pool(config, { service, runtime, keepStandby: true, devices: noDevices });
     reconciler.add(pool, [...stored.values()]);
     const images = new PoolImages({
       ...{ log: { info() {}, warn() {}, error() {} }, pools: [], auto: null, typeOf: () => 'own-queue' },

@@ -21,10 +21,12 @@ export interface SlotDevices {
    * could not be seen are not a reason (S6).
    */
   lost(key: string): boolean;
+  /** Whether a job of another pool waits for devices. */
+  contested(pool: string): boolean;
 }
 
 /** For pools without devices. */
-export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false };
+export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false, contested: () => false };
 
 /** Failures that end once the image is available. */
 const ofImages: ReadonlySet<string> = new Set<ErrorCode>([
@@ -94,6 +96,12 @@ export class Pool {
     this.tellsOffers = parts.tellsOffers ?? true;
     this.leaving = parts.leaving ?? false;
     this.draining = this.leaving;
+  }
+
+  /** Whether its agents bind early, and lease devices only while jobs wait. */
+  get borrows(): boolean {
+    const { standby, devices } = this.config;
+    return !standby && devices.count !== 0 && this.service.capabilities.binds === 'early';
   }
 
   get runtime(): Runtime {
@@ -208,6 +216,8 @@ export class Pool {
       closed: this.pause.closes,
       mayRenew: this.#mayRenew(key),
       ownImageOnly,
+      unneeded: this.borrows && this.service.waiting?.(this.config.name) === 0,
+      contested: this.borrows && this.devices.contested(this.config.name),
     };
   }
 

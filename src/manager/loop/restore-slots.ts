@@ -74,7 +74,7 @@ function keysOf(pool: PoolConfig, stored: ReadonlyMap<string, Slot>): string[] {
 
 /** A slot that has left the config keeps its devices until it is empty. */
 function heldBy({ devices }: Slot): SlotDevices {
-  return { of: () => devices, heldBack: () => null, lost: () => false };
+  return { ...noDevices, of: () => devices };
 }
 
 /** The slots of the previous manager, on this boot's clock. @throws OnejobError E_STATE_CORRUPT */

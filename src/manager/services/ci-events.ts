@@ -37,7 +37,9 @@ export function followServices(services: Iterable<CiService>, parts: CiEventPart
     }
     if (event.kind === 'waiting') {
       demanded(event.pool);
-      if (event.slot === undefined) reconciler.offer(event.pool);
+      const pool = reconciler.pools.find((one) => one.config.name === event.pool);
+      if (pool?.borrows === true) reconciler.replanAll(pool);
+      else if (event.slot === undefined) reconciler.offer(event.pool);
       else reconciler.replan(event.slot);
       return;
     }
