@@ -45,9 +45,15 @@ describe('plan', () => {
     const leased = { ...pool, binds: 'early' as const, standby: false, standbyMaxAge: 3_600_000, devices: null };
     const end = { kind: 'retire', agent: 'a1' };
     expect(plan(idle, leased, now)).toBeNull();
-    expect([plan(idle, { ...leased, unneeded: true }, now), plan(idle, { ...leased, unneeded: true }, now - 1)]).toEqual([end, null]);
+    expect([plan(idle, { ...leased, unneeded: true }, now), plan(idle, { ...leased, unneeded: true }, now - 1)]).toEqual([
+      end,
+      null,
+    ]);
     const later = now + 45_000;
-    expect([plan(idle, { ...leased, contested: true }, later), plan(idle, { ...leased, contested: true }, now)]).toEqual([end, null]);
+    expect([plan(idle, { ...leased, contested: true }, later), plan(idle, { ...leased, contested: true }, now)]).toEqual([
+      end,
+      null,
+    ]);
     const granted = { ...leased, devices: [], unneeded: true };
     expect([plan(ready, granted, now), plan(empty, granted, now)]).toEqual([{ kind: 'discard' }, null]);
     expect(plan(empty, { ...granted, unneeded: false }, now)).toEqual({ kind: 'fill', reserved: null });

@@ -163,7 +163,7 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
 
 function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   const devices = slot.agent.kind === 'free' ? devicesHeld(slot, pool, parts) : null;
-  if (devices !== null) return devices;
+  if (devices !== null) return [devices, inLine(slot, pool, parts)].filter((why) => why !== null).join('; ');
   const { binds, standsForSlots } = pool.service.capabilities;
   const needsJob = binds === 'late' && !standsForSlots && pool.service.jobs?.next(pool.config.name, null) == null;
   if (needsJob && slot.standby.kind !== 'none' && slot.agent.kind === 'free') return null;
@@ -180,6 +180,11 @@ function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {
   return `backing off for ${seconds} s: ${backoff.reason}`;
 }
 
+/** How long the pool of a slot without a lease has waited for one, and after which others; null: it does not wait. */
+function inLine(slot: Slot, { config }: Pool, { deviceManager }: StatusParts): string | null {
+  return config.standby || !isEmpty(slot) ? null : (deviceManager?.registry.inLine(config.name) ?? null);
+}
+
 /** What a slot waits for because its pool tries a new image; null if that does not keep it from anything. */
 function updateHolds({ key }: Slot, { rollout }: Pool, now: number): string | null {
   const { update } = rollout;
@@ -192,12 +197,11 @@ function updateHolds({ key }: Slot, { rollout }: Pool, now: number): string | nu
 
 /** Why the slot's devices must not be used now. Without standbys a slot needs devices only for a job. */
 export function devicesHeld(slot: Slot, pool: Pool, { deviceManager }: StatusParts): string | null {
-  const { name, standby, devices } = pool.config;
-  if (standby || devices.count === 0 || !isEmpty(slot)) return pool.devices.heldBack(slot.key);
+  const { name, standby } = pool.config;
+  if (standby || !isEmpty(slot)) return pool.devices.heldBack(slot.key);
   const isUnknown = pool.borrows && (pool.service.waiting?.(name) ?? null) === null;
   if (isUnknown) return 'its devices are leased when a job waits, and its CI service has not said yet whether one does';
-  if (deviceManager?.registry.partition.waiting.has(name) !== true) return null;
-  return [pool.devices.heldBack(slot.key), deviceManager.registry.inLine(name)].filter((why) => why !== null).join('; ');
+  return deviceManager?.registry.partition.waiting.has(name) === true ? pool.devices.heldBack(slot.key) : null;
 }
 
 function backoffView(pool: Pool, now: number): PoolView['backoff'] {

@@ -110,6 +110,20 @@ describe('jobs that wait', () => {
     for (let n = 0; n < 120; n++) bench.gitea.queue(n % 2 === 0 ? ['gpu'] : ['other']);
     watch();
     await soon(() => bench.service.waiting('ci')).toBe(60);
+    await soon(() => seen).toContainEqual({ kind: 'waiting', pool: 'ci' });
+  });
+
+  it('count no more once an agent has had one between two looks', async () => {
+    bench = giteaService();
+    const job = bench.gitea.queue(['ci']);
+    watch();
+    await soon(() => bench.service.waiting('ci')).toBe(1);
+    watching.abort();
+    await start('a1');
+    bench.service.listen?.('a1')(`level=info msg="task ${job.task} repo is acme/demo https://github.com http://forge"`);
+    bench.gitea.end(job, 'success');
+    expect(await bench.service.deregister(contextOf('a1'), patient)).toEqual({ ran: 'forge-1' });
+    expect(bench.service.waiting('ci')).toBe(0);
   });
 });
 
