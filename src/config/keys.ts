@@ -225,7 +225,8 @@ export const poolKeys = {
     example: 'always',
   }),
   standby: key((v) => v.yesNo, true, {
-    description: 'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them; with `false` it [leases them](gpus.md#share-cards-between-pools-and-services) for each job.',
+    description:
+      'Keep one sandbox per slot waiting, so that a job starts at once. With devices: the slot keeps them; with `false` it [leases them](gpus.md#share-cards-between-pools-and-services) for each job.',
     example: 'false',
   }),
   standby_max_age: key((v) => v.duration(60_000, '1m'), 12 * hour, {

@@ -145,16 +145,16 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
     if (fault === 'busy') return { status: 503, json: { message: 'busy' } };
     if (body.token !== token) return forbidden();
     const waiting = () => jobs.find(({ state }) => state === 'pending');
-    // Held only for a caller that knows all news, and answered without a job (GitLab Workhorse, `builds/register.go`).
-    const isHeld = holds > 0 && body.last_update === lastUpdate();
-    if (isHeld) {
+    // Held only for a caller that knows all news, and answered without a word (GitLab Workhorse, `builds/register.go`).
+    if (holds > 0 && body.last_update === lastUpdate()) {
       const wait = clock === undefined ? new Promise<void>((done) => setTimeout(done, holds)) : sleep(clock, holds);
       const aborted = new Promise<void>((done) => signal?.addEventListener('abort', () => done(), { once: true }));
       await Promise.race([wait, changed.promise, aborted]);
       signal?.throwIfAborted();
+      return { status: 204 };
     }
     // Nothing has been queued since it said that there is no job, so it does not look.
-    const job = isHeld || body.last_update === lastUpdate() ? undefined : waiting();
+    const job = body.last_update === lastUpdate() ? undefined : waiting();
     if (job === undefined) return { status: 204, headers: { 'X-GitLab-Last-Update': lastUpdate() } };
     job.state = twoPhase ? 'waiting' : 'running';
     job.given += 1;

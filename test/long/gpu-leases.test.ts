@@ -47,6 +47,21 @@ describe.skipIf(lacks('bubblewrap', 'root'))('leases', () => {
     await here.api.cancel(next.id);
   });
 
+  test('a pool that may start nothing keeps no card from others, and leases one as soon as it may', async () => {
+    using host = gpuHost(cards(1));
+    await using here = await gpuHome(host, {
+      one: { agents: 1, devices: 1, ...passing },
+      two: { agents: 1, devices: 1, ...passing },
+    });
+    await here.up();
+    await here.api.pause('one', 'its owner looks at it');
+    const late = await hold(here, 'one');
+    expect((await see(here, 'two')).cards).toEqual([uuidOf(0)]);
+    await here.api.resume('one', 'its owner looks at it');
+    expect(await running(here, late)).toEqual([uuidOf(0)]);
+    await finish(late);
+  });
+
   test('a pool of another name waits for the job that the old one still has on its card', async () => {
     using host = gpuHost(cards(1));
     await using here = await gpuHome(host, { old: { agents: 1, devices: 1 } });

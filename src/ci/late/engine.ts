@@ -130,7 +130,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     for (let failures = 0; !signal.aborted; ) {
       changed = new AbortController();
       if (!mayAsk()) {
-        line(hasProgram() && offers.size > 0 && waiting().length === 0);
+        line(hasProgram() && waiting().length === 0);
         if (!changed.signal.aborted)
           await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
         continue;

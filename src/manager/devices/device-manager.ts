@@ -80,7 +80,7 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     slots: () => reconciler.slots,
     waiting: (name) => {
       const pool = poolNamed(name);
-      if (pool === undefined) return null;
+      if (pool === undefined || !pool.mayStart(clock.now()) || reconciler.pause.any || reconciler.stopping) return null;
       const unused = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool && isUnused(slot)).length;
       return nextDemand(pool, unused);
     },

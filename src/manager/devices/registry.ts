@@ -117,9 +117,9 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     if (different.length > 0) changed(different);
   }
 
-  /** A job waits for a pool: allocates again if that pool leases for each job. */
-  function demanded(pool: string): void {
-    if (pools.some((one) => !one.standby && one.name === pool)) deal();
+  /** What a pool needs may have changed (null: any pool): allocates again if it leases for each job. */
+  function demanded(pool: string | null): void {
+    if (inventoryNow !== null && pools.some((one) => !one.standby && (pool === null || one.name === pool))) deal();
   }
 
   /** A slot has changed: allocates again if that frees devices, or lets the next job of its pool ask. */

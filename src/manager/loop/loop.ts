@@ -130,6 +130,7 @@ export async function openLoop(parts: LoopParts) {
     proved: ({ config: { name }, rollout: { wanted } }) => {
       return wanted === null || writeProved(() => store.provedImages.save(name, { ...wanted, equipment: [...wanted.equipment] }));
     },
+    replanning: (pool) => deviceManager?.registry.demanded(pool?.config.name ?? null),
     changed: (before, after) => {
       const { binds, standsForSlots } = reconciler.poolOf(after.key).serviceOf(before).capabilities;
       if (before.agent !== after.agent && (binds === 'early' || standsForSlots))

@@ -104,6 +104,11 @@ export class Pool {
     return !standby && devices.count !== 0 && this.service.capabilities.binds === 'early';
   }
 
+  /** Whether it may start anything at `now` (core clock, ms), as far as that is up to the pool. */
+  mayStart(now: number): boolean {
+    return !this.draining && !this.pause.any && this.away === null && (this.backoff === null || now >= this.backoff.until);
+  }
+
   get runtime(): Runtime {
     return this.#runtime;
   }

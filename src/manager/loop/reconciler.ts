@@ -28,6 +28,8 @@ export interface ReconcilerOptions {
   readonly changed: (before: Slot, after: Slot) => void;
   /** What the end of an agent's job says about its image, when its agent has been cleared; null: nothing, or it had none. */
   readonly evidenceOf?: (agent: AgentId) => ImageEvidence | null;
+  /** Called before all slots of a pool are planned, or of all (null): what it may start may have changed. */
+  readonly replanning?: (pool: Pool | null) => void;
   /** What a pool wants has proved itself, and is to be written down. False: that failed, and is tried again. */
   readonly proved?: (pool: Pool) => boolean;
 }
@@ -168,6 +170,7 @@ export class Reconciler {
 
   /** Plans every slot of a pool, or of all: after a pause, a drain, a new fingerprint, and on every resync. */
   replanAll(pool?: Pool): void {
+    this.#options.replanning?.(pool ?? null);
     for (const [key, owner] of this.#owners) if (pool === undefined || owner === pool) this.#unplanned.add(key);
     this.#drain();
   }
