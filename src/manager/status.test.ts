@@ -106,6 +106,26 @@ describe('slots and their devices', () => {
     expect(heldIn(view)).toEqual([null, null]);
     expect(planLines(parts(loop(passing).reconciler))).toEqual([]);
   });
+
+  test('a pool that waits for a lease says how long, and after which other pools', () => {
+    const pools = ['lab', 'other', 'third'].map((name) => devicePool(name, { standby: false, agents: 1 }));
+    const turns = new Map([['other', 'o']]);
+    host[Symbol.dispose]();
+    host = new DeviceHost({ pools, waiting: (name) => (turns.has(name) ? { turn: turns.get(name) ?? '', devices: 1 } : null) });
+    host.sees([gpu(0)]);
+    host.runs('other/1', 'a1');
+    const line = (name: string) => planLines(parts(loop(pools.find((one) => one.name === name)).reconciler));
+    turns.set('third', 't');
+    host.registry.deal();
+    host.now += 5_000;
+    turns.set('lab', 'l');
+    host.registry.deal();
+    host.now += 12_000;
+    expect(line('third')).toEqual([
+      { slot: 'third/1', intent: 'nothing yet', because: 'no device is free for it; it has waited 17 s, and it is next' },
+    ]);
+    expect(line('lab')[0]?.because).toBe('no device is free for it; it has waited 12 s, and after pool third');
+  });
 });
 
 describe('a card in quarantine', () => {

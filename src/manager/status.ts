@@ -140,8 +140,10 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
   switch (intent.kind) {
     case 'fill':
       if (pool.rollout.isCanary(slot.key)) return pool.rollout.update?.text ?? '';
+      if (pool.borrows) return 'a job waits, and the slot has devices for it';
       return intent.reserved === null ? 'the pool keeps one standby per slot' : 'no standby fits the job';
     case 'discard': {
+      if (isUnneeded(pool)) return 'no job waits for it';
       const devices = pool.devices.of(slot.key);
       if (devices !== null && sameDevices(devices, slot.devices)) return 'it no longer matches the config, or is too old';
       return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
@@ -153,12 +155,16 @@ function becauseOf(intent: Intent, slot: Slot, pool: Pool, { reconciler }: Statu
     case 'retire':
       if (reconciler.stopping) return 'onejob is stopping';
       if (pool.pause.closes) return pausedText(pool.pause.details);
-      if (pool.borrows && pool.service.waiting?.(pool.config.name) === 0) return 'no job waits for it';
+      if (isUnneeded(pool)) return 'no job waits for it';
       if (pool.borrows && pool.devices.contested(pool.config.name)) return 'it got no job, and another pool waits for its devices';
       if (!sameDevices(slot.devices, pool.devices.of(slot.key) ?? slot.devices))
         return pool.devices.heldBack(slot.key) ?? 'its devices no longer belong to it';
       return 'it no longer matches the config, or is too old';
   }
+}
+
+function isUnneeded(pool: Pool): boolean {
+  return pool.borrows && pool.service.waiting?.(pool.config.name) === 0;
 }
 
 function heldBack(slot: Slot, pool: Pool, parts: StatusParts): string | null {

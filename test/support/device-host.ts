@@ -14,7 +14,7 @@ import { createDeviceUses, type DeviceUses } from '../../src/manager/devices/dev
 import type { DeviceAccess } from '../../src/manager/devices/device-views.ts';
 import { KnownDevices } from '../../src/manager/devices/known-devices.ts';
 import { createQuarantine, type Quarantine } from '../../src/manager/devices/quarantine.ts';
-import { createDeviceRegistry, type DeviceRegistry } from '../../src/manager/devices/registry.ts';
+import { createDeviceRegistry, type DeviceRegistry, type WaitingForDevices } from '../../src/manager/devices/registry.ts';
 import { openStore, type Store } from '../../src/store/store.ts';
 import { oneDevice } from './devices.ts';
 import { type Scratch, scratch } from './scratch.ts';
@@ -24,12 +24,15 @@ export interface DeviceHostOptions {
   readonly pools?: readonly PoolConfig[];
   /** Default 2. */
   readonly agents?: number | 'per-device';
+  /** What pools wait for that lease for each job. Default: nothing. */
+  readonly waiting?: (pool: string) => WaitingForDevices | null;
 }
 
 export class DeviceHost implements Disposable {
   readonly #dir: Scratch = scratch();
   readonly store: Store = openStore(this.#dir.path);
   readonly #pools: readonly PoolConfig[];
+  readonly #waiting: (pool: string) => WaitingForDevices | null;
   /** 12:00 on 20 November 2026 in the host's time zone; the host was booted an hour before. */
   wall = new Date(2026, 10, 20, 12).getTime();
   now = 3_600_000;
@@ -47,7 +50,8 @@ export class DeviceHost implements Disposable {
   /** What `nvidia-smi --query-gpu` prints next. */
   usePrinted: string | null = null;
 
-  constructor({ pools, agents = 2 }: DeviceHostOptions = {}) {
+  constructor({ pools, agents = 2, waiting = () => null }: DeviceHostOptions = {}) {
+    this.#waiting = waiting;
     this.#pools = pools ?? [devicePool('lab', { agents })];
     this.clock = {
       now: () => this.now,
@@ -74,7 +78,7 @@ export class DeviceHost implements Disposable {
       known,
       locks: { take: () => null, keep() {} },
       slots: () => this.slots,
-      waiting: () => null,
+      waiting: this.#waiting,
       changed: () => {},
     });
     const again = async (uuid: string) => {

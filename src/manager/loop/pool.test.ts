@@ -36,3 +36,21 @@ test('only an agent that had a job, not one that was only online, makes the back
   pool.worked('release');
   expect(pool.failed(failure, 'release', 20_000, 0).failures).toBe(1);
 });
+
+test('only a pool whose agents borrow devices gives them back when no job waits, or when others wait for them', () => {
+  let waiting: number | null = 0;
+  const viewOf = (more: object, binds: 'early' | 'late' = 'early') => {
+    const config = { name: 'p', standby: false, devices: { count: 1 }, recipe: {}, ...more } as unknown as PoolConfig;
+    const service = { capabilities: { binds }, jobs: null, waiting: () => waiting } as unknown as CiService;
+    const devices = { ...noDevices, contested: () => true };
+    const pool = new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices });
+    const { unneeded, contested } = pool.view('p/1', host);
+    return [unneeded, contested];
+  };
+  expect(viewOf({})).toEqual([true, true]);
+  expect([viewOf({ standby: true }), viewOf({ devices: { count: 0 } }), viewOf({}, 'late')]).toEqual(Array(3).fill([false, false]));
+  waiting = 1;
+  expect(viewOf({})).toEqual([false, true]);
+  waiting = null;
+  expect(viewOf({})).toEqual([false, true]);
+});

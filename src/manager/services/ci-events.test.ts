@@ -118,6 +118,13 @@ it('offers waiting jobs', () => {
   expect(done).toEqual(['demanded ci', 'offer ci']);
 });
 
+it('plans all slots of a pool that borrows devices, when the number of its waiting jobs may have changed', () => {
+  const { emit, done, pool } = open();
+  Object.assign(pool, { borrows: true });
+  emit({ kind: 'waiting', pool: 'ci' });
+  expect(done).toEqual(['demanded ci', 'replan']);
+});
+
 it('tells services where an agent is, and how long it has been silent', () => {
   const { reconciler } = open();
   const clock = { now: () => 100, wall: () => 0, after: () => () => {} };
