@@ -84,7 +84,7 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
   const requests: Record<string, unknown>[] = [];
   let url = first;
   let token = runnerToken;
-  let fault: 'away' | 'lost' | 'busy' | null = null;
+  let fault: 'away' | 'lost' | 'busy' | 'silent' | null = null;
   /** How often a job was queued. */
   let queued = 0;
   /** Whether jobs may not ask about themselves. */
@@ -229,6 +229,10 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       calls.push(`${line} away`);
       throw cut('ECONNREFUSED');
     }
+    if (fault === 'silent') {
+      calls.push(`${line} silent`);
+      await new Promise((_, reject) => asked.signal?.addEventListener('abort', () => reject(cut('ABORT_ERR')), { once: true }));
+    }
     const said = await answer(asked);
     calls.push(`${line} ${said.status}`);
     if (fault !== 'lost' || said.status !== 201) return said;
@@ -286,8 +290,8 @@ export function memoryGitlab({ twoPhase = true, holds = 0, clock, url: first = '
       job.token = `${job.token}-again`;
       stir();
     },
-    /** From now on, or until `undo` is called. `lost`: the next job is given, and nobody hears of it. */
-    fail(how: 'away' | 'lost' | 'busy'): () => void {
+    /** From now on, or until `undo` is called. `lost`: the next job is given, and nobody hears of it. `silent`: it never answers. */
+    fail(how: 'away' | 'lost' | 'busy' | 'silent'): () => void {
       fault = how;
       return () => {
         fault = null;

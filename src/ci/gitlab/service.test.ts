@@ -83,6 +83,17 @@ describe('a pool that leases devices for each job', () => {
     expect([asked(one).length, turn(one)]).toEqual([1, first]);
   });
 
+  it('loses its turn to a server that does not answer', async () => {
+    await using one = gitlabService({ pool });
+    one.gitlab.fail('silent');
+    one.jobs.offer('ci/1', 'closed');
+    await one.watch();
+    one.jobs.offer('ci/1', 'open');
+    expect(turn(one)).toEqual(expect.any(String));
+    await one.pass(6_000);
+    expect([asked(one).length, turn(one)]).toEqual([1, null]);
+  });
+
   it('is not in line while its server cannot be asked, and asks without devices until it can', async () => {
     await using one = await ready({ pool });
     const back = one.gitlab.fail('away');

@@ -75,6 +75,8 @@ export function openLate<G, K>(service: string, port: LatePort<G, K>, parts: Ope
 
 /** ms. Longest wait after failures, and the wait after a refusal, which only a person can fix. */
 const longest = 60_000;
+/** ms after which a question without an answer ends a turn. */
+const silence = 5_000;
 /** ms to end waiting jobs when the manager ends. */
 const leaving = 5_000;
 
@@ -125,6 +127,21 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
   const mayAsk = (): boolean =>
     hasProgram() && waiting().length === 0 && ([...offers.values()].includes('open') || (trouble !== null && offers.size > 0));
 
+  function endTurn(): void {
+    turns += 1;
+    line(false);
+  }
+
+  /** A silent server keeps no devices from other pools: a job that it gives after all waits in line like any other. */
+  async function ask(): Promise<G | null> {
+    const callOff = clock.after(silence, endTurn);
+    try {
+      return await port.request(!leases, signal);
+    } finally {
+      callOff();
+    }
+  }
+
   /** Asks for jobs until the end: at once after a job, else as often as config says. */
   async function follow(): Promise<void> {
     for (let failures = 0; !signal.aborted; ) {
@@ -137,7 +154,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
       }
       const since = clock.now();
       try {
-        const given = await port.request(!leases, signal);
+        const given = await ask();
         failures = 0;
         say(null);
         if (given !== null) {
@@ -145,14 +162,12 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           line(false);
           continue;
         }
-        turns += 1;
-        line(false);
+        endTurn();
         await sleep(clock, Math.max(0, since + parts.pollEvery - clock.now()), signal);
       } catch (error) {
         if (signal.aborted) return;
         failures += 1;
-        turns += 1;
-        line(false);
+        endTurn();
         const { message, retry } = toFailure(error);
         if (!(error instanceof OnejobError)) log.error('cannot ask for jobs', { service, error });
         // A single failure is not an outage.
