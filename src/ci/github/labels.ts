@@ -16,6 +16,9 @@ export function deviceLabels({ devices, cuda }: Pick<AgentContext, 'devices' | '
   ].map((label) => label.toLowerCase());
 }
 
+/** Whether it looks like one that devices give. */
+export const isDeviceLabel = (label: string): boolean => /^(gpu(-.+)?|cuda-\d+)$/i.test(label);
+
 /** `a100` of `NVIDIA A100-SXM4-40GB`; null when the name has no such word. */
 function modelOf(name: string): string | null {
   const found = /\b(?:(RTX|GTX)\s+)?(PRO\s+)?([A-Z]{0,3}\d+[A-Z]{0,2})(?:\s+(Ti|SUPER))?\b/i.exec(name);
