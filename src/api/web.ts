@@ -12,8 +12,9 @@ import { z } from 'zod';
 import type { Listen } from '../config/check-api.ts';
 import type { ApiConfig } from '../config/config.ts';
 import type { Clock } from '../core/clock.ts';
-import { attempt, codeOf, messageOf, OnejobError, toFailure } from '../errors.ts';
+import { attempt, messageOf, OnejobError, toFailure } from '../errors.ts';
 import { createConnections, oneAtATime } from '../http/connections.ts';
+import { ended, listenAgain, textOf, whyNoPort } from '../http/listen.ts';
 import type { Log } from '../log.ts';
 import { jsonOf } from '../system/json.ts';
 import { type Access, type AccessTable, type Caller, openAccess, sessionLife } from './access.ts';
@@ -36,8 +37,6 @@ interface WebParts extends WebOptions {
   readonly patience: http.ServerOptions;
 }
 
-/** ms until an address that could not be used is tried again. */
-const again = 10_000;
 /** Connections at a time: of an address and of all without a login, and of all that have the same role. A browser has six. */
 const most = { unknownFrom: 50, unknownInAll: 200, ofCaller: 384, calls: 1_000 };
 /** ms for the handshake of TLS. */
@@ -89,7 +88,7 @@ export function createWeb({ config, stateDir, log, clock, handle, patience }: We
       if (problem?.message !== failure.message) log.error('failed to listen', { reason: failure.message, hint: failure.hint });
       problem = failure;
       if (!isClosed)
-        callOff = clock.after(again, () => {
+        callOff = clock.after(listenAgain, () => {
           opening = openConfigured(written);
         });
     }
@@ -218,26 +217,10 @@ async function listenAt(server: Server, listen: Listen, port = listen.port): Pro
   }
 }
 
-function ended(server: http.Server | https.Server, now = true): Promise<void> {
-  return new Promise((resolve) => {
-    server.close(() => resolve());
-    if (now) server.closeAllConnections();
-  });
-}
-
 function unusable(listen: Listen, error: unknown): OnejobError {
-  const why: Partial<Record<string, string>> = {
-    EADDRINUSE: 'another program already does',
-    EADDRNOTAVAIL: 'this host does not have that address',
-    EACCES: 'only root may use that port',
-  };
-  const hint = `Change "api.listen" in the config, or find the program with "ss -ltnp 'sport = :${listen.port}'". onejob tries again every 10 s.`;
-  const message = `Cannot listen on ${textOf(listen)} for the dashboard: ${why[codeOf(error)] ?? messageOf(error)}.`;
+  const { why, hint } = whyNoPort(listen, 'api.listen', error);
+  const message = `Cannot listen on ${textOf(listen)} for the dashboard: ${why}.`;
   return new OnejobError('E_API_LISTEN', message, { hint, retry: true, cause: error });
-}
-
-function textOf({ host, port }: Listen): string {
-  return `${host.includes(':') ? `[${host}]` : host}:${port}`;
 }
 
 /** @throws OnejobError E_API_LISTEN */

@@ -11,6 +11,9 @@ const sections = {
   ...Object.fromEntries(Object.entries(serviceSchemas).map(([type, { keys }]) => [type, keys])),
   ...serviceSchemas['azure-pipelines'].maps,
   'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
+  app: serviceSchemas.github.maps.app as typeof topFile,
+  webhook: serviceSchemas.github.maps.webhook as typeof topFile,
+  'agent of github': serviceSchemas.github.maps.agent as typeof topFile,
   'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
   'agent of gitlab': serviceSchemas.gitlab.maps.agent as typeof topFile,
 };
@@ -33,6 +36,10 @@ const inside: Record<string, (key: string) => string> = {
   },
   'agent of github': (key) =>
     `services: { a: { type: github, token: { env: T }, agent: { ${key}${key.startsWith('sha256') ? ', version: 1.2.3' : ''} } } }`,
+  webhook: (key) => {
+    const rest = ['listen: "127.0.0.1:8787"', 'secret: { env: S }'].filter((other) => other.split(':')[0] !== key.split(':')[0]);
+    return `services: { a: { type: github, token: { env: T }, webhook: { ${[...rest, key].join(', ')} } } }`;
+  },
   gitea: (key) => forge('gitea', key),
   gitlab: (key) => forge('gitlab', key),
   'agent of gitea': (key) => forge('gitea', `agent: { ${key} }`),

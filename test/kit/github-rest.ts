@@ -62,6 +62,8 @@ const time = (ms: number): string => new Date(ms).toISOString().replace(/\.\d+Z$
 export function restOperations(parts: RestParts): {
   readonly operations: Readonly<Record<string, RestOperation>>;
   readonly sees: (call: RestCall) => boolean;
+  /** What GitHub sends about a job. */
+  readonly jobEvent: (job: Job, action: string) => Readonly<Record<string, unknown>>;
 } {
   const { world, site, faults } = parts;
   const { clock } = world;
@@ -303,5 +305,16 @@ export function restOperations(parts: RestParts): {
     const { owner, org, enterprise } = call.path;
     return [owner, org, enterprise].every((one) => one === undefined) || scopeOf(call) !== null;
   };
-  return { operations, sees };
+  const jobEvent = (job: Job, action: string) => {
+    const { owner, repository } = { owner: job.run.repository.owner, repository: job.run.repository };
+    const name = `webhook-workflow-job-${action.replace('_', '-')}`;
+    const isPerson = world.people.has(owner);
+    const { check_run_url, run_url, node_id, ...seen } = jobView(job);
+    return filled(name, {
+      ...{ action, workflow_job: { ...seen, check_run_url, run_url, node_id, status: action } },
+      ...{ repository: repositoryView(repository, 'repository-webhooks'), sender: user(job.run.actor) },
+      ...(!isPerson && { organization: filled('organization-simple-webhooks', { login: owner }) }),
+    });
+  };
+  return { operations, sees, jobEvent };
 }

@@ -39,6 +39,12 @@ export function checkAnswer(call: string, status: number, body: unknown): void {
   if (wrong !== null) throw new Error(`The stand-in's answer ${status} to ${call} is not like GitHub's: ${wrong}.`);
 }
 
+/** @throws Error when GitHub sends no such webhook about a job */
+export function checkJobEvent(action: string, body: unknown): void {
+  const wrong = faultOf({ $ref: `webhook-workflow-job-${action.replace('_', '-')}` }, body, '$');
+  if (wrong !== null) throw new Error(`The stand-in's webhook "${action}" is not like GitHub's: ${wrong}.`);
+}
+
 const resolved = (schema: Schema): Schema => (schema.$ref === undefined ? schema : resolved(schemas[schema.$ref] ?? {}));
 
 /** All of `allOf` as one. */

@@ -28,6 +28,9 @@ interface Options {
 
 const memory = (text: string) => ({ kind: 'memory', name: 'the test', expires: null, read: () => text }) as const;
 
+/** With which webhooks are signed. */
+export const hookSecret = 'the secret of webhooks';
+
 /** What a sandbox says of its image. */
 export const inside = 'root=/opt/agent\nwritable=yes\nversion=2.336.0\nend=yes\n';
 
@@ -43,19 +46,29 @@ export function githubService(options: Options = {}) {
       : { kind: 'token', token: memory(token) };
   const config: GithubServiceConfig = {
     ...{ name: 'hub', type: 'github', url: github.origin, credential, group: 'Default', mode: 'jit' },
-    ...{ forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
+    ...{ webhook: null, forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
     agentPackage: { version: null, from: null, sha256: null },
     ...options.config,
   };
   const pools = queues.map((queue, n) => {
-    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null, standby: true };
+    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null, standby: true, devices: { count: 0 } };
   }) as unknown as PoolConfig[];
   const common = { base: github.api, clock, fetch: github.fetch, version: '0.0.0' };
   const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });
   const log = createLog({ json: true, stream: new PassThrough() });
   const sets = config.mode === 'jit' ? null : createScaleSets({ ...common, url: config.url, client, owner: 'onejob-test', log });
   const parts: GithubParts = {
-    ...{ config, pools, store, clock, client, sets, log, random: () => 0.5, opened: new Set(['hub']) },
+    ...{
+      config,
+      pools,
+      store,
+      clock,
+      client,
+      sets,
+      log,
+      random: () => 0.5,
+      opened: new Set(['hub']),
+    },
     slots: {
       poolOf: (agent) => (live.has(agent) ? 'ci' : null),
       silentFor: () => null,

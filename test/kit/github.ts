@@ -10,7 +10,7 @@
  *     runner.take();
  *     runner.finish('success');
  */
-import { createHash } from 'node:crypto';
+import { createHash, createHmac, randomUUID } from 'node:crypto';
 import { systemClock } from '../../src/clock.ts';
 import type { Clock } from '../../src/core/clock.ts';
 import { appCalls, createAccess, grants, rateView } from './github-access.ts';
@@ -18,8 +18,8 @@ import { jitFiles, PlayedRunner } from './github-player.ts';
 import { type Answer, absent, type RestCall, refusal, restOperations } from './github-rest.ts';
 import { isOlder, runnerServices, type ServiceCall } from './github-runner.ts';
 import { scaleSets } from './github-scale-set.ts';
-import { checkAnswer } from './github-schema.ts';
-import { createWorld, type Runner } from './github-world.ts';
+import { checkAnswer, checkJobEvent } from './github-schema.ts';
+import { createWorld, type Job, type Runner } from './github-world.ts';
 
 export interface GitHubOptions {
   readonly clock?: Clock;
@@ -110,7 +110,7 @@ export function memoryGitHub(options: GitHubOptions = {}) {
   const services = runnerServices({ world, origin, faults });
   const { jitConfig } = services;
   const sets = scaleSets({ world, origin, faults, registrations, jitConfig });
-  const { operations, sees } = restOperations({ world, site: origin, enterprise, faults, registrationToken, jitConfig });
+  const { operations, sees, jobEvent } = restOperations({ world, site: origin, enterprise, faults, registrationToken, jitConfig });
   const routes = [...Object.keys(operations), ...appCalls, 'GET /rate_limit'].map((name) => {
     const [method, path = ''] = name.split(' ');
     return { name, method, pattern: new RegExp(`^${path.replaceAll(/\{(\w+)\}/g, '(?<$1>[^/]+)')}$`) };
@@ -224,6 +224,12 @@ export function memoryGitHub(options: GitHubOptions = {}) {
         rule.left = 0;
       };
     },
+    /** A webhook about a job as it is now, signed with the secret. `delivery`: the same for the same one. */
+    webhook(action: 'queued' | 'waiting' | 'in_progress' | 'completed', job: Job, secret: string) {
+      const event = jobEvent(job, action);
+      checkJobEvent(action, event);
+      return signedWebhook('workflow_job', JSON.stringify(event), secret);
+    },
     /** Plays the process that was started with this JIT configuration, or a row's. @throws Error when its registration is gone */
     connect(of: string | Runner, version = '2.336.0'): PlayedRunner {
       const id = typeof of === 'string' ? Number(jitFiles(of)['.runner']?.AgentId) : of.id;
@@ -234,6 +240,16 @@ export function memoryGitHub(options: GitHubOptions = {}) {
       return new PlayedRunner(world, row, () => faults.lostAcquire, version);
     },
   };
+}
+
+/** A webhook as GitHub sends it (docs, "Validating webhook deliveries"). */
+export function signedWebhook(event: string, body: string, secret: string) {
+  const signature = createHmac('sha256', secret).update(body).digest('hex');
+  const headers = {
+    ...{ 'content-type': 'application/json', 'x-github-event': event, 'x-github-delivery': randomUUID() },
+    'x-hub-signature-256': `sha256=${signature}`,
+  };
+  return { method: 'POST', headers, body };
 }
 
 function toResponse({ status, body, headers = {} }: Answer): Response {

@@ -50,6 +50,9 @@ const wanted: Readonly<Record<string, readonly string[]>> = {
   ],
 };
 
+/** Webhooks about jobs. */
+const events = ['queued', 'waiting', 'in-progress', 'completed'].map((action) => `webhook-workflow-job-${action}`);
+
 type Json = Readonly<Record<string, unknown>>;
 
 /** Keys that say something about a value; the others are for readers. */
@@ -97,6 +100,7 @@ try {
   for (const [file, calls] of Object.entries(wanted)) {
     const document = JSON.parse(readFileSync(join(folder, 'package', 'generated', `${file}.json`), 'utf8')) as Json;
     const prefix = file === 'ghec' ? 'ghec-' : '';
+    if (prefix === '') for (const event of events) cut({ $ref: `#/components/schemas/${event}` }, document, prefix);
     for (const call of calls) {
       const [method = '', path = ''] = call.split(' ');
       const { responses } = (document.paths as Record<string, Record<string, Json>>)[path]?.[method.toLowerCase()] ?? {};

@@ -15,6 +15,8 @@ import { createRegistrations, createSweep, type Registrations } from './registra
 const remembered = 256;
 /** ms. Longest wait between two looks at a service that is away, unless `pollEvery` is longer. */
 const longest = 60_000;
+/** ms between two looks at least, however often somebody asks for one. */
+const shortest = 2_000;
 
 /** All of the service except what only its adapter knows. */
 type Common = Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;
@@ -32,6 +34,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   /** Agents that a look has shown at work. */
   const shownBusy = new Set<AgentId>();
   const underWay = new Set<string>();
+  /** Queues that somebody wants to be looked at now, and what ends the waits for the next look. */
+  const wanted = new Set<string>();
+  const waits = new Map<string, AbortController>();
   /** What removed agents ran; asked for again when the sandbox could not be removed at once. */
   const ended = new Map<AgentId, Deregistered>();
 
@@ -116,9 +121,17 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     }
 
     while (!signal.aborted) {
+      wanted.delete(queue.name);
       await look();
-      const wait = Math.max(pace.pollEvery, doubling(pace.pollEvery, longest, failures));
-      if (!signal.aborted) await sleep(clock, wait * (0.9 + random() * 0.2), signal);
+      const wait = Math.max(pace.pollEvery, doubling(pace.pollEvery, longest, failures)) * (0.9 + random() * 0.2);
+      // A service that is away is not asked more often because of what others tell.
+      const soonest = clock.now() + (failures > 0 ? wait : Math.min(wait, shortest));
+      const early = new AbortController();
+      waits.set(queue.name, early);
+      if (wanted.has(queue.name)) early.abort();
+      if (!signal.aborted) await sleep(clock, wait, AbortSignal.any([signal, early.signal]));
+      waits.delete(queue.name);
+      if (clock.now() < soonest) await sleep(clock, soonest - clock.now(), signal);
     }
   }
 
@@ -177,5 +190,10 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
     waiting: (pool) => waiting.get(pool) ?? null,
     serviceJobs: () => jobs.list(),
   };
-  return { common, registry, registrations };
+  /** Looks at a queue as soon as possible. */
+  function lookNow(queue: string): void {
+    wanted.add(queue);
+    waits.get(queue)?.abort();
+  }
+  return { common, registry, registrations, lookNow };
 }

@@ -6,6 +6,7 @@ import type { Device } from '../../gpu/inventory.ts';
 import { apiOf } from './client.ts';
 import { deviceLabels } from './labels.ts';
 import { describeExit } from './service.ts';
+import { knowsWaiting } from './type.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -34,6 +35,12 @@ describe('a config that cannot work says why', () => {
     [`${app}, url: "https://api.github.com"`, 'queue: acme', /must be the address of the server alone/],
     [app, 'queue: acme/..', /"acme\/\.\.", but/],
     [app, 'queue: Enterprises/big', /GitHub lets Apps manage no runners there/],
+    [`${app}, webhook: { listen: "127.0.0.1:8787" }`, 'queue: acme', /"secret" is missing/],
+    [
+      `${app}, webhook: { listen: "0.0.0.0:8787", secret: { env: S } }`,
+      'queue: acme',
+      /warning.*others can reach without encryption/,
+    ],
     ['app: { id: 1 }', 'queue: acme', /private_key/],
     ['url: "https://github.example.org"', 'queue: acme', /token.*app|app.*token/],
   ])('%s, %s', async (service, pool, message) => {
@@ -49,6 +56,24 @@ it.each([
 pools: { lab: { service: hub, queue: acme, tags: GPU }, other: { service: hub, queue: Acme, tags: gpu } }
 `;
   expect((await folder.check(two)).join('\n')).toMatch(message);
+});
+
+it('says that two cannot listen at one address', async () => {
+  const hook = 'webhook: { listen: "127.0.0.1:8787", secret: { env: S } }';
+  const service = `type: github, ${app}, ${hook}`;
+  const two = `services: { a: { ${service} }, b: { ${service} } }\npools: { lab: { service: a, queue: acme } }\n`;
+  expect((await folder.check(two)).join('\n')).toMatch(/services\.b\.webhook\.listen: is 127\.0\.0\.1:8787, as that of service a/);
+  const api = `api: { listen: "127.0.0.1:8787" }\n${config(`${app}, ${hook}`, 'queue: acme')}`;
+  expect((await folder.check(api)).join('\n')).toMatch(/as that of "api": only one can listen there/);
+});
+
+it.each([
+  ['scale-set', null, 'acme', true],
+  ['jit', null, 'acme', false],
+  ['jit', null, 'acme/app', true],
+  ['jit', { listen: { host: '127.0.0.1', port: 1 }, secret: { kind: 'env', variable: 'S', expires: null } }, 'acme', true],
+] as const)('knows whether GitHub tells what waits: %s, webhook %j, %s', (mode, webhook, queue, known) => {
+  expect(knowsWaiting({ mode, webhook }, { queue })).toBe(known);
 });
 
 it('takes the default group of a repository, however it is written', async () => {

@@ -152,6 +152,12 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
       );
       return rows.find(({ runner_name }) => runner_name === runner) ?? null;
     },
+    /** Whether a job still waits for a runner; null: the credential does not see it. `place`: whose runners may take it. */
+    async stillWaits(place: string, repository: string, job: number, signal: AbortSignal): Promise<boolean | null> {
+      const call = { path: `/repos/${repository}/actions/jobs/${job}`, doing: `look at job ${job} of ${repository}` };
+      const found = await restOf(place).find(wire.job, call, signal);
+      return found === null ? null : found.status === 'queued';
+    },
     /** Packages of the runner for a platform such as `linux-x64`: the newest only, which is all that GitHub offers. */
     async packages(place: string, platform: string, signal: AbortSignal): Promise<OfferedPackage[]> {
       const [os, arch = ''] = platform.split('-');

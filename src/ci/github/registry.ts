@@ -14,8 +14,9 @@ import { deviceLabels, isDeviceLabel } from './labels.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
 import { jobMark, runnerIn, runnerScript } from './script.ts';
 import type { GithubParts } from './service.ts';
+import { createToldJobs, placesOf } from './told-jobs.ts';
 import { labelsOf, placeOf } from './type.ts';
-import { type Job, type Runner, type Told, told } from './wire.ts';
+import { type Job, type JobEvent, type Runner, type Told, told } from './wire.ts';
 
 export type GithubRegistry = ReturnType<typeof createGithubRegistry>;
 
@@ -71,6 +72,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const unguarded = new Set<string>();
   /** Repositories, and places, whose jobs the credential may not read. */
   const denied = new Set<string>();
+  /** What webhooks tell of jobs without a runner. */
+  const toldJobs = createToldJobs(clock);
 
   const knownOf = (agent: AgentId): Known => {
     const found: Known = agents.get(agent) ?? { ...unknown };
@@ -84,7 +87,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const agentAt = (remote: Remote): AgentId | null => bookedAt(remote)?.agent ?? null;
 
   const mayRead = ({ told, job, tries }: Known): boolean =>
-    told !== null && !denied.has(told.repository) && (job === null ? tries < mostTries : true);
+    told !== null && !denied.has(told.repository) && (job === null ? tries < mostTries : job.status !== 'completed');
 
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
@@ -121,17 +124,40 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     return { ...remote, name, status: 'online', job: jobAt(remote, known ?? unknown) };
   };
 
-  /** For people only, so a look does not depend on it. null: unknown. */
-  async function waitingAt(place: string, signal: AbortSignal): Promise<readonly Job[] | null> {
-    if (!place.startsWith('repos/') || sets !== null || denied.has(place)) return null;
+  /** A look does not depend on it. null: unknown. */
+  async function waitingAt(place: string, signal: AbortSignal): Promise<readonly WaitingJob[] | null> {
+    if (sets !== null) return null;
+    if (!place.startsWith('repos/') || denied.has(place)) return toldJobs.at(place);
     try {
-      return await client.waitingJobs(place, signal);
+      return (await client.waitingJobs(place, signal)).map((job) => ({ job, repository: place.slice('repos/'.length) }));
     } catch (error) {
       signal.throwIfAborted();
       if (hasCode(error, 'E_CI_DENIED')) denied.add(place);
-      return null;
+      return toldJobs.at(place);
     }
   }
+
+  /** Asks GitHub about jobs that have waited long by what webhooks told: one that says the opposite may be lost. */
+  async function askAgain(place: string, signal: AbortSignal): Promise<void> {
+    for (const { job, repository } of sets === null ? toldJobs.inDoubt(place) : []) {
+      if (denied.has(repository)) continue;
+      try {
+        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.isOver(job.id);
+      } catch (error) {
+        signal.throwIfAborted();
+        if (hasCode(error, 'E_CI_DENIED')) denied.add(repository);
+      }
+    }
+  }
+
+  /** Whether a job with these labels may get an agent of the pool. Devices show their labels with the first agent, or with each lease. */
+  const suits = (pool: PoolConfig, wants: readonly string[]): boolean => {
+    const found = labels.get(pool.name);
+    const has = new Set((found ?? labelsOf(pool)).map((one) => one.toLowerCase()));
+    const isOpen = pool.devices.count !== 0 && (found === undefined || !pool.standby);
+    const may = (label: string): boolean => isOpen && isDeviceLabel(label);
+    return wants.every((label) => has.has(label.toLowerCase()) || may(label));
+  };
 
   const setOf = async (pool: PoolConfig, signal: AbortSignal): Promise<SetPool> => {
     const place = placeOf(pool.queue);
@@ -144,18 +170,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const place = placeOf(name);
       const [runners, waiting] = await Promise.all([client.runners(place, signal), waitingAt(place, signal)]);
       const pools = parts.pools.filter((pool) => served.includes(pool.name));
-      const fits = (job: Job) => (pool: PoolConfig) => {
-        const has = (labels.get(pool.name) ?? labelsOf(pool)).map((one) => one.toLowerCase());
-        const leases = !pool.standby && pool.devices.count !== 0;
-        return job.labels.every((label) => has.includes(label.toLowerCase()) || (leases && isDeviceLabel(label)));
-      };
       return {
         ...{ place, title: name },
         entries: runners.map((one) => entryOf(place, one)),
         ...(waiting !== null && {
-          waiting: waiting.map((job) => ({
-            job: waitingJob(config.name, place, job),
-            pools: pools.filter(fits(job)).map(({ name }) => name),
+          waiting: waiting.map((one) => ({
+            job: waitingJob(config.name, one),
+            pools: pools.filter((pool) => suits(pool, one.job.labels)).map((pool) => pool.name),
           })),
         }),
       };
@@ -210,6 +231,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     },
     /** Ends agents that can get no job any more: GitHub may drop a runner without telling it (actions/runner#4617). */
     async follow({ place, entries }, emit, signal) {
+      await askAgain(place, signal);
       const there = new Set(entries.map(({ id }) => id));
       for (const { agent, place: its, remote: id } of registrations.open()) {
         if (its !== place || id === null || slots.poolOf(agent) === null) continue;
@@ -255,6 +277,25 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
         ...{ workflow: null, name: job.jobDisplayName ?? null, event: job.eventName ?? null, refused: null },
         ref: job.jobWorkflowRef?.split('@')[1] ?? null,
       };
+    },
+    /** What a webhook says of a job. Returns the places that should be looked at now. It ends and starts nothing by itself. */
+    hooked(event: JobEvent): readonly string[] {
+      toldJobs.heard(event);
+      const { workflow_job: job, repository } = event;
+      const places = placesOf(event);
+      const agent = job.runner_name === null ? null : registrations.agentNames.agentOf(job.runner_name);
+      const registration = agent === null ? null : registrations.find(agent);
+      if (agent !== null && registration?.service === config.name && places.includes(registration.place)) {
+        const known = knownOf(agent);
+        if (known.job?.status !== 'completed') known.job = job;
+        known.told ??= {
+          ...{ repository: repository.full_name, run: job.run_id, number: null, workflow: job.workflow_name, name: job.name },
+          ...{ event: null, ref: null, refused: null },
+        };
+        return [registration.place];
+      }
+      const served = parts.pools.filter((pool) => suits(pool, job.labels)).map(({ queue }) => placeOf(queue));
+      return places.filter((place) => served.includes(place));
     },
     /** A line of the runner, or of the script in front of its job. A job may forge one, but comes after the first. */
     heard(agent: AgentId, line: string): void {
@@ -303,15 +344,15 @@ function factsOf({ told: said, refused, title, result, job }: Known): ReturnType
   };
 }
 
-function waitingJob(service: string, place: string, job: Job): RemoteJob {
-  return {
-    id: `${service}-job-${job.id}`,
-    state: 'waiting',
-    facts: () => ({
-      ...factsOf({ ...unknown, job }),
-      repository: place.replace('repos/', ''),
-    }),
-  };
+interface WaitingJob {
+  readonly job: Job;
+  /** As `acme/app`. */
+  readonly repository: string;
+}
+
+function waitingJob(service: string, { job, repository }: WaitingJob): RemoteJob {
+  const facts = () => ({ ...factsOf({ ...unknown, job }), repository });
+  return { id: `${service}-job-${job.id}`, state: 'waiting', facts };
 }
 
 /** Ids of the runner group, by place. */

@@ -41,6 +41,14 @@ export const packageKeys = {
   sha256: sha256('Checksum that the package must have.', "GitHub's own"),
 };
 
+export const webhookKeys = {
+  listen: key((v) => v.listen, undefined, '`ADDRESS:PORT`', {
+    description: 'Where onejob takes the webhooks that your proxy or relay forwards, at any path.',
+    example: '"127.0.0.1:8787"',
+  }),
+  secret: token('Secret of the webhook, as it is written at GitHub too. What is not signed with it is refused.'),
+};
+
 export const githubKeys = {
   url: key(webAddress('https://github.example.org'), 'https://github.com', 'address', {
     description: 'Address of GitHub, or of a GitHub Enterprise Server, as sandboxes reach it too.',
@@ -61,6 +69,11 @@ export const githubKeys = {
     description:
       '`jit`: each agent is a runner with labels. `scale-set`: each pool is a runner scale set, whose name jobs write in `runs-on`; GitHub tells how many jobs wait for it.',
     example: 'scale-set',
+  }),
+  webhook: key((v) => v.strict(webhookKeys), undefined, {
+    description:
+      'Takes `workflow_job` webhooks of GitHub, so that onejob hears of jobs at once, and of those that wait in an organisation. Without it, or when it fails, onejob polls.',
+    example: '{ listen: "127.0.0.1:8787", secret: { file: /etc/onejob/github-webhook.secret } }',
   }),
   forks: key((v) => v.oneOf(['refuse', 'run']), 'refuse', {
     description: 'Jobs of pull requests from forks. `refuse`: each fails before its first step, with the reason in its log.',

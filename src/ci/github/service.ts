@@ -14,6 +14,8 @@ import { findings } from './doctor.ts';
 import { createGithubRegistry } from './registry.ts';
 import { createScaleSets, type ScaleSets } from './scale-sets.ts';
 import { type GithubServiceConfig, placeOf } from './type.ts';
+import { createWebhook } from './webhook.ts';
+import type { JobEvent } from './wire.ts';
 
 export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiService {
   const { clock, fetch, onejob, variables, store, log } = parts;
@@ -27,7 +29,7 @@ export function openGithub(config: GithubServiceConfig, parts: OpenParts): CiSer
   return createGithub({ ...parts, config, client, sets, random: Math.random });
 }
 
-export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'> {
+export interface GithubParts extends Omit<EarlyParts, 'service' | 'url' | 'queues' | 'pace'>, Pick<OpenParts, 'variables'> {
   readonly slots: EarlyParts['slots'] & Pick<SlotFacts, 'sizeOf'>;
   readonly config: GithubServiceConfig;
   readonly pools: readonly PoolConfig[];
@@ -42,7 +44,8 @@ export function createGithub(parts: GithubParts) {
   const { name: service, url } = config;
   const early = { ...parts, service, url, queues: queuesOf(pools), pace: config };
   const connect = (known: Registrations) => createGithubRegistry(parts, known);
-  const { common, registry, registrations } = createEarlyBound(early, connect);
+  const { common, registry, registrations, lookNow } = createEarlyBound(early, connect);
+  const webhook = config.webhook === null ? null : openWebhook(config.webhook);
   const first = pools[0]?.queue;
   const sessions = new Set<Promise<void>>();
   const closing = new AbortController();
@@ -50,8 +53,12 @@ export function createGithub(parts: GithubParts) {
   return {
     ...common,
     capabilities: { binds: 'early', standsForSlots: false, terms: 1, poolTimeout: false, jobOnStdout: false },
-    check: (signal) => findings(parts, registry, registrations, signal),
+    check: async (signal) => [
+      ...(await findings(parts, registry, registrations, signal)),
+      ...(webhook?.findings(`service ${service}`) ?? []),
+    ],
     observe(emit, signal) {
+      void webhook?.open();
       if (sets === null) return common.observe(emit, signal);
       observeSets(sets, emit, signal);
     },
@@ -67,13 +74,21 @@ export function createGithub(parts: GithubParts) {
     describeExit,
     async close() {
       closing.abort();
-      await Promise.all(sessions);
+      await Promise.all([webhook?.close(), ...sessions]);
     },
     agentPackage: async (platform, signal) => {
       if (first === undefined) return null;
       return choosePackage('github', config.agentPackage, offered(placeOf(first)), platform, signal);
     },
   } satisfies CiService;
+
+  function openWebhook({ listen, secret }: NonNullable<GithubServiceConfig['webhook']>) {
+    const heard = (event: JobEvent): void => {
+      const places = registry.hooked(event);
+      for (const { name } of early.queues) if (places.includes(placeOf(name))) lookNow(name);
+    };
+    return createWebhook({ service, listen, secret: () => readSecret(secret, parts.variables), clock, log, heard });
+  }
 
   /** A pool is held by its scale set, and by the list of runners. */
   function observeSets(sets: ScaleSets, emit: (event: CiEvent) => void, signal: AbortSignal): void {

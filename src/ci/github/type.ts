@@ -1,12 +1,14 @@
 /** GitHub Actions as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
 import type { Checking } from '../../config/check.ts';
+import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
 import { complete, type Written } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
+import { textOf } from '../../http/listen.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
-import { appKeys, githubKeys, packageKeys } from './schema.ts';
+import { appKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
 
 export type GithubCredential =
   | { readonly kind: 'token'; readonly token: SecretReference }
@@ -22,6 +24,8 @@ export interface GithubServiceConfig {
   /** Runner group of its agents. */
   readonly group: string;
   readonly mode: 'jit' | 'scale-set';
+  /** null: onejob only polls. */
+  readonly webhook: { readonly listen: Listen; readonly secret: SecretReference } | null;
   readonly forks: 'refuse' | 'run';
   readonly public: 'refuse' | 'run';
   /** ms between two looks at the list of runners. */
@@ -37,9 +41,9 @@ export const github: ServiceType<GithubServiceConfig> = {
   agent: 'in-image',
   poolKeys: [],
   keys: githubKeys,
-  maps: { app: appKeys, agent: packageKeys },
+  maps: { app: appKeys, agent: packageKeys, webhook: webhookKeys },
   needs: [['token', 'app']],
-  mapNeeds: { app: ['id', 'private_key'] },
+  mapNeeds: { app: ['id', 'private_key'], webhook: ['listen', 'secret'] },
   init: {
     asks: 'whose jobs to run, and an App or a token',
     options: [
@@ -67,11 +71,12 @@ export const github: ServiceType<GithubServiceConfig> = {
     if (credential === null) return null;
     return {
       ...{ name, type: 'github', url, credential, group, mode, forks, public: open, pollEvery, bootTimeout },
-      agentPackage: packageOf(agent),
+      ...{ webhook: webhookOf(written), agentPackage: packageOf(agent) },
     };
   },
-  secrets: ({ credential }) => [
+  secrets: ({ credential, webhook }) => [
     credential.kind === 'token' ? ['token', credential.token] : ['app.private_key', credential.privateKey],
+    ...(webhook === null ? [] : [['webhook.secret', webhook.secret] as const]),
   ],
   check: checkGithub,
   checkPool: checkGithubPool,
@@ -81,6 +86,11 @@ function credentialOf({ token, app }: Written<typeof githubKeys>): GithubCredent
   if (token !== undefined) return { kind: 'token', token };
   if (app?.id === undefined || app.private_key === undefined) return null;
   return { kind: 'app', id: app.id, privateKey: app.private_key, installation: app.installation ?? null };
+}
+
+function webhookOf({ webhook: { listen: text = '', secret } = {} }: Written<typeof githubKeys>): GithubServiceConfig['webhook'] {
+  const listen = parseListen(text);
+  return listen === null || secret === undefined ? null : { listen, secret };
 }
 
 /** Names of accounts and repositories (docs, "Username considerations"); enterprises by their slug. */
@@ -93,7 +103,7 @@ export function placeOf(queue: string): string {
   return name.includes('/') ? `repos/${name}` : `orgs/${name}`;
 }
 
-/** Whether onejob hears of every job that waits for the pool. */
+/** Whether onejob hears of every job that waits for the pool. A webhook may be lost, and tells of nothing that waited before. */
 export function knowsWaiting({ mode }: Pick<GithubServiceConfig, 'mode'>, { queue }: Pick<PoolConfig, 'queue'>): boolean {
   return mode === 'scale-set' || placeOf(queue).startsWith('repos/');
 }
@@ -163,7 +173,7 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     );
 }
 
-function checkGithub(service: GithubServiceConfig, { written, at: report }: Checking): void {
+function checkGithub(service: GithubServiceConfig, { config, written, at: report }: Checking): void {
   const { name, url, pollEvery, bootTimeout, agentPackage } = service;
   const keys = written.services.get(name)?.keys ?? {};
   const at = (path: readonly string[], message: string, severity?: 'warning') =>
@@ -183,6 +193,22 @@ function checkGithub(service: GithubServiceConfig, { written, at: report }: Chec
     const [boot, poll] = [formatDuration(bootTimeout), formatDuration(pollEvery)];
     const why = 'onejob would end an agent before it sees it; write at least twice "poll"';
     at(['boot_timeout'], `is ${boot}, but "poll" is ${poll}: ${why}`);
+  }
+  if (service.webhook !== null) {
+    const { listen } = service.webhook;
+    const isSame = (other: Listen | undefined) => other !== undefined && textOf(other) === textOf(listen);
+    const twin = config.services.find((one) => one !== service && one.type === 'github' && isSame(one.webhook?.listen));
+    if (isSame(config.api?.listen) || twin !== undefined)
+      at(
+        ['webhook', 'listen'],
+        `is ${textOf(listen)}, as ${twin === undefined ? 'that of "api"' : `that of service ${twin.name}`}: only one can listen there`,
+      );
+    if (!isLoopback(listen.host))
+      at(
+        ['webhook', 'listen'],
+        `is ${listen.host}, which others can reach without encryption; listen on 127.0.0.1, behind a proxy on this host`,
+        'warning',
+      );
   }
   if (keys.agent === undefined) return;
   const { version, from, sha256 } = agentPackage;

@@ -60,6 +60,15 @@ export const job = z.object({
   completed_at: time,
 });
 export type Job = z.infer<typeof job>;
+/** A webhook about a job (docs, "Webhook events and payloads"). It says nothing of forks. */
+export const jobEvent = z.object({
+  /** `queued`, `in_progress`, `completed`; `waiting`: for an approval. */
+  action: z.string(),
+  workflow_job: job.extend({ run_id: id }),
+  repository: z.object({ full_name: z.string().regex(/^[\w-]+\/(?!\.{1,2}$)[\w.-]+$/) }),
+  enterprise: z.object({ slug: z.string() }).nullish(),
+});
+export type JobEvent = z.infer<typeof jobEvent>;
 export const jobPage = z
   .object({ total_count: z.int(), jobs: z.array(job) })
   .transform(({ total_count, jobs }) => page(total_count, jobs));

@@ -1,0 +1,71 @@
+/**
+ * Jobs that wait for runners, as webhooks tell. Events may come twice, late, in another order, or not at all, so an entry ends with the
+ * first event of a later state, with an answer of the REST API, and at the latest when GitHub itself gives the job up.
+ */
+import type { Clock } from '../../core/clock.ts';
+import type { Job, JobEvent } from './wire.ts';
+
+/** ms. GitHub cancels a job that has waited for a day (docs, "Usage limits"). */
+const longestWait = 86_400_000;
+/** ms after which GitHub is asked whether a job still waits. */
+const recheck = 600_000;
+/** How many waiting jobs, and jobs that wait no more, are remembered. */
+const remembered = 5_000;
+
+interface Waiting {
+  readonly job: Job;
+  /** As `acme/app`. */
+  readonly repository: string;
+  readonly places: readonly string[];
+  /** Wall clock, ms. */
+  readonly until: number;
+  /** Core clock, ms. */
+  askAt: number;
+}
+
+/** Whose jobs an event is about, as `placeOf` has them. */
+export function placesOf({ repository, enterprise }: JobEvent): string[] {
+  const name = repository.full_name.toLowerCase();
+  const slug = enterprise?.slug.toLowerCase();
+  return [`repos/${name}`, `orgs/${name.split('/')[0]}`, ...(slug === undefined ? [] : [`enterprises/${slug}`])];
+}
+
+export function createToldJobs(clock: Clock) {
+  const waiting = new Map<number, Waiting>();
+  /** Jobs that wait no more: an old event may come once again. */
+  const over = new Set<number>();
+  /** Places of which anything was told. */
+  const known = new Set<string>();
+
+  return {
+    heard(event: JobEvent): void {
+      const { action, workflow_job: job, repository } = event;
+      const places = placesOf(event);
+      for (const place of places) known.add(place);
+      waiting.delete(job.id);
+      if (action === 'queued' && !over.has(job.id)) {
+        const until = (job.created_at ?? clock.wall()) + longestWait;
+        waiting.set(job.id, { job, repository: repository.full_name, places, until, askAt: clock.now() + recheck });
+        for (const old of [...waiting.keys()].slice(0, -remembered)) waiting.delete(old);
+      }
+      if (action === 'in_progress' || action === 'completed') this.isOver(job.id);
+    },
+    isOver(job: number): void {
+      waiting.delete(job);
+      over.add(job);
+      for (const old of [...over].slice(0, -remembered)) over.delete(old);
+    },
+    /** null: nothing was told of the place yet, so nobody knows. */
+    at(place: string): readonly Waiting[] | null {
+      if (!known.has(place)) return null;
+      for (const [id, { until }] of waiting) if (until <= clock.wall()) waiting.delete(id);
+      return [...waiting.values()].filter(({ places }) => places.includes(place));
+    },
+    /** Those of the place that GitHub should be asked about now. */
+    inDoubt(place: string): readonly Waiting[] {
+      const found = (this.at(place) ?? []).filter(({ askAt }) => askAt <= clock.now()).slice(0, 10);
+      for (const one of found) one.askAt = clock.now() + recheck;
+      return found;
+    },
+  };
+}
