@@ -6,7 +6,6 @@ import type { Device } from '../../gpu/inventory.ts';
 import { apiOf } from './client.ts';
 import { deviceLabels } from './labels.ts';
 import { describeExit } from './service.ts';
-import { knowsWaiting } from './type.ts';
 
 const folder = new Folder();
 afterAll(() => folder[Symbol.dispose]());
@@ -68,12 +67,18 @@ it('says that two cannot listen at one address', async () => {
 });
 
 it.each([
-  ['scale-set', null, 'acme', true],
-  ['jit', null, 'acme', false],
-  ['jit', null, 'acme/app', true],
-  ['jit', { listen: { host: '127.0.0.1', port: 1 }, secret: { kind: 'env', variable: 'S', expires: null } }, 'acme', true],
-] as const)('knows whether GitHub tells what waits: %s, webhook %j, %s', (mode, webhook, queue, known) => {
-  expect(knowsWaiting({ mode, webhook }, { queue })).toBe(known);
+  ['mode: scale-set', 'queue: acme'],
+  ['mode: jit', 'queue: acme/app'],
+])('leases devices where GitHub tells what waits: %s, %s', async (mode, queue) => {
+  expect((await folder.load(config(`${app}, ${mode}`, `${queue}, standby: false, devices: 1`))).errors).toEqual([]);
+});
+
+it('leases no devices for an organisation, whose waiting jobs only webhooks tell, which may be lost', async () => {
+  const hook = 'webhook: { listen: "127.0.0.1:8787", secret: { env: S } }';
+  for (const more of [app, `${app}, ${hook}`])
+    expect((await folder.check(config(more, 'queue: acme, standby: false, devices: 1'))).join('\n')).toMatch(
+      /standby: is false, but "devices" are asked for .* write "mode: scale-set"/,
+    );
 });
 
 it('takes the default group of a repository, however it is written', async () => {
