@@ -6,6 +6,7 @@ import type { ConfigService } from './api/manager.ts';
 import { startApi } from './api/server.ts';
 import { socketFinding } from './api/socket-access.ts';
 import { checkListen } from './api/web.ts';
+import { fixedChanges } from './ci/types.ts';
 import type { DaemonOptions, ProcessControl } from './cli/session.ts';
 import { systemClock as clock } from './clock.ts';
 import { configChange, howToApply, howToFix } from './config/changed.ts';
@@ -13,10 +14,12 @@ import type { Environment } from './config/environment.ts';
 import { type Loaded, loadConfig } from './config/load.ts';
 import { findConfig, readGroup, sharedSocket } from './config/paths.ts';
 import { formatProblem } from './config/problem.ts';
+import { isEmpty } from './core/slot.ts';
 import { OnejobError, toFailure } from './errors.ts';
 import { warning } from './finding.ts';
 import { openHost } from './host.ts';
 import { createImageDesk } from './manager/images/pool-images.ts';
+import { poolOf } from './manager/loop/pool.ts';
 import { storedSlots } from './manager/loop/restore-slots.ts';
 import { tellStop } from './manager/loop/shutdown.ts';
 import { createSecretPins } from './manager/services/secret-pins.ts';
@@ -151,6 +154,17 @@ async function runManager(
     if (moved.length > 0) {
       const hint = 'Type "onejob down --leave", and start the daemon again.';
       throw new OnejobError('E_CONFIG', 'Cannot change "state_dir" or "socket" of a running daemon.', { hint });
+    }
+    for (const { service, key } of fixedChanges(config.services, read.config.services)) {
+      const busy = host.loop.reconciler.slots.filter((slot) => slot.service === service && !isEmpty(slot));
+      if (busy.length === 0) continue;
+      const pools = [...new Set(busy.map((slot) => poolOf(slot.key)))];
+      const hint = `Type "onejob drain ${pools[0]}", wait until its jobs have ended, then apply the config and type "onejob resume ${pools[0]}".`;
+      throw new OnejobError(
+        'E_CONFIG',
+        `Cannot change "${key}" of service ${service} while it has agents, in ${pools.join(', ')}.`,
+        { hint },
+      );
     }
     const changes = differences(config, read.config);
     const warnings = [...read.warnings];

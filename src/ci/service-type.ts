@@ -21,6 +21,8 @@ export interface ServiceType<C extends { readonly type: string } = ServiceConfig
   /** Whether this one says where jobs come from; absent: as `poolKeys` says. */
   tellsOrigin?(service: C): boolean;
   readonly keys: Keys;
+  /** Those that cannot change while the service has agents, because those with the old value could not be served any more. */
+  readonly fixed?: readonly string[];
   /** Keys of the maps in them. */
   readonly maps: Readonly<Record<string, Keys>>;
   /** Required keys; of a list, one. */

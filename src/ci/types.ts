@@ -25,6 +25,17 @@ export function titlesWith(key: ServicePoolKey): string {
   return titlesOf(({ poolKeys }) => poolKeys.includes(key));
 }
 
+/** Services of both configs with a key that differs and cannot change while they have agents. */
+export function fixedChanges(before: readonly ServiceConfig[], after: readonly ServiceConfig[]) {
+  return before.flatMap((one) => {
+    const other = after.find(({ name, type }) => name === one.name && type === one.type);
+    const read = (of: object, key: string): unknown => new Map(Object.entries(of)).get(key);
+    const keys = serviceType(one.type).fixed ?? [];
+    const key = other === undefined ? undefined : keys.find((each) => read(one, each) !== read(other, each));
+    return key === undefined ? [] : [{ service: one.name, key }];
+  });
+}
+
 /** Services that say where their jobs come from, so that trust rules work. */
 export function tellingOrigin(services: readonly ServiceConfig[]): ReadonlySet<string> {
   const tells = (service: ServiceConfig): boolean => {

@@ -1,5 +1,5 @@
 /** Gitea from end to end: the real server, the real runner in containers of the real Engine, and the daemon between. */
-import { readdirSync } from 'node:fs';
+import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { attempt } from '../../src/errors.ts';
@@ -209,6 +209,12 @@ pools:
       return (attempt(() => readdirSync(dir)) ?? []).filter((file) => file.endsWith('.json')).length;
     };
     await expect.poll(() => kept('runners'), { timeout: 60_000 }).toBe(1);
+    const written = readFileSync(join(here.home.dir, 'config.yml'), 'utf8');
+    here.home.configure(written.replace('binding: late', 'boot_timeout: 30s').replace(', trust: { forks: refuse }', ''));
+    await expect(here.home.api.applyConfig({ dryRun: false })).rejects.toThrow(
+      'Cannot change "binding" of service forge while it has agents',
+    );
+    here.home.configure(written);
     await here.dispatch('a.yml');
     await expect.poll(() => kept('jobs'), { timeout: 60_000, interval: 2 }).toBe(1);
     await first.kill();

@@ -30,6 +30,7 @@ export const gitea: ServiceType<GiteaServiceConfig> = {
   title: 'Gitea',
   agent: 'mounted',
   poolKeys: ['trust'],
+  fixed: ['binding'],
   tellsOrigin: ({ binding }) => binding === 'late',
   keys: giteaKeys,
   maps: { agent: runnerKeys },
