@@ -57,7 +57,7 @@ test('the end of its input asks a script to end, and kills one that does not', a
 
 test.each([
   ['passed', 'true', true, 0],
-  ['failed', 'false', true, 1],
+  ['failed', 'exit 7', true, 7],
   ['failed where that does not count', 'false', false, 0],
 ] as const)('the waiting program says that a script has %s', async (_, script, counts, code) => {
   const waits = await waiter();

@@ -8,6 +8,8 @@
 
 /** Where the waiting program writes its process id, in the workspace. The job may change it, and then signals only itself. */
 const pidFile = '.onejob-gitlab';
+/** Next to it: the exit code of the script that failed. */
+const codeFile = '.onejob-gitlab-code';
 
 /** s without a call of a driver after which a sandbox ends by itself. gitlab-runner makes its calls within milliseconds. */
 export const idleLimit = 120;
@@ -17,14 +19,14 @@ export const noBash = 127;
 
 /**
  * The job of the own queue. Its program is in a variable, so that lists of jobs stay short. A script that failed (USR2) makes it end
- * with 1, so that the files of the job can be held.
+ * with the same code, so that the job is shown as it was, and its files can be held.
  */
 export function waiting(idle: number = idleLimit) {
   const script = `command -v bash >/dev/null 2>&1 || exit ${noBash}
 code=0 idle=0
 trap 'idle=0' USR1
-trap 'code=1' USR2
-trap 'exit "$code"' TERM
+trap 'code=$(cat ${codeFile} 2>/dev/null)' USR2
+trap 'exit "\${code:-1}"' TERM
 echo "$$" >${pidFile}
 while [ "$idle" -lt ${idle} ]; do
   sleep 1 &
@@ -67,7 +69,7 @@ kill "$beat" "$watch" 2>/dev/null
 if [ "$code" -gt 128 ] && grep -Eqs '^oom_kill [1-9]' /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; then
   echo 'onejob: a process of this job was killed because the job used more memory than its agent is allowed to' >&2
 fi
-[ "$code" = 0 ] || [ "$1" = no ] || kill -USR2 "$waiter" 2>/dev/null
+[ "$code" = 0 ] || [ "$1" = no ] || { echo "$code" >${codeFile}; kill -USR2 "$waiter"; } 2>/dev/null
 exit "$code"`;
   return ['bash', '-c', script, 'onejob-gitlab', counts ? 'yes' : 'no', String(grace)];
 }

@@ -66,7 +66,7 @@ describe.skipIf(lacks('docker', 'image', 'busybox', 'gitlabRunner'))('a custom e
     await here.runner.child.says(/Removed job from processing list[\s\S]*Removed job from processing list/);
     expect(await jobsOf(home)).toMatchObject([
       { name: 'GitLab job 1 test (acme/demo)', user: 'ada', result: { kind: 'code', code: 0 } },
-      { name: 'GitLab job 2 test (acme/demo)', user: 'ada', result: { kind: 'code', code: 1 } },
+      { name: 'GitLab job 2 test (acme/demo)', user: 'ada', result: { kind: 'code', code: 7 } },
     ]);
   });
 
