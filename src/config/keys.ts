@@ -161,7 +161,7 @@ export const poolKeys = {
   }),
   queue: key((v) => v.text('the name of a queue', v.oneLine), undefined, {
     description:
-      'The queue that jobs name at the CI service (Azure Pipelines: the agent pool). Jobs of the own queue name the pool.',
+      'The queue that jobs name at the CI service (Azure Pipelines: the agent pool). Gitea and GitHub: whose jobs the pool runs, required. Jobs of the own queue name the pool.',
     example: 'cuda',
     shown: "the pool's name",
   }),

@@ -81,16 +81,10 @@ export function createGiteaClient({ url, token, ...parts }: ClientOptions) {
     },
     hasRepository: async (name: string, signal: AbortSignal): Promise<boolean> =>
       (await rest.find(wire.anything, { path: api(`repos/${name}`), doing: `find repository "${name}"` }, signal)) !== null,
-    /** Whether there is an organisation with that name that this token sees. */
+    /** Whether there is an organisation with that name that this token sees. @throws OnejobError E_CI_DENIED when it may not look */
     async hasOrganisation(name: string, signal: AbortSignal): Promise<boolean> {
       const path = api(`orgs/${encodeURIComponent(name)}`);
-      try {
-        return (await rest.find(wire.organisation, { path, doing: `find organisation "${name}"` }, signal)) !== null;
-      } catch (error) {
-        // A token for its own user has no scope for organisations.
-        if (hasCode(error, 'E_CI_DENIED')) return false;
-        throw error;
-      }
+      return (await rest.find(wire.organisation, { path, doing: `find organisation "${name}"` }, signal)) !== null;
     },
     runners: (place: string, signal: AbortSignal): Promise<wire.Runner[]> =>
       all(wire.runnerPage, { path: runnersOf(place), doing: `list the runners of ${place}` }, signal),

@@ -5,7 +5,7 @@
  */
 import { sleep } from '../../core/clock.ts';
 import type { AgentId, Exit, StopReason } from '../../core/slot.ts';
-import { OnejobError, toFailure } from '../../errors.ts';
+import { hasCode, OnejobError, toFailure } from '../../errors.ts';
 import { foreignPool } from '../ci-service.ts';
 import type { Entry, Registry, Remote, RemoteJob } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
@@ -386,9 +386,17 @@ export function createPlaces(client: Pick<GiteaClient, 'hasOrganisation' | 'hasR
       const hint = 'Fix "queue" in the config, or give the token the scope write:repository and its owner access.';
       throw new OnejobError('E_CI_POOL', `Cannot run jobs of "${queue}": ${url} shows no such repository to this token.`, { hint });
     }
-    if (await client.hasOrganisation(queue, signal)) return `orgs/${queue}`;
+    let denied: unknown = null;
+    const isOrganisation = await client.hasOrganisation(queue, signal).catch((error: unknown) => {
+      // A token for its own user has no scope for organisations.
+      if (!hasCode(error, 'E_CI_DENIED')) throw error;
+      denied = error;
+      return false;
+    });
+    if (isOrganisation) return `orgs/${queue}`;
     const user = await client.user(signal);
     if (user?.toLowerCase() === queue) return 'user';
+    if (denied !== null) throw denied;
     throw new OnejobError(
       'E_CI_POOL',
       `Cannot run jobs of "${queue}": ${url} shows no organisation with that name to this token.`,

@@ -3,7 +3,9 @@ import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { giteaService } from '../../../test/kit/gitea-service.ts';
+import { OnejobError } from '../../errors.ts';
 import type { AgentContext, CiEvent } from '../ci-service.ts';
+import { createPlaces } from './registry.ts';
 
 type Bench = ReturnType<typeof giteaService>;
 let bench: Bench;
@@ -102,6 +104,15 @@ it('watches the agents of two pools that write one place differently', async () 
   await soon(() => seen).toContainEqual({ kind: 'jobSeen', agent: 'b1', job: 'forge-1' });
   bench.gitea.end(job, 'cancelled');
   await soon(() => seen).toContainEqual({ kind: 'cancel', agent: 'b1', job: 'forge-1', grace: 1_000 });
+});
+
+it('tells a token that may not look at organisations from a name that does not exist', async () => {
+  bench = giteaService();
+  const denied = new OnejobError('E_CI_DENIED', 'required=[read:organization]');
+  const client = { hasRepository: async () => false, hasOrganisation: () => Promise.reject(denied), user: async () => 'ada' };
+  const places = createPlaces(client, 'http://forge');
+  expect(await places.find('Ada', patient)).toBe('user');
+  await expect(places.find('acme', patient)).rejects.toBe(denied);
 });
 
 describe('jobs that wait', () => {
