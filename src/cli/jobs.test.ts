@@ -150,6 +150,16 @@ test('jobs says whose they are, what they are called and how long they took, and
   expect(await ids('--state', 'lost')).toEqual([mine.id]);
   expect(await ids('--state', 'ok')).toEqual([good.id]);
   expect(await ids('--state', 'running')).toEqual([theirs.id]);
+  // The same in the words of a CI service.
+  const told = ['dddddddddddd success', 'eeeeeeeeeeee failure'].map((line): JobView => {
+    const [id = '', word = ''] = line.split(' ');
+    return { ...job, id, result: { kind: 'reported', word } };
+  });
+  manager.elsewhere = told;
+  expect(await ids('--state', 'passed')).toEqual(['dddddddddddd']);
+  expect(await ids('--state', 'ok')).toEqual(['dddddddddddd']);
+  expect(await ids('--state', 'failed')).toEqual(['eeeeeeeeeeee']);
+  manager.elsewhere = [mine, theirs, good];
   expect((await onejob('jobs', '--pool', 'other')).stdout).toBe('No jobs.\n');
 });
 

@@ -56,9 +56,7 @@ export async function listJobs(session: Session, only: string | null, flags: Lis
     if (read.length === 0) await refuseUnknownPool(reader, pool);
     return [read, wide ? placesIn(await reader.status()) : null];
   });
-  const found = unsorted.filter(
-    (job) => (user === null || job.user === user) && (state === null || job.state === state || wordOf(job) === state),
-  );
+  const found = unsorted.filter((job) => (user === null || job.user === user) && (state === null || isIn(job, state)));
   if (found.length === 0 && state !== null && !isState(state)) {
     const states = [...statesBefore, ...endings].join(', ');
     throw wrongUsage(`Invalid --state "${state}": there is no such state.`, `States are ${states}.`);
@@ -109,14 +107,25 @@ const statesBefore: ReadonlySet<string> = new Set(['waiting', 'queued', 'reserve
 /** How a job may have ended. A CI service has words of its own for its jobs. */
 const endings = ['ok', 'failed', 'cancelled', 'timeout', 'oom', 'disk', 'lost', 'unstartable'] as const;
 
+/** Words of CI services for the same. */
+const synonyms = new Map([
+  ...['passed', 'success', 'succeeded'].map((word) => [word, 'ok'] as const),
+  ['failure', 'failed'],
+  ['canceled', 'cancelled'],
+]);
+
 function isState(word: string): boolean {
-  return statesBefore.has(word) || endings.some((each) => each === word) || /^(exit \d.*|[A-Z0-9]+)$/.test(word);
+  return (
+    statesBefore.has(word) || synonyms.has(word) || endings.some((each) => each === word) || /^(exit \d.*|[A-Z0-9]+)$/.test(word)
+  );
 }
 
-/** How a job ended: `ok`, `failed`, or as the column STATE says; null while it has not ended. */
-function wordOf(job: JobView): string | null {
-  if (job.state !== 'done') return null;
-  return job.result?.kind === 'code' && job.result.code !== 0 ? 'failed' : resultWord(job);
+/** Whether a job is in a state, or ended in it: in the words of the column STATE, of any service, or `failed` for any exit code but 0. */
+function isIn(job: JobView, state: string): boolean {
+  if (job.state !== 'done') return job.state === state;
+  const word = resultWord(job);
+  const same = (one: string): string => synonyms.get(one) ?? one;
+  return same(word) === same(state) || (same(state) === 'failed' && job.result?.kind === 'code' && job.result.code !== 0);
 }
 
 /** By agent: its slot and devices. */
