@@ -183,7 +183,6 @@ describe('doctor', () => {
       ({ github }) => void github.repository('acme/open', { isPrivate: false }),
       /warning: acme\/open is public, "forks" is run, and not all pull requests from outside need an approval/,
     ],
-    ['a group that never gets public jobs', { config: { public: 'run' } }, undefined, /does not allow public repositories/],
   ])('tells %s', async (_, options, prepare, message) => {
     expect(await said(options, prepare)).toMatch(message);
   });

@@ -96,7 +96,7 @@ export const githubKeys = {
   }),
   docker: key((v) => v.strict(dockerKeys), undefined, {
     description:
-      'Gives jobs an Engine, for `container:`, `services:` and actions that are images. Only for jobs of people whom you trust: whoever reaches the Engine has all rights of its user on this host.',
+      'Gives jobs an Engine, for `container:`, `services:` and actions that are images. Only for jobs of people whom you trust: anyone who reaches the Engine has all rights of its user on this host.',
     example: '{ socket: /run/user/1000/docker.sock, folder: /srv/onejob-jobs }',
     shown: 'jobs have no Engine',
   }),
