@@ -69,7 +69,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       if (job !== null) emit({ kind: 'jobSeen', agent, job: jobs.had(job, agent, place) });
     }
     const { waiting: found } = shown;
-    if (found !== undefined) for (const name of pools) waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
+    for (const name of pools)
+      if (found === undefined) waiting.delete(name);
+      else waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
     jobs.saw(shown);
     for (const [agent, { job }] of seen.ours) if (job !== null) jobs.describe(job, agent, place, signal);
     inBackground(`${place} silence`, () => inDoubt.silence(seen, emit, signal), signal);

@@ -142,7 +142,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     for (const { job, repository } of sets === null ? toldJobs.inDoubt(place) : []) {
       if (denied.has(repository)) continue;
       try {
-        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.isOver(job.id);
+        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.gone(job.id);
       } catch (error) {
         signal.throwIfAborted();
         if (hasCode(error, 'E_CI_DENIED')) denied.add(repository);

@@ -108,7 +108,10 @@ function dockerOf({ docker: { socket, folder } = {} }: Written<typeof githubKeys
   return socket === undefined || folder === undefined ? null : { socket, folder };
 }
 
-/** Whether GitHub tells how many jobs wait for a pool: its scale set, the list of its repository, or webhooks. */
+/**
+ * Whether GitHub can tell how many jobs wait for a pool: its scale set, the list of its repository, or webhooks. The number is null
+ * while it is unknown all the same: until the first webhook, or where the credential may not read jobs.
+ */
 export function knowsWaiting(
   { mode, webhook }: Pick<GithubServiceConfig, 'mode' | 'webhook'>,
   { queue }: Pick<PoolConfig, 'queue'>,
