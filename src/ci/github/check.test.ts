@@ -44,6 +44,11 @@ describe('a config that cannot work says why', () => {
       /hub\.docker: is set together with "forks: run": jobs of strangers would be root/,
     ],
     [`${app}, ${rootly}, public: run`, 'queue: acme', /is set together with "public: run"/],
+    [
+      `${app}, docker: { socket: /run/user/7/docker.sock, folder: /srv/jobs }, forks: run`,
+      'queue: acme',
+      /^.*warning.*all rights of the owner of/,
+    ],
     [`${app}, webhook: { listen: "127.0.0.1:8787" }`, 'queue: acme', /"secret" is missing/],
     [
       `${app}, webhook: { listen: "0.0.0.0:8787", secret: { env: S } }`,

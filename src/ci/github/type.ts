@@ -3,6 +3,7 @@ import { statSync } from 'node:fs';
 import type { Checking } from '../../config/check.ts';
 import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { engineSocketIn } from '../../config/host-places.ts';
 import { complete, type Written } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
@@ -239,10 +240,12 @@ function checkGithub(service: GithubServiceConfig, { config, written, host, whyH
   }
   if (service.docker !== null) {
     for (const [key, path] of Object.entries(service.docker)) checkPath(['docker', key], path);
-    const owner = host === null ? 0 : (attempt(() => statSync(service.docker?.socket ?? ''))?.uid ?? 0);
-    const whose = owner === 0 ? 'root' : `user ${owner}`;
+    const { socket } = service.docker;
+    const owner = host === null ? null : attempt(() => statSync(socket).uid);
+    const isOfRoot = owner === 0 || engineSocketIn(socket) !== null;
+    const whose = isOfRoot ? 'root' : owner === null ? `the owner of ${socket}` : `user ${owner}`;
     const open = (['forks', 'public'] as const).find((key) => service[key] === 'run');
-    if (owner === 0 && open !== undefined)
+    if (isOfRoot && open !== undefined)
       at(['docker'], `is set together with "${open}: run": jobs of strangers would be root on this host; remove one of the two`);
     else
       at(
