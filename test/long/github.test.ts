@@ -1,6 +1,8 @@
 /** GitHub Actions from end to end: its stand-in, a real runner in containers of the real Engine, and the daemon between. */
 import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
 import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Job } from '../kit/github-world.ts';
@@ -13,6 +15,14 @@ import { lacks } from '../support/require.ts';
 import { scratch } from '../support/scratch.ts';
 
 const soon = { timeout: 120_000 };
+
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
 
 describe.skipIf(lacks('docker', 'image', 'github'))('with a runner of GitHub in sandboxes', () => {
   const dir = scratch();
@@ -186,6 +196,24 @@ const call = (method, path, body) => new Promise((resolve, reject) => {
     expect(job.log).toMatch(/Engine [\d.]+\S* ended with 0 and the same file/);
     await daemon.stop();
     expect(readdirSync(folder)).toEqual([]);
+  });
+
+  test('a webhook tells the daemon what waits for an organisation', async () => {
+    const secret = join(dir.path, 'webhook.secret');
+    writeFileSync(secret, 'a secret of the test\n', { mode: 0o600 });
+    const port = await freePort();
+    await using here = await bench({ service: `    webhook: { listen: "127.0.0.1:${port}", secret: { file: ${secret} } }` });
+    const { github, home } = here;
+    await home.up();
+    const long = github.queue({ labels: ['gpu'], steps: [['sleep 600']] });
+    await here.until(long, 'in_progress');
+    const next = github.queue({ labels: ['gpu'], steps: [['true']] });
+    const hook = fetch(`http://127.0.0.1:${port}/github`, github.webhook('queued', next, 'a secret of the test'));
+    expect((await hook).status).toBe(204);
+    await expect.poll(async () => (await home.api.status()).pools[0]?.waiting, soon).toBe(1);
+    expect((await home.cli(['doctor']).ended).stdout).toContain('The last webhook came in');
+    github.cancel(long);
+    await here.until(next, 'completed');
   });
 
   test('no credential is anywhere that a job can look', async () => {
