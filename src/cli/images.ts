@@ -173,7 +173,8 @@ async function textOf({ imageRecipe, recipe }: PoolConfig, service: ServiceConfi
   const dockerfile = path === null ? null : await readDockerfile(path);
   const shown = base === 'auto' ? '"$(onejob image choose)"' : base;
   const { type, agent: kind } = serviceType(service?.type);
-  const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image';
+  const isMounted = service !== undefined && 'mountedRunner' in service && service.mountedRunner !== null;
+  const isIn = service !== undefined && 'agentPackage' in service && kind === 'in-image' && !isMounted;
   const agent = isIn ? { type, ...packageOf(service.agentPackage) } : null;
   const ground = { bases: [], agent, owner: 'by-hand' };
   const plan = buildPlan({ type, base: shown, packages, dockerfile }, ground, readTemplates());

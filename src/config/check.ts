@@ -6,7 +6,7 @@ import { serviceType, serviceTypes, tellingOrigin, titlesWith } from '../ci/type
 import { codeOf } from '../errors.ts';
 import { checkApi } from './check-api.ts';
 import { checkDevices, checkPartition, checkRepair } from './check-devices.ts';
-import { checkMounts } from './check-mounts.ts';
+import { checkMounts, hostPathProblem } from './check-mounts.ts';
 import type { Config, PoolConfig, Written } from './config.ts';
 import type { HostFacts } from './environment.ts';
 import { formatPath, type Path, type Place, type Problem, suggest } from './problem.ts';
@@ -30,6 +30,8 @@ export interface Checking {
   /** `path` begins with a key of the pool. The place is in `defaults` if the key is written there. */
   inPool(pool: PoolConfig, path: Path, message: string, level?: Problem['level']): void;
   at(path: Path, message: string, level?: Problem['level']): void;
+  /** Why no job may see a path of the host; null when it may. */
+  whyHidden(host: string): string | null;
 }
 
 /** Where keys are written. */
@@ -51,6 +53,7 @@ export function checkAcross(
     written,
     host,
     starting,
+    whyHidden: (path) => hostPathProblem({ host: path }, config),
     sound: (pool, ...keys) =>
       !keys.some((key) => written.broken.has(`pools.${pool.name}.${key}`) || written.broken.has(`defaults.${key}`)),
     own: (pool, key) => writing.has(['pools', pool.name, key]),

@@ -13,6 +13,7 @@ const sections = {
   'agent of buildkite': serviceSchemas.buildkite.maps.agent as typeof topFile,
   app: serviceSchemas.github.maps.app as typeof topFile,
   webhook: serviceSchemas.github.maps.webhook as typeof topFile,
+  docker: serviceSchemas.github.maps.docker as typeof topFile,
   'agent of github': serviceSchemas.github.maps.agent as typeof topFile,
   'agent of gitea': serviceSchemas.gitea.maps.agent as typeof topFile,
   'agent of gitlab': serviceSchemas.gitlab.maps.agent as typeof topFile,
@@ -39,6 +40,10 @@ const inside: Record<string, (key: string) => string> = {
   webhook: (key) => {
     const rest = ['listen: "127.0.0.1:8787"', 'secret: { env: S }'].filter((other) => other.split(':')[0] !== key.split(':')[0]);
     return `services: { a: { type: github, token: { env: T }, webhook: { ${[...rest, key].join(', ')} } } }`;
+  },
+  docker: (key) => {
+    const rest = ['socket: /run/x.sock', 'folder: /srv/x'].filter((other) => other.split(':')[0] !== key.split(':')[0]);
+    return `services: { a: { type: github, token: { env: T }, docker: { ${[...rest, key].join(', ')} } } }`;
   },
   gitea: (key) => forge('gitea', key),
   gitlab: (key) => forge('gitlab', key),

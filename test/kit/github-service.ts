@@ -46,8 +46,8 @@ export function githubService(options: Options = {}) {
       : { kind: 'token', token: memory(token) };
   const config: GithubServiceConfig = {
     ...{ name: 'hub', type: 'github', url: github.origin, credential, group: 'Default', mode: 'jit' },
-    ...{ webhook: null, forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
-    agentPackage: { version: null, from: null, sha256: null },
+    ...{ webhook: null, docker: null, forks: 'refuse', public: 'refuse', pollEvery: 20, bootTimeout: 60_000 },
+    ...{ agentPackage: { version: null, from: null, sha256: null }, mountedRunner: null },
     ...options.config,
   };
   const pools = queues.map((queue, n) => {

@@ -1,5 +1,8 @@
 /** GitHub Actions from end to end: its stand-in, a real runner in containers of the real Engine, and the daemon between. */
-import { writeFileSync } from 'node:fs';
+import { execFileSync } from 'node:child_process';
+import { once } from 'node:events';
+import { mkdirSync, readdirSync, writeFileSync } from 'node:fs';
+import { type AddressInfo, createServer } from 'node:net';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import type { Job } from '../kit/github-world.ts';
@@ -13,6 +16,14 @@ import { scratch } from '../support/scratch.ts';
 
 const soon = { timeout: 120_000 };
 
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1');
+  await once(server, 'listening');
+  const { port } = server.address() as AddressInfo;
+  await new Promise((resolve) => server.close(resolve));
+  return port;
+}
+
 describe.skipIf(lacks('docker', 'image', 'github'))('with a runner of GitHub in sandboxes', () => {
   const dir = scratch();
   let base: string;
@@ -24,7 +35,7 @@ describe.skipIf(lacks('docker', 'image', 'github'))('with a runner of GitHub in 
   afterAll(() => dir[Symbol.dispose]());
 
   /** A GitHub of its own, and a onejob for its organisation `acme`. */
-  async function bench(more: { readonly service?: string; readonly pool?: string } = {}) {
+  async function bench(more: { readonly agent?: string; readonly service?: string; readonly image?: string } = {}) {
     const github = await startGitHub({ address: bridgeAddress() });
     const key = join(dir.path, 'app.pem');
     writeFileSync(key, github.app.key.export({ type: 'pkcs8', format: 'pem' }), { mode: 0o600 });
@@ -35,10 +46,10 @@ describe.skipIf(lacks('docker', 'image', 'github'))('with a runner of GitHub in 
     url: "${github.origin}"
     app: { id: ${github.app.id}, private_key: { file: ${key} } }
     poll: 5s
-    agent: { from: ${runner} }
+    agent: { ${more.agent ?? `from: ${runner}`} }
 ${more.service ?? ''}
 pools:
-  ci: { service: hub, queue: acme, agents: 1, image: { base: "${base}" }, network: default, tags: gpu${more.pool ?? ''} }
+  ci: { service: hub, queue: acme, agents: 1, image: ${more.image ?? `{ base: "${base}" }`}, network: default, tags: gpu }
 `,
     });
     return {
@@ -135,6 +146,74 @@ pools:
     ]);
     await daemon.stop();
     expect([github.sets[0]?.session, github.runners.size]).toEqual([null, 0]);
+  });
+
+  test('a runner that is mounted read-only runs jobs in a sandbox that is read-only, too', async () => {
+    const folder = join(dir.path, 'mounted');
+    mkdirSync(folder);
+    execFileSync('tar', ['xzf', runner, '-C', folder]);
+    execFileSync('chmod', ['-R', 'a+rX', folder]);
+    await using here = await bench({ agent: `folder: ${folder}`, image: `${base}, read_only: true, env: { HOME: /workspace }` });
+    const { github } = here;
+    await here.home.up();
+    const job = github.queue({ labels: ['gpu'], steps: [['pwd; touch here && echo done']] });
+    await here.until(job, 'completed');
+    expect([job.conclusion, job.log]).toEqual(['success', expect.stringContaining('done')]);
+    expect(readdirSync(folder)).toEqual(['bin']);
+  });
+
+  test('a job uses the Engine of the config, which finds its files at the same path, and nothing of them is left', async () => {
+    const folder = join(dir.path, 'jobs');
+    mkdirSync(folder);
+    const docker = `    docker: { socket: /var/run/docker.sock, folder: ${folder} }`;
+    await using here = await bench({ service: docker, image: `{ base: "${base}" }, user: "0:0"` });
+    const { github } = here;
+    const daemon = await here.home.up();
+    // What the runner does for "container:": a container that has the job's folder mounted.
+    const ask = `
+const http = require('http');
+const call = (method, path, body) => new Promise((resolve, reject) => {
+  const request = http.request({ socketPath: '/var/run/docker.sock', method, path, headers: { 'content-type': 'application/json' } }, (answer) => {
+    let text = '';
+    answer.on('data', (piece) => { text += piece; }).on('end', () => resolve(text === '' ? null : JSON.parse(text)));
+  });
+  request.on('error', reject).end(body === undefined ? '' : JSON.stringify(body));
+});
+(async () => {
+  const { Version } = await call('GET', '/version');
+  const made = { Image: '${base}', Cmd: ['bash', '-c', 'cat /__w/told >/__w/answer'], HostConfig: { Binds: [process.cwd() + ':/__w'] } };
+  const { Id, message } = await call('POST', '/containers/create', made);
+  if (message) throw new Error(message);
+  await call('POST', '/containers/' + Id + '/start');
+  const { StatusCode } = await call('POST', '/containers/' + Id + '/wait');
+  await call('DELETE', '/containers/' + Id + '?v=1&force=1');
+  console.log('Engine ' + Version + ' ended with ' + StatusCode + ' and ' + require('fs').readFileSync('answer'));
+})();
+`;
+    const step = [`cat >ask.js <<'END'${ask}END`, `cd ${folder}/*/_work && echo the same file >told && node $OLDPWD/ask.js`];
+    const job = github.queue({ labels: ['gpu'], steps: [[step.join('\n')]] });
+    await here.until(job, 'completed');
+    expect(job.log).toMatch(/Engine [\d.]+\S* ended with 0 and the same file/);
+    await daemon.stop();
+    expect(readdirSync(folder)).toEqual([]);
+  });
+
+  test('a webhook tells the daemon what waits for an organisation', async () => {
+    const secret = join(dir.path, 'webhook.secret');
+    writeFileSync(secret, 'a secret of the test\n', { mode: 0o600 });
+    const port = await freePort();
+    await using here = await bench({ service: `    webhook: { listen: "127.0.0.1:${port}", secret: { file: ${secret} } }` });
+    const { github, home } = here;
+    await home.up();
+    const long = github.queue({ labels: ['gpu'], steps: [['sleep 600']] });
+    await here.until(long, 'in_progress');
+    const next = github.queue({ labels: ['gpu'], steps: [['true']] });
+    const hook = fetch(`http://127.0.0.1:${port}/github`, github.webhook('queued', next, 'a secret of the test'));
+    expect((await hook).status).toBe(204);
+    await expect.poll(async () => (await home.api.status()).pools[0]?.waiting, soon).toBe(1);
+    expect((await home.cli(['doctor']).ended).stdout).toContain('The last webhook came in');
+    github.cancel(long);
+    await here.until(next, 'completed');
   });
 
   test('no credential is anywhere that a job can look', async () => {

@@ -65,7 +65,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
   function follow(shown: Shown, steadySince: number, { pools }: Queue, emit: (event: CiEvent) => void, signal: AbortSignal): void {
     const { place, waiting: found } = shown;
     // First, because what an agent has got waits no more.
-    if (found !== undefined) for (const name of pools) waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
+    for (const name of pools)
+      if (found === undefined) waiting.delete(name);
+      else waiting.set(name, found.filter((one) => one.pools.includes(name)).length);
     const seen = { place, ours: oursOf(shown), steadySince };
     for (const [agent, { id, status, job }] of seen.ours) {
       registrations.seen(agent, id);
@@ -168,8 +170,9 @@ export function createEarlyBound<R extends Registry>(parts: EarlyParts, connect:
       if (registration.state === 'removed') return ended.get(agent) ?? { ran: undefined };
       const ran = await whatRan(agent, signal);
       // Between two looks it got, and ended, a job that the last look counts as waiting.
-      const pool = poolOf(agent);
-      if (!shownBusy.delete(agent) && ran != null && pool !== null) waiting.set(pool, Math.max(0, (waiting.get(pool) ?? 0) - 1));
+      const pool = poolOf(agent) ?? '';
+      const counted = waiting.get(pool) ?? 0;
+      if (!shownBusy.delete(agent) && ran != null && counted > 0) waiting.set(pool, counted - 1);
       // A service that cannot say that now must not keep the slot waiting: the sweep continues with the entry.
       if (ran === undefined && registry.lastJob !== undefined) return { ran };
       try {

@@ -12,6 +12,7 @@ afterAll(() => folder[Symbol.dispose]());
 
 const config = (service: string, pool: string) =>
   `services: { hub: { type: github, ${service} } }\npools: { lab: { service: hub, ${pool} } }\n`;
+const rootly = 'docker: { socket: /var/run/docker.sock, folder: /nowhere/jobs }';
 const app = 'app: { id: 1, private_key: { env: T } }';
 
 describe('a config that cannot work says why', () => {
@@ -23,7 +24,6 @@ describe('a config that cannot work says why', () => {
     [`${app}, mode: scale-set`, 'queue: acme, tags: "a,b"', /jobs name one scale set; write one tag/],
     [app, 'queue: acme, runtime: process', /runner is part of an image/],
     [app, 'queue: acme, network: none', /no agent would ever come online/],
-    [app, 'queue: acme, read_only: true', /would not start/],
     [app, 'queue: acme, timeout: 1h', /is not used: .* timeout-minutes/],
     [`${app}, token: { env: T }`, 'queue: acme', /signs in with only one of them/],
     [`${app}, url: "http://github.example.org"`, 'queue: acme', /in clear text to github\.example\.org/],
@@ -34,6 +34,20 @@ describe('a config that cannot work says why', () => {
     [`${app}, url: "https://api.github.com"`, 'queue: acme', /must be the address of the server alone/],
     [app, 'queue: acme/..', /"acme\/\.\.", but/],
     [app, 'queue: Enterprises/big', /GitHub lets Apps manage no runners there/],
+    [`${app}, agent: { folder: /srv, version: 2.336.0 }`, 'queue: acme', /agent\.version: is not used: "folder" is set/],
+    [`${app}, docker: { socket: /var/run/docker.sock }`, 'queue: acme', /"folder" is missing/],
+    [`${app}, ${rootly}`, 'queue: acme', /warning.*all rights of root on this host/],
+    [
+      `${app}, ${rootly}, forks: run`,
+      'queue: acme',
+      /hub\.docker: is set together with "forks: run": jobs of strangers would be root/,
+    ],
+    [`${app}, ${rootly}, public: run`, 'queue: acme', /is set together with "public: run"/],
+    [
+      `${app}, docker: { socket: /run/user/7/docker.sock, folder: /srv/jobs }, forks: run`,
+      'queue: acme',
+      /^.*warning.*all rights of the owner of/,
+    ],
     [`${app}, webhook: { listen: "127.0.0.1:8787" }`, 'queue: acme', /"secret" is missing/],
     [
       `${app}, webhook: { listen: "0.0.0.0:8787", secret: { env: S } }`,
@@ -55,6 +69,13 @@ it.each([
 pools: { lab: { service: hub, queue: acme, tags: GPU }, other: { service: hub, queue: Acme, tags: gpu } }
 `;
   expect((await folder.check(two)).join('\n')).toMatch(message);
+});
+
+it.each([
+  ['agent: { folder: /nowhere/runner }', /agent\.folder: is \/nowhere\/runner, which is not there: no agent can start/],
+  [rootly, /docker\.folder: is \/nowhere\/jobs, which is not there/],
+])('warns of what sandboxes cannot mount: %s', async (service, message) => {
+  expect((await folder.check(config(`${app}, ${service}`, 'queue: acme'), { secrets: 'check' })).join('\n')).toMatch(message);
 });
 
 it('says that two cannot listen at one address', async () => {
@@ -172,7 +193,6 @@ describe('doctor', () => {
       ({ github }) => void github.repository('acme/open', { isPrivate: false }),
       /warning: acme\/open is public, "forks" is run, and not all pull requests from outside need an approval/,
     ],
-    ['a group that never gets public jobs', { config: { public: 'run' } }, undefined, /does not allow public repositories/],
   ])('tells %s', async (_, options, prepare, message) => {
     expect(await said(options, prepare)).toMatch(message);
   });

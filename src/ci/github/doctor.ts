@@ -19,10 +19,11 @@ export async function findings(
 ): Promise<Finding[]> {
   const subject = `service ${config.name}`;
   const found: Finding[] = [];
+  const say = (level: typeof problem, message: string, hint = ''): void => void found.push(level(subject, message, hint));
   const refused = (error: unknown): void => {
     signal.throwIfAborted();
     const { message, hint } = saidOf(error);
-    found.push(problem(subject, message, hint ?? 'Try again later.'));
+    say(problem, message, hint ?? 'Try again later.');
   };
   const places = [...Map.groupBy(pools, ({ queue }) => placeOf(queue))];
 
@@ -40,36 +41,28 @@ export async function findings(
     }
   for (const [place, own] of places) await ofPlace(place, own).catch(refused);
   for (const pool of registry.unguarded)
-    found.push(
-      problem(
-        subject,
-        `The runner in the image of pool ${pool} does not run ACTIONS_RUNNER_HOOK_JOB_STARTED, so "forks" and "public" refuse nothing there.`,
-        'Use the runner of GitHub (image: auto), or keep such jobs out with the runner group and write "forks: run" and "public: run".',
-      ),
+    say(
+      problem,
+      `The runner in the image of pool ${pool} does not run ACTIONS_RUNNER_HOOK_JOB_STARTED, so "forks" and "public" refuse nothing there.`,
+      'Use the runner of GitHub (image: auto), or keep such jobs out with the runner group and write "forks: run" and "public: run".',
     );
   if (pools.length === 0 && registrations.open().length > 0)
-    found.push(
-      warning(
-        subject,
-        `No pool of the config uses service ${config.name}, which still has runners that onejob registered.`,
-        'onejob removes them when their agents are gone.',
-      ),
+    say(
+      warning,
+      `No pool of the config uses service ${config.name}, which still has runners that onejob registered.`,
+      'onejob removes them when their agents are gone.',
     );
   return found;
 
   async function ofVersion(place: string): Promise<void> {
     const [newest] = await client.packages(place, `linux-${process.arch}`, signal);
-    if (newest === undefined) return;
-    for (const [pool, version] of registry.versions) {
-      if (compareVersions(version, newest.version) >= 0) continue;
-      found.push(
-        warning(
-          subject,
+    for (const [pool, version] of newest === undefined ? [] : registry.versions)
+      if (newest !== undefined && compareVersions(version, newest.version) < 0)
+        say(
+          warning,
           `The runner in the image of pool ${pool} is version ${version}; GitHub offers ${newest.version}, and refuses older ones 30 days after its release.`,
           'Run "onejob image refresh", or put the newer runner into the image.',
-        ),
-      );
-    }
+        );
   }
 
   async function ofPlace(place: string, own: readonly PoolConfig[]): Promise<void> {
@@ -81,63 +74,36 @@ export async function findings(
     for (const pool of own) {
       const labels = new Set((registry.labels.get(pool.name) ?? labelsOf(pool)).map((label) => label.toLowerCase()));
       const others = runners.filter((one) => !ours.includes(one) && [...labels].every((label) => one.labels.includes(label)));
-      if (others.length === 0) continue;
-      found.push(
-        warning(
-          subject,
+      if (others.length > 0)
+        say(
+          warning,
           `${others.length} other ${others.length === 1 ? 'runner' : 'runners'} of ${title} have all labels of pool ${pool.name} (${[...labels].join(', ')}), such as ${others[0]?.name}, and take its jobs.`,
           'Give the pool labels of its own with "tags", unless these runners are other hosts with the same pool.',
-        ),
-      );
+        );
     }
   }
 
   async function ofRepository(name: string, title: string): Promise<void> {
     const repository = await client.repository(name, signal);
     if (repository === null || repository.private) return;
-    if (config.public === 'refuse') {
-      const message = `${title} is public, and "public" is refuse: each of its jobs fails before its first step.`;
-      found.push(
-        problem(subject, message, 'Write "public: run" in the service, once its sandboxes hold nothing that a stranger may see.'),
+    if (config.public === 'refuse')
+      return say(
+        problem,
+        `${title} is public, and "public" is refuse: each of its jobs fails before its first step.`,
+        'Write "public: run" in the service, once its sandboxes hold nothing that a stranger may see.',
       );
-      return;
-    }
     const policy = await client.forkApproval(name, signal).catch(() => null);
     if (config.forks === 'run' && policy !== 'all_external_contributors')
-      found.push(
-        warning(
-          subject,
-          `${title} is public, "forks" is run, and ${policy === null ? 'onejob cannot see whether' : 'not all'} pull requests from outside need an approval first.`,
-          'Choose "Require approval for all external contributors" (settings of the repository, Actions, General).',
-        ),
+      say(
+        warning,
+        `${title} is public, "forks" is run, and ${policy === null ? 'onejob cannot see whether' : 'not all'} pull requests from outside need an approval first.`,
+        'Choose "Require approval for all external contributors" (settings of the repository, Actions, General).',
       );
   }
 
   async function ofGroup(place: string, title: string): Promise<void> {
-    const groups = await client.groups(place, signal);
-    const group = groups.find(({ name }) => name.toLowerCase() === config.group.toLowerCase());
-    if (group === undefined) {
-      const names = groups.map(({ name }) => name).join(', ');
-      found.push(
-        problem(subject, `${title} has no runner group "${config.group}".`, `Fix "group" of the service. There are: ${names}.`),
-      );
-      return;
-    }
-    if (group.allows_public_repositories && config.public === 'refuse')
-      found.push(
-        warning(
-          subject,
-          `Runner group "${group.name}" of ${title} allows public repositories, whose jobs fail here, because "public" is refuse.`,
-          'Turn "Allow public repositories" off in the group, so that such jobs wait for other runners.',
-        ),
-      );
-    if (!group.allows_public_repositories && config.public === 'run')
-      found.push(
-        warning(
-          subject,
-          `"public" is run, but runner group "${group.name}" of ${title} does not allow public repositories: their jobs never come here.`,
-          'Turn "Allow public repositories" on in the group.',
-        ),
-      );
+    const names = (await client.groups(place, signal)).map(({ name }) => name);
+    if (names.some((name) => name.toLowerCase() === config.group.toLowerCase())) return;
+    say(problem, `${title} has no runner group "${config.group}".`, `Fix "group" of the service. There are: ${names.join(', ')}.`);
   }
 }

@@ -12,7 +12,7 @@ import type { Registrations } from '../early/registrations.ts';
 import type { GithubClient } from './client.ts';
 import { deviceLabels, isDeviceLabel } from './labels.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
-import { jobMark, runnerIn, runnerScript } from './script.ts';
+import { jobMark, mountedAt, runnerIn, runnerScript } from './script.ts';
 import type { GithubParts } from './service.ts';
 import { createToldJobs, placesOf } from './told-jobs.ts';
 import { labelsOf, placeOf } from './type.ts';
@@ -142,7 +142,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     for (const { job, repository } of sets === null ? toldJobs.inDoubt(place) : []) {
       if (denied.has(repository)) continue;
       try {
-        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.isOver(job.id);
+        if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.gone(job.id);
       } catch (error) {
         signal.throwIfAborted();
         if (hasCode(error, 'E_CI_DENIED')) denied.add(repository);
@@ -185,8 +185,9 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
       const pool = parts.pools.find((one) => one.name === context.pool);
       if (pool === undefined) throw foreignPool(config.name, context.pool);
       const place = placeOf(pool.queue);
-      const inside = await runnerIn(context, signal);
-      versions.set(pool.name, inside.version);
+      const inside =
+        config.mountedRunner === null ? await runnerIn(context, signal) : { root: mountedAt, isWritable: false, version: null };
+      if (inside.version !== null) versions.set(pool.name, inside.version);
       const all = [...new Set([...labelsOf(pool), ...deviceLabels(context)])];
       labels.set(pool.name, all);
       const group = await groups.find(place, signal);
@@ -201,7 +202,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
           // Its group may have been made anew.
           made.catch(() => groups.forget(place));
           const { id, config: jit } = await made;
-          const script = runnerScript({ ...inside, workspace: context.workspace, config: jit, refuses });
+          const shared = config.docker === null ? null : `${config.docker.folder}/${context.agent}`;
+          const script = runnerScript({ ...inside, workspace: context.workspace, shared, config: jit, refuses });
           return { id: String(id), script, files: null };
         },
       };

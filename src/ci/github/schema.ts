@@ -39,6 +39,12 @@ export const packageKeys = {
     shown: "GitHub's own",
   }),
   sha256: sha256('Checksum that the package must have.', "GitHub's own"),
+  folder: key((v) => v.absolute, undefined, {
+    description:
+      'Folder of this host with an unpacked runner, instead of a package: images need none. Sandboxes have it read-only, and run from a copy of its programs. Renewing it is up to you.',
+    example: '/srv/actions-runner-2.336.0',
+    shown: 'the runner is part of the image',
+  }),
 };
 
 export const webhookKeys = {
@@ -47,6 +53,19 @@ export const webhookKeys = {
     example: '"127.0.0.1:8787"',
   }),
   secret: token('Secret of the webhook, as it is written at GitHub too. What is not signed with it is refused.'),
+};
+
+export const dockerKeys = {
+  socket: key((v) => v.absolute, undefined, {
+    description:
+      'Socket of an Engine on this host. Best that of a rootless Engine: every job has all rights of its user. With that of root, every job is root on this host.',
+    example: '/run/user/1000/docker.sock',
+  }),
+  folder: key((v) => v.absolute, undefined, {
+    description:
+      'Folder of this host in which agents keep the files of their jobs, because the Engine must find them at the same path. Each agent has its own in it, which is removed after its job; all jobs can see it.',
+    example: '/srv/onejob-jobs',
+  }),
 };
 
 export const githubKeys = {
@@ -74,6 +93,12 @@ export const githubKeys = {
     description:
       'Takes `workflow_job` webhooks of GitHub, so that onejob hears of jobs at once, and of those that wait in an organisation. Without it, or when it fails, onejob polls.',
     example: '{ listen: "127.0.0.1:8787", secret: { file: /etc/onejob/github-webhook.secret } }',
+  }),
+  docker: key((v) => v.strict(dockerKeys), undefined, {
+    description:
+      'Gives jobs an Engine, for `container:`, `services:` and actions that are images. Only for jobs of people whom you trust: anyone who reaches the Engine has all rights of its user on this host.',
+    example: '{ socket: /run/user/1000/docker.sock, folder: /srv/onejob-jobs }',
+    shown: 'jobs have no Engine',
   }),
   forks: key((v) => v.oneOf(['refuse', 'run']), 'refuse', {
     description: 'Jobs of pull requests from forks. `refuse`: each fails before its first step, with the reason in its log.',

@@ -1,7 +1,7 @@
 /** The script that makes a sandbox a runner, and what it puts in front of a job, run by the shells of this host. */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { existsSync, mkdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from 'node:fs';
+import { existsSync, lstatSync, mkdirSync, readdirSync, readFileSync, readlinkSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { describe, expect, it } from 'vitest';
 import { scratch } from '../../../test/support/scratch.ts';
@@ -22,12 +22,24 @@ interface Run {
   readonly refuses?: Partial<Refuses>;
   readonly hasNode?: boolean;
   readonly workspace?: string;
+  readonly isWritable?: boolean;
+  /** Jobs may use an Engine. */
+  readonly hasEngine?: boolean;
 }
 
 /** Programs of the scripts, without this host's Node.js. */
-const programs = 'sh mkdir rm ln mkfifo chmod cat'.split(' ');
+const programs = 'sh mkdir rm ln mkfifo chmod cat cp'.split(' ');
 
-async function run({ event = {}, env = {}, refuses = {}, hasNode = true, workspace: named = 'w' }: Run) {
+async function run(given: Run) {
+  const {
+    event = {},
+    env = {},
+    refuses = {},
+    hasNode = true,
+    workspace: named = 'w',
+    isWritable = true,
+    hasEngine = false,
+  } = given;
   using dir = scratch();
   const root = join(dir.path, 'agent');
   const workspace = join(dir.path, named);
@@ -38,7 +50,10 @@ async function run({ event = {}, env = {}, refuses = {}, hasNode = true, workspa
   if (hasNode) symlinkSync(process.execPath, join(root, 'externals/node24/bin/node'));
   const file = join(dir.path, 'event.json');
   if (event !== null) writeFileSync(file, JSON.stringify(event));
-  const script = runnerScript({ root, workspace, config: 'abc+/=', refuses: { forks: true, public: true, ...refuses } });
+  const shared = hasEngine ? join(dir.path, "it's shared", 'a1') : null;
+  const home = shared ?? (isWritable ? root : join(workspace, '.onejob/runner'));
+  const all = { forks: true, public: true, ...refuses };
+  const script = runnerScript({ root, isWritable, workspace, shared, config: 'abc+/=', refuses: all });
   const job = {
     ...{ GITHUB_EVENT_PATH: file, GITHUB_REPOSITORY: 'acme/demo', GITHUB_RUN_ID: '70', GITHUB_RUN_ATTEMPT: '2' },
     ...{
@@ -67,12 +82,17 @@ async function run({ event = {}, env = {}, refuses = {}, hasNode = true, workspa
   const { pid } = child;
   // Nobody may be left of the group.
   if (pid !== undefined) attempt(() => process.kill(-pid, 'SIGKILL'));
-  const text = (name: string) => (existsSync(join(root, name)) ? readFileSync(join(root, name), 'utf8') : '');
+  const text = (name: string) => (existsSync(join(home, name)) ? readFileSync(join(home, name), 'utf8') : '');
   const mark = /^onejob: job (.*)$/m.exec(stderr)?.[1];
   return {
     ...{ stdout, stderr, log: text('job.log'), code: text('code').trim() },
     told: mark === undefined ? null : (JSON.parse(mark) as Record<string, unknown>),
-    links: ['_work', '_diag'].map((name) => readlinkSync(join(root, name)).replace(workspace, 'W')),
+    links: ['_work', '_diag', 'externals'].map((name) =>
+      lstatSync(join(home, name)).isSymbolicLink()
+        ? readlinkSync(join(home, name)).replace(workspace, 'W').replace(root, 'R')
+        : 'real',
+    ),
+    there: readdirSync(root).toSorted(),
   };
 }
 
@@ -85,7 +105,20 @@ describe('the script of a runner', () => {
     expect(stdout).toBe('');
     expect(stderr).toContain('args: run\n');
     expect(stderr).toContain('jit: abc+/=');
-    expect(links).toEqual(['W/work', 'W/.onejob-diag']);
+    expect(links).toEqual(['W/work', 'W/.onejob-diag', 'real']);
+  });
+
+  it('runs from a copy of its programs where their folder cannot be written, and leaves nothing there', async () => {
+    const { links, there, told } = await run({ event: own, isWritable: false, workspace: "it's a $HOME" });
+    expect(links).toEqual(['W/work', 'W/.onejob-diag', 'R/externals']);
+    expect(there).toEqual(['bin', 'externals']);
+    expect(told).toMatchObject({ repository: 'acme/demo' });
+  });
+
+  it('has all files of its job and of itself where an Engine finds them, if jobs may use one', async () => {
+    const { links, told } = await run({ event: own, hasEngine: true });
+    expect(links).toEqual(['real', 'W/.onejob-diag', 'real']);
+    expect(told).toMatchObject({ repository: 'acme/demo' });
   });
 
   it('tells which job it is, in a workspace with any name', async () => {

@@ -3,7 +3,10 @@ import { OnejobError } from '../../errors.ts';
 import { inQuotes } from '../../quoted.ts';
 import type { AgentContext } from '../ci-service.ts';
 import { diagFolder } from '../kit/in-image.ts';
+import { ownFolder } from '../kit/mounted.ts';
 
+/** Where sandboxes have the runner of this host. */
+export const mountedAt = `${ownFolder}/runner`;
 /** Where images have a runner: onejob's own, GitHub's own, and others. */
 const roots = '/opt/agent /home/runner /actions-runner /opt/actions-runner /opt/runner';
 
@@ -24,6 +27,8 @@ export interface RunnerInside {
   /** Folder of the runner. */
   readonly root: string;
   readonly version: string;
+  /** Whether the runner can write there, as it does; otherwise it runs from a copy. */
+  readonly isWritable: boolean;
 }
 
 /** @throws OnejobError E_AGENT_ABSENT when the image has no runner that works, E_GATE_ENDED, of the runtime */
@@ -38,7 +43,7 @@ export async function runnerIn({ pool, ask }: Pick<AgentContext, 'pool' | 'ask'>
   if (root === null)
     throw absent(
       'its image has no runner (onejob looked for bin/Runner.Listener in /opt/agent, /home/runner and others).',
-      'Let onejob build the image ("image: auto", or "image: { base: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to the runner\'s folder.',
+      'Let onejob build the image ("image: auto", or "image: { base: … }"), mount a runner of this host ("agent: { folder: … }"), or set ONEJOB_AGENT_ROOT in the pool\'s env to the runner\'s folder.',
     );
   const known = /^\d+\.\d+\.\d+/.exec(version ?? '')?.[0];
   if (known === undefined)
@@ -46,17 +51,13 @@ export async function runnerIn({ pool, ask }: Pick<AgentContext, 'pool' | 'ask'>
       `the runner in ${root} does not run: ${(version || 'it reports no version').slice(0, 300)}.`,
       'Usually a library is missing in the image; run "bin/Runner.Listener --version" in it.',
     );
-  if (said('writable') === null)
-    throw absent(
-      `the image's user cannot write to ${root}.`,
-      'Make that user the owner of the folder in the image, or set "user" in the pool.',
-    );
-  return { root, version: known };
+  return { root, version: known, isWritable: said('writable') !== null };
 }
 
-export interface RunnerScript {
-  readonly root: string;
+export interface RunnerScript extends Pick<RunnerInside, 'root' | 'isWritable'> {
   readonly workspace: string;
+  /** The agent's own folder, which the Engine that jobs may use finds at the same path; null: jobs may use none. */
+  readonly shared: string | null;
   /** `encoded_jit_config`: good for one job. */
   readonly config: string;
   readonly refuses: Refuses;
@@ -75,14 +76,17 @@ export const jobMark = 'onejob: job ';
  * The runner gets its configuration in a variable, which it removes from its environment (actions/runner, `CommandSettings.cs`). Its
  * own `run.sh` would restart it after its job when it wants to update itself, and swallow a TERM.
  */
-export function runnerScript({ root, workspace, config, refuses }: RunnerScript): string {
+export function runnerScript({ root, isWritable, workspace, shared, config, refuses }: RunnerScript): string {
   const own = `${workspace}/.onejob`;
+  const home = shared ?? (isWritable ? root : `${own}/runner`);
   const [before, told] = [`${own}/before-job.sh`, `${own}/told`];
   return [
-    `cd ${inQuotes(root)} || exit 1`,
-    `mkdir -p ${inQuotes(`${workspace}/work`)} ${inQuotes(`${workspace}/${diagFolder}`)} ${inQuotes(own)} || exit 1`,
-    // A job's files belong to the workspace, whose size is limited.
-    `rm -rf _work _diag && ln -s ${inQuotes(`${workspace}/work`)} _work && ln -s ${inQuotes(`${workspace}/${diagFolder}`)} _diag || exit 1`,
+    `mkdir -p ${inQuotes(home)} ${inQuotes(`${workspace}/work`)} ${inQuotes(`${workspace}/${diagFolder}`)} ${inQuotes(own)} || exit 1`,
+    `cd ${inQuotes(home)} || exit 1`,
+    ...(home === root ? [] : copied(root, shared !== null)),
+    // A job's files belong to the workspace, whose size is limited, unless an Engine must find them.
+    `rm -rf _work _diag && ln -s ${inQuotes(`${workspace}/${diagFolder}`)} _diag || exit 1`,
+    shared === null ? `ln -s ${inQuotes(`${workspace}/work`)} _work || exit 1` : 'mkdir _work || exit 1',
     `rm -f ${inQuotes(told)} && mkfifo -m 600 ${inQuotes(told)} || exit 1`,
     // Its first line only, which comes before any step of the job; no job meets the pipe.
     `{ IFS= read -r line <${inQuotes(told)}; rm -f ${inQuotes(told)}; printf '%s\\n' "$line"; } >&2 &`,
@@ -93,6 +97,15 @@ export function runnerScript({ root, workspace, config, refuses }: RunnerScript)
     'exec ./bin/Runner.Listener run >&2',
   ].join('\n');
 }
+
+/**
+ * The runner takes the folder above its program for its own, links resolved, and writes there (actions/runner, `HostContext.cs`): so
+ * its programs are copied. What it only reads is a link, unless containers of a job must have it too.
+ */
+const copied = (root: string, isWhole: boolean): readonly string[] => [
+  `cp -R ${inQuotes(`${root}/bin`)} . || exit 1`,
+  `[ ! -d ${inQuotes(`${root}/externals`)} ] || ${isWhole ? 'cp -R' : 'ln -s'} ${inQuotes(`${root}/externals`)} . || exit 1`,
+];
 
 /**
  * Runs in the sandbox before a job's first step (docs, "Running scripts before or after a job"): tells onejob which job it is, and fails

@@ -56,7 +56,6 @@ describe('an agent', () => {
 
   it.each([
     ['end=yes\n', /no runner \(onejob looked for/],
-    ['root=/opt/agent\nversion=2.336.0\nend=yes\n', /cannot write/],
     ['root=/opt/agent\nwritable=yes\nversion=libicu is missing\nend=yes\n', /does not run: libicu is missing/],
   ])('is not registered when its image cannot run one: %j', async (answer, message) => {
     bench = githubService();

@@ -1,6 +1,10 @@
 /** GitHub Actions binds early: each standby becomes a just-in-time runner, good for one job. The credential stays here. */
+import { rm } from 'node:fs/promises';
+import { join } from 'node:path';
 import type { PoolConfig } from '../../config/config.ts';
-import type { Exit, Failure } from '../../core/slot.ts';
+import type { AgentId, Exit, Failure } from '../../core/slot.ts';
+import { messageOf } from '../../errors.ts';
+import type { Recipe } from '../../runtimes/runtime.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { Store } from '../../store/store.ts';
 import { type CiEvent, type CiService, endedWithoutJob } from '../ci-service.ts';
@@ -8,11 +12,13 @@ import { createEarlyBound } from '../early/engine.ts';
 import type { EarlyParts, Queue } from '../early/port.ts';
 import type { Registrations } from '../early/registrations.ts';
 import { choosePackage, settleDiagnostics } from '../kit/in-image.ts';
+import { readOnlyMount } from '../kit/mounted.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
 import { createGithubRegistry } from './registry.ts';
 import { createScaleSets, type ScaleSets } from './scale-sets.ts';
+import { mountedAt } from './script.ts';
 import { type GithubServiceConfig, placeOf } from './type.ts';
 import { createWebhook } from './webhook.ts';
 import type { JobEvent } from './wire.ts';
@@ -67,17 +73,19 @@ export function createGithub(parts: GithubParts) {
     settle: settleDiagnostics(clock, log, store.dir),
     async deregister(context, signal) {
       const answer = await common.deregister(context, signal);
+      await removeShared(context.agent);
       // The sweep continues with what is known.
       if (registrations.find(context.agent)?.state === 'removed') registry.forget(context.agent);
       return answer;
     },
+    equip: (recipe) => equipped(recipe, config),
     describeExit,
     async close() {
       closing.abort();
       await Promise.all([webhook?.close(), ...sessions]);
     },
     agentPackage: async (platform, signal) => {
-      if (first === undefined) return null;
+      if (first === undefined || config.mountedRunner !== null) return null;
       return choosePackage('github', config.agentPackage, offered(placeOf(first)), platform, signal);
     },
   } satisfies CiService;
@@ -88,6 +96,15 @@ export function createGithub(parts: GithubParts) {
       for (const { name } of early.queues) if (places.includes(placeOf(name))) lookNow(name);
     };
     return createWebhook({ service, listen, secret: () => readSecret(secret, parts.variables), clock, log, heard });
+  }
+
+  /** Removes what the agent's jobs left where the Engine finds it; containers of a job may have written there as root. */
+  async function removeShared(agent: AgentId): Promise<void> {
+    if (config.docker === null) return;
+    const path = join(config.docker.folder, agent);
+    await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
+      log.warn('failed to remove the files of a job', { agent, path, reason: messageOf(error) });
+    });
   }
 
   /** A pool is held by its scale set, and by the list of runners. */
@@ -125,6 +142,14 @@ export function createGithub(parts: GithubParts) {
       return [{ version, url: `https://github.com/actions/runner/releases/download/v${version}/${name}`, sha256: null }];
     };
   }
+}
+
+/** As `CiService.equip`: the runner of this host, and an Engine where programs look for it, with a folder that has the same path for it. */
+function equipped(recipe: Recipe, { docker, mountedRunner }: GithubServiceConfig): Recipe {
+  const own = mountedRunner === null ? [] : [readOnlyMount(mountedRunner, mountedAt)];
+  const shared = docker === null ? [] : [[docker.socket, '/var/run/docker.sock'] as const, [docker.folder, docker.folder] as const];
+  const writable = shared.map(([host, container]) => ({ ...readOnlyMount(host, container), readOnly: false }));
+  return { ...recipe, mounts: [...recipe.mounts, ...own, ...writable] };
 }
 
 /** Each place once, with its pools. */

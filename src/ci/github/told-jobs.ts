@@ -34,36 +34,36 @@ export function createToldJobs(clock: Clock) {
   const waiting = new Map<number, Waiting>();
   /** Jobs that wait no more: an old event may come once again. */
   const over = new Set<number>();
-  /** Places of which anything was told. */
-  const known = new Set<string>();
+  /** When anything was told of a place last; core clock, ms. */
+  const toldAt = new Map<string, number>();
+
+  const at = (place: string): readonly Waiting[] | null => {
+    const last = toldAt.get(place);
+    for (const [id, { until }] of waiting) if (until <= clock.wall()) waiting.delete(id);
+    if (last === undefined || clock.now() - last > longestWait) return null;
+    return [...waiting.values()].filter(({ places }) => places.includes(place));
+  };
 
   return {
+    /** null: nothing was told of the place for a day, or since the start, so nobody knows. */
+    at,
     heard(event: JobEvent): void {
       const { action, workflow_job: job, repository } = event;
       const places = placesOf(event);
-      for (const place of places) known.add(place);
+      for (const place of places) toldAt.set(place, clock.now());
       waiting.delete(job.id);
-      if (action === 'queued' && !over.has(job.id)) {
-        const until = (job.created_at ?? clock.wall()) + longestWait;
-        waiting.set(job.id, { job, repository: repository.full_name, places, until, askAt: clock.now() + recheck });
-        for (const old of [...waiting.keys()].slice(0, -remembered)) waiting.delete(old);
-      }
-      if (action === 'in_progress' || action === 'completed') this.isOver(job.id);
-    },
-    isOver(job: number): void {
-      waiting.delete(job);
-      over.add(job);
+      if (action === 'in_progress' || action === 'completed') over.add(job.id);
       for (const old of [...over].slice(0, -remembered)) over.delete(old);
+      if (action !== 'queued' || over.has(job.id)) return;
+      const until = (job.created_at ?? clock.wall()) + longestWait;
+      waiting.set(job.id, { job, repository: repository.full_name, places, until, askAt: clock.now() + recheck });
+      for (const old of [...waiting.keys()].slice(0, -remembered)) waiting.delete(old);
     },
-    /** null: nothing was told of the place yet, so nobody knows. */
-    at(place: string): readonly Waiting[] | null {
-      if (!known.has(place)) return null;
-      for (const [id, { until }] of waiting) if (until <= clock.wall()) waiting.delete(id);
-      return [...waiting.values()].filter(({ places }) => places.includes(place));
-    },
+    /** GitHub says that it does not wait. It may wait again, such as after an approval. */
+    gone: (job: number) => void waiting.delete(job),
     /** Those of the place that GitHub should be asked about now. */
     inDoubt(place: string): readonly Waiting[] {
-      const found = (this.at(place) ?? []).filter(({ askAt }) => askAt <= clock.now()).slice(0, 10);
+      const found = (at(place) ?? []).filter(({ askAt }) => askAt <= clock.now()).slice(0, 10);
       for (const one of found) one.askAt = clock.now() + recheck;
       return found;
     },

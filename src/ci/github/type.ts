@@ -1,14 +1,17 @@
 /** GitHub Actions as a type of service: what config holds of one, and what has to fit. How it is written is `schema.ts`. */
+import { statSync } from 'node:fs';
 import type { Checking } from '../../config/check.ts';
 import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
+import { engineSocketIn } from '../../config/host-places.ts';
 import { complete, type Written } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
+import { attempt } from '../../errors.ts';
 import { textOf } from '../../http/listen.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
-import { appKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
+import { appKeys, dockerKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
 
 export type GithubCredential =
   | { readonly kind: 'token'; readonly token: SecretReference }
@@ -26,6 +29,8 @@ export interface GithubServiceConfig {
   readonly mode: 'jit' | 'scale-set';
   /** null: onejob only polls. */
   readonly webhook: { readonly listen: Listen; readonly secret: SecretReference } | null;
+  /** The Engine that jobs may use; null: none. */
+  readonly docker: { readonly socket: string; readonly folder: string } | null;
   readonly forks: 'refuse' | 'run';
   readonly public: 'refuse' | 'run';
   /** ms between two looks at the list of runners. */
@@ -33,6 +38,8 @@ export interface GithubServiceConfig {
   /** ms until a released agent must be online. */
   readonly bootTimeout: number;
   readonly agentPackage: AgentPackageConfig;
+  /** Folder of this host with the runner; null: images have it. */
+  readonly mountedRunner: string | null;
 }
 
 export const github: ServiceType<GithubServiceConfig> = {
@@ -41,9 +48,9 @@ export const github: ServiceType<GithubServiceConfig> = {
   agent: 'in-image',
   poolKeys: [],
   keys: githubKeys,
-  maps: { app: appKeys, agent: packageKeys, webhook: webhookKeys },
+  maps: { app: appKeys, agent: packageKeys, webhook: webhookKeys, docker: dockerKeys },
   needs: [['token', 'app']],
-  mapNeeds: { app: ['id', 'private_key'], webhook: ['listen', 'secret'] },
+  mapNeeds: { app: ['id', 'private_key'], webhook: ['listen', 'secret'], docker: ['socket', 'folder'] },
   init: {
     asks: 'whose jobs to run, and an App or a token',
     options: [
@@ -71,7 +78,12 @@ export const github: ServiceType<GithubServiceConfig> = {
     if (credential === null) return null;
     return {
       ...{ name, type: 'github', url, credential, group, mode, forks, public: open, pollEvery, bootTimeout },
-      ...{ webhook: webhookOf(written), agentPackage: packageOf(agent) },
+      ...{
+        webhook: webhookOf(written),
+        docker: dockerOf(written),
+        agentPackage: packageOf(agent),
+        mountedRunner: agent?.folder ?? null,
+      },
     };
   },
   secrets: ({ credential, webhook }) => [
@@ -91,6 +103,10 @@ function credentialOf({ token, app }: Written<typeof githubKeys>): GithubCredent
 function webhookOf({ webhook: { listen: text = '', secret } = {} }: Written<typeof githubKeys>): GithubServiceConfig['webhook'] {
   const listen = parseListen(text);
   return listen === null || secret === undefined ? null : { listen, secret };
+}
+
+function dockerOf({ docker: { socket, folder } = {} }: Written<typeof githubKeys>): GithubServiceConfig['docker'] {
+  return socket === undefined || folder === undefined ? null : { socket, folder };
 }
 
 /** Names of accounts and repositories (docs, "Username considerations"); enterprises by their slug. */
@@ -156,8 +172,6 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     );
   if (sound(pool, 'runtime') && pool.runtime === 'process')
     inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
-  if (sound(pool, 'read_only') && pool.recipe.readOnly)
-    inPool(pool, ['read_only'], `is true, but ${of}, whose runner writes into its own folder and would not start; remove the key`);
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
   if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {
@@ -173,11 +187,18 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     );
 }
 
-function checkGithub(service: GithubServiceConfig, { config, written, at: report }: Checking): void {
+function checkGithub(service: GithubServiceConfig, { config, written, host, whyHidden, at: report }: Checking): void {
   const { name, url, pollEvery, bootTimeout, agentPackage } = service;
   const keys = written.services.get(name)?.keys ?? {};
   const at = (path: readonly string[], message: string, severity?: 'warning') =>
     report(['services', name, ...path], message, severity);
+  /** Of something that sandboxes mount. */
+  const checkPath = (path: readonly string[], place: string): void => {
+    const why = whyHidden(place);
+    if (why !== null) at(path, why);
+    else if (host !== null && attempt(() => statSync(place)) === null)
+      at(path, `is ${place}, which is not there: no agent can start`, 'warning');
+  };
   if (keys.token !== undefined && keys.app !== undefined)
     at(['app'], 'and "token" are both set: onejob signs in with only one of them; remove the other');
   const { hostname, pathname } = new URL(url);
@@ -210,8 +231,30 @@ function checkGithub(service: GithubServiceConfig, { config, written, at: report
         'warning',
       );
   }
+  if (service.docker !== null) {
+    for (const [key, path] of Object.entries(service.docker)) checkPath(['docker', key], path);
+    const { socket } = service.docker;
+    const owner = host === null ? null : attempt(() => statSync(socket).uid);
+    const isOfRoot = owner === 0 || engineSocketIn(socket) !== null;
+    const whose = isOfRoot ? 'root' : owner === null ? `the owner of ${socket}` : `user ${owner}`;
+    const open = (['forks', 'public'] as const).find((key) => service[key] === 'run');
+    if (isOfRoot && open !== undefined)
+      at(['docker'], `is set together with "${open}: run": jobs of strangers would be root on this host; remove one of the two`);
+    else
+      at(
+        ['docker'],
+        `gives every job of its pools all rights of ${whose} on this host: only for jobs of people whom you trust`,
+        'warning',
+      );
+  }
   if (keys.agent === undefined) return;
   const { version, from, sha256 } = agentPackage;
+  if (service.mountedRunner !== null) {
+    checkPath(['agent', 'folder'], service.mountedRunner);
+    const other = Object.entries(agentPackage).find(([, value]) => value !== null);
+    if (other !== undefined) at(['agent', other[0]], 'is not used: "folder" is set, whose runner agents get', 'warning');
+    return;
+  }
   if (from !== null && version === null)
     at(['agent', 'from'], 'does not contain the version in its name, as "…-2.336.0.tar.gz" does; write "version" too');
   if (sha256 !== null && version === null && from === null)

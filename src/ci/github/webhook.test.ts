@@ -107,10 +107,16 @@ describe('jobs that wait for an organisation', () => {
     await hook('queued', waits);
     await looked();
     await soon(() => service.waiting('ci')).toBe(2);
+    // Somebody must approve it first, and does.
+    waits.run.held = 'waiting';
     github.cancel(lost);
     await looked(hour);
     await soon(() => github.calls.filter((call) => call.includes('/actions/jobs/')).length).toBe(2);
     await looked(hour);
+    await soon(() => service.waiting('ci')).toBe(0);
+    github.approve(waits.run);
+    await hook('queued', waits);
+    await looked();
     await soon(() => service.waiting('ci')).toBe(1);
   });
 
@@ -122,9 +128,15 @@ describe('jobs that wait for an organisation', () => {
     await hook('queued', github.queue({ labels: ['ci'] }));
     await looked();
     await soon(() => service.waiting('ci')).toBe(1);
-    await looked(day - hour);
-    await looked(2 * hour);
-    await soon(() => service.waiting('ci')).toBe(0);
+    await looked(day - 2 * hour);
+    await hook('queued', github.queue({ labels: ['ci'] }));
+    await looked();
+    await soon(() => service.waiting('ci')).toBe(2);
+    await looked(3 * hour);
+    await soon(() => service.waiting('ci')).toBe(1);
+    // Nothing came in for a day.
+    await looked(day);
+    await soon(() => service.waiting('ci')).toBeNull();
   });
 
   it('that name devices wait for a pool whose devices have not shown their labels yet', async () => {

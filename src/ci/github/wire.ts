@@ -32,11 +32,7 @@ export const runnerPage = z
   .object({ total_count: z.int(), runners: z.array(runner) })
   .transform(({ total_count, runners }) => page(total_count, runners));
 
-export const group = z.object({
-  id,
-  name: z.string(),
-  allows_public_repositories: z.boolean().catch(false),
-});
+export const group = z.object({ id, name: z.string() });
 export type Group = z.infer<typeof group>;
 export const groupPage = z
   .object({ total_count: z.int(), runner_groups: z.array(group) })
