@@ -4,13 +4,12 @@
  */
 import { execFile, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { buffer } from 'node:stream/consumers';
 import { setImmediate as turn } from 'node:timers/promises';
 import { pack } from 'tar-stream';
-import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, type Ended, isAlive, startChild, untilGone } from '../../test/support/child.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { createFakeManager } from '../../test/support/fake-manager.ts';
@@ -22,8 +21,6 @@ import { readEnvironment } from '../config/environment.ts';
 import { leaderOf } from '../store/lead.ts';
 import { readVersion } from './session.ts';
 
-/** Shared by the tests, so that each start does not compile everything anew. */
-const cache = join(tmpdir(), `onejob-test-cache-${process.pid}`);
 const program = join(import.meta.dirname, '..', '..', 'test', 'support', 'fake-onejob.ts');
 
 let dir: Scratch;
@@ -46,15 +43,18 @@ afterEach(async () => {
   dir[Symbol.dispose]();
 });
 
-// Node writes into it when a daemon's process ends, which may be after the last test.
-afterAll(() => rmSync(cache, { recursive: true, force: true, maxRetries: 10, retryDelay: 50 }));
-
 const state = () => join(dir.path, 'state');
 
 const node = (args: readonly string[]) => ['--disable-warning=ExperimentalWarning', program, ...args];
 const surroundings = (env: Record<string, string> = {}) => ({
   cwd: join(dir.path, 'work'),
-  env: { PATH: process.env.PATH, HOME: dir.path, ONEJOB_STATE_DIR: state(), NODE_COMPILE_CACHE: cache, ...env },
+  env: {
+    PATH: process.env.PATH,
+    HOME: dir.path,
+    ONEJOB_STATE_DIR: state(),
+    NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
+    ...env,
+  },
 });
 
 /** A command that is watched or signalled. */

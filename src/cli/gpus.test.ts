@@ -1,10 +1,9 @@
 /** `onejob gpus` as a person and a program meet it. */
 import { execFile } from 'node:child_process';
-import { copyFileSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
+import { copyFileSync, mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { setImmediate as turn } from 'node:timers/promises';
-import { afterAll, afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
+import { afterEach, beforeEach, describe, expect, onTestFinished, test } from 'vitest';
 import { type Child, startChild } from '../../test/support/child.ts';
 import { testContext } from '../../test/support/cli-context.ts';
 import { fakeTools } from '../../test/support/fake-tools/fake-tools.ts';
@@ -16,7 +15,6 @@ import { showGpus } from './gpus.ts';
 import { createOutput } from './output.ts';
 import type { Session } from './session.ts';
 
-const cache = join(tmpdir(), `onejob-test-cache-${process.pid}`);
 const program = join(import.meta.dirname, '..', '..', 'test', 'support', 'fake-onejob.ts');
 const recordings = join(import.meta.dirname, '..', '..', 'test', 'fixtures', 'gpu');
 const nvidia = (name: string) => join(recordings, 'nvidia-smi', name);
@@ -27,11 +25,15 @@ beforeEach(() => {
   dir = scratch();
 });
 afterEach(() => dir[Symbol.dispose]());
-afterAll(() => rmSync(cache, { recursive: true, force: true }));
 
 const surroundings = (path = process.env.PATH ?? '') => ({
   cwd: dir.path,
-  env: { PATH: path, HOME: dir.path, ONEJOB_STATE_DIR: join(dir.path, 'state'), NODE_COMPILE_CACHE: cache },
+  env: {
+    PATH: path,
+    HOME: dir.path,
+    ONEJOB_STATE_DIR: join(dir.path, 'state'),
+    NODE_COMPILE_CACHE: process.env.NODE_COMPILE_CACHE,
+  },
 });
 const node = (args: readonly string[]) => ['--disable-warning=ExperimentalWarning', program, 'gpus', ...args];
 

@@ -1,36 +1,44 @@
 /** The main job, on one runtime: one script in, one exit code out, through the real command line and a real daemon. */
 import { chmodSync, existsSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { describe, expect, test } from 'vitest';
-import { type Home, onejob } from './onejob.ts';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { type Daemon, type Home, onejob } from './onejob.ts';
 
 /** `pool`: keys of the pool, as YAML. */
 export function mainJob(name: string, missing: boolean, pool: string): void {
   describe(`on ${name}`, () => {
     // As long as a slow machine may take to come to a job's last words.
-    const home = (grace = '30s'): Promise<Home> =>
-      onejob({ config: `pools: { default: { agents: 2, ${pool}, stop_grace: ${grace} } }` });
+    const home = (agents: number, grace = '30s'): Promise<Home> =>
+      onejob({ config: `pools: { default: { agents: ${agents}, ${pool}, stop_grace: ${grace} } }` });
     const it = test.skipIf(missing);
 
+    // Of the tests that only need a daemon: starting one and its agents takes longer than what most of them ask of it.
+    let shared: Home;
+    let daemon: Daemon;
+    beforeAll(async () => {
+      if (missing) return;
+      shared = await home(2);
+      daemon = await shared.up();
+    });
+    afterAll(() => shared?.close());
+
     it('runs a command in a fresh agent and ends with its code, its streams kept apart', async () => {
-      await using here = await home();
-      await here.up();
-      const ended = await here.run('--', 'sh', '-c', 'echo out; echo err >&2; cat; exit 7').ended;
+      const ended = await shared.run('--', 'sh', '-c', 'echo out; echo err >&2; cat; exit 7').ended;
       expect(ended).toMatchObject({ code: 7, stdout: 'out\n' });
       expect(ended.stderr).toMatch(/^err$/m);
-      const again = await here.run('--', 'sh', '-c', 'touch /tmp/mark; echo "$CI $ONEJOB_POOL $(hostname)"').ended;
+      const again = await shared.run('--', 'sh', '-c', 'touch /tmp/mark; echo "$CI $ONEJOB_POOL $(hostname)"').ended;
       expect(again.stdout).toMatch(/^true default \S+-default-[12]\n$/);
-      expect((await here.run('--', 'sh', '-c', 'ls /tmp').ended).stdout).toBe('');
+      expect((await shared.run('--', 'sh', '-c', 'ls /tmp').ended).stdout).toBe('');
     });
 
     it('works without a daemon, and leaves none', async () => {
-      await using here = await home();
+      await using here = await home(1);
       const ended = await here.run('--no-workspace', '--', 'sh', '-c', 'echo hello').ended;
       expect(ended).toMatchObject({ code: 0, stdout: 'hello\n' });
     });
 
     it('two runs without a daemon share one, and a detached one outlives its client', async () => {
-      await using here = await home();
+      await using here = await home(2);
       const [one, two, three] = [
         here.run('--', 'echo', '1'),
         here.run('--', 'echo', '2'),
@@ -44,16 +52,12 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('passes on 127 for a command that does not exist', async () => {
-      await using here = await home();
-      await here.up();
-      expect((await here.run('--', 'no-such-command').ended).code).toBe(127);
+      expect((await shared.run('--', 'no-such-command').ended).code).toBe(127);
     });
 
     it('ends a job over its time limit with its grace period, its last words kept', async () => {
-      await using here = await home();
-      await here.up();
       // Long enough for a slow machine to come to the trap first.
-      const ended = await here.run(
+      const ended = await shared.run(
         '--timeout',
         '5s',
         '--',
@@ -66,7 +70,7 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('kills a job that ignores TERM, with everything it started', async () => {
-      await using here = await home('2s');
+      await using here = await home(1, '2s');
       await here.up();
       const run = here.run(
         '--timeout',
@@ -80,9 +84,7 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('Ctrl-C cancels the job and waits for its end', async () => {
-      await using here = await home();
-      await here.up();
-      const run = here.run('--', 'sh', '-c', 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done');
+      const run = shared.run('--', 'sh', '-c', 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done');
       await run.says(/begun/);
       run.signal('SIGINT');
       const ended = await run.ended;
@@ -91,14 +93,12 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('sends the workspace in and brings artifacts back, also from a job that failed', async () => {
-      await using here = await home();
-      await here.up();
-      mkdirSync(join(here.cwd, 'src'));
-      writeFileSync(join(here.cwd, 'src', "odd name'\n.txt"), 'content');
-      symlinkSync('/etc/hostname', join(here.cwd, 'outward'));
+      mkdirSync(join(shared.cwd, 'src'));
+      writeFileSync(join(shared.cwd, 'src', "odd name'\n.txt"), 'content');
+      symlinkSync('/etc/hostname', join(shared.cwd, 'outward'));
       const script =
         'set -e; test -L outward; mkdir -p out/deep; cat src/*.txt >out/deep/copy; echo x >out/skip.bin; id -u >out/owner; stat -c %u src >out/stat; exit 4';
-      const ended = await here.run(
+      const ended = await shared.run(
         '--artifact',
         'out/**/copy',
         '--artifact',
@@ -111,13 +111,13 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
         script,
       ).ended;
       expect(ended.code, ended.stderr).toBe(4);
-      expect(readFileSync(join(here.cwd, 'out', 'deep', 'copy'), 'utf8')).toBe('content');
-      expect(existsSync(join(here.cwd, 'out', 'skip.bin'))).toBe(false);
-      expect(readFileSync(join(here.cwd, 'out', 'stat'), 'utf8')).toBe(readFileSync(join(here.cwd, 'out', 'owner'), 'utf8'));
+      expect(readFileSync(join(shared.cwd, 'out', 'deep', 'copy'), 'utf8')).toBe('content');
+      expect(existsSync(join(shared.cwd, 'out', 'skip.bin'))).toBe(false);
+      expect(readFileSync(join(shared.cwd, 'out', 'stat'), 'utf8')).toBe(readFileSync(join(shared.cwd, 'out', 'owner'), 'utf8'));
     });
 
     it('S5: a job goes on while the manager is dead, and its whole output and its code are there afterwards', async () => {
-      await using here = await home();
+      await using here = await home(1);
       const first = await here.up();
       const script = 'i=0; while [ $i -lt 20 ]; do echo line $i; i=$((i+1)); sleep 0.05; done; exit 5';
       const run = here.run('--', 'sh', '-c', script);
@@ -131,7 +131,7 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('S10: stopping ends busy agents and leaves nothing', async () => {
-      await using here = await home();
+      await using here = await home(2);
       const daemon = await here.up();
       const runs = [1, 2].map(() =>
         here.run('--', 'sh', '-c', 'trap "echo bye; exit 0" TERM; echo begun; while :; do sleep 0.05; done'),
@@ -147,28 +147,24 @@ export function mainJob(name: string, missing: boolean, pool: string): void {
     });
 
     it('refuses a second daemon on the same state', async () => {
-      await using here = await home();
-      await here.up();
-      const second = await here.cli(['up']).ended;
+      const second = await shared.cli(['up']).ended;
       expect(second.code).not.toBe(0);
       expect(second.stdout + second.stderr).toMatch(/[Aa]nother/);
     });
 
     it('the job runs on while the manager is stopped, and ends when it ended', async () => {
-      await using here = await home();
-      const flags = join(here.dir, 'flags');
+      const flags = join(shared.dir, 'flags');
       mkdirSync(flags);
       chmodSync(flags, 0o777);
-      const daemon = await here.up();
       const script = 'echo begun; until [ -e /flags/go ]; do sleep 0.05; done; echo made >end; : >/flags/end; exit 6';
-      const run = here.run('--volume', `${flags}:/flags:rw`, '--artifact', 'end', '--', 'sh', '-c', script);
+      const run = shared.run('--volume', `${flags}:/flags:rw`, '--artifact', 'end', '--', 'sh', '-c', script);
       await run.says(/begun/);
       daemon.freeze();
       writeFileSync(join(flags, 'go'), '');
       await expect.poll(() => existsSync(join(flags, 'end'))).toBe(true);
       daemon.thaw();
       expect(await run.ended).toMatchObject({ code: 6, stdout: 'begun\n' });
-      expect(readFileSync(join(here.cwd, 'end'), 'utf8')).toBe('made\n');
+      expect(readFileSync(join(shared.cwd, 'end'), 'utf8')).toBe('made\n');
     });
   });
 }
