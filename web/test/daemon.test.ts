@@ -76,7 +76,7 @@ describe.skipIf(lacks('chromium', 'bubblewrap', 'root'))('dashboard of a real da
     const days = await page.getByRole('img', { name: /^Ended jobs by day/ }).getAttribute('aria-label');
     const counts = [...(days ?? '').matchAll(/\d+/g)].map(Number);
     expect(counts.reduce((sum, count) => sum + count, 0)).toBe(3);
-    expect(await page.locator('.bars').first().innerText()).toContain('GPU 0');
+    await expect.poll(() => page.locator('.bars').first().innerText(), { timeout: 10_000 }).toContain('GPU 0');
     expect(faults).toEqual([]);
   });
 
