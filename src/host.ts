@@ -9,7 +9,6 @@ import type { CiParts, ThisOnejob } from './ci/parts.ts';
 import { weakenedFindings } from './config/findings.ts';
 import type { Finding } from './finding.ts';
 import type { ToolRunner } from './gpu/run.ts';
-import { createOutbound } from './http/outbound.ts';
 import { createLogFolder } from './logs/log-file.ts';
 import { outputTail } from './logs/select.ts';
 import { createStateRoom } from './manager/caches/state-room.ts';
@@ -62,7 +61,7 @@ export async function openHost(given: HostParts) {
     }),
   });
   parts.defer(metrics.close);
-  const services = createCiServices({
+  const services = await createCiServices({
     ...{ config, env, store, clock, log, onejob: { ...given.program, temporary } },
     ...outside,
     slots: { ...slotFacts(() => loop.reconciler, clock), reasonFor },
@@ -92,6 +91,8 @@ export async function openHost(given: HostParts) {
   parts.use(loop);
   const { reconciler, observer, images, fingerprints, caches, deviceManager, held } = loop;
 
+  const toTell = config.notify === null || temporary ? null : (await import('./http/outbound.ts')).createOutbound(env.proxies);
+  parts.defer(() => toTell?.close());
   const house = await keepHouse({ clock, log, store, queue, config, caches, checked: () => notices?.look() });
   parts.defer(() => house.close());
   const notices = tellPeople();
@@ -150,10 +151,8 @@ export async function openHost(given: HostParts) {
   /** null without `notify`. A temporary manager has somebody who waits for it. */
   function tellPeople(): Notices | null {
     const { notify } = config;
-    if (notify === null || temporary) return null;
-    const outbound = createOutbound(env.proxies);
-    parts.defer(() => outbound.close());
-    const sending = { notify, env, clock, fetch: outside.fetch ?? outbound.fetch, variables: outside.variables };
+    if (notify === null || toTell === null) return null;
+    const sending = { notify, env, clock, fetch: outside.fetch ?? toTell.fetch, variables: outside.variables };
     return createNotices({
       ...{ clock, log, store, host: config.host, target: targetOf(notify) },
       see: () => causesOf({ reconciler, observer, deviceManager, secrets: house.troubles, stateDisk: room.problem() }),

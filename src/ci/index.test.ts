@@ -12,7 +12,7 @@ import type { AzureServiceConfig } from './azure-pipelines/type.ts';
 import { createCiServices } from './index.ts';
 import type { CiParts } from './parts.ts';
 
-it('opens a service that no pool uses only while it has something to take back', () => {
+it('opens a service that no pool uses only while it has something to take back', async () => {
   using dir = scratch();
   const store = openStore(dir.path);
   const azure: AzureServiceConfig = {
@@ -38,15 +38,15 @@ it('opens a service that no pool uses only while it has something to take back',
       reasonFor: () => null,
     },
   };
-  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  expect([...(await createCiServices(parts)).byName.keys()]).toEqual(['own']);
   store.registrations.intend({ agent: 'a1', service: 'azure', place: '1', name: 'box-1', placeholder: true }, 1);
-  expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'azure']);
+  expect([...(await createCiServices(parts)).byName.keys()]).toEqual(['own', 'azure']);
   store.registrations.removed('a1', 2);
-  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  expect([...(await createCiServices(parts)).byName.keys()]).toEqual(['own']);
   store.close();
 });
 
-it('opens a service that no pool uses while something of its own is in a slot', () => {
+it('opens a service that no pool uses while something of its own is in a slot', async () => {
   using dir = scratch();
   const store = openStore(dir.path);
   const parts: CiParts = {
@@ -65,9 +65,9 @@ it('opens a service that no pool uses while something of its own is in a slot', 
   const empty = emptySlot({ key: 'ci/1', runtime: 'docker', service: 'bk', grace: 0 });
   const save = (slot: Slot) => store.transaction({ durable: false }, () => store.slots.save(slot));
   save(empty);
-  expect([...createCiServices(parts).byName.keys()]).toEqual(['own']);
+  expect([...(await createCiServices(parts)).byName.keys()]).toEqual(['own']);
   save({ ...empty, agent: { kind: 'busy', agent: 'a1', job: 'job-1', since: 0, due: null } });
-  expect([...createCiServices(parts).byName.keys()]).toEqual(['own', 'bk']);
+  expect([...(await createCiServices(parts)).byName.keys()]).toEqual(['own', 'bk']);
   store.close();
 });
 
@@ -77,7 +77,7 @@ it('tells how each call of a service ended', async () => {
   const told: string[] = [];
   writeFileSync(`${dir.path}/token`, 'token');
   const config = testConfig({ token: { kind: 'file', path: `${dir.path}/token`, expires: null } });
-  const services = createCiServices({
+  const services = await createCiServices({
     config: { pools: [testPool()], services: [config], host: 'box' } as unknown as CiParts['config'],
     ...{
       store,

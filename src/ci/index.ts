@@ -1,24 +1,19 @@
-/** Makes the CI services that config names. The types that it can name are in `types.ts`. */
+/**
+ * Makes the CI services that config names. The types that it can name are in `types.ts`. A service that it does not name is not loaded:
+ * all of them together take longer to load than the rest of the daemon.
+ */
 import { mountProblemFor } from '../config/check-mounts.ts';
 import type { ServiceConfig } from '../config/config.ts';
 import { noProxies } from '../config/proxies.ts';
 import { sleep } from '../core/clock.ts';
 import { isEmpty } from '../core/slot.ts';
 import { toFailure } from '../errors.ts';
-import { createOutbound } from '../http/outbound.ts';
-import { openAzurePipelines } from './azure-pipelines/service.ts';
 import { azurePipelines } from './azure-pipelines/type.ts';
-import { openBuildkite } from './buildkite/service.ts';
 import { buildkite } from './buildkite/type.ts';
 import { counted } from './calls.ts';
 import type { CiService } from './ci-service.ts';
-import { endFilter } from './filter/filter.ts';
-import { openGitea } from './gitea/service.ts';
 import { gitea } from './gitea/type.ts';
-import { apiOf } from './github/client.ts';
-import { openGithub } from './github/service.ts';
 import { github } from './github/type.ts';
-import { openGitlab } from './gitlab/service.ts';
 import { gitlab } from './gitlab/type.ts';
 import { createOwnQueue, type OwnQueue } from './own-queue/own-queue.ts';
 import { ownQueue } from './own-queue/type.ts';
@@ -30,7 +25,7 @@ import { tellingOrigin } from './types.ts';
 const strayEvery = 5_000;
 
 /** @throws OnejobError E_STATE_CORRUPT, E_SOCKET_PATH */
-export function createCiServices(parts: CiParts) {
+export async function createCiServices(parts: CiParts) {
   const { config, env, store, clock, log, slots, onejob } = parts;
   const pools = config.pools.filter(({ service }) => service === 'own');
   const own = createOwnQueue({
@@ -46,10 +41,11 @@ export function createCiServices(parts: CiParts) {
   ]);
   const others = config.services.filter((one) => used.has(one.name));
   const whole = { ...parts, opened: new Set(others.map(({ name }) => name)) };
+  const made = await Promise.all(others.map(async (one) => [one.name, await make(one, own, whole)] as const));
   return {
     own,
     /** By the name that pools use; `own` is always there. */
-    byName: new Map<string, CiService>([['own', own], ...others.map((one) => [one.name, make(one, own, whole)] as const)]),
+    byName: new Map<string, CiService>([['own', own], ...made]),
     /** Ends what is left of services that config no longer has, as far as possible without them. Never fails. */
     async endStrays(signal: AbortSignal): Promise<void> {
       if (tellingOrigin(others).size > 0) return;
@@ -58,7 +54,7 @@ export function createCiServices(parts: CiParts) {
       const isNeeded = (): boolean => store.slots.all().some(({ slot }) => !isEmpty(slot) && !known.has(slot.service));
       try {
         while (!signal.aborted && isNeeded()) await sleep(clock, strayEvery, signal);
-        if (!signal.aborted) endFilter(store.dir);
+        if (!signal.aborted) (await import('./filter/filter.ts')).endFilter(store.dir);
       } catch (error) {
         // The next manager looks again.
         if (!signal.aborted) log.warn('cannot end an unused filter', { reason: toFailure(error).message });
@@ -67,15 +63,15 @@ export function createCiServices(parts: CiParts) {
   };
 }
 
-function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenParts, 'opened'>): CiService {
+async function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenParts, 'opened'>): Promise<CiService> {
   if (service.type === ownQueue.type) return own;
   const proxies = parts.env?.proxies ?? noProxies;
-  const outbound = createOutbound(proxies);
+  const outbound = (await import('../http/outbound.ts')).createOutbound(proxies);
   const pools = parts.config.pools.filter((pool) => pool.service === service.name);
   const { called } = parts;
   const send = parts.fetch ?? outbound.fetch;
   const whole = { ...parts, pools, fetch: called === undefined ? send : counted(send, (result) => called(service.name, result)) };
-  const [made, address] = open(service, whole);
+  const [made, address] = await open(service, whole);
   return {
     ...made,
     check: async (...given) => [...proxyFindings(service.name, address, proxies), ...(await made.check(...given))],
@@ -87,17 +83,20 @@ function make(service: ServiceConfig, own: OwnQueue, parts: CiParts & Pick<OpenP
 }
 
 /** The service, and its address. */
-function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: OpenParts): [CiService, string] {
+async function open(service: Exclude<ServiceConfig, { type: 'own-queue' }>, parts: OpenParts): Promise<[CiService, string]> {
   switch (service.type) {
     case azurePipelines.type:
-      return [openAzurePipelines(service, parts), service.url];
+      return [(await import('./azure-pipelines/service.ts')).openAzurePipelines(service, parts), service.url];
     case buildkite.type:
-      return [openBuildkite(service, parts), service.endpoint];
+      return [(await import('./buildkite/service.ts')).openBuildkite(service, parts), service.endpoint];
     case gitea.type:
-      return [openGitea(service, parts), service.url];
+      return [(await import('./gitea/service.ts')).openGitea(service, parts), service.url];
     case github.type:
-      return [openGithub(service, parts), apiOf(service.url)];
+      return [
+        (await import('./github/service.ts')).openGithub(service, parts),
+        (await import('./github/client.ts')).apiOf(service.url),
+      ];
     case gitlab.type:
-      return [openGitlab(service, parts), service.url];
+      return [(await import('./gitlab/service.ts')).openGitlab(service, parts), service.url];
   }
 }

@@ -113,7 +113,7 @@ async function here<T>(session: Session, work: Work<T>, signal: AbortSignal): Pr
   await using parts = new AsyncDisposableStack();
   const store = openStore(config.stateDir);
   parts.defer(() => store.close());
-  const services = createCiServices({
+  const services = await createCiServices({
     ...{ config, env, store, clock, log: silent, variables },
     onejob: { version: session.version, self: session.context.self },
     slots: {
