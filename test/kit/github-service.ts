@@ -19,6 +19,8 @@ interface Options {
   readonly github?: MemoryGitHub;
   readonly config?: Partial<GithubServiceConfig>;
   readonly tags?: readonly string[];
+  /** What pools have besides. */
+  readonly pool?: Partial<PoolConfig>;
   /** Of each pool: `ci`, `ci-1` and so on. */
   readonly queues?: readonly string[];
   readonly slots?: Partial<GithubParts['slots']>;
@@ -35,7 +37,15 @@ export const hookSecret = 'the secret of webhooks';
 export const inside = 'root=/opt/agent\nwritable=yes\nversion=2.336.0\nend=yes\n';
 
 export function githubService(options: Options = {}) {
-  const { clock = systemClock, github = memoryGitHub({ clock }), tags = [], queues = ['acme'], slots = {}, token } = options;
+  const {
+    pool = {},
+    clock = systemClock,
+    github = memoryGitHub({ clock }),
+    tags = [],
+    queues = ['acme'],
+    slots = {},
+    token,
+  } = options;
   const dir = scratch();
   const store = openStore(join(dir.path, 'state'));
   const live = new Set<string>();
@@ -51,7 +61,16 @@ export function githubService(options: Options = {}) {
     ...options.config,
   };
   const pools = queues.map((queue, n) => {
-    return { name: n === 0 ? 'ci' : `ci-${n}`, service: 'hub', queue, tags, timeout: null, standby: true, devices: { count: 0 } };
+    return {
+      name: n === 0 ? 'ci' : `ci-${n}`,
+      service: 'hub',
+      queue,
+      tags,
+      timeout: null,
+      standby: true,
+      devices: { count: 0 },
+      ...pool,
+    };
   }) as unknown as PoolConfig[];
   const common = { base: github.api, clock, fetch: github.fetch, version: '0.0.0' };
   const client = createGithubClient({ ...common, credential, secret: async () => token ?? key });

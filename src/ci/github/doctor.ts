@@ -46,6 +46,13 @@ export async function findings(
       `The runner in the image of pool ${pool} does not run ACTIONS_RUNNER_HOOK_JOB_STARTED, so "forks" and "public" refuse nothing there.`,
       'Use the runner of GitHub (image: auto), or keep such jobs out with the runner group and write "forks: run" and "public: run".',
     );
+  for (const { name, queue, standby, devices } of pools)
+    if (!standby && devices.count !== 0 && registry.isDenied(placeOf(queue)))
+      say(
+        problem,
+        `Pool ${name} leases devices while jobs wait, but GitHub does not let this credential see which jobs of ${queue} wait.`,
+        'Give it the permission Actions, read, or write "mode: scale-set" into the service.',
+      );
   if (pools.length === 0 && registrations.open().length > 0)
     say(
       warning,

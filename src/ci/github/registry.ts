@@ -22,6 +22,8 @@ export type GithubRegistry = ReturnType<typeof createGithubRegistry>;
 
 /** ms: how long a runner may live on after its job, and without a registration. */
 const [tidying, ghostly] = [120_000, 60_000];
+/** ms after which a right that was missing may have been granted. */
+const rightsMayCome = 600_000;
 /** How often GitHub is asked for an agent's job that it does not show. */
 const mostTries = 3;
 /** How many agents are remembered with what is known of them. */
@@ -70,8 +72,10 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const labels = new Map<string, readonly string[]>();
   /** Pools whose runner does not run the script in front of jobs, so that nothing is refused. */
   const unguarded = new Set<string>();
-  /** Repositories, and places, whose jobs the credential may not read. */
-  const denied = new Set<string>();
+  /** Repositories, and places, whose jobs the credential may not read, and until when that is not tried again: core clock, ms. */
+  const denied = new Map<string, number>();
+  const isDenied = (what: string): boolean => (denied.get(what) ?? 0) > clock.now();
+  const deny = (what: string): void => void denied.set(what, clock.now() + rightsMayCome);
   /** What webhooks tell of jobs without a runner. */
   const toldJobs = createToldJobs(clock);
 
@@ -87,7 +91,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const agentAt = (remote: Remote): AgentId | null => bookedAt(remote)?.agent ?? null;
 
   const mayRead = ({ told, job, tries }: Known): boolean =>
-    told !== null && !denied.has(told.repository) && (job === null ? tries < mostTries : job.status !== 'completed');
+    told !== null && !isDenied(told.repository) && (job === null ? tries < mostTries : job.status !== 'completed');
 
   const jobAt = (remote: Remote, known: Known): RemoteJob => ({
     id: `${config.name}-${remote.id}`,
@@ -107,7 +111,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     } catch (error) {
       signal.throwIfAborted();
       // The App or the token need not have that right.
-      if (hasCode(error, 'E_CI_DENIED')) denied.add(told.repository);
+      if (hasCode(error, 'E_CI_DENIED')) deny(told.repository);
     }
     return known.job !== null;
   }
@@ -127,12 +131,12 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   /** A look does not depend on it. null: unknown. */
   async function waitingAt(place: string, signal: AbortSignal): Promise<readonly WaitingJob[] | null> {
     if (sets !== null) return null;
-    if (!place.startsWith('repos/') || denied.has(place)) return toldJobs.at(place);
+    if (!place.startsWith('repos/') || isDenied(place)) return toldJobs.at(place);
     try {
       return (await client.waitingJobs(place, signal)).map((job) => ({ job, repository: place.slice('repos/'.length) }));
     } catch (error) {
       signal.throwIfAborted();
-      if (hasCode(error, 'E_CI_DENIED')) denied.add(place);
+      if (hasCode(error, 'E_CI_DENIED')) deny(place);
       return toldJobs.at(place);
     }
   }
@@ -140,12 +144,12 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   /** Asks GitHub about jobs that have waited long by what webhooks told: one that says the opposite may be lost. */
   async function askAgain(place: string, signal: AbortSignal): Promise<void> {
     for (const { job, repository } of sets === null ? toldJobs.inDoubt(place) : []) {
-      if (denied.has(repository)) continue;
+      if (isDenied(repository)) continue;
       try {
         if ((await client.stillWaits(place, repository, job.id, signal)) === false) toldJobs.gone(job.id);
       } catch (error) {
         signal.throwIfAborted();
-        if (hasCode(error, 'E_CI_DENIED')) denied.add(repository);
+        if (hasCode(error, 'E_CI_DENIED')) deny(repository);
       }
     }
   }
@@ -265,7 +269,7 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
 
   return {
     ...calls,
-    ...{ groups, versions, labels, unguarded, setOf },
+    ...{ groups, versions, labels, unguarded, setOf, isDenied },
     /** What a scale set says of a job that an agent has. */
     told(place: string, { messageType, runnerId, ...job }: SetJob): void {
       const agent = runnerId == null ? null : agentAt({ place, id: String(runnerId) });

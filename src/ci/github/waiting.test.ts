@@ -3,6 +3,7 @@ import { expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
+import { oneDevice } from '../../../test/support/devices.ts';
 import type { CiEvent } from '../ci-service.ts';
 
 const absent = {
@@ -26,6 +27,35 @@ it('a repository pool works with the rights that docs/configuration.md asks for'
   const holds = await looksOf(bench, 1);
   bench.close();
   expect(holds).toEqual([]);
+});
+
+it('a pool that leases devices says which right it lacks to know of jobs, and knows of them once it has that right', async () => {
+  const clock = handClock();
+  const bench = githubService({
+    clock,
+    queues: ['acme/demo'],
+    config: { pollEvery: 10_000 },
+    pool: { standby: false, devices: oneDevice },
+  });
+  const [installation] = bench.github.installations;
+  if (installation === undefined) throw new Error('no installation');
+  const all = installation.permissions;
+  installation.permissions = { administration: 'write', metadata: 'read' };
+  bench.github.queue({ labels: ['ci', 'gpu-a100'] });
+  const on = new AbortController();
+  bench.service.observe(() => {}, on.signal);
+  const said = async () => (await bench.service.check(patient)).map(({ message }) => message);
+  await expect.poll(said).toContainEqual(expect.stringContaining('does not let this credential see which jobs of acme/demo wait'));
+  expect(bench.service.waiting('ci')).toBeNull();
+  installation.permissions = all;
+  const waiting = () => {
+    clock.advance(30_000);
+    return bench.service.waiting('ci');
+  };
+  await expect.poll(waiting, { timeout: 30_000, interval: 5 }).toBe(1);
+  expect(await said()).not.toContainEqual(expect.stringContaining('does not let this credential see'));
+  on.abort();
+  bench.close();
 });
 
 it('a run that somebody deletes while jobs are counted holds no pool', async () => {
