@@ -45,10 +45,7 @@ describe('plan', () => {
     const leased = { ...pool, binds: 'early' as const, standby: false, standbyMaxAge: 3_600_000, devices: null };
     const end = { kind: 'retire', agent: 'a1' };
     expect(plan(idle, leased, now)).toBeNull();
-    expect([plan(idle, { ...leased, unneeded: true }, now), plan(idle, { ...leased, unneeded: true }, now - 1)]).toEqual([
-      end,
-      null,
-    ]);
+    expect(plan(idle, { ...leased, unneeded: true }, now)).toEqual(end);
     const later = now + 45_000;
     expect([plan(idle, { ...leased, contested: true }, later), plan(idle, { ...leased, contested: true }, now)]).toEqual([
       end,
@@ -57,6 +54,23 @@ describe('plan', () => {
     const granted = { ...leased, devices: [], unneeded: true };
     expect([plan(ready, granted, now), plan(empty, granted, now)]).toEqual([{ kind: 'discard' }, null]);
     expect(plan(empty, { ...granted, unneeded: false }, now)).toEqual({ kind: 'fill', reserved: null });
+  });
+
+  test('a standby with leased devices that may not start gives them to another pool, whatever it was made for', () => {
+    const granted = { ...pool, standby: false, contested: true };
+    const reserved: Slot = { ...ready, standby: { ...ready.standby, reserved: job } as Slot['standby'] };
+    for (const slot of [ready, reserved])
+      for (const more of [{ paused: true }, { held: true }, { backoff: backoff(null, failure, 'prepare', now, 0) }]) {
+        expect(plan(slot, { ...granted, ...more }, now)).toEqual({ kind: 'discard' });
+        expect(plan(slot, { ...granted, ...more, contested: false }, now)).toBeNull();
+      }
+    expect(plan(reserved, granted, now)).toEqual({ kind: 'assign', job: 'j1', limit: null });
+  });
+
+  test('a standby of before its pool began to lease devices goes when another pool waits', () => {
+    expect(plan(ready, { ...pool, standby: false, contested: true }, now)).toEqual({ kind: 'discard' });
+    expect(plan(ready, { ...pool, standby: false, contested: true, waiting: job }, now)).toMatchObject({ kind: 'assign' });
+    expect(plan(ready, { ...pool, standby: false }, now)).toBeNull();
   });
 
   test('a slot is open while it would accept a job at once, whatever waits now', () => {

@@ -33,17 +33,14 @@ export interface PoolView {
   readonly ownImageOnly: boolean;
   /** Its devices must not be used now, although they are its own: a person's process, an unknown state. */
   readonly held: boolean;
-  /** Early binding, with devices leased for each job: none waits for an agent that has none. */
+  /** Early binding, with devices leased for each job: for a while now, none has waited. */
   readonly unneeded: boolean;
-  /** The same, and a job of another pool waits for devices. */
+  /** It leases devices for each job, and another pool waits for some. */
   readonly contested: boolean;
 }
 
-/**
- * ms that an idle agent with devices leased for a job stays without one: after a look shows that none waits, because a list may lag; and
- * while jobs wait that it does not get, if another pool waits too.
- */
-export const [unneededLimit, contestedLimit] = [15_000, 60_000];
+/** ms after which an idle agent that gets no job gives its leased devices to another pool that waits. */
+export const contestedLimit = 60_000;
 
 /** Number of uncleared agents at which a slot takes no more work, so that stuck removals cannot pile up. */
 export const leavingLimit = 3;
@@ -68,10 +65,13 @@ export function plan(slot: Slot, pool: PoolView, now: number): Intent | null {
       if (!pool.wanted || !hasDevices || pool.unneeded) return { kind: 'discard' };
       // While paused nothing would replace it, and its fingerprint may not have been checked yet.
       if (!pool.paused && !pool.ownImageOnly && isStale(lane, pool, now)) return { kind: 'discard' };
-      if (slot.agent.kind !== 'free' || !mayStart || pool.held) return null;
+      // It cannot say when it will use its devices.
+      if (!mayStart || pool.held) return pool.contested ? { kind: 'discard' } : null;
+      if (slot.agent.kind !== 'free') return null;
       if (pool.binds === 'early') return pool.ownImageOnly ? null : { kind: 'engage' };
       if (lane.reserved !== null) return { kind: 'assign', job: lane.reserved.job, limit: lane.reserved.limit };
-      if (waiting === null) return null;
+      // Made for no job: its pool kept standbys when it was made.
+      if (waiting === null) return pool.contested ? { kind: 'discard' } : null;
       return waiting.cold ? { kind: 'discard' } : { kind: 'assign', job: waiting.job, limit: waiting.limit };
     }
     case 'none': {
@@ -102,8 +102,7 @@ export function sameDevices(some: readonly DeviceId[], others: readonly DeviceId
 function isOver(agent: Extract<Slot['agent'], { kind: 'idle' }>, slot: Slot, pool: PoolView, now: number): boolean {
   if (!pool.wanted || pool.closed || pool.lost) return true;
   if (pool.devices !== null && !sameDevices(slot.devices, pool.devices)) return true;
-  const idleFor = now - agent.since;
-  if ((pool.unneeded && idleFor >= unneededLimit) || (pool.contested && idleFor >= contestedLimit)) return true;
+  if (pool.unneeded || (pool.contested && now - agent.since >= contestedLimit)) return true;
   if (pool.paused || pool.ownImageOnly || !pool.mayRenew) return false;
   const isCurrent = now - agent.since <= pool.standbyMaxAge && (pool.fingerprint ?? agent.fingerprint) === agent.fingerprint;
   if (isCurrent) return false;

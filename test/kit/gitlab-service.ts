@@ -27,6 +27,7 @@ interface Options {
   /** What slots have at first. */
   readonly lanes?: Readonly<Record<string, readonly JobId[]>>;
   readonly keys?: SecretKeys;
+  readonly program?: Pick<GitlabParts['program'], 'ready' | 'state'>;
 }
 
 export type GitlabBench = ReturnType<typeof gitlabService>;
@@ -39,6 +40,7 @@ export function gitlabService({
   config: more = {},
   lanes: first = {},
   keys,
+  program: found = { ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
 }: Options = {}) {
   const clock = handClock();
   const gitlab = given ?? memoryGitlab({ clock, holds });
@@ -66,7 +68,11 @@ export function gitlabService({
     ...{ url: gitlab.url, token, systemId: 's_0123456789ab', clock, fetch: gitlab.fetch, version: '0.0.0' },
   });
   const program: GitlabParts['program'] = {
-    ...{ folder: '/tools/at-1', ready: async () => '/tools/at-1/gitlab-runner', state: { kind: 'unknown' } },
+    folder: '/tools/at-1',
+    ready: found.ready,
+    get state() {
+      return found.state;
+    },
   };
   const port = gitlabPort({ config, client, program });
   const real = openJobFiles(join(store.dir, 'jobs-lab'), port);

@@ -16,7 +16,7 @@ const remembered = 256;
 /** ms. Longest wait between two looks at a service that is away, unless `pollEvery` is longer. */
 const longest = 60_000;
 /** ms between two looks at least, however often somebody asks for one. */
-const shortest = 2_000;
+const shortest = 5_000;
 
 /** All of the service except what only its adapter knows. */
 type Common = Omit<CiService, 'capabilities' | 'check'> & Required<Pick<CiService, 'ending' | 'waiting' | 'serviceJobs'>>;

@@ -20,7 +20,7 @@ export type GithubClient = ReturnType<typeof createGithubClient>;
 /** Rows of a page; more are never sent. */
 const pageSize = 100;
 /** How many runs with waiting jobs are looked into. */
-const mostRuns = 10;
+const mostRuns = 20;
 
 /** Where the REST API of a GitHub is (docs, "Getting started with the REST API"). */
 export function apiOf(url: string): string {
@@ -127,17 +127,27 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
         const call = { path: `/${place}/actions/runner-groups`, query, doing: `list the runner groups of ${place}` };
         return restOf(place).read(wire.groupPage, call, signal);
       }),
-    /** Jobs of a repository that no runner has. GitHub has no such list of an organisation. */
-    async waitingJobs(place: string, signal: AbortSignal): Promise<wire.Job[]> {
+    /**
+     * Jobs of a repository that no runner has, also those of runs whose other jobs run already. GitHub has no such list of an
+     * organisation. null: it has so many unfinished runs that not all were read, and those that were have none.
+     */
+    async waitingJobs(place: string, signal: AbortSignal): Promise<wire.Job[] | null> {
       const rest = restOf(place);
       const doing = `list the waiting jobs of ${place}`;
-      const query = { status: 'queued', per_page: String(mostRuns) };
-      const runs = await rest.read(wire.runPage, { path: `/${place}/actions/runs`, query, doing, isRepeated: true }, signal);
-      const pages = runs.rows.map(({ id }) => {
+      const lists = await Promise.all(
+        ['queued', 'in_progress'].map((status) => {
+          const query = { status, per_page: String(mostRuns) };
+          return rest.read(wire.runPage, { path: `/${place}/actions/runs`, query, doing, isRepeated: true }, signal);
+        }),
+      );
+      const ids = new Set(lists.flatMap(({ rows }) => rows.map(({ id }) => id)));
+      const pages = [...ids].map((id) => {
         const call = { path: `/${place}/actions/runs/${id}/jobs`, query: { per_page: String(pageSize) }, doing, isRepeated: true };
         return rest.read(wire.jobPage, call, signal);
       });
-      return (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
+      const found = (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
+      const isComplete = lists.every(({ total, rows }) => total <= rows.length);
+      return found.length === 0 && !isComplete ? null : found;
     },
     /** The job of a run that the runner with this name got, in whichever try; null: it has none there. */
     async jobOf(

@@ -133,7 +133,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
     if (sets !== null) return null;
     if (!place.startsWith('repos/') || isDenied(place)) return toldJobs.at(place);
     try {
-      return (await client.waitingJobs(place, signal)).map((job) => ({ job, repository: place.slice('repos/'.length) }));
+      const found = await client.waitingJobs(place, signal);
+      return found?.map((job) => ({ job, repository: place.slice('repos/'.length) })) ?? null;
     } catch (error) {
       signal.throwIfAborted();
       if (hasCode(error, 'E_CI_DENIED')) deny(place);
@@ -166,7 +167,13 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
   const setOf = async (pool: PoolConfig, signal: AbortSignal): Promise<SetPool> => {
     const place = placeOf(pool.queue);
     const group = await groups.find(place, signal);
-    return { name: pool.name, place, set: labelsOf(pool)[0] ?? pool.name, group, capacity: () => slots.sizeOf(pool.name) };
+    return {
+      name: pool.name,
+      place,
+      set: labelsOf(pool)[0] ?? pool.name,
+      group,
+      capacity: () => Math.max(1, slots.sizeOf(pool.name)),
+    };
   };
 
   const calls: Registry = {

@@ -51,7 +51,7 @@ async function bench(given: Parameters<typeof githubService>[0] & { port?: numbe
     hook: async (...[action, job]: [Parameters<typeof made.github.webhook>[0], Parameters<typeof made.github.webhook>[1]]) =>
       (await send(made.github.webhook(action, job, hookSecret))).status,
     /** Lets a look happen that was asked for. */
-    async looked(more = 2_000) {
+    async looked(more = 5_000) {
       const lists = () => made.github.calls.filter((call) => /^GET \/(orgs|repos).*\/runners$/.test(call)).length;
       const before = lists();
       clock.advance(more);

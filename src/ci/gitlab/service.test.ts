@@ -83,6 +83,20 @@ describe('a pool that leases devices for each job', () => {
     expect([asked(one).length, turn(one)]).toEqual([1, first]);
   });
 
+  it('is in line as soon as its runner is there', async () => {
+    const found = Promise.withResolvers<string>();
+    const program = { ready: () => found.promise, state: { kind: 'preparing' } as { kind: 'preparing' | 'unknown' } };
+    await using one = gitlabService({ pool, program });
+    one.jobs.offer('ci/1', 'closed');
+    await one.watch();
+    await one.pass(1_000);
+    expect(turn(one)).toBeNull();
+    program.state = { kind: 'unknown' };
+    found.resolve('/tools/at-1/gitlab-runner');
+    await one.pass(500);
+    expect(turn(one)).toEqual(expect.any(String));
+  });
+
   it('loses its turn to a server that does not answer', async () => {
     await using one = gitlabService({ pool });
     one.gitlab.fail('silent');

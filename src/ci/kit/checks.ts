@@ -11,6 +11,14 @@ export function checkLatePool(pool: PoolConfig, of: string, { sound, inPool }: C
     const instead = 'write internet, which keeps them from this host and private ranges otherwise';
     inPool(pool, ['network'], `is "none", but ${of}, ${how}; ${instead}`);
   }
+  if (sound(pool, 'standby', 'devices') && !pool.standby && pool.devices.count !== 0 && pool.devices.count !== 1) {
+    const how = 'which asks for a job only with devices for one: several would be kept free for a job that may not exist';
+    inPool(
+      pool,
+      ['standby'],
+      `is false, but each agent has several "devices" and ${of}, ${how}; ask for one device, or remove the key`,
+    );
+  }
   if (sound(pool, 'runtime', 'isolation') && pool.runtime === 'process' && pool.isolation === 'full' && !isOpenProcess(pool)) {
     const how = 'which keeps credentials from other jobs only as root with bubblewrap: otherwise the pool would start nothing';
     inPool(pool, ['runtime'], `is process, ${how}; write docker, or give up this protection with "isolation: none"`, 'warning');

@@ -125,7 +125,9 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
 
   /** A service in trouble is asked although it holds the pool, because only an answer ends that. */
   const mayAsk = (): boolean =>
-    hasProgram() && waiting().length === 0 && ([...offers.values()].includes('open') || (trouble !== null && offers.size > 0));
+    hasProgram() &&
+    waiting().length === 0 &&
+    ([...offers.values()].includes('open') || (trouble !== null && [...offers.values()].some((offer) => offer !== 'gone')));
 
   function endTurn(): void {
     turns += 1;
@@ -274,7 +276,12 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
           filter?.start(signal);
           asking = Promise.all([jobs.resume(signal).then(follow), lookAfter()]);
         };
-        untilProgram({ ...{ program, clock }, pools: parts.pools.map(({ name }) => name) }, begin, send, outer);
+        const tell: typeof send = (event) => {
+          send(event);
+          // The program may be there now.
+          if (event.kind === 'hold') wake();
+        };
+        untilProgram({ ...{ program, clock }, pools: parts.pools.map(({ name }) => name) }, begin, tell, outer);
       },
       jobs: {
         next(_pool, _slot, only) {

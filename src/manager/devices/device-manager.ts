@@ -5,7 +5,7 @@ import { fits } from '../../config/conditions.ts';
 import type { PoolConfig, RepairCommand } from '../../config/config.ts';
 import { deviceFindings } from '../../config/device-findings.ts';
 import type { Clock } from '../../core/clock.ts';
-import { type AgentId, emptySlot, type Slot } from '../../core/slot.ts';
+import { type AgentId, emptySlot, isEmpty, type Slot } from '../../core/slot.ts';
 import type { Finding } from '../../finding.ts';
 import { type EngineFacts, gpuDoctor } from '../../gpu/doctor.ts';
 import { readHostFacts } from '../../gpu/host-facts.ts';
@@ -81,6 +81,9 @@ export function openDeviceManager(parts: DeviceManagerParts) {
     waiting: (name) => {
       const pool = poolNamed(name);
       if (pool === undefined || !pool.mayStart(clock.now()) || reconciler.pause.any || reconciler.stopping) return null;
+      const next = reconciler.slots.find((slot) => reconciler.poolOf(slot.key) === pool && isEmpty(slot));
+      // It tries an image that has failed, and waits.
+      if (next !== undefined && pool.isOwnImageOnly(next.key, clock.now())) return null;
       const unused = reconciler.slots.filter((slot) => reconciler.poolOf(slot.key) === pool && isUnused(slot)).length;
       return nextDemand(pool, unused);
     },

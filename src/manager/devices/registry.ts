@@ -105,8 +105,13 @@ export function createDeviceRegistry({ slots, changed, pools, known, locks, cloc
     while (lock(allocated, inUse)) allocated = partitioned(mine, inUse);
     locks.keep(new Set(allocated.slots.flatMap((slot) => slot.devices.map(({ uuid }) => uuid))));
     known.leased(allocated.slots);
+    const waited = partitionNow.waiting;
     partitionNow = allocated;
-    const different: string[] = [];
+    // What others wait for may be given up.
+    const isNews = waited.symmetricDifference(allocated.waiting).size > 0;
+    const different: string[] = isNews
+      ? mine.filter((slot) => inUse.has(slot.key) && isPassing(slot.key)).map(({ key }) => key)
+      : [];
     for (const key of new Set([...dealtTo.keys(), ...allocated.slots.map((slot) => slot.key)])) {
       const before = dealtTo.get(key);
       const after = lookAt(key);

@@ -37,20 +37,24 @@ test('only an agent that had a job, not one that was only online, makes the back
   expect(pool.failed(failure, 'release', 20_000, 0).failures).toBe(1);
 });
 
-test('only a pool whose agents borrow devices gives them back when no job waits, or when others wait for them', () => {
-  let waiting: number | null = 0;
-  const viewOf = (more: object, binds: 'early' | 'late' = 'early') => {
+test('a pool whose agents borrow devices needs none once no job has waited for a while; each pool that leases hears of others', () => {
+  let waiting: number | null = 1;
+  const poolWith = (more: object, binds: 'early' | 'late' = 'early') => {
     const config = { name: 'p', standby: false, devices: { count: 1 }, recipe: {}, ...more } as unknown as PoolConfig;
     const service = { capabilities: { binds }, jobs: null, waiting: () => waiting } as unknown as CiService;
     const devices = { ...noDevices, contested: () => true };
-    const pool = new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices });
-    const { unneeded, contested } = pool.view('p/1', host);
-    return [unneeded, contested];
+    return new Pool(config, { service, runtime: { name: 'docker' } as Runtime, keepStandby: true, devices });
   };
-  expect(viewOf({})).toEqual([true, true]);
-  expect([viewOf({ standby: true }), viewOf({ devices: { count: 0 } }), viewOf({}, 'late')]).toEqual(Array(3).fill([false, false]));
-  waiting = 1;
-  expect(viewOf({})).toEqual([false, true]);
+  const early = poolWith({});
+  const others = [poolWith({ standby: true }), poolWith({ devices: { count: 0 } }), poolWith({}, 'late')];
+  const unneeded = (pool: Pool, now: number) => pool.view('p/1', { ...host, now }).unneeded;
+  expect(unneeded(early, 0)).toBe(false);
+  waiting = 0;
+  expect([unneeded(early, 100), unneeded(early, 15_099), unneeded(early, 15_100)]).toEqual([false, false, true]);
+  expect(others.map((pool) => unneeded(pool, 100) || unneeded(pool, 90_000))).toEqual([false, false, false]);
   waiting = null;
-  expect(viewOf({})).toEqual([false, true]);
+  expect(unneeded(early, 16_000)).toBe(false);
+  waiting = 0;
+  expect([unneeded(early, 17_000), unneeded(early, 31_000)]).toEqual([false, false]);
+  expect([early, ...others].map((pool) => pool.view('p/1', host).contested)).toEqual([true, false, false, true]);
 });

@@ -25,6 +25,9 @@ export interface SlotDevices {
   contested(pool: string): boolean;
 }
 
+/** ms without a waiting job after which agents without one give their leased devices back. */
+const unneededAfter = 15_000;
+
 /** For pools without devices. */
 export const noDevices: SlotDevices = { of: () => [], heldBack: () => null, lost: () => false, contested: () => false };
 
@@ -64,6 +67,8 @@ export class Pool {
   readonly #serviceNamed: (name: string) => CiService;
   /** Slots whose agent is being replaced or is not online yet; for the latter, what it was made from. */
   readonly #renewing = new Map<string, string | null>();
+  /** Since when no job has waited for it: core clock, ms; null: some do, or nobody knows. */
+  #noneSince: number | null = null;
   draining = false;
   backoff: Backoff | null = null;
   #forgiven: Backoff | null = null;
@@ -98,10 +103,25 @@ export class Pool {
     this.draining = this.leaving;
   }
 
-  /** Whether its agents bind early, and lease devices only while jobs wait. */
-  get borrows(): boolean {
+  /** Whether its slots lease devices for each job. */
+  get leases(): boolean {
     const { standby, devices } = this.config;
-    return !standby && devices.count !== 0 && this.service.capabilities.binds === 'early';
+    return !standby && devices.count !== 0;
+  }
+
+  /** The same, with agents that bind early: they are made only while jobs wait. */
+  get borrows(): boolean {
+    return this.leases && this.service.capabilities.binds === 'early';
+  }
+
+  /** A list of jobs may lag, so one without any says nothing yet. */
+  #isUnneeded(now: number): boolean {
+    if (!this.borrows || this.service.waiting?.(this.config.name) !== 0) {
+      this.#noneSince = null;
+      return false;
+    }
+    this.#noneSince ??= now;
+    return now - this.#noneSince >= unneededAfter;
   }
 
   /** Whether it may start anything at `now` (core clock, ms), as far as that is up to the pool. */
@@ -196,7 +216,7 @@ export class Pool {
   }
 
   /** Whether a trial lets the slot have no sandbox of the pool's image at `now` (core clock, ms). */
-  #isOwnImageOnly(key: string, now: number): boolean {
+  isOwnImageOnly(key: string, now: number): boolean {
     const { backoff } = this.rollout;
     if (this.rollout.isCanary(key)) return backoff !== null && now < backoff.until;
     // What cannot be made any more is waited for, not replaced by what has not proved itself.
@@ -205,7 +225,7 @@ export class Pool {
 
   /** What the pool asks of one of its slots now. `host` applies to all pools; `now`: core clock, ms. */
   view(key: string, host: { readonly stopping: boolean; readonly paused: boolean; readonly now: number }): PoolView {
-    const ownImageOnly = this.#isOwnImageOnly(key, host.now);
+    const ownImageOnly = this.isOwnImageOnly(key, host.now);
     return {
       binds: this.service.capabilities.binds,
       wanted: !this.draining && !host.stopping,
@@ -221,8 +241,8 @@ export class Pool {
       closed: this.pause.closes,
       mayRenew: this.#mayRenew(key),
       ownImageOnly,
-      unneeded: this.borrows && this.service.waiting?.(this.config.name) === 0,
-      contested: this.borrows && this.devices.contested(this.config.name),
+      unneeded: this.#isUnneeded(host.now),
+      contested: this.leases && this.devices.contested(this.config.name),
     };
   }
 
