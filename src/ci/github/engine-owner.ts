@@ -14,6 +14,15 @@ export function engineOwner(socket: string, here = true): number | null {
   return here ? attempt(() => statSync(socket).uid) : null;
 }
 
+/**
+ * Uid that sandboxes with the Engine need; 0: any. A user who can replace the socket by a link to anything must not get it into a
+ * sandbox of root. null: cannot be known. `here` as `engineOwner`.
+ */
+export function userFor(socket: string, here = true): number | null {
+  if (!here) return engineOwner(socket, here);
+  return whoControls(socket) || engineOwner(socket);
+}
+
 /** Uid of who decides what is at a path: the owner of its first part that is not root's. null: a part is missing before that. */
 export function whoControls(path: string): number | null {
   return attempt(() => firstOwner('/', path.split('/'), 40));
@@ -39,7 +48,7 @@ export function whyNoStrangers(service: Service, socket: string, owner: number |
   return `${both}, but ${socket} is not there, and jobs of strangers would be root if it becomes root's; start that Engine, or remove one of the two`;
 }
 
-/** Why a pool with this `user` may not have the Engine, as the rest of a sentence; null when it may. `owner` as `engineOwner`. */
+/** Why a pool with this `user` may not have the Engine, as the rest of a sentence; null when it may. `owner` as `userFor`. */
 export function whyNotAs({ recipe: { user } }: Pick<PoolConfig, 'recipe'>, { name }: Service, owner: number | null): string | null {
   // Of a daemon's own user: the sandboxes may be that Engine's, too, where 0 is this user.
   if (owner === null || owner === 0 || owner === process.getuid?.()) return null;

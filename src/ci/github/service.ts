@@ -14,7 +14,7 @@ import { readOnlyMount } from '../kit/mounted.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
-import { engineOwner, whyNoStrangers, whyNotAs } from './engine-owner.ts';
+import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
 import { createGithubRegistry } from './registry.ts';
 import { createScaleSets, type ScaleSets } from './scale-sets.ts';
 import { mountedAt } from './script.ts';
@@ -116,7 +116,7 @@ export function createGithub(parts: GithubParts) {
       });
     const why = whyNoStrangers(config, docker.socket, owner);
     if (why !== null) throw refused(`services.${service}.docker`, why);
-    const whyUser = whyNotAs(pool, config, owner);
+    const whyUser = whyNotAs(pool, config, userFor(docker.socket));
     if (whyUser !== null) throw refused(`pools.${name}.user`, whyUser);
   }
 

@@ -6,7 +6,7 @@ import { patient } from '../../../test/kit/azure.ts';
 import { handClock } from '../../../test/kit/core.ts';
 import { contextOf, githubService, jitIn } from '../../../test/kit/github-service.ts';
 import { scratch } from '../../../test/support/scratch.ts';
-import { engineOwner, whoControls } from './engine-owner.ts';
+import { engineOwner, userFor, whoControls } from './engine-owner.ts';
 
 const asRoot = it.runIf(process.getuid?.() === 0);
 const stranger = 54_321;
@@ -118,7 +118,7 @@ asRoot('takes a link of a user for what that user may do, wherever it leads', ()
   symlinkSync(root, join(home, 'docker.sock'));
   symlinkSync('home', join(dir.path, 'way'));
   for (const path of [join(home, 'docker.sock'), join(dir.path, 'way/docker.sock')])
-    expect([whoControls(path), engineOwner(path)]).toEqual([stranger, 0]);
+    expect([whoControls(path), engineOwner(path), userFor(path)]).toEqual([stranger, 0, stranger]);
   expect(whoControls(join(dir.path, 'way/../root.sock'))).toBe(0);
   expect([whoControls(join(dir.path, 'absent')), engineOwner(join(dir.path, 'absent'))]).toEqual([null, null]);
 });

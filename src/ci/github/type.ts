@@ -10,7 +10,7 @@ import { attempt } from '../../errors.ts';
 import { textOf } from '../../http/listen.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
-import { engineOwner, whyNoStrangers, whyNotAs } from './engine-owner.ts';
+import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
 import { appKeys, dockerKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
 
 export type GithubCredential =
@@ -174,7 +174,7 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
-  const whyUser = service.docker === null ? null : whyNotAs(pool, service, engineOwner(service.docker.socket, host !== null));
+  const whyUser = service.docker === null ? null : whyNotAs(pool, service, userFor(service.docker.socket, host !== null));
   if (sound(pool, 'user') && whyUser !== null) inPool(pool, ['user'], whyUser);
   if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {
     const how = 'which does not list the jobs of an organisation or an enterprise: none would ever lease a device';
