@@ -24,6 +24,9 @@ export interface RunOptions {
   /** Maximum bytes of each stream. Default: 64 MiB. */
   readonly most?: number;
   readonly signal?: AbortSignal;
+  /** Whose process it is, without other groups. Default: as this one. */
+  readonly uid?: number;
+  readonly gid?: number;
   /** The signal that ends it after a timeout or abort. Default: KILL. */
   readonly killSignal?: 'SIGKILL' | 'SIGTERM';
 }

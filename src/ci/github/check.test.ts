@@ -1,3 +1,4 @@
+import { chownSync } from 'node:fs';
 import { afterAll, describe, expect, it } from 'vitest';
 import { patient } from '../../../test/kit/azure.ts';
 import { Folder } from '../../../test/kit/config.ts';
@@ -76,6 +77,31 @@ it.each([
   [rootly, /docker\.folder: is \/nowhere\/jobs, which is not there/],
 ])('warns of what sandboxes cannot mount: %s', async (service, message) => {
   expect((await folder.check(config(`${app}, ${service}`, 'queue: acme'), { secrets: 'check' })).join('\n')).toMatch(message);
+});
+
+it('refuses strangers where it cannot be known whether the Engine is that of root', async () => {
+  const open = `${app}, docker: { socket: /nowhere/docker.sock, folder: /srv/jobs }, public: run`;
+  expect((await folder.check(config(open, 'queue: acme'), { secrets: 'check' })).join('\n')).toMatch(
+    /^(?!.*warning).*hub\.docker: is set together with "public: run", but \/nowhere\/docker\.sock is not there.*; start that Engine/m,
+  );
+});
+
+it.runIf(process.getuid?.() === 0).each([
+  [
+    'image: lab:1',
+    /pools\.lab\.user: is that of the image, but service hub gives jobs the Engine of user 4321: .* write user: "4321:4321"/,
+  ],
+  ['user: builder', /pools\.lab\.user: is builder, but/],
+  ['user: "0:0"', /pools\.lab\.user: is 0:0, but/],
+  ['user: "4321:4321"', null],
+])('lets sandboxes use the Engine of a user only as that user: %s', async (pool, message) => {
+  const socket = folder.write('docker.sock', '');
+  chownSync(socket, 4321, 4321);
+  const service = `${app}, docker: { socket: ${socket}, folder: /srv }, forks: run`;
+  const found = (await folder.check(config(service, `queue: acme, ${pool}`), { secrets: 'check' })).join('\n');
+  expect(found).toMatch(/warning.*all rights of user 4321/);
+  if (message === null) expect(found).not.toContain('pools.lab.user');
+  else expect(found).toMatch(message);
 });
 
 it('says that two cannot listen at one address', async () => {

@@ -14,6 +14,7 @@ import { deviceLabels, isDeviceLabel } from './labels.ts';
 import type { SetJob, SetPool } from './scale-sets.ts';
 import { jobMark, mountedAt, runnerIn, runnerScript } from './script.ts';
 import type { GithubParts } from './service.ts';
+import { sharedFolder } from './shared-files.ts';
 import { createToldJobs, placesOf } from './told-jobs.ts';
 import { labelsOf, placeOf } from './type.ts';
 import { type Job, type JobEvent, type Runner, type Told, told } from './wire.ts';
@@ -213,7 +214,8 @@ export function createGithubRegistry(parts: GithubParts, registrations: Registra
           // Its group may have been made anew.
           made.catch(() => groups.forget(place));
           const { id, config: jit } = await made;
-          const shared = config.docker === null ? null : `${config.docker.folder}/${context.agent}`;
+          const { docker } = config;
+          const shared = docker === null ? null : sharedFolder({ docker, agentNames: registrations.agentNames }, context.agent);
           const script = runnerScript({ ...inside, workspace: context.workspace, shared, config: jit, refuses });
           return { id: String(id), script, files: null };
         },

@@ -58,12 +58,12 @@ export const webhookKeys = {
 export const dockerKeys = {
   socket: key((v) => v.absolute, undefined, {
     description:
-      'Socket of an Engine on this host. Best that of a rootless Engine: every job has all rights of its user. With that of root, every job is root on this host.',
+      'Socket of an Engine on this host. Best that of a rootless Engine: every job has all rights of its user, whose number `user` of the pools must be. With that of root, every job is root on this host.',
     example: '/run/user/1000/docker.sock',
   }),
   folder: key((v) => v.absolute, undefined, {
     description:
-      'Folder of this host in which agents keep the files of their jobs, because the Engine must find them at the same path. Each agent has its own in it, which is removed after its job; all jobs can see it.',
+      'Folder of this host in which agents keep the files of their jobs, because the Engine must find them at the same path. Each agent has its own in it, which onejob removes afterwards, with the rights of the user of that Engine; all jobs can see it. Best on a file system that is mounted `nosuid`.',
     example: '/srv/onejob-jobs',
   }),
 };

@@ -1,9 +1,7 @@
 /** GitHub Actions binds early: each standby becomes a just-in-time runner, good for one job. The credential stays here. */
-import { rm } from 'node:fs/promises';
-import { join } from 'node:path';
 import type { PoolConfig } from '../../config/config.ts';
-import type { AgentId, Exit, Failure } from '../../core/slot.ts';
-import { messageOf } from '../../errors.ts';
+import type { Exit, Failure } from '../../core/slot.ts';
+import { OnejobError } from '../../errors.ts';
 import type { Recipe } from '../../runtimes/runtime.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import type { Store } from '../../store/store.ts';
@@ -16,9 +14,11 @@ import { readOnlyMount } from '../kit/mounted.ts';
 import type { OpenParts, SlotFacts } from '../parts.ts';
 import { apiOf, createGithubClient, type GithubClient } from './client.ts';
 import { findings } from './doctor.ts';
+import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
 import { createGithubRegistry } from './registry.ts';
 import { createScaleSets, type ScaleSets } from './scale-sets.ts';
 import { mountedAt } from './script.ts';
+import { createSharedFiles } from './shared-files.ts';
 import { type GithubServiceConfig, placeOf } from './type.ts';
 import { createWebhook } from './webhook.ts';
 import type { JobEvent } from './wire.ts';
@@ -52,6 +52,8 @@ export function createGithub(parts: GithubParts) {
   const connect = (known: Registrations) => createGithubRegistry(parts, known);
   const { common, registry, registrations, lookNow } = createEarlyBound(early, connect);
   const webhook = config.webhook === null ? null : openWebhook(config.webhook);
+  const { docker } = config;
+  const shared = docker === null ? null : createSharedFiles({ ...parts, docker, agentNames: registrations.agentNames });
   const first = pools[0]?.queue;
   const sessions = new Set<Promise<void>>();
   const closing = new AbortController();
@@ -65,15 +67,20 @@ export function createGithub(parts: GithubParts) {
     ],
     observe(emit, signal) {
       void webhook?.open();
+      void shared?.watch(signal);
       if (sets === null) return common.observe(emit, signal);
       observeSets(sets, emit, signal);
     },
     waiting: (pool) => (sets ?? common).waiting(pool),
     listen: (agent) => (line) => registry.heard(agent, line),
     settle: settleDiagnostics(clock, log, store.dir),
+    async register(context, signal) {
+      refuseEngine(context.pool);
+      return common.register(context, signal);
+    },
     async deregister(context, signal) {
       const answer = await common.deregister(context, signal);
-      await removeShared(context.agent);
+      shared?.remove(context.agent);
       // The sweep continues with what is known.
       if (registrations.find(context.agent)?.state === 'removed') registry.forget(context.agent);
       return answer;
@@ -82,7 +89,7 @@ export function createGithub(parts: GithubParts) {
     describeExit,
     async close() {
       closing.abort();
-      await Promise.all([webhook?.close(), ...sessions]);
+      await Promise.all([webhook?.close(), shared?.close(), ...sessions]);
     },
     agentPackage: async (platform, signal) => {
       if (first === undefined || config.mountedRunner !== null) return null;
@@ -98,13 +105,19 @@ export function createGithub(parts: GithubParts) {
     return createWebhook({ service, listen, secret: () => readSecret(secret, parts.variables), clock, log, heard });
   }
 
-  /** Removes what the agent's jobs left where the Engine finds it; containers of a job may have written there as root. */
-  async function removeShared(agent: AgentId): Promise<void> {
-    if (config.docker === null) return;
-    const path = join(config.docker.folder, agent);
-    await rm(path, { recursive: true, force: true }).catch((error: unknown) => {
-      log.warn('failed to remove the files of a job', { agent, path, reason: messageOf(error) });
-    });
+  /** Another Engine may be at the socket than when the config was checked. @throws OnejobError E_CONFIG */
+  function refuseEngine(name: string): void {
+    const pool = pools.find((one) => one.name === name);
+    if (docker === null || pool === undefined) return;
+    const owner = engineOwner(docker.socket);
+    const refused = (key: string, why: string): OnejobError =>
+      new OnejobError('E_CONFIG', `Cannot create agents for pool ${name}: ${key} ${why}.`, {
+        hint: 'Then run "onejob config check" and "onejob config apply".',
+      });
+    const why = whyNoStrangers(config, docker.socket, owner);
+    if (why !== null) throw refused(`services.${service}.docker`, why);
+    const whyUser = whyNotAs(pool, config, userFor(docker.socket));
+    if (whyUser !== null) throw refused(`pools.${name}.user`, whyUser);
   }
 
   /** A pool is held by its scale set, and by the list of runners. */

@@ -3,7 +3,6 @@ import { statSync } from 'node:fs';
 import type { Checking } from '../../config/check.ts';
 import { isLoopback, type Listen, parseListen } from '../../config/check-api.ts';
 import type { AgentPackageConfig, PoolConfig } from '../../config/config.ts';
-import { engineSocketIn } from '../../config/host-places.ts';
 import { complete, type Written } from '../../config/key.ts';
 import { clearTextHost, packageOf } from '../../config/service-keys.ts';
 import { formatDuration } from '../../config/units.ts';
@@ -11,6 +10,7 @@ import { attempt } from '../../errors.ts';
 import { textOf } from '../../http/listen.ts';
 import type { SecretReference } from '../../secrets/reference.ts';
 import type { ServiceType } from '../service-type.ts';
+import { engineOwner, userFor, whyNoStrangers, whyNotAs } from './engine-owner.ts';
 import { appKeys, dockerKeys, githubKeys, packageKeys, webhookKeys } from './schema.ts';
 
 export type GithubCredential =
@@ -138,7 +138,7 @@ const wordsOf = (pool: Pick<PoolConfig, 'name' | 'queue' | 'tags'>): string =>
       .toSorted(),
   ].join(' ');
 
-function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { config, written, sound, inPool }: Checking): void {
+function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { config, written, host, sound, inPool }: Checking): void {
   const given = written.pools?.get(pool.name) ?? written.defaults;
   const of = `"service" is ${service.name}`;
   const whose = 'write an organisation (acme), a repository (acme/app), or an enterprise (enterprises/acme)';
@@ -174,6 +174,8 @@ function checkGithubPool(pool: PoolConfig, service: GithubServiceConfig, { confi
     inPool(pool, ['runtime'], `is process, but ${of}, whose runner is part of an image: there would be no runner; write docker`);
   if (sound(pool, 'network') && pool.recipe.network === 'none')
     inPool(pool, ['network'], `is "none", but ${of}, which a runner must reach: no agent would ever come online; write internet`);
+  const whyUser = service.docker === null ? null : whyNotAs(pool, service, userFor(service.docker.socket, host !== null));
+  if (sound(pool, 'user') && whyUser !== null) inPool(pool, ['user'], whyUser);
   if (sound(pool, 'standby', 'queue') && !pool.standby && pool.devices.count !== 0 && !knowsWaiting(service, pool)) {
     const how = 'which does not list the jobs of an organisation or an enterprise: none would ever lease a device';
     inPool(pool, ['standby'], `is false, but "devices" are asked for and ${of}, ${how}; write "mode: scale-set" into the service`);
@@ -234,12 +236,11 @@ function checkGithub(service: GithubServiceConfig, { config, written, host, whyH
   if (service.docker !== null) {
     for (const [key, path] of Object.entries(service.docker)) checkPath(['docker', key], path);
     const { socket } = service.docker;
-    const owner = host === null ? null : attempt(() => statSync(socket).uid);
-    const isOfRoot = owner === 0 || engineSocketIn(socket) !== null;
-    const whose = isOfRoot ? 'root' : owner === null ? `the owner of ${socket}` : `user ${owner}`;
-    const open = (['forks', 'public'] as const).find((key) => service[key] === 'run');
-    if (isOfRoot && open !== undefined)
-      at(['docker'], `is set together with "${open}: run": jobs of strangers would be root on this host; remove one of the two`);
+    const owner = engineOwner(socket, host !== null);
+    const why = whyNoStrangers(service, socket, owner);
+    let whose = owner === 0 ? 'root' : `user ${owner}`;
+    if (owner === null) whose = `the owner of ${socket}`;
+    if (why !== null && (owner === 0 || host !== null)) at(['docker'], why);
     else
       at(
         ['docker'],

@@ -236,6 +236,29 @@ describe('the listener', () => {
     expect(events).toEqual([]);
   });
 
+  it('keeps a connection on which GitHub has spoken, however many strangers come', async () => {
+    const { port } = await listener();
+    const socket = connect(port, '127.0.0.1');
+    let isOpen = true;
+    socket.on('close', () => {
+      isOpen = false;
+    });
+    const speak = async () => {
+      const head = Object.entries(good.headers).map(([name, value]) => `${name}: ${value}\r\n`);
+      socket.write(
+        `POST / HTTP/1.1\r\nHost: x\r\n${head.join('')}Content-Length: ${Buffer.byteLength(good.body)}\r\n\r\n${good.body}`,
+      );
+      return String(await Promise.race([once(socket, 'data'), once(socket, 'close').then(() => 'closed')]));
+    };
+    expect(await speak()).toMatch(/^HTTP\/1\.1 204 /);
+    const strangers = Array.from({ length: 70 }, () => connect(port, '127.0.0.1').on('error', () => {}));
+    // The oldest of the strangers makes room.
+    await once(strangers[0] as (typeof strangers)[number], 'close');
+    expect(isOpen).toBe(true);
+    expect(await speak()).toMatch(/^HTTP\/1\.1 204 /);
+    for (const one of [socket, ...strangers]) one.destroy();
+  });
+
   it('gives up a body that comes too slowly', async () => {
     const { port, send } = await listener({ request: 300 });
     const socket = connect(port, '127.0.0.1');

@@ -4,7 +4,7 @@
  */
 import { createHmac, timingSafeEqual } from 'node:crypto';
 import { once } from 'node:events';
-import http, { type IncomingMessage } from 'node:http';
+import http, { type IncomingMessage, type ServerResponse } from 'node:http';
 import type { Listen } from '../../config/check-api.ts';
 import { formatDuration } from '../../config/units.ts';
 import type { Clock } from '../../core/clock.ts';
@@ -67,7 +67,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
   }
 
   /** The status of the answer. */
-  async function take(request: IncomingMessage): Promise<number> {
+  async function take(request: IncomingMessage, response: ServerResponse): Promise<number> {
     const { method, headers } = request;
     if (method !== 'POST') return 405;
     if (Number(headers['content-length'] ?? 0) > limits.body) return 413;
@@ -77,6 +77,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
       return 401;
     }
     last = clock.now();
+    connections.known(request.socket, 'GitHub', response);
     if (headers['x-github-event'] !== 'workflow_job') return 204;
     const isForm = headers['content-type']?.startsWith('application/x-www-form-urlencoded') === true;
     const event = wire.jobEvent.safeParse(jsonOf(isForm ? (new URLSearchParams(String(body)).get('payload') ?? '') : String(body)));
@@ -89,7 +90,7 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
   }
 
   const handle = oneAtATime((request, response) => {
-    take(request)
+    take(request, response)
       .catch((error: unknown) => {
         if (!request.destroyed || request.complete) complain('a webhook was not taken', toFailure(error).message);
         return 503;
