@@ -1,4 +1,6 @@
 /** Who gets which card when something stands in the way: a card of several, shared ones, another config, people, a blind start. */
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { card, type StubGpu } from '../support/gpu-cards.ts';
 import { gpuHost } from '../support/gpu-host.ts';
@@ -60,6 +62,22 @@ describe.skipIf(lacks('bubblewrap', 'root'))('leases', () => {
     await here.api.resume('one', 'its owner looks at it');
     expect(await running(here, late)).toEqual([uuidOf(0)]);
     await finish(late);
+  });
+
+  test('a pool that begins to lease for each job gives the card of its standby to another pool that waits', async () => {
+    using host = gpuHost(cards(1));
+    const two = { agents: 1, devices: 1, ...passing };
+    await using here = await gpuHome(host, { one: { agents: 1, devices: 1 }, two });
+    await here.up();
+    await expect.poll(() => standbyOf(here, 'one/1')).toEqual(expect.any(String));
+    const waits = await hold(here, 'two');
+    await expect.poll(async () => (await here.api.job(waits.id)).reason).toMatch(/no device is free/);
+    const written = JSON.parse(readFileSync(join(here.dir, 'config.yml'), 'utf8'));
+    Object.assign(written.pools.one, passing);
+    here.configure(JSON.stringify(written));
+    await here.api.applyConfig({ dryRun: false });
+    expect(await running(here, waits)).toEqual([uuidOf(0)]);
+    await finish(waits);
   });
 
   test('a pool of another name waits for the job that the old one still has on its card', async () => {
