@@ -21,6 +21,8 @@ export type GithubClient = ReturnType<typeof createGithubClient>;
 const pageSize = 100;
 /** How many runs with waiting jobs are looked into. */
 const mostRuns = 20;
+/** From how many runs on, and how often, ms, those with running jobs are read: with each step that such a job begins, its answer is new. */
+const [freeRuns, runPace] = [5, 60_000];
 
 /** Where the REST API of a GitHub is (docs, "Getting started with the REST API"). */
 export function apiOf(url: string): string {
@@ -41,6 +43,8 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
   const common = { base, clock, fetch, version, accept, headers: { 'X-GitHub-Api-Version': '2022-11-28' } };
   const access = createAccess({ ...common, credential, secret });
   const rests = new Map<string, Rest>();
+  /** Jobs of runs that have running ones, as they were read last. */
+  const running = new Map<number, { readonly of: string; readonly at: number; readonly rows: readonly wire.Job[] }>();
   /** GitHub counts the calls of each installation, and of each person. */
   const restOf = (place: string): Rest => {
     const isOne = credential.kind === 'token' || credential.installation !== null;
@@ -141,11 +145,17 @@ export function createGithubClient({ base, credential, secret, clock, fetch, ver
         }),
       );
       const ids = new Set(lists.flatMap(({ rows }) => rows.map(({ id }) => id)));
-      const pages = [...ids].map((id) => {
+      for (const [id, { of }] of running) if (of === place && !ids.has(id)) running.delete(id);
+      const pages = [...ids].map(async (id) => {
+        const known = running.get(id);
+        if (ids.size > freeRuns && known !== undefined && clock.now() - known.at < runPace) return known.rows;
         const call = { path: `/${place}/actions/runs/${id}/jobs`, query: { per_page: String(pageSize) }, doing, isRepeated: true };
-        return rest.read(wire.jobPage, call, signal);
+        const { rows } = await rest.read(wire.jobPage, call, signal);
+        if (rows.some(({ status }) => status === 'in_progress')) running.set(id, { of: place, at: clock.now(), rows });
+        else running.delete(id);
+        return rows;
       });
-      const found = (await Promise.all(pages)).flatMap(({ rows }) => rows.filter(({ status }) => status === 'queued'));
+      const found = (await Promise.all(pages)).flatMap((rows) => rows.filter(({ status }) => status === 'queued'));
       const isComplete = lists.every(({ total, rows }) => total <= rows.length);
       return found.length === 0 && !isComplete ? null : found;
     },

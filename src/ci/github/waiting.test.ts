@@ -58,6 +58,29 @@ it('a pool that leases devices says which right it lacks to know of jobs, and kn
   bench.close();
 });
 
+it('jobs behind running ones are counted, and a busy repository does not cost the rate limit', async () => {
+  const clock = handClock();
+  const bench = githubService({ clock, queues: ['acme/demo'], config: { pollEvery: 10_000 } });
+  for (let n = 0; n < 8; n += 1) {
+    const first = bench.github.queue({ labels: ['other'] });
+    first.status = 'in_progress';
+    if (n < 3) bench.github.queue({ labels: ['ci'], run: first.run, name: 'second' });
+  }
+  const on = new AbortController();
+  bench.service.observe(() => {}, on.signal);
+  await expect.poll(() => bench.service.waiting('ci')).toBe(3);
+  const count = (what: RegExp) => bench.github.calls.filter((call) => what.test(call)).length;
+  const looks = () => {
+    clock.advance(10_000);
+    return count(/GET .*\/actions\/runners$/);
+  };
+  await expect.poll(looks, { timeout: 30_000, interval: 5 }).toBeGreaterThan(60);
+  on.abort();
+  bench.close();
+  // Sixty looks are ten minutes.
+  expect(count(/GET .*\/runs\/\d+\/jobs/)).toBeLessThanOrEqual(8 * 12);
+});
+
 it('a run that somebody deletes while jobs are counted holds no pool', async () => {
   const bench = githubService({ queues: ['acme/demo'] });
   bench.github.queue({ labels: ['ci'] });
