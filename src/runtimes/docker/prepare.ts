@@ -121,7 +121,9 @@ export function refusal(error: unknown, spec: SandboxSpec, endpoint: Endpoint): 
   const mount = /bind source path does not exist: (\S+)/.exec(said) ?? /statfs (\S+): no such file or directory/.exec(said);
   if (mount !== null) {
     const key = recipe.mounts.some(({ host, cache }) => host === mount[1] && cache !== null) ? 'caches' : 'volumes';
-    const hint = `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`;
+    const hint = /\.sock$/.test(mount[1] ?? '')
+      ? `Start the program that listens there, or change the path in the config: pools.${pool}, or the service that asks for it.`
+      : `Create it (mkdir -p ${mount[1]}), or remove it from ${key} in pools.${pool}.`;
     return fail({ code: 'E_MOUNT_MISSING', what: `the path "${mount[1]}" of its ${key} is not on this host`, hint });
   }
   if (/no such image/i.test(said)) {

@@ -30,6 +30,15 @@ test.each([
   expect(error.hint).toContain('mkdir -p /no/such');
 });
 
+test('a missing socket is not to be created as a folder', () => {
+  const { hint } = refused(
+    'invalid mount config for type "bind": bind source path does not exist: /run/user/7/docker.sock',
+    [],
+    400,
+  );
+  expect(hint).toMatch(/^Start the program that listens there/);
+});
+
 describe('an Engine that cannot give devices', () => {
   test.each([
     [
