@@ -6,6 +6,7 @@ import { showPlain } from './explain.ts';
 /** Keys of the config whose names here do not follow from those in the file. */
 const written: Readonly<Record<string, string>> = {
   ...{ agentName: 'name', imageRecipe: 'image', mounts: 'volumes', diskMinFree: 'disk.min_free', secretsKey: 'secrets.key' },
+  ...{ agentPackage: 'agent', mountedRunner: 'agent.folder', pollEvery: 'poll' },
 };
 
 /** A sentence for each pool and service, and one for the keys outside of them. Of values, only numbers and the like: others may be secret. */

@@ -76,15 +76,22 @@ export function createWebhook({ service, listen, secret, clock, log, heard, limi
       complain('a webhook was refused', 'its signature does not fit the secret of the service');
       return 401;
     }
-    last = clock.now();
     connections.known(request.socket, 'GitHub', response);
-    if (headers['x-github-event'] !== 'workflow_job') return 204;
+    if (headers['x-github-event'] !== 'workflow_job') {
+      last = clock.now();
+      return 204;
+    }
     const isForm = headers['content-type']?.startsWith('application/x-www-form-urlencoded') === true;
     const event = wire.jobEvent.safeParse(jsonOf(isForm ? (new URLSearchParams(String(body)).get('payload') ?? '') : String(body)));
     if (!event.success) {
-      complain('a webhook was not understood', 'it is signed, but does not tell of a job');
+      const how = isForm ? 'a form' : 'JSON';
+      complain(
+        'a webhook was not understood',
+        `it is signed, but read as ${how} it does not tell of a job: check its content type`,
+      );
       return 400;
     }
+    last = clock.now();
     heard(event.data);
     return 204;
   }
