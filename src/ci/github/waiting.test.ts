@@ -74,11 +74,13 @@ it('jobs behind running ones are counted, and a busy repository does not cost th
     clock.advance(10_000);
     return count(/GET .*\/actions\/runners$/);
   };
+  const begin = clock.now();
   await expect.poll(looks, { timeout: 30_000, interval: 5 }).toBeGreaterThan(60);
   on.abort();
+  // On a slow machine more time is moved for the same looks.
+  const minutes = (clock.now() - begin) / 60_000;
   bench.close();
-  // Sixty looks are ten minutes.
-  expect(count(/GET .*\/runs\/\d+\/jobs/)).toBeLessThanOrEqual(8 * 12);
+  expect(count(/GET .*\/runs\/\d+\/jobs/)).toBeLessThanOrEqual(8 * (minutes + 2));
 });
 
 it('a run that somebody deletes while jobs are counted holds no pool', async () => {
