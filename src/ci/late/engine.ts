@@ -115,7 +115,8 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     emit({ kind: 'hold', pool: pool.name, reason: problem });
   }
 
-  function line(up: boolean): void {
+  /** Joins or leaves the line of pools that wait for devices, in order to ask. */
+  function setInLine(up: boolean): void {
     if (pool === undefined || !leases || isInLine === up) return;
     isInLine = up;
     emit({ kind: 'waiting', pool: pool.name });
@@ -131,7 +132,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
 
   function endTurn(): void {
     turns += 1;
-    line(false);
+    setInLine(false);
   }
 
   /** A silent server keeps no devices from other pools: a job that it gives after all waits in line like any other. */
@@ -149,7 +150,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
     for (let failures = 0; !signal.aborted; ) {
       changed = new AbortController();
       if (!mayAsk()) {
-        line(hasProgram() && waiting().length === 0);
+        setInLine(hasProgram() && waiting().length === 0);
         if (!changed.signal.aborted)
           await new Promise((resolve) => changed.signal.addEventListener('abort', resolve, { once: true }));
         continue;
@@ -161,7 +162,7 @@ export function createLateBound<G, K>(parts: LateParts<G, K>) {
         say(null);
         if (given !== null) {
           await jobs.take(given, signal);
-          line(false);
+          setInLine(false);
           continue;
         }
         endTurn();
