@@ -115,6 +115,16 @@ export const errorCodes = {
   E_AGENT_PACKAGE: 'external',
   E_IMAGE_BUILD: 'user',
   E_NOTIFY: 'external',
+  E_CLOUD_CREDENTIAL: 'user',
+  E_CLOUD_DENIED: 'user',
+  E_CLOUD_REQUEST: 'user',
+  E_CLOUD_QUOTA: 'user',
+  E_CLOUD_ACCOUNT: 'user',
+  E_CLOUD_CAPACITY: 'external',
+  E_CLOUD_UNREACHABLE: 'external',
+  E_CLOUD_THROTTLED: 'external',
+  E_CLOUD_ANSWER: 'external',
+  E_CLOUD_END: 'external',
 } as const satisfies Record<string, ErrorKind>;
 
 export type ErrorCode = keyof typeof errorCodes;

@@ -1,0 +1,29 @@
+/** What onejob knows of a type of cloud without opening one: commands load it without a config, so it brings no library. */
+import type { Keys } from '../config/key.ts';
+import type { Keys as WrittenKeys } from '../config/service-keys.ts';
+import type { SecretReference } from '../secrets/reference.ts';
+import type { Cloud } from './cloud.ts';
+import type { CloudParts } from './kit/caller.ts';
+
+export interface CloudType<
+  C extends { readonly type: string; readonly name: string } = { readonly type: string; readonly name: string },
+> {
+  readonly type: C['type'];
+  readonly title: string;
+  /** Keys of an entry of `clouds`. */
+  readonly keys: Keys;
+  /** Keys of the maps in them. */
+  readonly maps: Readonly<Record<string, Keys>>;
+  /** Required keys. */
+  readonly needs: readonly string[];
+  /** A sentence that says why a type of machine cannot be used, such as for hardware that drivers no longer support; null: it can. */
+  typeProblem(type: string): string | null;
+  /** null: keys are missing. */
+  resolve(name: string, keys: WrittenKeys): C | null;
+  /** Its secrets, each with its key. */
+  secrets(cloud: C): readonly (readonly [key: string, secret: SecretReference])[];
+  /** What the adapter's calls need, in the cloud's words, sorted. `deploy/cloud/` has the policy made from it. */
+  readonly permissions: readonly string[];
+  /** Loads the adapter. */
+  open(cloud: C, parts: CloudParts): Promise<Cloud>;
+}
