@@ -18,8 +18,10 @@ import {
   ended,
   isLeftOver,
   type Listed,
+  orphansAfter,
   plan,
   type Report,
+  resolved,
   type Step,
   stepKey,
   type TypeFacts,
@@ -76,11 +78,21 @@ export function createController(parts: ControllerParts) {
     readonly calling: Set<string>;
     readonly asked: Map<string, number>;
     readonly notBefore: Map<string, number>;
+    orphans: ReadonlyMap<string, number>;
+    knowsTime: boolean;
   }
   const memories = new Map<string, Memory>(
     [...clouds.keys()].map((name) => [
       name,
-      { listed: null, types: new Map(), calling: new Set(), asked: new Map(), notBefore: new Map() },
+      {
+        listed: null,
+        types: new Map(),
+        calling: new Set(),
+        asked: new Map(),
+        notBefore: new Map(),
+        orphans: new Map(),
+        knowsTime: false,
+      },
     ]),
   );
 
@@ -136,10 +148,10 @@ export function createController(parts: ControllerParts) {
   }
 
   function viewOf(name: string): CloudView {
-    const { listed, types, calling, asked, notBefore } = memoryOf(name);
+    const { types, ...rest } = memoryOf(name);
     const now = nowOf(name);
     for (const [type, { at }] of types) if (now > at + factsHold) types.delete(type);
-    return { now, listed, types, calling, asked, notBefore };
+    return { ...rest, now, types };
   }
 
   function tick(): void {
@@ -213,7 +225,7 @@ export function createController(parts: ControllerParts) {
     const { error } = result;
     if (error instanceof CloudError && !error.isAmbiguous) {
       offers.failed(cloud.name, offer, error, now);
-      commit({ ...ended(current, now, error.message, true), since: now, absent: [] });
+      commit({ ...resolved(current, now, error.message, true), since: now, absent: [] });
       return;
     }
     log.warn('nobody knows whether a machine was created', { machine: run, host: host.host, error });
@@ -256,6 +268,8 @@ export function createController(parts: ControllerParts) {
     }
     const listed: Listed = { ...result.value, from, at, failed: null };
     memory.listed = listed;
+    memory.knowsTime = true;
+    memory.orphans = orphansAfter(memory.orphans, listed);
     const there = new Set(listed.things.map(thingKey));
     for (const key of memory.asked.keys()) if (!there.has(key) && listed.unknown.length === 0) memory.asked.delete(key);
     const appeared = new Set(listed.things.flatMap(({ run }) => (run === null || machines.has(run) ? [] : [run])));
@@ -348,11 +362,10 @@ export function createController(parts: ControllerParts) {
     unavailable: (cloud: string): readonly Unavailable[] => offers.unavailable(nowOf(cloud)).filter((one) => one.cloud === cloud),
     /** What the latest list of the cloud could not see, and things that are in no ledger. */
     seen(cloud: string) {
-      const { listed } = memoryOf(cloud);
+      const { listed, orphans } = memoryOf(cloud);
       const strange = (listed?.things ?? []).filter(({ run }) => run === null || !machines.has(run));
-      const all = Map.groupBy(strange, ({ run }) => run);
-      const isOver = (thing: Thing) => isLeftOver(thing, all.get(thing.run) ?? [], nowOf(cloud));
-      return { listed, strange: strange.map((thing) => ({ thing, isLeftOver: isOver(thing) })) };
+      const now = nowOf(cloud);
+      return { listed, strange: strange.map((thing) => ({ thing, isLeftOver: isLeftOver(thing, orphans, now) })) };
     },
     nowOf,
     /** Calls `listener` after each change. */
@@ -377,7 +390,9 @@ export function createController(parts: ControllerParts) {
 
 /** Also a machine that drains is ended at once when somebody cannot wait. */
 function endedNow(machine: Machine, time: number, why: string, now: boolean): Machine {
-  return machine.state === 'draining' && !now ? machine : ended(machine, time, why, false);
+  if (machine.state === 'draining' && !now) return machine;
+  if (machine.state === 'intent' && machine.why !== null) return machine;
+  return machine.state === 'ending' ? machine : ended({ ...machine, why: null }, time, why, false);
 }
 
 async function settled<T>(

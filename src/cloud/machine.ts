@@ -63,8 +63,8 @@ export type MachineState = Machine['state'];
 export const mayLive = ({ state }: Machine): boolean => state !== 'gone';
 
 /** Whether it works, or will: it is neither to be removed nor on the way there. */
-export const isWanted = ({ state }: Machine): boolean =>
-  state === 'intent' || state === 'made' || state === 'booting' || state === 'joined';
+export const isWanted = ({ state, why }: Machine): boolean =>
+  why === null && (state === 'intent' || state === 'made' || state === 'booting' || state === 'joined');
 
 /** For people: `g6.xlarge (spot) in us-west-2a`. */
 export function offerText({ type, spot, zone }: Offer): string {

@@ -35,8 +35,10 @@ export interface TypeFacts {
 }
 
 export interface CloudView {
-  /** Seconds since the epoch by the cloud's clock. */
+  /** Seconds since the epoch by the cloud's clock; by ours until it is known. */
   readonly now: number;
+  /** Whether the cloud has told its time: before that nothing is late. */
+  readonly knowsTime: boolean;
   readonly listed: Listed | null;
   /** By type; a missing one was not asked for yet. */
   readonly types: ReadonlyMap<string, TypeFacts>;
@@ -44,6 +46,8 @@ export interface CloudView {
   readonly calling: ReadonlySet<string>;
   /** When each thing was last asked to go, by `thingKey`. */
   readonly asked: ReadonlyMap<string, number>;
+  /** In how many complete lists in a row each thing was without its machine, by `thingKey`. */
+  readonly orphans: ReadonlyMap<string, number>;
   /** Calls that have failed are not made again before this time; by `stepKey`. */
   readonly notBefore: ReadonlyMap<string, number>;
 }
@@ -127,8 +131,8 @@ export function plan(view: View): Plan {
     const { now, listed, calling } = here;
     const ours = view.machines.filter((machine) => machine.cloud === cloud);
     const things = Map.groupBy(listed?.things ?? [], ({ run }) => run ?? '');
-    let isChanging = false;
-    for (const machine of ours) {
+    let isChanging = !here.knowsTime;
+    for (const machine of here.knowsTime ? ours : []) {
       const next = next1(machine, view, here);
       if (next !== null) {
         steps.push({ do: 'change', machine: next });
@@ -145,10 +149,10 @@ export function plan(view: View): Plan {
       if (machine.state === 'ending') steps.push(...removal(cloud, machine, things.get(machine.run) ?? [], here));
       at(timeLeft(machine, view, now));
     }
-    for (const [run, found] of things)
+    for (const [run, found] of here.knowsTime ? things : [])
       if (run !== '' && !byRun.has(run))
         for (const thing of found) {
-          if (!isLeftOver(thing, found, now)) continue;
+          if (!isLeftOver(thing, here.orphans, now)) continue;
           isChanging = true;
           if (mayAsk(thing, here)) steps.push({ do: 'destroy', cloud, thing });
         }
@@ -179,8 +183,17 @@ const changed = (machine: Machine, now: number, change: Partial<Machine>): Machi
   ...change,
 });
 
-/** The machine with an end: nothing new begins on it, and it is removed. */
+/**
+ * The machine with an end: nothing new begins on it, and it is removed. While nobody knows whether it was created, that is only noted,
+ * so that it counts as one that may exist.
+ */
 export function ended(machine: Machine, now: number, why: string, isFailure: boolean): Machine {
+  if (machine.state === 'intent') return machine.why === null ? { ...machine, why, isFailure } : machine;
+  return resolved(machine, now, why, isFailure);
+}
+
+/** The same, when it is known that the create call was not carried out, or has failed. */
+export function resolved(machine: Machine, now: number, why: string, isFailure: boolean): Machine {
   if (machine.state === 'ending' || machine.state === 'gone') return machine;
   return changed(machine, now, { state: 'ending', why: machine.why ?? why, isFailure: machine.isFailure || isFailure });
 }
@@ -194,13 +207,14 @@ export function drained(machine: Machine, now: number, why: string, isFailure = 
 function next1(machine: Machine, view: View, { now, calling }: CloudView): Machine | null {
   const host = view.hosts.find(({ host: name, cloud }) => name === machine.host && cloud === machine.cloud);
   if (machine.state === 'ending' || machine.state === 'gone') return null;
-  if (now >= machine.expires) return ended(machine, now, 'Its lifetime is over.', false);
+  if (now >= machine.expires && machine.state !== 'intent') return ended(machine, now, 'Its lifetime is over.', false);
   switch (machine.state) {
     case 'intent': {
       if (calling.has(`create ${machine.run}`) || now < machine.since + appearsWithin || machine.absent.length < 2) return null;
-      return ended(machine, now, 'The create call got no answer, and no list shows a machine.', true);
+      return resolved(machine, now, 'The create call got no answer, and no list shows a machine.', true);
     }
     case 'made':
+      if (machine.why !== null) return ended(machine, now, machine.why, machine.isFailure);
       return now < machine.since + endWithin
         ? null
         : ended(machine, now, `The cloud did not confirm its end within ${endWithin / 60} minutes.`, true);
@@ -215,7 +229,7 @@ function next1(machine: Machine, view: View, { now, calling }: CloudView): Machi
       const report = view.reports.get(machine.run);
       const before = Math.min(900, Math.round(host.lifetime / 10_000));
       if (now >= machine.expires - before) return drained(machine, now, 'Its lifetime is almost over.');
-      if (report === undefined || report.busy > 0 || report.idleFor * 1000 < host.idle) return null;
+      if (report === undefined || report.idleFor * 1000 < host.idle) return null;
       const working = view.machines.filter((one) => one.host === host.host && isWanted(one)).length;
       if (working <= host.min || (view.waiting.get(host.host) ?? 0) > 0) return null;
       return drained(machine, now, `It had no job for ${Math.round(host.idle / 1000)} s.`);
@@ -261,14 +275,21 @@ function removal(cloud: string, machine: Machine, things: readonly Thing[], here
 }
 
 /**
- * Whether a thing of our owner that no ledger knows is to be removed: what is past its end, and what belongs to a machine that does not
- * exist. A machine that lives belongs to another manager. `all`: the things of its run.
+ * Whether a thing of our owner that no ledger knows is to be removed: what is past its end, and what two complete lists in a row showed
+ * without a machine. A machine that lives belongs to another manager.
  */
-export function isLeftOver(thing: Thing, all: readonly Thing[], now: number): boolean {
+export function isLeftOver(thing: Thing, orphans: ReadonlyMap<string, number>, now: number): boolean {
   if (thing.run === null || thing.expires === null) return false;
   if (now >= thing.expires) return true;
-  if (thing.kind === 'machine' || all.some(({ kind }) => kind === 'machine')) return false;
-  return thing.born !== null && now >= thing.born + orphanAfter;
+  return thing.born !== null && now >= thing.born + orphanAfter && (orphans.get(thingKey(thing)) ?? 0) >= 2;
+}
+
+/** Counts again after a list. An incomplete one says nothing about what it does not show. */
+export function orphansAfter(before: ReadonlyMap<string, number>, listed: Listed): ReadonlyMap<string, number> {
+  if (listed.failed !== null || listed.unknown.length > 0) return before;
+  const withMachine = new Set(listed.things.flatMap(({ kind, run }) => (kind === 'machine' ? [run] : [])));
+  const orphans = listed.things.filter(({ run }) => run !== null && !withMachine.has(run)).map(thingKey);
+  return new Map(orphans.map((key) => [key, (before.get(key) ?? 0) + 1]));
 }
 
 /** A machine after a list. `now`: when the list ended. */
@@ -291,14 +312,15 @@ export function afterList(machine: Machine, listed: Listed, isCreating: boolean)
   }
   if (isCreating || listed.failed !== null || listed.unknown.length > 0) return machine;
   if (listed.from < machine.since || machine.state === 'gone') return machine;
-  if (things.length > 0 && machine.state === 'ending') return machine;
+  // What was created may not be in lists yet.
+  if (machine.made !== null && machine.seenAt === null && listed.from < machine.since + appearsWithin) return machine;
   const last = machine.absent.at(-1);
   if (last !== undefined && listed.from < last + listApart) return machine;
   const absent = [...machine.absent, now].slice(-2);
   const counted = { ...machine, absent };
   if (absent.length < 2 || machine.state === 'intent') return counted;
   if (machine.state === 'ending') return { ...counted, state: 'gone', since: now };
-  return { ...ended(counted, now, 'The cloud has ended it.', true) };
+  return ended(counted, now, 'The cloud has ended it.', true);
 }
 
 /** Machines that the host should have and has not, as steps. */

@@ -46,6 +46,9 @@ interface Existing {
   isEndSet: boolean;
   /** Whether somebody asked for its end. */
   isAsked: boolean;
+  readonly createdAt: number;
+  /** The call that made it said that it had not. */
+  isDenied: boolean;
 }
 
 const second = 1000;
@@ -60,7 +63,6 @@ export class CloudWorld {
   readonly #rows = new Map<string, string>();
   readonly #wants = new Map<string, number>();
   readonly #tokens = new Set<string>();
-  readonly #seed: number;
   readonly story: string[] = [];
   /** What was made, listed and removed. */
   readonly counts = { created: 0, lists: 0, destroys: 0, kills: 0, jobs: 0, gone: 0, calls: 0 };
@@ -75,13 +77,20 @@ export class CloudWorld {
   readonly #hosts: readonly HostConfig[];
   #running: { process: SimProcess; controller: Controller } | null = null;
   #toKill = Number.POSITIVE_INFINITY;
+  #broken: Error | null = null;
+  /** What the latest list left out. */
+  #lagged: string | null = null;
+  /** ms of virtual time since when a controller has run without a break. */
+  #runsSince = Number.POSITIVE_INFINITY;
+  /** Whether the cloud keeps what it confirmed about the end of machines. */
+  readonly #isCloudTrue: boolean;
 
   constructor(seed: number, play: CloudPlay = {}) {
-    this.#seed = seed;
     this.#random = seeded(seed);
     this.time = new SimTime(this.#random);
     this.#play = { hosts: 1, span: usualSpan, trouble: this.#pick([0, 0.02, 0.1, 0.3]), rules: {}, kills: true, ...play };
     this.#skew = this.#pick([0, 0, 600, -600]) * second;
+    this.#isCloudTrue = this.#chance(0.7);
     this.#hosts = Array.from({ length: this.#play.hosts }, (_, at) => ({
       ...{ host: `burst${at}`, cloud: 'sim', types: ['big', 'small'], spot: this.#pick(['never', 'prefer', 'only'] as const) },
       ...{ image: null, disk: 50, min: this.#pick([0, 0, 0, 1]), max: 1 + Math.floor(this.#random() * 3) },
@@ -121,11 +130,15 @@ export class CloudWorld {
 
   broken(what: string): never {
     this.tell(`BROKEN: ${what}`);
-    throw new Error(`seed ${this.#seed}: ${what}\n${this.story.slice(-60).join('\n')}`);
+    // Inside a call it would only reach the controller.
+    this.#broken ??= new Error(what);
+    throw this.#broken;
   }
 
-  #exist(thing: Omit<Existing, 'state' | 'isEndSet' | 'isAsked'>): Existing {
-    const made: Existing = { ...thing, state: 'running', isEndSet: false, isAsked: false };
+  #exist(thing: Pick<Existing, 'kind' | 'id' | 'tags' | 'offer' | 'visible'>): Existing {
+    const made: Existing = {
+      ...{ ...thing, state: 'running', isEndSet: false, isAsked: false, createdAt: this.time.now, isDenied: false },
+    };
     this.#existing.set(thing.id, made);
     return made;
   }
@@ -139,7 +152,10 @@ export class CloudWorld {
     this.time.after(this.#play.span, () => {
       isOver = true;
     });
-    await this.time.run(() => isOver, this.#play.span + minute);
+    this.#look();
+    this.#peopleCome();
+    await this.time.run(() => isOver || this.#broken !== null, this.#play.span + minute);
+    if (this.#broken !== null) throw this.#broken;
     this.tell('no more trouble, and no more jobs');
     this.#isTroubled = false;
     this.#waiting = 0;
@@ -149,14 +165,14 @@ export class CloudWorld {
     for (const { host } of this.#hosts) controller().setWaiting(host, 0);
     const most = Math.max(...this.#hosts.map(({ lifetime }) => lifetime)) + hour;
     const isQuiet = () => {
+      if (this.#broken !== null) return true;
       if (this.#running === null) return false;
       const kept = this.#hosts.reduce((sum, { min }) => sum + min, 0);
-      return this.#ours().length <= kept * 4 && this.#running.controller.machines().length <= kept;
+      const rows = this.#running.controller.machines();
+      return rows.length <= kept && this.#ours().every(({ tags }) => rows.some(({ run }) => run === tags.run));
     };
     await this.time.run(isQuiet, most);
-    const rows = controller().machines();
-    for (const thing of this.#ours())
-      if (!rows.some(({ run }) => run === thing.tags.run)) this.broken(`${thing.kind} ${thing.id} lives, and no row knows it`);
+    if (this.#broken !== null) throw this.#broken;
     this.#othersLive();
     this.#running?.controller.close();
     this.#running?.process.kill();
@@ -187,8 +203,10 @@ export class CloudWorld {
       controller.start();
       for (const { host } of this.#hosts) controller.setWaiting(host, this.#waiting);
     });
-    if (controller !== null && !process.isDead) this.#running = { process, controller };
-    else this.time.after(minute, () => this.#start());
+    if (controller !== null && !process.isDead) {
+      this.#running = { process, controller };
+      this.#runsSince = this.time.now;
+    } else this.time.after(minute, () => this.#start());
   }
 
   #kill(): void {
@@ -198,6 +216,7 @@ export class CloudWorld {
     this.counts.kills += 1;
     this.tell('the controller is killed');
     this.#running = null;
+    this.#runsSince = Number.POSITIVE_INFINITY;
     process.kill();
     asWorld(() => this.time.after(this.#random() * this.#pick([second, minute, 30 * minute]), () => this.#start()));
   }
@@ -220,7 +239,10 @@ export class CloudWorld {
       put: (machine) => void pending.push(() => this.#put(machine)),
       live: () => rows().filter(({ state }) => state !== 'gone'),
       gone: (since) => rows().filter((one) => one.state === 'gone' && one.since >= since),
-      newest: (limit) => rows().filter(({ state }) => state === 'gone').slice(-limit),
+      newest: (limit) =>
+        rows()
+          .filter(({ state }) => state === 'gone')
+          .slice(-limit),
       get: (run) => {
         const body = this.#rows.get(run);
         return body === undefined ? null : (JSON.parse(body) as Machine);
@@ -299,7 +321,7 @@ export class CloudWorld {
           if (this.#fails()) throw new CloudError('E_CLOUD_END', 'The cloud does not confirm the end.');
           const found = this.#existing.get(made.id);
           if (found === undefined) throw new CloudError('E_CLOUD_REQUEST', 'There is no such machine.');
-          if (!found.isEndSet) this.#endLater(found);
+          if (!found.isEndSet && this.#isCloudTrue) this.#endLater(found);
           found.isEndSet = true;
           return 'timer';
         }),
@@ -350,19 +372,20 @@ export class CloudWorld {
       return;
     }
     if (row.state !== 'ending') this.broken(`${id} was asked to go while its row is ${row.state}`);
-    if (this.#busy.has(tags.run) && !row.isFailure && this.#cloudNow() < tags.expires)
-      this.broken(`${tags.run} was asked to go (${row.why}) while a job ran on it`);
+    const isForced = row.isFailure || row.why === 'Somebody asked for it.' || this.#cloudNow() >= tags.expires;
+    if (this.#busy.has(tags.run) && !isForced) this.broken(`${tags.run} was asked to go (${row.why}) while a job ran on it`);
   }
 
   #create(order: Order, unreachable: (isAmbiguous: boolean) => CloudError): Made {
     const { token, offer, owner, run, host, born, expires } = order;
     if (this.#tokens.has(token)) this.broken(`token ${token} was used twice`);
     this.#tokens.add(token);
+    if (!this.#rows.has(run)) this.broken(`${run} is created, and no row knows it`);
     const rules = this.#hosts.find((one) => one.host === host);
     const there = this.#ours().filter((one) => one.kind === 'machine' && one.tags.host === host && !one.isAsked);
-    const seen = there.filter(({ state, visible }) => state !== 'ending' && visible < this.time.now - 2 * minute);
-    if (rules !== undefined && seen.length >= rules.max)
-      this.broken(`a machine is created for ${host}, which has ${seen.length} of ${rules.max}`);
+    const known = there.filter((one) => one.state !== 'ending' && !one.isDenied && one.visible <= one.createdAt + minute);
+    if (rules !== undefined && known.length >= rules.max)
+      this.broken(`a machine is created for ${host}, which has ${known.length} of ${rules.max}`);
     if (this.#isTroubled && this.#chance(0.2)) {
       const zones = offer.type === 'big' && this.#chance(0.5) ? ['b'] : [];
       throw new CloudError('E_CLOUD_CAPACITY', 'No capacity.', { zones, retry: true });
@@ -378,7 +401,8 @@ export class CloudWorld {
     this.#boot(found);
     if (this.#fails()) throw unreachable(true);
     // Reported as failed, and created all the same.
-    if (this.#fails(0.5)) throw new CloudError('E_CLOUD_CAPACITY', 'No capacity.', { retry: true });
+    found.isDenied = this.#fails(0.5);
+    if (found.isDenied) throw new CloudError('E_CLOUD_CAPACITY', 'No capacity.', { retry: true });
     return { id, place: 'here', zone: offer.zone };
   }
 
@@ -387,9 +411,14 @@ export class CloudWorld {
     if (this.#fails()) throw new CloudError('E_CLOUD_UNREACHABLE', 'The cloud gave no answer.', { retry: true });
     const all = [...this.#existing.values()].filter(({ tags, visible }) => tags.owner === owner && visible <= this.time.now);
     const isPartial = this.#fails();
-    const things = (isPartial ? all.filter(() => this.#chance(0.5)) : all).map(({ kind, id, tags, state, offer }) => ({
-      ...{ kind, id, place: 'here', run: tags.run, host: tags.host, born: tags.born, expires: tags.expires, state, offer },
-    }));
+    // A list may lag behind once, but not twice in a row.
+    const lag = !isPartial && this.#lagged === null && this.#fails() ? (this.#pick(all)?.tags.run ?? null) : null;
+    if (!isPartial) this.#lagged = lag;
+    const things = (isPartial ? all.filter(() => this.#chance(0.5)) : all.filter(({ tags }) => tags.run !== lag)).map(
+      ({ kind, id, tags, state, offer }) => ({
+        ...{ kind, id, place: 'here', run: tags.run, host: tags.host, born: tags.born, expires: tags.expires, state, offer },
+      }),
+    );
     return { things, unknown: isPartial ? ['zone b (unreachable)'] : [] };
   }
 
@@ -459,6 +488,32 @@ export class CloudWorld {
     const running = this.#running;
     running?.process.run(() => {
       for (const { host } of this.#hosts) running.controller.setWaiting(host, this.#waiting);
+    });
+  }
+
+  /** Looks every minute at what outlives its end of life. */
+  #look(): void {
+    for (const thing of this.#ours()) {
+      const over = this.#cloudNow() - thing.tags.expires;
+      const isSeen = this.time.now - Math.max(this.#runsSince, thing.visible) > 30 * minute;
+      // Calls that fail again and again are what takes that long.
+      if (over > 1800 && isSeen && !thing.isAsked && this.#play.trouble < 0.3)
+        this.broken(`${thing.kind} ${thing.id} lives ${over} s after its end`);
+    }
+    this.time.after(minute, () => this.#look());
+  }
+
+  #peopleCome(): void {
+    this.time.after(this.#random() * 3 * hour, () => {
+      const running = this.#running;
+      const { host } = this.#pick(this.#hosts);
+      const act = this.#pick(['up', 'down', 'now']);
+      this.tell(`somebody asks for ${act} of ${host}`);
+      running?.process.run(() => {
+        if (act === 'up') running.controller.up(host);
+        else running.controller.down(host, act === 'now');
+      });
+      if (this.#isTroubled) this.#peopleCome();
     });
   }
 
