@@ -91,3 +91,19 @@ export function addressProblem(url: string): string | null {
   const isSafe = found.protocol === 'https:' || isLoopback(found.hostname.replace(/^\[|\]$/g, ''));
   return isSafe ? null : 'must be https: secrets of jobs travel over it';
 }
+
+/** What a machine boots with, `machine.json`. */
+export const machineFile = z.object({
+  run: runName,
+  /** Of the controller. */
+  url: z.string().refine((url) => addressProblem(url) === null, 'must be https, without user, query and fragment'),
+  /** Of no use after the join. */
+  token: secretText,
+  /** `none`: a machine of a test, without a metadata service. */
+  cloud: z.enum(['aws', 'gcp', 'azure', 'none']),
+  /** Whether a shutdown inside the machine ends it for good. Only then does it end itself. */
+  guestEnds: z.boolean(),
+  /** s without both a job and an answer of the controller, after which it drains itself. */
+  away: z.number().positive(),
+});
+export type MachineFile = z.output<typeof machineFile>;
