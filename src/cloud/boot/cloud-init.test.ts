@@ -93,7 +93,7 @@ describe('the text for cloud-init', () => {
     ['an address without TLS', { url: 'http://ci.example.org' }],
     ['an address with a password', { url: 'https://me:pass@ci.example.org' }],
     ['an address with a space', { url: 'https://ci.example.org/ x' }],
-    ['a run that is none', { run: 'x; reboot' }],
+    ['another kind of run', { run: 'x; reboot' }],
     ['a short token', { token: 'abc' }],
     ['a package without TLS', { package: { url: 'http://example.org/onejob.tgz', sha256: 'a'.repeat(64) } }],
     ['a package without a checksum', { package: { url: 'https://example.org/onejob.tgz', sha256: '' } }],

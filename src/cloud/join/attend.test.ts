@@ -263,7 +263,7 @@ describe('a controller that does not answer', () => {
     expect(told).toEqual([]);
   });
 
-  it('is no reason to drain while the daemon does not answer: a job may run', async () => {
+  it('does not make it drain while the daemon does not answer, since a job may run', async () => {
     const { start, told, pass, state } = world({ machine: { guestEnds: true } });
     await start();
     state.controller = unreachable();

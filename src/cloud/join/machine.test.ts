@@ -119,7 +119,7 @@ describe('the join of a machine', () => {
 
 it('a machine that has not joined, or was started again, has nothing to attend to', async () => {
   const { parts } = await bench();
-  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock' }, never)).rejects.toMatchObject({
+  await expect(attendMachine({ ...parts, socket: '/nonexistent/s.sock', metadata: fetch }, never)).rejects.toMatchObject({
     code: 'E_USAGE',
     hint: expect.stringContaining('After a reboot'),
   });

@@ -66,7 +66,7 @@ describe('a notice', () => {
     expect(await look()).toBe(clock.wall());
   });
 
-  it('that is not understood is none', async () => {
+  it('that cannot be read counts as absent', async () => {
     for (const cloud of ['aws', 'gcp', 'azure'] as const) {
       const { look } = service(cloud, () => new Response('<html>'));
       expect(await look()).toBeNull();
