@@ -182,7 +182,7 @@ if [ "$gpu" = yes ]; then
 fi
 docker version --format '{{.Server.Version}}' | tell docker-ok || :
 
-# Whoever reads the metadata service reads this machine's cloud-init text, and acts as its role if it has one.
+# A job that reads the metadata service reads this machine's cloud-init text, and acts as its role if it has one.
 step='keep jobs from the metadata service'
 rule() { # rule PROGRAM CHAIN RULE...
   tables=$1 chain=$2

@@ -1,6 +1,6 @@
 /**
  * The text that cloud-init gets on a new machine: it makes the machine a host of onejob (boot.sh) and contains no secret but the join
- * token, which is good for one exchange. Whoever may read the machine's user data at the cloud can read it.
+ * token, which is good for one exchange. Everybody who may read the machine's user data at the cloud can read it.
  */
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -131,7 +131,7 @@ After=network-online.target
 ConditionPathExists=/run/onejob-cloud/credential
 StartLimitIntervalSec=0
 [Service]
-${ca === null ? '' : `Environment=NODE_EXTRA_CA_CERTS=${ca}\n`}ExecStart=/usr/local/bin/onejob cloud attend --file ${here}/machine.json
+${ca === null ? '' : `Environment=NODE_EXTRA_CA_CERTS=${ca}\n`}ExecStart=/usr/local/bin/onejob cloud attend --file ${here}/machine.json --config /run/onejob-cloud/config.yml
 Restart=on-failure
 RestartSec=5
 `;

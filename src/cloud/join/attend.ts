@@ -222,7 +222,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
         } catch (error) {
           if (until.aborted) return;
           failures += 1;
-          // Another try does not mend a refusal.
+          // Another try does not help against a refusal.
           if (error instanceof OnejobError && !error.retry) sayings.shift();
           if (failures === 1) log.warn('the controller did not take a stage', { stage: next[0], reason: messageOf(error) });
           await sleep(clock, doubling(firstWait, longestWait, failures), until);

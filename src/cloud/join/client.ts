@@ -30,7 +30,7 @@ const most = 16 * 1024 * 1024;
 
 export type JoinClient = ReturnType<typeof createJoinClient>;
 
-/** All methods throw OnejobError: E_CLOUD_UNREACHABLE, which another try may mend; E_CLOUD_DENIED if the controller knows this machine no more; E_CLOUD_ANSWER. */
+/** All methods throw OnejobError: E_CLOUD_UNREACHABLE, E_CLOUD_ANSWER, or E_CLOUD_DENIED if the controller does not know this machine. */
 export function createJoinClient({ url, run, clock, fetch }: JoinClientParts) {
   const base = url.replace(/\/+$/, '');
 

@@ -96,11 +96,13 @@ const memoryFile = z.object({
 export interface AttendMachineParts extends MachineParts {
   /** Of this machine's daemon. */
   readonly socket: string;
+  /** For the metadata service, which no proxy reaches. */
+  readonly metadata: typeof fetch;
 }
 
 /** Returns once `signal` aborts, or after it has ended the machine. @throws OnejobError E_USAGE */
 export async function attendMachine(parts: AttendMachineParts, signal: AbortSignal): Promise<void> {
-  const { file, clock, fetch, log, version, socket, root = '/' } = parts;
+  const { file, clock, fetch, log, version, socket, metadata, root = '/' } = parts;
   const machine = readMachine(file);
   const joined = readJoined(root);
   if (joined === null) {
@@ -115,7 +117,7 @@ export async function attendMachine(parts: AttendMachineParts, signal: AbortSign
         ...{ machine, ...joined, clock, log },
         client: createJoinClient({ url: machine.url, run: machine.run, clock, fetch }),
         daemon: localDaemon(daemon, { clock, log }),
-        notices: noticesOf(machine.cloud, { clock, fetch }),
+        notices: noticesOf(machine.cloud, { clock, fetch: metadata }),
         memory: {
           read: () => memoryFile.safeParse(jsonOf(attempt(() => readFileSync(path, 'utf8')) ?? '')).data ?? null,
           write(value) {

@@ -102,7 +102,7 @@ describe('a machine', () => {
 });
 
 describe('a token that was used', () => {
-  it('with another credential is a theft, whoever came first', async () => {
+  it('with another credential is a theft, in whichever order they come', async () => {
     const { take, thefts } = await bench();
     await take(newSecret());
     await expect(take(newSecret())).rejects.toMatchObject({ code: 'E_CLOUD_DENIED' });
