@@ -322,10 +322,25 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for one more machine. */
+    /** Asks for a machine of the host, if none works. */
     up(host: string): void {
-      want(host, (wanted.get(host) ?? 0) + 1);
+      if (of(host).some((machine) => machine.state === 'joined')) return;
+      want(host, Math.max(1, wanted.get(host) ?? 0));
       soon();
+    },
+    /** How many machines people wait for. */
+    wanted: (host: string): number => wanted.get(host) ?? 0,
+    waiting: (host: string): number => waiting.get(host) ?? 0,
+    /** Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them. */
+    async adopt(host: string): Promise<void> {
+      for (const [name, { cloud, owner }] of clouds) {
+        const listed = await cloud.list(owner, { places: [], everywhere: false }, ending.signal);
+        if (listed.unknown.length > 0)
+          throw new CloudError('E_CLOUD_UNREACHABLE', `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`);
+        const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
+        for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
+          if (store.machines.get(run) === null) commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
+      }
     },
     /** Ends all machines of the host: those that work drain first, unless `now`. */
     down(host: string, now = false): void {
@@ -386,6 +401,23 @@ export function createController(parts: ControllerParts) {
     store.transaction({ durable: true }, () => store.machines.want(host, count));
     wanted.set(host, count);
   }
+}
+
+/** The row of a machine that another onejob made, and that is to be removed. */
+function adopted(
+  run: string,
+  things: readonly Thing[],
+  { cloud, owner, host, now }: OwnedCloud & { readonly host: string; readonly now: number },
+): Machine {
+  const machine = things.find(({ kind }) => kind === 'machine');
+  const [{ born, expires } = { born: null, expires: null }] = things;
+  return {
+    ...{ run, owner, cloud: cloud.name, host, offer: machine?.offer ?? { type: 'unknown', spot: false, zone: null }, token: '' },
+    ...{ born: born ?? now, expires: expires ?? now, state: 'ending', since: now, end: null, why: 'Somebody asked for it.' },
+    made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
+    ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
+    ...{ by: cloud.credential, price: null, console: null },
+  };
 }
 
 /** Also a machine that drains is ended at once when somebody cannot wait. */
