@@ -1,6 +1,6 @@
 /** Everything of one owner, region by region. Each kind has its own list: a leftover may be all that is left of a machine. */
 import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind } from '../cloud.ts';
-import type { Call, Calls } from './calls.ts';
+import type { Call, Calls, Params } from './calls.ts';
 import { listSchedules } from './schedule.ts';
 import { ofOwner, thingOf } from './tags.ts';
 import { itemsAt, textAt, type Xml } from './xml.ts';
@@ -71,10 +71,19 @@ const kinds: readonly Kind[] = [
   },
 ];
 
+/** The calls of EC2 that a list of an owner makes. */
+export function ec2Lists(owner: string): { readonly action: string; readonly params: Params }[] {
+  return kinds.map(({ action, page }) => ({ action, params: paramsOf(owner, page) }));
+}
+
+const paramsOf = (owner: string, page: number | null): Params => ({
+  Filter: ofOwner(owner),
+  ...(page !== null && { MaxResults: page }),
+});
+
 async function listKind(calls: Calls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
   const call: Call = { doing: `list ${kind.title}`, region, changes: false, permissions: [`ec2:${kind.action}`] };
-  const params = { Filter: ofOwner(owner), ...(kind.page !== null && { MaxResults: kind.page }) };
-  const items = await calls.ec2List(kind.action, kind.set, params, call, signal);
+  const items = await calls.ec2List(kind.action, kind.set, paramsOf(owner, kind.page), call, signal);
   const things = kind === machines ? items.flatMap((one) => itemsAt(one, 'instancesSet')) : items;
   return things.flatMap((xml) => {
     const state = kind.stateOf(xml);
