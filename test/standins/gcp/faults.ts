@@ -4,8 +4,13 @@
 export interface Faults {
   /** ms by which the cloud's clock is ahead. */
   skew: number;
-  /** Zones without capacity for what `type` begins with, and those that the error names as having some. */
-  stockout: { readonly zones: readonly string[]; readonly type?: string; readonly available?: readonly string[] } | null;
+  /** Zones without capacity, and those that the error names as having some. `type`: only for what begins so; `name`: only for it. */
+  stockout: {
+    readonly zones: readonly string[];
+    readonly type?: string;
+    readonly name?: string;
+    readonly available?: readonly string[];
+  } | null;
   /** The error that operations of inserts end with. */
   operation: { readonly code: string; readonly message: string } | null;
   /** Boot disks stay when their instance goes. */

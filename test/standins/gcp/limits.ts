@@ -15,12 +15,13 @@ export interface LimitParts {
 /** null: there is enough; else the error of the operation. */
 export function createLimits({ project, catalog, faults, world }: LimitParts) {
   /** What the operation of an insert ends with, if quota or capacity is missing. */
-  function whyNone(zone: string, { machineType, accelerator, isSpot }: Wanted): Operation['error'] {
+  function whyNone(zone: string, { name, machineType, accelerator, isSpot }: Wanted): Operation['error'] {
     const quota = quotaProblem(zone, machineType, accelerator, isSpot);
     if (quota !== null) return { status: 403, errors: [quota] };
     const { stockout, operation } = faults;
     if (operation !== null) return { status: 400, errors: [operation] };
     if (stockout === null || !stockout.zones.includes(zone) || !machineType.startsWith(stockout.type ?? '')) return null;
+    if (stockout.name !== undefined && stockout.name !== name) return null;
     const attachment = accelerator === null ? {} : { attachment: `${accelerator.type}:${accelerator.count}` };
     const available = stockout.available === undefined ? {} : { zonesAvailable: stockout.available.join(',') };
     const message = `The zone 'projects/${project}/zones/${zone}' does not have enough resources available to fulfill the request.  '(resource type:compute)'.`;

@@ -45,7 +45,7 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
   const account = createServiceAccount(project);
   /** Tokens, each with its end. */
   const tokens = new Map<string, number>();
-  const requests: Asked[] = [];
+  const requests: (Asked & { answer?: Said })[] = [];
   const used = new Set<string>();
   const answerOf = createRoutes({ project, catalog, faults, times, world, pageSize, used, now });
   const failures: { readonly where: Where; readonly how: Failure; left: number; skip: number }[] = [];
@@ -99,7 +99,7 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
     const url = new URL(address, origin);
     const isJson = (headers.get('Content-Type') ?? '').includes('json');
     const version = headers.get('X-Goog-Api-Version');
-    const asked = { method, url, version, body: isJson && body !== '' ? JSON.parse(body) : body };
+    const asked: Asked & { answer?: Said } = { method, url, version, body: isJson && body !== '' ? JSON.parse(body) : body };
     requests.push(asked);
     const failure = failureOf(asked);
     if (failure === 'cut') throw network('ECONNRESET');
@@ -113,6 +113,7 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
       return refused(status, reason, message);
     }
     const said = answer(asked, headers);
+    asked.answer = said;
     if (failure === 'lost') throw network('ECONNRESET');
     return said;
   }
