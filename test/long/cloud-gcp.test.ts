@@ -84,7 +84,7 @@ describe.skipIf(lacks('gcpClients'))('with a client of Google Cloud', () => {
     }
     gcp.faults.unreachable = ['us-central1-a'];
     expect((await done(cloud.list('lab-7', anywhere, never))).things).toEqual([]);
-    gcp.mend();
+    gcp.clearFaults();
     const image = { from: 'projects/acme-images/global/images/gpu-base-7', has: 'driver' } as const;
     const plan = {
       host: 'burst',

@@ -17,7 +17,7 @@ function fileWith(text: string): string {
   return join(folder, 'key.json');
 }
 
-test('a token is asked for once, by whoever comes first, and again shortly before it ends', async () => {
+test('a token is asked for once, for all callers, and again shortly before it ends', async () => {
   const { cloud, gcp, done, pass } = await gcpWorld();
   await done(Promise.all([cloud.list('lab-7', anywhere, never), cloud.list('lab-7', anywhere, never)]));
   expect([signIns(gcp.requests), cloud.credential]).toEqual([1, 'service account onejob@acme-ci.iam.gserviceaccount.com']);
@@ -36,7 +36,7 @@ test('a token that is refused is renewed once, in the middle of a destroy too', 
   await done(cloud.destroy({ kind: 'machine', id, place }, never));
   await pass(30_000);
   expect(await done(cloud.list('lab-7', anywhere, never))).toEqual({ things: [], unknown: [] });
-  // A new one that is refused as well is no reason to ask for a third.
+  // When the new one is refused as well, it does not ask for a third.
   const before = signIns(gcp.requests);
   gcp.fail({ path: /aggregated/ }, { status: 401, reason: 'authError' });
   const { unknown } = await done(cloud.list('lab-7', anywhere, never));
@@ -81,7 +81,7 @@ test.each([
   expect(gcp.requests).toEqual([]);
 });
 
-test('a token endpoint that is not well is no wrong credential', async () => {
+test('a token endpoint that fails says nothing about the credential', async () => {
   const { cloud, gcp, done } = await gcpWorld();
   gcp.fail({ path: /^\/token/ }, { status: 503 });
   await expect(done(cloud.list('lab-7', anywhere, never))).rejects.toMatchObject({ code: 'E_CLOUD_UNREACHABLE', retry: true });
@@ -105,7 +105,7 @@ test('a command prints the token, and runs again after minutes', async () => {
   expect([ran, cloud.credential]).toEqual([['my-token --for ci', 'my-token --for ci'], 'command my-token']);
 });
 
-test('what a command prints that is no token is refused, and not shown', async () => {
+test('output of a command other than a token is refused, and not shown', async () => {
   const { done, another } = await gcpWorld();
   const credential = { kind: 'command', command: ['my-token'] } as const;
   const cloud = await another({ credential }, { run: async () => printed('first secret\nsecond secret\n') });

@@ -20,7 +20,7 @@ test('a stockout comes in an operation that was accepted with 200, with the zone
   expect([ofInserts(gcp.requests).length, gcp.machines()]).toEqual([1, []]);
 });
 
-test('a quota of zero is no lack of capacity, and is named with its limit', async () => {
+test('a quota of zero is told apart from a lack of capacity, and named with its limit', async () => {
   const { cloud, gcp, done, order } = await gcpWorld();
   if (gcp.catalog.quotas.global !== undefined) gcp.catalog.quotas.global.GPUS_ALL_REGIONS = 0;
   await expect(done(cloud.create(order(), never))).rejects.toMatchObject({
@@ -95,7 +95,7 @@ test('the same call again, with the same token, makes no second machine', async 
   expect(gcp.machines()).toHaveLength(1);
 });
 
-test('looks at an operation that fail are no news of it', async () => {
+test('looks at an operation may fail while it goes on', async () => {
   const { cloud, gcp, done, order } = await gcpWorld();
   gcp.fail({ path: /\/operations\//, times: 3 }, { status: 503 });
   await expect(done(cloud.create(order(), never))).resolves.toMatchObject({ place: 'us-central1-a' });
@@ -197,7 +197,7 @@ test('a clock that is ten minutes off changes neither sign-in nor the end of a m
   }
 });
 
-test('whoever gives up while a machine is being made hears that it may exist', async () => {
+test('a caller that gives up while a machine is being made hears that it may exist', async () => {
   const { cloud, gcp, done, order, pass } = await gcpWorld();
   const stop = new AbortController();
   const call = cloud.create(order(), stop.signal).catch((error: unknown) => error);

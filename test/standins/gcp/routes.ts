@@ -155,10 +155,14 @@ export function createRoutes(parts: RouteParts): (asked: Asked) => Said {
     ],
     [
       ...(['GET', below(`/zones/${id}/instances/${id}/serialPort`), ['port', 'start']] as const),
-      ([zone = '', name = '']) => {
+      ([zone = '', name = ''], { url }) => {
         needs('compute.instances.getSerialPortOutput');
-        const { console: contents } = theMachine(zone, name);
-        return { status: 200, json: { kind: 'compute#serialPortOutput', contents, start: '0', next: String(contents.length) } };
+        const { console: all } = theMachine(zone, name);
+        const start = Number(url.searchParams.get('start') ?? 0);
+        const contents = all.slice(start);
+        const from = all.length - contents.length;
+        const places = { start: String(from), next: String(all.length) };
+        return { status: 200, json: { kind: 'compute#serialPortOutput', contents, ...places } };
       },
     ],
     [

@@ -154,7 +154,7 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
       };
     },
     /** All is well again. */
-    mend(): void {
+    clearFaults(): void {
       failures.length = 0;
       Object.assign(faults, good);
     },
