@@ -34,7 +34,13 @@ export async function gcpWorld(options: Partial<GcpOptions> = {}, config: Partia
   const clock = handClock();
   const gcp = createGcp({ clock, ...options });
   const parts: CloudParts = {
-    ...{ clock, fetch: gcp.fetch, log: () => {}, variables: { GCP_KEY: gcp.keyFile() }, version: '1.2.3' },
+    ...{
+      clock,
+      fetch: gcp.fetch,
+      log: { info() {}, warn() {}, error() {} },
+      variables: { GCP_KEY: gcp.keyFile() },
+      version: '1.2.3',
+    },
     run: async () => {
       throw new Error('no program here');
     },

@@ -9,6 +9,7 @@ import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
+import { hasPython, lacksGcpClients } from './gcp-clients.ts';
 import { lacksGitea } from './gitea-programs.ts';
 import { lacksGitHub } from './github-programs.ts';
 import { lacksGitlabRunner } from './gitlab-programs.ts';
@@ -53,6 +54,8 @@ export interface Machine {
   readonly github: string | null;
   /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
   readonly gitlabRunner: string | null;
+  /** Google's client of Compute Engine, fetched before the tests. CI may lack it where there is no Python. */
+  readonly gcpClients: string | null;
 }
 
 export type Need = keyof Machine;
@@ -93,6 +96,7 @@ export async function lookAtMachine(): Promise<Machine> {
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
     gitlabRunner: lacksGitlabRunner(),
+    gcpClients: lacksGcpClients(),
   };
 }
 
@@ -103,6 +107,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
+  if (need === 'gcpClients') return !hasPython();
   return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 

@@ -25,6 +25,11 @@ export interface Call extends Omit<Attempt, 'place' | 'changes'> {
 
 export type Calls = ReturnType<typeof createCalls>;
 
+/**
+ * Version of the API that every call asks for, as Google's own clients do. Without it, a list over all zones fails as a whole when one
+ * zone cannot be reached; from this version on it lists the others, and no longer knows `returnPartialSuccess`.
+ */
+const apiVersion = '2026-09-01';
 /** ms between two looks at an operation. */
 const lookEvery = 2_000;
 /** ms after which an operation that has not ended is given up. Starting a machine takes 10 to 60 s. */
@@ -46,15 +51,16 @@ export function createCalls(
 
   /** @throws CloudError */
   async function call<S extends z.ZodType>(how: Call, answerAs: S, signal: AbortSignal): Promise<z.output<S>> {
-    const { method = 'GET', path, query = {}, body, base = `${endpoint}/compute/v1` } = how;
+    const { method = 'GET', path, query = {}, body, base } = how;
     const attempt = attemptOf(how);
     const parameters = new URLSearchParams(query).toString();
     const where = path.startsWith('projects/') ? path : `projects/${project}/${path}`;
-    const url = `${base}/${where}${parameters === '' ? '' : `?${parameters}`}`;
+    const url = `${base ?? `${endpoint}/compute/v1`}/${where}${parameters === '' ? '' : `?${parameters}`}`;
     for (;;) {
       const token = await access.token(signal);
       const headers = {
         ...{ Authorization: `Bearer ${token}`, Accept: 'application/json' },
+        ...(base === undefined ? { 'X-Goog-Api-Version': apiVersion } : {}),
         ...(body === undefined ? {} : { 'Content-Type': 'application/json' }),
       };
       const request = { method, url, headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
@@ -77,7 +83,7 @@ export function createCalls(
 
     /**
      * A call that begins an operation in a zone, and its end. Answers with 200 hide most failures, so only the end of the operation
-     * tells. A look that fails is no news: the operation goes on.
+     * tells. A look that fails changes nothing: the operation goes on.
      */
     async carryOut(how: Call, zone: string, lookNeeds: readonly string[], signal: AbortSignal): Promise<void> {
       const begun: Operation = await call(how, operationAnswer, signal);
@@ -113,7 +119,7 @@ export function createCalls(
       signal: AbortSignal,
     ): Promise<OnejobError | null> {
       const { what } = how;
-      const query = { returnPartialSuccess: 'true', maxResults: '500', ...how.query };
+      const query = { maxResults: '500', ...how.query };
       let pageToken: string | undefined;
       for (let pages = 0; pages < mostPages; pages++) {
         try {

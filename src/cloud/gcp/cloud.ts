@@ -23,7 +23,7 @@ const lateness = 600;
 /** ms until the end of a machine that runs must be known. */
 const endTime = 60_000;
 const lookEvery = 2_000;
-/** Characters of a console's end. */
+/** Bytes of a console's end. */
 const consoleEnd = 64 * 1024;
 
 export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Cloud> {
@@ -133,8 +133,9 @@ export async function openGcp(config: GcpConfig, parts: CloudParts): Promise<Clo
     list: (owner, _, signal) => list(owner, signal),
     destroy,
     async console({ id, place }, signal) {
-      const path = `zones/${place}/instances/${id}/serialPort`;
-      const found = await calls.call({ path, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
+      // A negative start counts from the end.
+      const call = { path: `zones/${place}/instances/${id}/serialPort`, query: { start: String(-consoleEnd) } };
+      const found = await calls.call({ ...call, doing: `read the console of ${id}`, needs: needs.console }, serialPort, signal);
       return found.contents.slice(-consoleEnd);
     },
     price: async ({ type, spot }) => listPrice(type, spot),

@@ -20,7 +20,7 @@ export interface Attempt {
 }
 
 const policyHint =
-  'A policy of the organisation forbids it. For external addresses write "external_ip: false" and set up Cloud NAT; else ask whoever owns the organisation.';
+  'A policy of the organisation forbids it. For external addresses write "external_ip: false" and set up Cloud NAT; else ask an administrator of the organisation.';
 const quotaHint = 'Ask for more in the console, at IAM & Admin, Quotas. A new project has GPUS_ALL_REGIONS at 0.';
 
 interface Kind {

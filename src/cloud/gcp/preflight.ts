@@ -112,7 +112,7 @@ export function createPreflight(config: GcpConfig, calls: Calls, access: Access,
       return warning(
         subject,
         'only onejob ends its machines, because of "death_date: manager-only"',
-        'Run "onejob cloud sweep" elsewhere too.',
+        'Let a scheduled job elsewhere sweep too.',
       );
     if (seconds < shortestLife || seconds > longestLife)
       return problem(subject, `"lifetime" is ${seconds} s, but Google takes 30 s to 120 days`);
