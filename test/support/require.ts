@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { hasPython, lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { lacksGitea } from './gitea-programs.ts';
@@ -53,6 +54,8 @@ export interface Machine {
   readonly github: string | null;
   /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
   readonly gitlabRunner: string | null;
+  /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
+  readonly azureClients: string | null;
 }
 
 export type Need = keyof Machine;
@@ -93,6 +96,7 @@ export async function lookAtMachine(): Promise<Machine> {
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
     gitlabRunner: lacksGitlabRunner(),
+    azureClients: lacksAzureClients(),
   };
 }
 
@@ -103,7 +107,11 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
+  return (
+    need === 'loop' ||
+    (need === 'azureClients' && !hasPython()) ||
+    (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo())
+  );
 }
 
 async function lookAtEngine(): Promise<{ engine: string | null; image: string | null }> {

@@ -106,7 +106,7 @@ const generate = promisify(generateKeyPair);
  * A public key whose private half nobody has. Azure makes no Linux machine without a password or a key, and onejob never signs in
  * with either.
  */
-async function throwAwayKey(): Promise<string> {
+export async function throwAwayKey(): Promise<string> {
   const { publicKey } = await generate('rsa', { modulusLength: 2048 });
   const { n = '', e = '' } = publicKey.export({ format: 'jwk' });
   // RFC 4253, 6.6: each part has its length in front; a number whose first bit is set gets a zero byte.
@@ -133,10 +133,12 @@ export interface Making {
   readonly config: AzureConfig;
   readonly arm: Arm;
   readonly clock: Clock;
+  /** A public key as `authorized_keys` has it. */
+  sshKey(): Promise<string>;
 }
 
 /** @throws CloudError; it is ambiguous only after the request for the machine itself */
-export async function createMachine({ config, arm, clock }: Making, order: Order, signal: AbortSignal): Promise<Made> {
+export async function createMachine({ config, arm, clock, sshKey }: Making, order: Order, signal: AbortSignal): Promise<Made> {
   const { subscription, location } = config;
   const { run, offer } = order;
   const size = Buffer.byteLength(order.userData);
@@ -144,7 +146,7 @@ export async function createMachine({ config, arm, clock }: Making, order: Order
     const message = `Cannot create a ${offer.type}: its cloud-init text has ${size} bytes, and Azure takes ${longestUserData}.`;
     throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Shorten what the config adds to it.' });
   }
-  const body = machineBody(order, config, await throwAwayKey());
+  const body = machineBody(order, config, await sshKey());
   const group: Call = {
     ...{ method: 'PUT', path: groupPath(subscription, run), version: 'resources', needs: 'makeGroup' },
     body: { location, tags: tagsOf(order) },

@@ -95,15 +95,17 @@ const shownGroup = ({ name, location: where, tags, state }: Group) => ({
   ...{ location: where, tags, properties: { provisioningState: state } },
 });
 
-function shownMachine(machine: Machine) {
+function shownMachine(machine: Machine, world: World) {
   const { id, name, location: where, tags, provisioning, body, zone } = machine;
-  const { osProfile, networkProfile, ...properties } = body.properties;
+  const { osProfile, ...properties } = body.properties;
   const { customData: _secret, ...profile } = osProfile;
+  const interfaces = world.of(machine.group).filter(({ kind, goesWith }) => kind === 'interface' && goesWith === id);
   return {
     ...{ id, name, type: types.machine, location: where, tags, ...(zone !== null && { zones: [zone] }) },
     properties: {
       ...properties,
       osProfile: profile,
+      networkProfile: { networkInterfaces: interfaces.map((one) => ({ id: one.id, properties: { deleteOption: 'Delete' } })) },
       provisioningState: provisioning,
       vmId: '0b1e2f3a-0000-4000-8000-000000000000',
     },
@@ -130,14 +132,13 @@ function tagFilter(url: URL): ((one: { readonly tags: Readonly<Record<string, st
   return found === null ? null : ({ tags }) => tags[name] === value;
 }
 
-function operationReply({ world, origin, retryAfter }: Facts, id: string, status: number, json?: unknown): Reply {
+function operationReply({ origin, retryAfter }: Facts, id: string, status: number, json?: unknown): Reply {
   const where = `${origin()}/subscriptions/${subscription}/providers/Microsoft.Compute/locations/${location}/operations/${id}`;
   const headers = {
     'Azure-AsyncOperation': `${where}?api-version=2025-04-01`,
     'Retry-After': String(retryAfter),
     ...(json === undefined && { Location: `${where}?monitor=true&api-version=2025-04-01` }),
   };
-  void world;
   return { status, headers, ...(json !== undefined && { json }) };
 }
 
@@ -150,7 +151,8 @@ const shownEnd = ({ operationId, resourceId, state, text, deadline }: End) => ({
 });
 
 const group = '/resource[gG]roups/([^/]+)';
-const compute = ['2025-04-01'];
+/** The second is what Microsoft's clients of today ask for. */
+const compute = ['2025-04-01', '2026-04-01'];
 const machinePath = new RegExp(`^${group}/providers/Microsoft\\.Compute/virtualMachines/([^/]+)$`);
 const scheduleAt = (what: string): RegExp => new RegExp(`^/providers/Microsoft\\.ComputeSchedule/locations/([^/]+)/${what}$`);
 
@@ -236,7 +238,7 @@ function putMachine(asked: Asked, facts: Facts): Reply {
   const tooMuch = quotaProblem(facts, size, priority === 'Spot');
   if (tooMuch !== null) return tooMuch;
   const { machine, done } = world.makeMachine(its, name, body);
-  return operationReply(facts, done.id, 201, shownMachine(machine));
+  return operationReply(facts, done.id, 201, shownMachine(machine, world));
 }
 
 function deleteGroup({ found, url }: Asked, facts: Facts): Reply {
@@ -406,7 +408,7 @@ export const routes: readonly Route[] = [
     },
     answer(asked, facts) {
       const machine = findMachine(asked, facts);
-      return machine === null ? notFound(asked.url.pathname) : ok(shownMachine(machine));
+      return machine === null ? notFound(asked.url.pathname) : ok(shownMachine(machine, facts.world));
     },
   },
   {
@@ -438,10 +440,10 @@ export const routes: readonly Route[] = [
       const onlyStatus = asked.url.searchParams.get('statusOnly') === 'true';
       const all = facts.world.machines().filter(facts.world.isListed);
       const status = (one: Machine) => {
-        const { id, name, type, location: where } = shownMachine(one);
+        const { id, name, type, location: where } = shownMachine(one, facts.world);
         return { id, name, type, location: where, properties: { instanceView: viewOf(one) } };
       };
-      return paged(asked, facts, onlyStatus ? all.map(status) : all.map(shownMachine));
+      return paged(asked, facts, onlyStatus ? all.map(status) : all.map((one) => shownMachine(one, facts.world)));
     },
   },
   {
