@@ -31,15 +31,21 @@ export const azureConfig: AzureConfig = {
 export interface AzureWorldOptions extends Omit<AzureCloudOptions, 'clock'> {
   readonly config?: Partial<AzureConfig>;
   readonly run?: CloudParts['run'];
+  readonly variables?: CloudParts['variables'];
 }
 
-export function azureWorld({ config = {}, run: runs, ...options }: AzureWorldOptions = {}) {
+export function azureWorld({
+  config = {},
+  run: runs,
+  variables = { AZURE_SECRET: clientSecret },
+  ...options
+}: AzureWorldOptions = {}) {
   const clock = handClock();
   const azure = azureCloud({ clock, ...options });
   const cloud = createAzure(
     { ...azureConfig, ...config },
     {
-      ...{ clock, fetch: azure.fetch, log: silent, variables: { AZURE_SECRET: clientSecret }, version: '1.2.3' },
+      ...{ clock, fetch: azure.fetch, log: silent, variables, version: '1.2.3' },
       ...(runs !== undefined && { run: runs }),
     },
   );
