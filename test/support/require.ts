@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { hasPython, lacksGcpClients } from './gcp-clients.ts';
@@ -56,6 +57,8 @@ export interface Machine {
   readonly gitlabRunner: string | null;
   /** Google's client of Compute Engine, fetched before the tests. CI may lack it where there is no Python. */
   readonly gcpClients: string | null;
+  /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
+  readonly azureClients: string | null;
 }
 
 export type Need = keyof Machine;
@@ -97,6 +100,7 @@ export async function lookAtMachine(): Promise<Machine> {
     github: lacksGitHub(),
     gitlabRunner: lacksGitlabRunner(),
     gcpClients: lacksGcpClients(),
+    azureClients: lacksAzureClients(),
   };
 }
 
@@ -107,7 +111,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  if (need === 'gcpClients') return !hasPython();
+  if (['gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 

@@ -9,7 +9,7 @@ import { createArmCredential } from './credential.ts';
 import { longestAhead, setMachineEnd } from './end.ts';
 import { parseGroup, parseResource, runName } from './id.ts';
 import { listThings } from './list.ts';
-import { createMachine } from './machine.ts';
+import { createMachine, throwAwayKey } from './machine.ts';
 import type { Doing } from './permissions.ts';
 import { preflight } from './preflight.ts';
 import { listPrice, livePrice } from './prices.ts';
@@ -27,6 +27,11 @@ export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
   const caller = createCaller(parts);
   const credential = createArmCredential(config, parts, caller);
   const arm = createArm(config, caller, credential, parts);
+  let key: Promise<string> | null = null;
+  const sshKey = (): Promise<string> => {
+    key ??= throwAwayKey();
+    return key;
+  };
   const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();
 
   async function remove(call: Call, signal: AbortSignal): Promise<Answered | null> {
@@ -112,7 +117,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
     // A pin breaks where a size is offered in some zones only, so Azure chooses.
     zones: async () => [null],
     usualImage,
-    create: (order: Order, signal) => createMachine({ config, arm, clock }, order, signal),
+    create: (order: Order, signal) => createMachine({ config, arm, clock, sshKey }, order, signal),
     setEnd: (birth, made, signal) => setMachineEnd({ config, arm, now: caller.now }, birth, made, signal),
     list: (owner, _scope, signal) => listThings({ subscription: config.subscription, arm }, owner, signal),
     destroy,

@@ -34,6 +34,8 @@ export function createArmCredential(config: AzureConfig, parts: CloudParts, call
       { tenant, client, secret, authority },
       {
         ...{ clock: parts.clock, variables: parts.variables, scope: `${audience}/.default`, place: audience },
+        // Machines must be removed as soon as Azure takes its tokens again, and no account is locked for refused ones.
+        young: 0,
         hint: `Give the application ${client} a role in subscription ${subscription}.`,
         send: (request, doing, signal) => caller.send(request, { doing, place: authority, changes: false }, signal),
         fail: (why, message, options) => new CloudError(codes[why], message, options),
