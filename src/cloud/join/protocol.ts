@@ -57,7 +57,7 @@ export const beatCall = z.object({
   run: runName,
   /** Jobs that run. */
   busy: count,
-  /** Agents that exist, those with a job included. */
+  /** Agents that exist, with and without a job, those that are being removed included. */
   agents: count,
   /** Jobs that wait for this machine's pools, as far as it knows; null: not at all. */
   waiting: count.nullable().default(null),
