@@ -68,7 +68,7 @@ export const beatCall = z.object({
 });
 export type BeatCall = z.output<typeof beatCall>;
 
-/** `stay`: go on. `drain`: finish the jobs that run, take no others, then say `drained`. `end`: end the jobs, too. */
+/** `stay`: continue. `drain`: finish the jobs that run, take no others, then say `drained`. `end`: end the jobs, too. */
 export const beatAnswer = z.object({ do: z.enum(['stay', 'drain', 'end']) });
 export type Order = z.output<typeof beatAnswer>['do'];
 
