@@ -34,7 +34,7 @@ auth() { # the file with the header that says who calls: the machine, or before 
   if [ -s "$mine/auth" ]; then echo "$mine/auth"; else echo "$here/auth"; fi
 }
 tell() { # tell STAGE: standard input is its text
-  say "$1"
+  [ "$1" = failed ] || say "$1"
   printf '{"run":"%s","stage":"%s","text":"%s"}' "$run" "$1" "$(json)" >"$state/told"
   for wait in 2 5 10 20 30 0; do
     code=$(web 30 ${ca:+--cacert "$ca"} -o /dev/null -w '%{http_code}' -H "@$(auth)" -H 'content-type: application/json' \

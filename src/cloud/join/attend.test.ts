@@ -228,7 +228,7 @@ describe('a controller that does not answer', () => {
     await start();
     await pass(3 * hour);
     expect([told, stages()]).toEqual([[], []]);
-    expect(log.filter((line) => line.includes('jobs go on'))).toHaveLength(1);
+    expect(log.filter((line) => line.includes('jobs continue'))).toHaveLength(1);
     state.controller = null;
     await pass(minute);
     expect(stages()).toEqual(['joined']);

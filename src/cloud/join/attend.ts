@@ -201,7 +201,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
           aim(order, 'the controller asks for it');
         } catch (error) {
           if (until.aborted) return;
-          if (!isAway) log.warn('the controller does not answer; jobs go on', { reason: messageOf(error) });
+          if (!isAway) log.warn('the controller does not answer; jobs continue', { reason: messageOf(error) });
           isAway = true;
         }
       }
