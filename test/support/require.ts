@@ -7,6 +7,7 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { lacksAws } from './aws-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { lacksGitea } from './gitea-programs.ts';
@@ -51,6 +52,8 @@ export interface Machine {
   readonly gitea: string | null;
   /** Real clients of GitHub, built before the tests. CI may lack them where there is no Go. */
   readonly github: string | null;
+  /** Clients of AWS in JavaScript and Python, installed before the tests. */
+  readonly aws: string | null;
   /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
   readonly gitlabRunner: string | null;
 }
@@ -92,6 +95,7 @@ export async function lookAtMachine(): Promise<Machine> {
     buildkiteAgent: lacksAgent(),
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
+    aws: lacksAws(),
     gitlabRunner: lacksGitlabRunner(),
   };
 }
