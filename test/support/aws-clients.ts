@@ -6,7 +6,7 @@
 import { execFile, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync } from 'node:fs';
-import { cp, mkdir, writeFile } from 'node:fs/promises';
+import { mkdir, writeFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { inCache, madeOnce } from './go-program.ts';
@@ -45,18 +45,8 @@ export async function installAws(): Promise<void> {
     await ran('npm', ['install', '--no-audit', '--no-fund', '--prefix', half, ...packages]);
   });
   await madeOnce(awsClients.python, async (half) => {
-    await ran('python3', ['-m', 'pip', 'install', '--quiet', '--no-compile', '--target', `${half}.all`, ...pythonPackages]);
-    await cp(`${half}.all`, half, { recursive: true, filter: isNeeded });
-    await ran('rm', ['-rf', `${half}.all`]);
+    await ran('python3', ['-m', 'pip', 'install', '--quiet', '--no-compile', '--target', half, ...pythonPackages]);
   });
-}
-
-/** Of botocore only the models of what onejob calls, and of what moto needs for that: they are most of it. */
-function isNeeded(path: string): boolean {
-  const [, model] = /\/botocore\/data\/([^/]+)$/.exec(path) ?? [];
-  if (model === undefined || model.endsWith('.json') || model.endsWith('.gz'))
-    return !/\/moto\/[^/]+\/resources\/.*\.(zip|tar)$/.test(path);
-  return ['ec2', 'kms', 'scheduler', 'ssm', 'sts', 'service-quotas'].includes(model);
 }
 
 async function ran(program: string, args: readonly string[]): Promise<void> {
