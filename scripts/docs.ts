@@ -10,6 +10,7 @@ import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
 import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust } from './cloud-aws.ts';
 import { configurationPage } from './docs-configuration.ts';
+import { gcpRole } from './docs-gcp-role.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
 
@@ -20,6 +21,7 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'deploy/cloud/aws-policy.json': awsPolicy,
   'deploy/cloud/aws-scheduler-policy.json': awsSchedulerPolicy,
   'deploy/cloud/aws-scheduler-trust.json': awsSchedulerTrust,
+  'deploy/cloud/gcp-role.yaml': () => gcpRole(),
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,

@@ -1,6 +1,6 @@
 /** Waits as a service asks. */
 import { type Clock, sleep } from '../core/clock.ts';
-import { OnejobError } from '../errors.ts';
+import { type ErrorOptions, OnejobError } from '../errors.ts';
 import { type Answer, asksFor } from './exchange.ts';
 
 /** ms. Longest wait, whatever the service says. */
@@ -10,16 +10,20 @@ const unnamed = 60_000;
 
 /**
  * Waits as a service asks (`Retry-After`, also on a 200; `X-RateLimit-*`). All requests with one credential share it, because the
- * service counts them together. `place`: the service, for messages.
+ * service counts them together. `place`: the service, for messages. `fail`: the error for a wait that is too long.
  */
-export function createThrottle(clock: Clock, place: string) {
+export function createThrottle(
+  clock: Clock,
+  place: string,
+  fail = (message: string, options: ErrorOptions) => new OnejobError('E_CI_THROTTLED', message, options),
+) {
   let until = Number.NEGATIVE_INFINITY;
   let why = '';
   /** Refusals in a row, so that a service that always says "at once" is not asked in a busy loop. */
   let refusals = 0;
 
   return {
-    /** @throws OnejobError E_CI_THROTTLED when the service may only be asked after `deadline` (the clock's `now`) */
+    /** @throws OnejobError by default E_CI_THROTTLED, when the service may only be asked after `deadline` (the clock's `now`) */
     async ready(doing: string, deadline: number, signal: AbortSignal): Promise<void> {
       signal.throwIfAborted();
       while (until > clock.now()) {
@@ -28,7 +32,7 @@ export function createThrottle(clock: Clock, place: string) {
           const when = new Date(clock.wall() + left).toISOString().replace(/\.\d+Z$/, 'Z');
           const message = `Cannot ${doing}: ${place} asked onejob to send no requests until ${when} (${why}).`;
           const hint = 'onejob waits until then. If it happens again, check who else uses the same credential.';
-          throw new OnejobError('E_CI_THROTTLED', message, { hint, retry: true });
+          throw fail(message, { hint, retry: true });
         }
         await sleep(clock, left, signal);
         signal.throwIfAborted();

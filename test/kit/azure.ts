@@ -6,10 +6,10 @@ import type { AddressInfo } from 'node:net';
 import { expect } from 'vitest';
 import { z } from 'zod';
 import { type AzureClient, createAzureClient } from '../../src/ci/azure-pipelines/client.ts';
-import type { Credential } from '../../src/ci/azure-pipelines/credential.ts';
 import { createCredential } from '../../src/ci/azure-pipelines/credential.ts';
 import type { AgentKey } from '../../src/ci/azure-pipelines/script.ts';
 import type { Clock } from '../../src/core/clock.ts';
+import type { Credential } from '../../src/secrets/credential.ts';
 import type { SecretReference } from '../../src/secrets/reference.ts';
 import { handClock } from './core.ts';
 

@@ -31,7 +31,7 @@ async function imageOf(endpoint: string): Promise<string> {
 /** What the SDK offers, as far as it is used here. */
 type Sdk = Record<string, new (input: unknown) => { send(command: unknown): Promise<never>; destroy(): void }>;
 
-describe.skipIf(lacks('aws'))('with real clients of AWS', () => {
+describe.skipIf(lacks('awsClients'))('with real clients of AWS', () => {
   const children: Child[] = [];
   afterAll(async () => {
     for (const child of children) if (child.running) await child.kill();

@@ -8,9 +8,9 @@ import { OnejobError } from '../../errors.ts';
 import type { Answer } from '../../http/exchange.ts';
 import { createThrottle } from '../../http/throttle.ts';
 import { compareVersions } from '../../images/version.ts';
+import { type Credential, without } from '../../secrets/credential.ts';
 import { exchange } from '../kit/rest.ts';
 import { type Call, errorOf, judge, type Verdict } from './answers.ts';
-import { type Credential, without } from './credential.ts';
 import { baseOf } from './url.ts';
 import { agent, agentPackage, build, connection, jobRequest, listOf, type NewAgent, pool, registeredAgent } from './wire.ts';
 

@@ -1,0 +1,151 @@
+/**
+ * Calls of Azure Resource Manager. The token goes to the configured address only, so pages and operations that Azure names elsewhere
+ * are refused.
+ */
+import { z } from 'zod';
+import { asksFor, brief, type Outgoing } from '../../http/exchange.ts';
+import { without } from '../../secrets/credential.ts';
+import { jsonOf } from '../../system/json.ts';
+import { CloudError } from '../cloud.ts';
+import type { Caller, CloudParts } from '../kit/caller.ts';
+import type { AzureConfig } from './config.ts';
+import type { ArmCredential } from './credential.ts';
+import { refusal, type Said, saidOf } from './errors.ts';
+import { type Doing, permissions } from './permissions.ts';
+
+/** Versions of the API, one for each provider. Inline interfaces have tags since 2025-04-01 of Compute. */
+export const versions = {
+  authorization: '2022-04-01',
+  compute: '2025-04-01',
+  disks: '2024-03-02',
+  galleries: '2024-03-03',
+  network: '2024-05-01',
+  resources: '2021-04-01',
+  schedule: '2025-05-01',
+  skus: '2021-07-01',
+  subscriptions: '2022-12-01',
+} as const;
+
+export interface Call {
+  readonly method: Outgoing['method'];
+  /** Below the endpoint, beginning with a slash; or a whole address of the same origin. */
+  readonly path: string;
+  readonly version?: keyof typeof versions;
+  readonly query?: Readonly<Record<string, string>>;
+  readonly body?: unknown;
+  /** Which permissions it needs. */
+  readonly needs: Doing;
+  /** In words, for messages: `Cannot <doing>: …`. */
+  readonly doing: string;
+  /** Whether a machine may be the result of the call, so that its fate is unknown when no answer comes. */
+  readonly makesMachine?: boolean;
+}
+
+/** A success, or a refusal that the caller may understand. */
+export interface Answered {
+  readonly status: number;
+  readonly ok: boolean;
+  readonly body: unknown;
+  readonly headers: Headers;
+  readonly said: Said;
+  /** ms to wait that Azure asks for; null: it does not. */
+  readonly wait: number | null;
+}
+
+export type Arm = ReturnType<typeof createArm>;
+
+/** Most pages of one list. */
+const mostPages = 500;
+
+export function createArm(
+  config: Pick<AzureConfig, 'endpoint'>,
+  caller: Caller,
+  credential: ArmCredential,
+  { clock }: Pick<CloudParts, 'clock'>,
+) {
+  const { endpoint } = config;
+  const place = new URL(endpoint).host;
+
+  const urlOf = ({ path, version, query, doing, makesMachine = false }: Call): URL => {
+    const url = new URL(path, endpoint);
+    if (url.origin !== new URL(endpoint).origin) {
+      const message = `Cannot ${doing}: Azure refers to ${url.origin}, which is not ${endpoint}, so the token is not sent there.`;
+      throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: makesMachine, hint: 'Check "endpoint".' });
+    }
+    if (version !== undefined) url.searchParams.set('api-version', versions[version]);
+    for (const [name, value] of Object.entries(query ?? {})) url.searchParams.set(name, value);
+    return url;
+  };
+
+  /** Any answer but a refused credential. @throws CloudError */
+  async function ask(call: Call, signal: AbortSignal): Promise<Answered> {
+    const { method, body, doing, makesMachine = false } = call;
+    const url = urlOf(call);
+    const header = await credential.header(signal);
+    const headers = {
+      Authorization: header,
+      Accept: 'application/json',
+      ...(body !== undefined && { 'Content-Type': 'application/json' }),
+    };
+    const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
+    const answer = await caller.send(request, { doing, place: `Azure (${place})`, changes: makesMachine }, signal);
+    const found = answer.text === '' ? undefined : jsonOf(answer.text);
+    const { code, message } = saidOf(found, answer.status);
+    const said = { code, message: without(credential.redact(), message) };
+    const ok = answer.status >= 200 && answer.status < 300;
+    if (answer.status === 401) {
+      const { message: why, hint, retry } = credential.rejected(brief(`${code}: ${message}`), header);
+      throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot ${doing}: ${why}`, { hint, retry, reason: code });
+    }
+    return { status: answer.status, ok, body: found, headers: answer.headers, said, wait: asksFor(answer.headers, clock.wall()) };
+  }
+
+  const refuse = ({ doing, needs, makesMachine = false }: Call, { said, status }: Answered): CloudError =>
+    refusal({ doing, said, status, makesMachine, needs: permissions[needs] });
+
+  /** @throws CloudError E_CLOUD_ANSWER if the body is not what it should be */
+  function bodyAs<T extends z.ZodType>(schema: T, { doing, makesMachine = false }: Call, { body, status }: Answered): z.output<T> {
+    const found = schema.safeParse(body);
+    if (found.success) return found.data;
+    const issue = found.error.issues[0];
+    const where = issue === undefined || issue.path.length === 0 ? 'its answer' : `"${issue.path.join('.')}" of its answer`;
+    const message = `Cannot ${doing}: Azure answered ${status}, and ${where} is not what it should be.`;
+    throw new CloudError('E_CLOUD_ANSWER', message, {
+      retry: true,
+      isAmbiguous: makesMachine,
+      hint: 'Check "endpoint", and any proxy in front of it.',
+    });
+  }
+
+  /** A success. @throws CloudError */
+  async function read<T extends z.ZodType>(schema: T, call: Call, signal: AbortSignal): Promise<z.output<T>> {
+    const answer = await ask(call, signal);
+    if (!answer.ok) throw refuse(call, answer);
+    return bodyAs(schema, call, answer);
+  }
+
+  return {
+    ask,
+    refuse,
+    bodyAs,
+    read,
+    /** All pages, each told as it comes: what came before an error is not lost. @throws CloudError */
+    async pages<T extends z.ZodType>(
+      item: T,
+      call: Call,
+      take: (items: z.output<T>[]) => void,
+      signal: AbortSignal,
+    ): Promise<void> {
+      const page = z.object({ value: z.array(item), nextLink: z.string().nullish() });
+      let next: Call = call;
+      for (let count = 0; count < mostPages; count += 1) {
+        const found = await read(page, next, signal);
+        take(found.value as z.output<T>[]);
+        if (found.nextLink == null || found.nextLink === '') return;
+        const { method, needs, doing } = call;
+        next = { method, needs, doing, path: found.nextLink };
+      }
+      throw new CloudError('E_CLOUD_ANSWER', `Cannot ${call.doing}: Azure has more than ${mostPages} pages.`);
+    },
+  };
+}

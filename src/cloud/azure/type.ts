@@ -1,0 +1,48 @@
+/** Azure as a type of cloud: what the config holds of one. How it is written is `schema.ts`. */
+import { complete, type Written } from '../../config/key.ts';
+import type { CloudImage } from '../cloud.ts';
+import type { CloudType } from '../cloud-type.ts';
+import type { AzureConfig, AzureCredentialSource } from './config.ts';
+import { allPermissions } from './permissions.ts';
+import { azureKeys, credentialKeys } from './schema.ts';
+import { sizeProblem } from './sizes.ts';
+
+/** Plain Ubuntu: Microsoft's own way to a driver for GPU sizes is Canonical's signed one, after a reboot. */
+export const usualImage: CloudImage = { from: 'Canonical:ubuntu-24_04-lts:server:latest', has: 'nothing' };
+
+export const azure: CloudType<AzureConfig> = {
+  type: 'azure',
+  title: 'Azure',
+  keys: azureKeys,
+  maps: { credentials: credentialKeys },
+  needs: ['subscription', 'location', 'subnet'],
+  typeProblem: sizeProblem,
+  resolve(name, written) {
+    const found = complete(azureKeys, written);
+    const {
+      subscription,
+      location,
+      subnet,
+      security_group: securityGroup = null,
+      public_ip: publicIp,
+      death_date: deathDate,
+    } = found;
+    const { endpoint, login_endpoint: loginEndpoint } = found;
+    const credentials = resolveCredential(written as Written<typeof azureKeys>);
+    if (subscription === undefined || location === undefined || subnet === undefined || credentials === null) return null;
+    return {
+      ...{ name, type: 'azure', subscription: subscription.toLowerCase(), location, credentials, subnet, securityGroup },
+      ...{ publicIp, deathDate, endpoint, loginEndpoint },
+    };
+  },
+  secrets: ({ credentials }) => (credentials.kind === 'application' ? [['credentials.secret', credentials.secret]] : []),
+  permissions: allPermissions,
+  open: async (cloud, parts) => (await import('./azure.ts')).createAzure(cloud, parts),
+};
+
+function resolveCredential({ credentials }: Written<typeof azureKeys>): AzureCredentialSource | null {
+  const { tenant, client, secret, command, metadata } = credentials ?? {};
+  if (metadata === true) return { kind: 'metadata', client: client ?? null };
+  if (tenant !== undefined && client !== undefined && secret !== undefined) return { kind: 'application', tenant, client, secret };
+  return tenant === undefined && secret === undefined ? { kind: 'command', command: command ?? null } : null;
+}
