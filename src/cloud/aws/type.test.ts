@@ -57,6 +57,20 @@ describe('an entry', () => {
   });
 });
 
+describe('what does not fit together', () => {
+  const role = 'arn:aws:iam::123456789012:role/onejob-scheduler';
+  it.each([
+    [{}, 'scheduler_role'],
+    [{ scheduler_role: role, death_date: 'manager-only' }, 'scheduler_role'],
+    [{ scheduler_role: role, subnets: ['subnet-0a1b2c3d4e5f67890'] }, 'subnets'],
+    [{ scheduler_role: role }, null],
+    [{ death_date: 'manager-only' }, null],
+  ])('%j', (keys, path) => {
+    const cloud = resolved({ region: 'us-west-2', ...keys });
+    expect(cloud && aws.problems?.(cloud).map(([keyPath]) => keyPath.join('.'))).toEqual(path === null ? [] : [path]);
+  });
+});
+
 it.each([
   'p3.2xlarge',
   'p3dn.24xlarge',

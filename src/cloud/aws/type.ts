@@ -12,6 +12,10 @@ const dead: readonly (readonly [family: RegExp, gpu: string])[] = [
   [/^p3(dn)?\./, 'V100'],
 ];
 
+const needsRole =
+  'is missing: AWS itself must end each machine, and takes this role for it; docs/cloud/aws.md says how to make one, and "death_date: manager-only" does without';
+const needsGroup = 'need "security_group" too: machines would get the default group of your network, with what it lets in';
+
 export const aws: CloudType<AwsConfig> = {
   type: 'aws',
   title: 'AWS',
@@ -35,6 +39,13 @@ export const aws: CloudType<AwsConfig> = {
       ...{ schedulerRole: keys.scheduler_role ?? null, deathDate: keys.death_date ?? 'cloud', endpoint: keys.endpoint ?? null },
     };
   },
+  problems: ({ deathDate, schedulerRole, subnets, securityGroup }) => [
+    ...(deathDate === 'cloud' && schedulerRole === null ? [[['scheduler_role'], needsRole] as const] : []),
+    ...(deathDate === 'manager-only' && schedulerRole !== null
+      ? [[['scheduler_role'], 'is not used: "death_date" is manager-only; remove one of them'] as const]
+      : []),
+    ...(subnets !== null && securityGroup === null ? [[['subnets'], needsGroup] as const] : []),
+  ],
   secrets: ({ credentials }) =>
     credentials.kind !== 'keys'
       ? []
