@@ -10,7 +10,15 @@ const resolved = (keys: object) => aws.resolve('us', parsed(keys).data ?? {});
 describe('an entry', () => {
   it('needs only its region, and has defaults', () => {
     expect(resolved({ region: 'us-west-2' })).toEqual({
-      ...{ name: 'us', type: 'aws', region: 'us-west-2', credentials: { kind: 'usual' }, subnets: null, securityGroup: null },
+      ...{
+        name: 'us',
+        type: 'aws',
+        region: 'us-west-2',
+        regions: null,
+        credentials: { kind: 'usual' },
+        subnets: null,
+        securityGroup: null,
+      },
       ...{ schedulerRole: null, deathDate: 'cloud', endpoint: null },
     });
     expect(resolved({})).toBeNull();

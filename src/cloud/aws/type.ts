@@ -34,7 +34,7 @@ export const aws: CloudType<AwsConfig> = {
     const keys = written as Written<typeof awsKeys>;
     if (keys.region === undefined) return null;
     return {
-      ...{ name, type: 'aws', region: keys.region, credentials: sourceOf(keys.credentials) },
+      ...{ name, type: 'aws', region: keys.region, regions: keys.regions ?? null, credentials: sourceOf(keys.credentials) },
       ...{ subnets: keys.subnets ?? null, securityGroup: keys.security_group ?? null },
       ...{ schedulerRole: keys.scheduler_role ?? null, deathDate: keys.death_date ?? 'cloud', endpoint: keys.endpoint ?? null },
     };
