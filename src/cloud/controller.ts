@@ -322,14 +322,14 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for a machine of the host, if none works. */
+    /** Asks for a machine of the host, if none works, and ends a `down`. */
     up(host: string): void {
-      if (of(host).some((machine) => machine.state === 'joined')) return;
-      want(host, Math.max(1, wanted.get(host) ?? 0));
+      const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
+      want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
       soon();
     },
     /** How many machines people wait for. */
-    wanted: (host: string): number => wanted.get(host) ?? 0,
+    wanted: (host: string): number => Math.max(0, wanted.get(host) ?? 0),
     waiting: (host: string): number => waiting.get(host) ?? 0,
     /** Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them. */
     async adopt(host: string): Promise<void> {
@@ -342,9 +342,9 @@ export function createController(parts: ControllerParts) {
           if (store.machines.get(run) === null) commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
       }
     },
-    /** Ends all machines of the host: those that work drain first, unless `now`. */
+    /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
     down(host: string, now = false): void {
-      want(host, 0);
+      want(host, -1);
       for (const { run } of of(host))
         change(run, (machine, time) => {
           const why = 'Somebody asked for it.';
@@ -355,7 +355,7 @@ export function createController(parts: ControllerParts) {
     joined(run: string): void {
       change(run, (machine, now) => {
         if (machine.joinedAt !== null || !isWanted(machine)) return machine;
-        want(machine.host, Math.max(0, (wanted.get(machine.host) ?? 0) - 1));
+        if ((wanted.get(machine.host) ?? 0) > 0) want(machine.host, 0);
         const state = machine.state === 'booting' ? 'joined' : machine.state;
         return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
       });

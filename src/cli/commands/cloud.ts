@@ -49,6 +49,7 @@ Exit codes: 0 it has joined; 1 it has not; 2 wrong usage.`)
     .option('--timeout <time>', 'how long to wait (default: 45m)', duration)
     .option('--no-wait', 'only ask the daemon for it')
     .after(`
+The daemon makes no others for it until "onejob cloud up", whatever waits.
 Without a daemon it finds them by the tags that they carry, also those of an earlier stage of a pipeline on another machine.
 Exit codes: 0 two complete lists show nothing of them; 1 something lives, or is unknown; 2 wrong usage.`)
     .does(wrongOrFailed, async (session, host: string, flags: CloudFlags) => (await load()).downHost(session, host, flags));
