@@ -132,7 +132,7 @@ describe('other ways to sign in', () => {
   });
 
   it.each(['', '{}', 'not JSON', '{"Version":2,"AccessKeyId":"a","SecretAccessKey":"b"}'])(
-    'are no program that prints %j',
+    'do not work with a program that prints %j',
     async (text) => {
       const { cloud, error, never } = bench({ kind: 'command', command: ['sign-in'] }, { prints: () => text });
       const found = await error(cloud.zones('g5.xlarge', never));

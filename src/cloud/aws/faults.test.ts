@@ -165,6 +165,8 @@ describe('a list', () => {
     expect(known.things.map(({ place }) => place)).toEqual(Array(3).fill('eu-central-1'));
     aws.denied.add('eu-central-1/ec2:DescribeInstances');
     expect((await everywhere()).unknown).toEqual(['instances in eu-central-1 (UnauthorizedOperation)']);
+    const own = awsBench({ config: { regions: ['us-west-2'] }, parts: { fetch: aws.fetch } });
+    expect(await own.everywhere()).toEqual({ things: [], unknown: [] });
     aws.denied.add('ec2:DescribeRegions');
     expect((await everywhere()).unknown).toEqual(['other regions (UnauthorizedOperation)']);
   });

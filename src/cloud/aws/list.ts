@@ -1,6 +1,7 @@
 /** Everything of one owner, region by region. Each kind has its own list: a leftover may be all that is left of a machine. */
 import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind } from '../cloud.ts';
 import type { Call, Calls, Params } from './calls.ts';
+import type { AwsConfig } from './config.ts';
 import { listSchedules } from './schedule.ts';
 import { ofOwner, thingOf } from './tags.ts';
 import { itemsAt, textAt, type Xml } from './xml.ts';
@@ -103,7 +104,7 @@ async function regionsOf(calls: Calls, region: string, signal: AbortSignal): Pro
 
 export async function listThings(
   calls: Calls,
-  region: string,
+  { region, regions: named }: Pick<AwsConfig, 'region' | 'regions'>,
   owner: string,
   { places, everywhere }: ListScope,
   signal: AbortSignal,
@@ -123,7 +124,7 @@ export async function listThings(
   if (everywhere) {
     await collect(
       'other regions',
-      regionsOf(calls, region, signal).then((all) => {
+      (named === null ? regionsOf(calls, region, signal) : Promise.resolve(named)).then((all) => {
         for (const one of all) regions.add(one);
         return [];
       }),

@@ -10,7 +10,15 @@ const resolved = (keys: object) => aws.resolve('us', parsed(keys).data ?? {});
 describe('an entry', () => {
   it('needs only its region, and has defaults', () => {
     expect(resolved({ region: 'us-west-2' })).toEqual({
-      ...{ name: 'us', type: 'aws', region: 'us-west-2', credentials: { kind: 'usual' }, subnets: null, securityGroup: null },
+      ...{
+        name: 'us',
+        type: 'aws',
+        region: 'us-west-2',
+        regions: null,
+        credentials: { kind: 'usual' },
+        subnets: null,
+        securityGroup: null,
+      },
       ...{ schedulerRole: null, deathDate: 'cloud', endpoint: null },
     });
     expect(resolved({})).toBeNull();
@@ -54,6 +62,20 @@ describe('an entry', () => {
 
   it('takes an endpoint on this host', () => {
     expect(resolved({ region: 'us-west-2', endpoint: 'http://127.0.0.1:4566/' })?.endpoint).toBe('http://127.0.0.1:4566');
+  });
+});
+
+describe('what does not fit together', () => {
+  const role = 'arn:aws:iam::123456789012:role/onejob-scheduler';
+  it.each([
+    [{}, 'scheduler_role'],
+    [{ scheduler_role: role, death_date: 'manager-only' }, 'scheduler_role'],
+    [{ scheduler_role: role, subnets: ['subnet-0a1b2c3d4e5f67890'] }, 'subnets'],
+    [{ scheduler_role: role }, null],
+    [{ death_date: 'manager-only' }, null],
+  ])('%j', (keys, path) => {
+    const cloud = resolved({ region: 'us-west-2', ...keys });
+    expect(cloud && aws.problems?.(cloud).map(([keyPath]) => keyPath.join('.'))).toEqual(path === null ? [] : [path]);
   });
 });
 
