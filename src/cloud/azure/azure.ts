@@ -22,14 +22,15 @@ const consoleEnd = 64 * 1024;
 
 const bootData = z.object({ serialConsoleLogBlobUri: z.string().nullish() });
 
-export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
+/** `makeKey`: makes the public key that Azure wants of every machine. */
+export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = throwAwayKey): Cloud {
   const { clock } = parts;
   const caller = createCaller(parts);
   const credential = createArmCredential(config, parts, caller);
   const arm = createArm(config, caller, credential, parts);
   let key: Promise<string> | null = null;
   const sshKey = (): Promise<string> => {
-    key ??= throwAwayKey();
+    key ??= makeKey();
     return key;
   };
   const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();

@@ -45,6 +45,8 @@ export interface Fault {
         readonly status: number;
         readonly code: string;
         readonly message?: string;
+        /** Instead of an error. */
+        readonly json?: unknown;
         readonly headers?: Readonly<Record<string, string>>;
       };
   readonly times?: number;
@@ -224,7 +226,11 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
       await new Promise((_, reject) => request.signal?.addEventListener('abort', () => reject(cut('ABORT_ERR')), { once: true }));
     const said =
       how !== null && typeof how === 'object'
-        ? { ...failure(how.status, how.code, how.message ?? how.code), ...(how.headers !== undefined && { headers: how.headers }) }
+        ? {
+            ...failure(how.status, how.code, how.message ?? how.code),
+            ...(how.json !== undefined && { json: how.json }),
+            ...(how.headers !== undefined && { headers: how.headers }),
+          }
         : answer(request);
     calls.push(`${line} ${how === 'lost' ? 'lost' : said.status}`);
     if (how === 'lost') throw cut('ECONNRESET');
