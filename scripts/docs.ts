@@ -8,6 +8,7 @@ import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
+import { azureRole } from './docs-azure-role.ts';
 import { configurationPage } from './docs-configuration.ts';
 import { withMetricTable } from './docs-metrics.ts';
 import { withSlotTables } from './docs-slots.ts';
@@ -16,6 +17,7 @@ const root = join(import.meta.dirname, '..');
 
 /** Each page, and what it should be, given what it is: some are written by hand but for a block. */
 const pages: Readonly<Record<string, (page: string) => string>> = {
+  'deploy/cloud/azure-role.json': () => azureRole(),
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,

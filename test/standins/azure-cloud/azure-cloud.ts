@@ -205,7 +205,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   function answer(request: Request): Reply {
     const { hostname, pathname } = request.url;
     if (hostname === '169.254.169.254') return identity(request);
-    if (hostname === 'prices.azure.com' || pathname === '/api/retail/prices') return prices(request);
+    if (hostname === 'prices.azure.com') return { headers: { date: 'Thu, 01 Jan 1970 00:00:00 GMT' }, ...prices(request) };
     if (pathname.endsWith('/oauth2/v2.0/token')) return login(request);
     if (pathname.startsWith('/bootdiagnostics/')) return consoleLog(request);
     return arm(request);
