@@ -13,5 +13,6 @@ export function azureRole(): string {
     NotDataActions: [],
     AssignableScopes: ['/subscriptions/SUBSCRIPTION'],
   };
-  return `${JSON.stringify(role, null, 2)}\n`;
+  // As the formatter of this repository has it: a list of one in one line.
+  return `${JSON.stringify(role, null, 2).replace(/\[\n\s+("[^"\n]+")\n\s+\]/g, '[$1]')}\n`;
 }

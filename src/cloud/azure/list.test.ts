@@ -130,7 +130,7 @@ describe('what could not be listed is unknown, and what was listed stays', () =>
   });
 
   it.each([{ value: null }, { error: 1 }, 'a page', { value: [{ id: 7 }] }])(
-    'an answer that is none is not an empty list: %j',
+    'a broken answer is not an empty list: %j',
     async (json) => {
       const { azure, list } = await withMachine();
       azure.fail({ at: /resourcegroups\?/, how: { status: 200, code: '', json } });

@@ -30,7 +30,7 @@ const resourceShape = z.object({ id: z.string(), location: z.string().nullish(),
 type Tags = z.output<typeof tags>;
 type Machine = z.output<typeof machineShape>;
 
-/** Why a list is not complete. Any other error is no answer of Azure. */
+/** Why a list is not complete. No other error comes from Azure. */
 const mayHappen: ReadonlySet<CloudErrorCode> = new Set([
   ...(['E_CLOUD_UNREACHABLE', 'E_CLOUD_THROTTLED', 'E_CLOUD_DENIED', 'E_CLOUD_ANSWER', 'E_CLOUD_REQUEST'] as const),
   ...(['E_CLOUD_ACCOUNT', 'E_CLOUD_CREDENTIAL'] as const),
