@@ -176,7 +176,10 @@ describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
     expect(stages.map((one) => one.stage)).toEqual(['booted', 'docker-ok', 'joined', 'drained']);
     const program = join(import.meta.dirname, '..', '..', 'bin', 'onejob');
     const state = join(machine.root, 'var/lib/onejob');
-    const jobs = execFileSync(program, ['jobs', '--all', '--json', '--state-dir', state], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'ignore'] });
+    const jobs = execFileSync(program, ['jobs', '--all', '--json', '--state-dir', state], {
+      encoding: 'utf8',
+      stdio: ['ignore', 'pipe', 'ignore'],
+    });
     expect(JSON.parse(jobs)).toMatchObject([
       {
         state: 'done',
