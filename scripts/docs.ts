@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { openApi } from '../src/api/openapi.ts';
 import { routes } from '../src/api/routes.ts';
 import { awsPolicy, awsSchedulerPolicy, awsSchedulerTrust } from './cloud-aws.ts';
+import { azureRole } from './docs-azure-role.ts';
 import { configurationPage } from './docs-configuration.ts';
 import { gcpRole } from './docs-gcp-role.ts';
 import { withMetricTable } from './docs-metrics.ts';
@@ -22,6 +23,7 @@ const pages: Readonly<Record<string, (page: string) => string>> = {
   'deploy/cloud/aws-scheduler-policy.json': awsSchedulerPolicy,
   'deploy/cloud/aws-scheduler-trust.json': awsSchedulerTrust,
   'deploy/cloud/gcp-role.yaml': () => gcpRole(),
+  'deploy/cloud/azure-role.json': () => azureRole(),
   'docs/configuration.md': () => configurationPage(),
   'docs/metrics.md': withMetricTable,
   'docs/openapi.json': () => `${JSON.stringify(openApi(routes), null, 1)}\n`,

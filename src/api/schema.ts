@@ -246,6 +246,8 @@ export const downRequest = z
     grace: z.int().min(0).nullable().default(null),
     /** Also removes entries that otherwise stay at CI services; `/v1/forgotten` has the result. */
     forget: z.boolean().default(false),
+    /** Others than the owner end the host, so that jobs that are ended were lost to the infrastructure. */
+    taken: z.boolean().optional(),
   })
   .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
 export type DownRequest = z.infer<typeof downRequest>;

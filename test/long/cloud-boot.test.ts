@@ -3,7 +3,7 @@
  * takes the calls, and the real onejob runs the job.
  */
 import { readFileSync } from 'node:fs';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { systemClock } from '../../src/clock.ts';
 import { type BootParts, cloudInit } from '../../src/cloud/boot/cloud-init.ts';
@@ -12,6 +12,8 @@ import { createJoinServer } from '../../src/cloud/join/server.ts';
 import { memoryDesk } from '../kit/desk.ts';
 import { cloudMachine, type Package, packThisClone } from '../support/cloud-machine.ts';
 import { lacks } from '../support/require.ts';
+import { scratch } from '../support/scratch.ts';
+import { type Authority, createAuthority } from '../support/tls-front.ts';
 
 const run = 'onejob-0123456789abcdef';
 const config = 'pools: { build: { agents: 1, runtime: process } }\n';
@@ -24,8 +26,15 @@ beforeAll(() => {
 }, 120_000);
 afterAll(() => archive?.[Symbol.dispose]());
 
-/** A controller that waits for one machine. */
-async function controller() {
+/** The files of a certificate for this machine. */
+function identityOf(authority: Authority) {
+  authority.issue('127.0.0.1');
+  const folder = dirname(authority.file);
+  return { cert: join(folder, 'cert.pem'), key: join(folder, 'key.pem') };
+}
+
+/** A controller that waits for one machine. `authority`: it has a certificate of that. */
+async function controller(authority: Authority | null = null) {
   const listeners = new Set<() => void>();
   const world = memoryDesk(() => {
     for (const listener of listeners) listener();
@@ -34,7 +43,8 @@ async function controller() {
   const line = (event: string, fields: object = {}) => void logged.push(`${event} ${JSON.stringify(fields)}`);
   const server = createJoinServer({
     listen: { host: '127.0.0.1', port: 0 },
-    ...{ tls: null, key: 'cloud.listen', desk: world.desk, clock: systemClock },
+    tls: authority === null ? null : identityOf(authority),
+    ...{ key: 'cloud.listen', desk: world.desk, clock: systemClock },
     log: { info: line, warn: line, error: line },
   });
   await server.open();
@@ -53,9 +63,20 @@ async function controller() {
       listeners.add(look);
       look();
     });
-  const url = `http://127.0.0.1:${server.port}`;
+  const url = `http${authority === null ? '' : 's'}://127.0.0.1:${server.port}`;
   const parts = (more: Partial<BootParts> = {}): BootParts => ({
-    ...{ run, url, token, cloud: 'none', guestEnds: true, away: 3600, ca: null, has: 'nothing', gpu: true, lifetime: 3600 },
+    ...{
+      run,
+      url,
+      token,
+      cloud: 'none',
+      guestEnds: true,
+      away: 3600,
+      ca: authority?.certificate ?? null,
+      has: 'nothing',
+      gpu: true,
+      lifetime: 3600,
+    },
     ...{ opengl: 'none', package: { url: `${url}/cloud/onejob.tgz?run=${run}`, sha256: archive.sha256 } },
     ...more,
   });
@@ -70,9 +91,10 @@ async function controller() {
   };
 }
 
-describe.skipIf(lacks('nspawn'))('a new machine', () => {
+describe.skipIf(lacks('nspawn', 'openssl'))('a new machine', () => {
   test('becomes a host: driver, reboot, Docker, toolkit, OpenGL, join, a job, and drained while another job ends', async () => {
-    await using here = await controller();
+    using folder = scratch();
+    await using here = await controller(createAuthority(folder.path));
     const { stage, stages, beats, until, token, order, parts, thefts, logged } = here;
     // No metadata service is asked, and yet the rules of a cloud are made.
     const text = cloudInit(parts({ opengl: 'glx', setup: 'echo "from the config" >/var/setup\n' })).replace(

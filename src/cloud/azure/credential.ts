@@ -11,7 +11,7 @@ import { type AzureConfig, audienceOf } from './config.ts';
 export interface ArmCredential extends Pick<Credential, 'header' | 'redact'> {
   /** As `Cloud.credential` has it. */
   readonly title: string;
-  /** Azure refused the header; `expired`: because of its age. A new one is asked for at the next call. */
+  /** Azure refused the header. A new one is asked for at the next call. */
   rejected(why: string, header: string): CloudError;
 }
 
@@ -25,7 +25,7 @@ const codes = {
   answer: 'E_CLOUD_ANSWER',
 } as const;
 
-export function createArmCredential(config: AzureConfig, parts: CloudParts, caller: Caller): ArmCredential {
+export function createArmCredential(config: AzureConfig, parts: CloudParts, caller: Pick<Caller, 'send' | 'now'>): ArmCredential {
   const { credentials, loginEndpoint: authority, subscription } = config;
   const audience = audienceOf(config);
   if (credentials.kind === 'application') {

@@ -78,7 +78,7 @@ describe('what is asked for', () => {
     expect(isGoodKey(await throwAwayKey())).toBe(true);
   });
 
-  it.each(['ubuntu', 'a:b:c', 'a:b:c:d:e', '/subscriptions/x', 'a:b:c:d/e'])('%s is no image', async (from) => {
+  it.each(['ubuntu', 'a:b:c', 'a:b:c:d:e', '/subscriptions/x', 'a:b:c:d/e'])('not an image: %s', async (from) => {
     const one = azureWorld();
     const error = await cloudErrorOf(one.settled(one.cloud.create(one.order({ image: { from, has: 'nothing' } }), patient)));
     expect([error.code, error.hint, one.world.groups.size]).toEqual(['E_CLOUD_REQUEST', expect.stringContaining('PUBLISHER'), 0]);

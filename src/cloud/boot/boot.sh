@@ -90,8 +90,8 @@ if [ "$gpu" = yes ]; then
     need ubuntu-drivers ubuntu-drivers-common
     if once driver; then
       ubuntu-drivers install --gpgpu "nvidia:$driver"
-      apt install "nvidia-utils-$driver"
-      dpkg-query -W -f '${Package}\n' '*nvidia*' | xargs -r apt-mark hold || :
+      apt install "nvidia-utils-${driver%-open}"
+      dpkg-query -W -f '${db:Status-Status} ${Package}\n' '*nvidia*' | sed -n 's/^installed //p' | xargs -r apt-mark hold
     fi
     modprobe nvidia || :
     if grep -q '^nouveau ' /proc/modules || ! nvidia-smi >/dev/null; then
@@ -209,7 +209,7 @@ case $cloud in
     ;;
 esac
 
-if [ -s "$here/extra.sh" ]; then
+if [ -s "$here/extra.sh" ] && once setup; then
   step='run the commands of "setup" in the config'
   sh -eu "$here/extra.sh"
 fi

@@ -18,8 +18,8 @@ export interface Access {
   /** For people; never a secret. */
   readonly name: string;
   token(signal: AbortSignal): Promise<string>;
-  /** The cloud refused this token, so it is not used again. Returns whether another one may be better. */
-  refused(token: string): boolean;
+  /** The cloud refused this token, so it is not used again. */
+  refused(token: string): void;
 }
 
 /** The role of the credential limits what a token can do, not its scope. */
@@ -39,7 +39,6 @@ interface Held {
   readonly token: string;
   /** ms, of the clock's `now`. */
   readonly until: number;
-  readonly from: number;
 }
 
 const keyFile = z.object({
@@ -57,7 +56,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
   let flight: Promise<Held> | null = null;
   let name = nameOf(credential, variables);
 
-  const hold = (token: string, ms: number): Held => ({ token, from: clock.now(), until: clock.now() + ms });
+  const hold = (token: string, ms: number): Held => ({ token, until: clock.now() + ms });
 
   async function fromKey(reference: SecretReference, signal: AbortSignal): Promise<Held> {
     const found = keyFile.safeParse(jsonOf(await readSecret(reference, variables)));
@@ -154,10 +153,7 @@ export function createAccess(credential: GcpCredential, caller: Caller, parts: C
       }
     },
     refused(token) {
-      if (held?.token !== token) return held !== null;
-      const isNew = held.from === clock.now();
-      held = null;
-      return !isNew;
+      if (held?.token === token) held = null;
     },
   };
 }

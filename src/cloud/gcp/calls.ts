@@ -56,7 +56,7 @@ export function createCalls(
     const parameters = new URLSearchParams(query).toString();
     const where = path.startsWith('projects/') ? path : `projects/${project}/${path}`;
     const url = `${base ?? `${endpoint}/compute/v1`}/${where}${parameters === '' ? '' : `?${parameters}`}`;
-    for (;;) {
+    for (let tries = 1; ; tries++) {
       const token = await access.token(signal);
       const headers = {
         ...{ Authorization: `Bearer ${token}`, Accept: 'application/json' },
@@ -65,7 +65,8 @@ export function createCalls(
       };
       const request = { method, url, headers, ...(body === undefined ? {} : { body: JSON.stringify(body) }) };
       const answer = await caller.send(request, attempt, signal);
-      if (answer.status === 401 && access.refused(token)) continue;
+      if (answer.status === 401) access.refused(token);
+      if (answer.status === 401 && tries === 1) continue;
       if (answer.status < 200 || answer.status > 299) throw refusedCall(answer.status, answer.text, attempt);
       const found = answerAs.safeParse(jsonOf(answer.text));
       if (found.success) return found.data;

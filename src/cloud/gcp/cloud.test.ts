@@ -43,6 +43,14 @@ test('nothing on the machine is of use to a job', async () => {
   expect(JSON.stringify(sent)).not.toContain('ya29.');
 });
 
+test('an image that has everything boots without Secure Boot, which would refuse a driver that nobody signed', async () => {
+  const { cloud, gcp, done, order } = await gcpWorld();
+  await done(cloud.create(order({ image: { from: 'acme-images/gpu-base', has: 'everything' } }), never));
+  expect(gcp.requests.find(({ url }) => url.pathname.endsWith('/instances'))?.body).toMatchObject({
+    shieldedInstanceConfig: { enableSecureBoot: false, enableVtpm: true },
+  });
+});
+
 test('Google itself deletes a machine at its end', async () => {
   const ends: string[] = [];
   const { cloud, gcp, done, pass, order } = await gcpWorld({ hooks: { onEnd: (_, why) => void ends.push(why) } });

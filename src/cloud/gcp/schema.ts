@@ -21,7 +21,7 @@ export const credentialKeys = {
     description: 'Key of a service account, as Google generates it (JSON).',
     example: '{ file: /etc/onejob/gcp-key.json }',
   }),
-  command: key((v) => v.z.array(v.text('a word of a command')), undefined, 'list', {
+  command: key((v) => v.command, undefined, 'list', {
     description: 'A command of this host that prints an access token.',
     example: '[gcloud, auth, print-access-token]',
   }),
@@ -31,6 +31,17 @@ export const credentialKeys = {
     shown: '`false`',
   }),
 };
+
+const ways = ['file', 'command', 'metadata'] as const;
+
+const credentials = (v: typeof Kinds) =>
+  v.strict(credentialKeys).transform((found, context) => {
+    const chosen = ways.filter((way) => found[way] !== undefined && found[way] !== false);
+    if (chosen.length === 1) return found;
+    const both = chosen.length > 1 ? `, not both ${chosen.slice(0, 2).join(' and ')}` : '';
+    context.addIssue({ code: 'custom', message: `write one of ${ways.join(', ')}${both}` });
+    return v.z.NEVER;
+  });
 
 export const gcpKeys = {
   project: key((v) => v.text('the id of a project such as "acme-ci"', project), undefined, 'id', {
@@ -46,7 +57,7 @@ export const gcpKeys = {
     example: '[us-central1-a, us-central1-f]',
     shown: 'all that have the type',
   }),
-  credentials: key((v) => v.strict(credentialKeys), undefined, {
+  credentials: key(credentials, undefined, 'map', {
     description: 'How onejob signs in: one of `file`, `command` and `metadata`.',
     example: '{ file: { file: /etc/onejob/gcp-key.json } }',
     shown: 'the key of a service account that GOOGLE_APPLICATION_CREDENTIALS names, else what `gcloud` is signed in as',

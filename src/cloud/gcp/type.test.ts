@@ -54,8 +54,7 @@ test.each([
 test.each([
   [{ credentials: { command: ['gcloud', 'auth', 'print-access-token'] } }, 'command'],
   [{ credentials: { metadata: true } }, 'metadata'],
-  [{ credentials: { metadata: false } }, 'usual'],
-  [{ credentials: {} }, 'usual'],
+  [{}, 'usual'],
 ])('%o signs in by %s', (written, kind) => {
   expect(resolved({ project: 'acme-ci', region: 'us-central1', ...written })?.credential.kind).toBe(kind);
 });
@@ -67,6 +66,12 @@ test.each([
   [{ endpoint: 'http://example.org' }, 'endpoint: expected an https address such as'],
   [{ death_date: 'never' }, 'death_date: expected "cloud" or "manager-only", found "never"'],
   [{ credentials: { file: '/etc/key.json' } }, 'credentials.file: name the place of the secret'],
+  [{ credentials: {} }, 'credentials: write one of file, command, metadata'],
+  [{ credentials: { metadata: false } }, 'credentials: write one of file, command, metadata'],
+  [
+    { credentials: { metadata: true, command: ['a'] } },
+    'credentials: write one of file, command, metadata, not both command and metadata',
+  ],
   [{ project: 'Acme' }, 'project: "Acme" is not the id of a project such as "acme-ci"'],
 ])('%o is refused', (written, message) => {
   expect(problems(written)).toEqual([expect.stringContaining(message)]);

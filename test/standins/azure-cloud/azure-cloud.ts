@@ -45,6 +45,8 @@ export interface Fault {
         readonly status: number;
         readonly code: string;
         readonly message?: string;
+        /** Instead of an error. */
+        readonly json?: unknown;
         readonly headers?: Readonly<Record<string, string>>;
       };
   readonly times?: number;
@@ -203,7 +205,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   function answer(request: Request): Reply {
     const { hostname, pathname } = request.url;
     if (hostname === '169.254.169.254') return identity(request);
-    if (hostname === 'prices.azure.com' || pathname === '/api/retail/prices') return prices(request);
+    if (hostname === 'prices.azure.com') return { headers: { date: 'Thu, 01 Jan 1970 00:00:00 GMT' }, ...prices(request) };
     if (pathname.endsWith('/oauth2/v2.0/token')) return login(request);
     if (pathname.startsWith('/bootdiagnostics/')) return consoleLog(request);
     return arm(request);
@@ -224,7 +226,11 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
       await new Promise((_, reject) => request.signal?.addEventListener('abort', () => reject(cut('ABORT_ERR')), { once: true }));
     const said =
       how !== null && typeof how === 'object'
-        ? { ...failure(how.status, how.code, how.message ?? how.code), ...(how.headers !== undefined && { headers: how.headers }) }
+        ? {
+            ...failure(how.status, how.code, how.message ?? how.code),
+            ...(how.json !== undefined && { json: how.json }),
+            ...(how.headers !== undefined && { headers: how.headers }),
+          }
         : answer(request);
     calls.push(`${line} ${how === 'lost' ? 'lost' : said.status}`);
     if (how === 'lost') throw cut('ECONNRESET');

@@ -10,7 +10,8 @@ import { type Catalog, catalog as usualCatalog } from './catalog.ts';
 import { type Failure, type Faults, good, type Where } from './faults.ts';
 import { wantedOf } from './insert-body.ts';
 import { createWorld, type Hooks, type Machine, type Times } from './machines.ts';
-import { refused, type Said } from './refused.ts';
+import { metadataOf } from './metadata.ts';
+import { bodyOf, refused, type Said } from './refused.ts';
 import { type Asked, createRoutes } from './routes.ts';
 import { createServiceAccount } from './sign-in.ts';
 
@@ -62,11 +63,9 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
   function answer(asked: Asked, headers: Headers): Said {
     const { method, url, body } = asked;
     if (method === 'POST' && url.pathname === '/token') return signIn(new URLSearchParams(String(body)));
-    if (url.pathname === '/computeMetadata/v1/instance/service-accounts/default/token') {
-      if (headers.get('Metadata-Flavor') !== 'Google')
-        return { status: 403, json: { error: 'Missing Metadata-Flavor:Google header.' } };
-      return { status: 200, json: { access_token: issue(), expires_in: 3599, token_type: 'Bearer' } };
-    }
+    const machine = (name: string) => [...world.machines.values()].find((one) => one.name === name);
+    const metadata = metadataOf(url.pathname, headers.get('Metadata-Flavor'), { project, machine, issue });
+    if (metadata !== null) return metadata;
     const given = /^Bearer (.+)$/.exec(headers.get('Authorization') ?? '')?.[1] ?? '';
     if (asksForToken && !((tokens.get(given) ?? 0) > now()))
       return refused(401, 'authError', 'Request had invalid authentication credentials. Expected OAuth 2 access token.');
@@ -131,8 +130,8 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
       ...{ method: init?.method ?? 'GET', url: String(input), headers: new Headers(init?.headers), signal: init?.signal ?? null },
       body: init?.body == null ? '' : String(init.body),
     };
-    const { status, json } = await handle(incoming);
-    return new Response(JSON.stringify(json), { status, headers: dated() });
+    const said = await handle(incoming);
+    return new Response(bodyOf(said), { status: said.status, headers: dated() });
   };
 
   return {
@@ -174,15 +173,15 @@ export function createGcp({ clock, project = 'acme-ci', asksForToken = true, pag
         const headers = new Headers(Object.entries(incoming.headers).map(([name, value]) => [name, String(value)]));
         const { method = 'GET', url = '/' } = incoming;
         try {
-          const { status, json } = await handle({
+          const said = await handle({
             method,
             url,
             headers,
             body: Buffer.concat(pieces).toString(),
             signal: gone.signal,
           });
-          outgoing.writeHead(status, dated());
-          outgoing.end(JSON.stringify(json));
+          outgoing.writeHead(said.status, dated());
+          outgoing.end(bodyOf(said));
         } catch {
           incoming.socket.destroy();
         }
