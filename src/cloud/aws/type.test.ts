@@ -69,7 +69,6 @@ describe('what does not fit together', () => {
   const role = 'arn:aws:iam::123456789012:role/onejob-scheduler';
   it.each([
     [{}, 'scheduler_role'],
-    [{ scheduler_role: role, death_date: 'manager-only' }, 'scheduler_role'],
     [{ scheduler_role: role, subnets: ['subnet-0a1b2c3d4e5f67890'] }, 'subnets'],
     [{ scheduler_role: role }, null],
     [{ death_date: 'manager-only' }, null],
