@@ -106,6 +106,8 @@ describe('other ways to sign in', () => {
     expect((await one.list()).unknown).toEqual([]);
     const two = bench({ kind: 'usual' }, { shared: keysInFile('default', testKey) });
     expect((await two.list()).unknown).toEqual([]);
+    const three = bench({ kind: 'usual' }, { variables: { AWS_PROFILE: 'ci' }, shared: keysInFile('ci', testKey) });
+    expect((await three.list()).unknown).toEqual([]);
   });
 
   it('are keys by reference', async () => {
