@@ -58,7 +58,7 @@ describe('a profile', () => {
     const two = bench({ kind: 'profile', profile: 'ci' }, { config: keysInFile('profile ci', temporary) });
     expect((await two.list()).unknown).toEqual([]);
     expect([...one.ran, ...two.ran]).toEqual([]);
-    expect(two.cloud.credential).toBe('profile ci (arn:aws:iam::123456789012:user/onejob)');
+    await expect.poll(() => two.cloud.credential).toBe('profile ci (arn:aws:iam::123456789012:user/onejob)');
   });
 
   it('with credential_process runs it, once for many calls, and again shortly before the end', async () => {

@@ -180,6 +180,15 @@ describe('a list', () => {
     expect((await everywhere()).unknown).toEqual(['other regions (UnauthorizedOperation)']);
   });
 
+  it('does not wait for STS', async () => {
+    const { aws, cloud, list } = awsBench();
+    aws.faults.push({ service: 'sts', how: 'silent' });
+    expect(await list()).toEqual({ things: [], unknown: [] });
+    await list();
+    expect(aws.calls.filter(({ service }) => service === 'sts')).toHaveLength(1);
+    expect(cloud.credential).toBe('the usual credential of AWS');
+  });
+
   it('does not claim what looks like ours', async () => {
     const { aws, cloud, order, never, list } = awsBench();
     await cloud.create(order({ run: 'my-own-machine' }), never);
