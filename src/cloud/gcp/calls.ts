@@ -105,8 +105,7 @@ export function createCalls(
           trouble = error;
         }
       }
-      const errors = state.error?.errors ?? [];
-      if (errors.length > 0) throw failedOperation(errors, attempt);
+      if (state.error !== undefined) throw failedOperation(state.error.errors, attempt);
     },
 
     /**

@@ -118,7 +118,10 @@ test('with "death_date: manager-only" no end is asked for', async () => {
   const wanted = order();
   const made = await done(cloud.create(wanted, never));
   expect(await done(cloud.setEnd(wanted, made, never))).toBe('onejob alone ("death_date: manager-only")');
-  expect(gcp.machines()[0]).toMatchObject({ endsAt: null, wanted: { maxRun: null } });
+  expect(gcp.machines()[0]).toMatchObject({ endsAt: null, wanted: { maxRun: null, onEnd: null } });
+  // Spot must not leave a stopped machine with its disk.
+  await done(cloud.create(order({ offer: { ...wanted.offer, spot: true } }), never));
+  expect(gcp.machines()[1]).toMatchObject({ wanted: { maxRun: null, onEnd: 'DELETE' } });
 });
 
 test('a lifetime that Google does not take is refused before anything is sent', async () => {
