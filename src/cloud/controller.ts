@@ -322,14 +322,29 @@ export function createController(parts: ControllerParts) {
       waiting.set(host, jobs);
       soon();
     },
-    /** Asks for one more machine. */
+    /** Asks for a machine of the host, if none works, and ends a `down`. */
     up(host: string): void {
-      want(host, (wanted.get(host) ?? 0) + 1);
+      const isThere = of(host).some((machine) => machine.state === 'joined' && isWanted(machine));
+      want(host, isThere ? Math.max(0, wanted.get(host) ?? 0) : 1);
       soon();
     },
-    /** Ends all machines of the host: those that work drain first, unless `now`. */
+    /** How many machines people wait for. */
+    wanted: (host: string): number => Math.max(0, wanted.get(host) ?? 0),
+    waiting: (host: string): number => waiting.get(host) ?? 0,
+    /** Looks for machines of the host that are not in the ledger, such as those of an earlier stage of a pipeline, to remove them. */
+    async adopt(host: string): Promise<void> {
+      for (const [name, { cloud, owner }] of clouds) {
+        const listed = await cloud.list(owner, { places: [], everywhere: false }, ending.signal);
+        if (listed.unknown.length > 0)
+          throw new CloudError('E_CLOUD_UNREACHABLE', `Cannot list all of cloud ${name}: ${listed.unknown.join(', ')}.`);
+        const strange = listed.things.filter((thing) => thing.host === host && thing.run !== null && !machines.has(thing.run));
+        for (const [run, things] of Map.groupBy(strange, (thing) => thing.run ?? ''))
+          if (store.machines.get(run) === null) commit(adopted(run, things, { cloud, owner, host, now: nowOf(name) }));
+      }
+    },
+    /** Ends all machines of the host: those that work drain first, unless `now`. It gets no others until `up`. */
     down(host: string, now = false): void {
-      want(host, 0);
+      want(host, -1);
       for (const { run } of of(host))
         change(run, (machine, time) => {
           const why = 'Somebody asked for it.';
@@ -340,7 +355,7 @@ export function createController(parts: ControllerParts) {
     joined(run: string): void {
       change(run, (machine, now) => {
         if (machine.joinedAt !== null || !isWanted(machine)) return machine;
-        want(machine.host, Math.max(0, (wanted.get(machine.host) ?? 0) - 1));
+        if ((wanted.get(machine.host) ?? 0) > 0) want(machine.host, 0);
         const state = machine.state === 'booting' ? 'joined' : machine.state;
         return { ...machine, state, since: state === machine.state ? machine.since : now, joinedAt: now, stage: 'joined' };
       });
@@ -386,6 +401,23 @@ export function createController(parts: ControllerParts) {
     store.transaction({ durable: true }, () => store.machines.want(host, count));
     wanted.set(host, count);
   }
+}
+
+/** The row of a machine that another onejob made, and that is to be removed. */
+function adopted(
+  run: string,
+  things: readonly Thing[],
+  { cloud, owner, host, now }: OwnedCloud & { readonly host: string; readonly now: number },
+): Machine {
+  const machine = things.find(({ kind }) => kind === 'machine');
+  const [{ born, expires } = { born: null, expires: null }] = things;
+  return {
+    ...{ run, owner, cloud: cloud.name, host, offer: machine?.offer ?? { type: 'unknown', spot: false, zone: null }, token: '' },
+    ...{ born: born ?? now, expires: expires ?? now, state: 'ending', since: now, end: null, why: 'Somebody asked for it.' },
+    made: machine === undefined ? null : { id: machine.id, place: machine.place, zone: null },
+    ...{ isFailure: false, joinedAt: null, stage: null, items: [], absent: [], seenAt: now, tokenHash: '', credentialHash: null },
+    ...{ by: cloud.credential, price: null, console: null },
+  };
 }
 
 /** Also a machine that drains is ended at once when somebody cannot wait. */

@@ -62,7 +62,7 @@ export interface View {
   readonly reports: ReadonlyMap<string, Report>;
   /** Waiting jobs by host. */
   readonly waiting: ReadonlyMap<string, number>;
-  /** Machines that people asked for, by host, and that have not joined yet. */
+  /** Machines that people asked for, by host, and that have not joined yet; -1: they want none, whatever waits. */
   readonly wanted: ReadonlyMap<string, number>;
   readonly offers: Offers;
 }
@@ -107,8 +107,10 @@ export const appearsWithin = 120;
 const endWithin = 300;
 /** Seconds between two requests to remove a thing that is not on its way, and one that is. */
 const [askAgain, askAgainEnding] = [30, 300];
-/** Seconds until the next list: while something changes, while machines exist, and otherwise. */
-const [listSoon, listUsual, listSeldom] = [10, 60, 600];
+/** Seconds until the next list: while machines exist, and otherwise. */
+const [listUsual, listSeldom] = [60, 600];
+/** The same while something changes, by how long ago that began. */
+const listSoon = (age: number): number => (age < 60 ? 5 : age < 600 ? 15 : listUsual);
 /** Seconds that a list may be old when a machine is created by it. */
 const listFresh = 120;
 /** Seconds that two lists must lie apart to count as two. */
@@ -131,7 +133,11 @@ export function plan(view: View): Plan {
     const { now, listed, calling } = here;
     const ours = view.machines.filter((machine) => machine.cloud === cloud);
     const things = Map.groupBy(listed?.things ?? [], ({ run }) => run ?? '');
-    let isChanging = !here.knowsTime;
+    /** When the youngest change began; null: nothing changes. */
+    let changing: number | null = here.knowsTime ? null : now;
+    const isChanging = (since: number): void => {
+      changing = Math.max(changing ?? 0, since);
+    };
     for (const machine of here.knowsTime ? ours : []) {
       const next = next1(machine, view, here);
       if (next !== null) {
@@ -139,7 +145,8 @@ export function plan(view: View): Plan {
         at(1);
         continue;
       }
-      if (machine.state === 'ending' || (machine.state === 'intent' && !calling.has(`create ${machine.run}`))) isChanging = true;
+      if (machine.state === 'ending' || (machine.state === 'intent' && !calling.has(`create ${machine.run}`)))
+        isChanging(machine.since);
       if (machine.state === 'made' && machine.made !== null) {
         const key = `end ${machine.run}`;
         const again = here.notBefore.get(key) ?? 0;
@@ -153,7 +160,7 @@ export function plan(view: View): Plan {
       if (run !== '' && !byRun.has(run))
         for (const thing of found) {
           if (!isLeftOver(thing, here.orphans, now)) continue;
-          isChanging = true;
+          isChanging(thing.expires ?? now);
           if (mayAsk(thing, here)) steps.push({ do: 'destroy', cloud, thing });
         }
     const hosts = view.hosts.filter((host) => host.cloud === cloud);
@@ -168,7 +175,7 @@ export function plan(view: View): Plan {
       else if (listed.failed !== null) reasons.set(host.host, listed.failed.replace(/\.$/, ''));
       else steps.push(...found.steps);
     }
-    const period = isChanging ? listSoon : ours.length > 0 ? listUsual : listSeldom;
+    const period = changing !== null ? listSoon(now - changing) : ours.length > 0 ? listUsual : listSeldom;
     const due = listed === null ? now : listed.at + period;
     if (calling.has('list')) continue;
     if (isNeeded || now >= due) steps.push({ do: 'list', cloud });
@@ -326,6 +333,8 @@ export function afterList(machine: Machine, listed: Listed, isCreating: boolean)
 /** Machines that the host should have and has not, as steps. */
 function wish(host: HostConfig, ours: readonly Machine[], view: View, here: CloudView) {
   const none = { isWish: false, steps: [] as Step[], reason: null as string | null, until: null as number | null };
+  if ((view.wanted.get(host.host) ?? 0) < 0)
+    return { ...none, reason: `somebody ended it with "onejob cloud down"; "onejob cloud up ${host.host}" lets it work again` };
   const of = ours.filter((machine) => machine.host === host.host);
   const working = of.filter(isWanted);
   const starting = working.filter(({ state }) => state !== 'joined').length;

@@ -87,6 +87,8 @@ function resolveJoin(given: Written['top']['join']): JoinConfig | null {
 }
 
 export function checkClouds({ config, written, at }: Checking): void {
+  for (const cloud of config.clouds)
+    for (const [path, message] of cloudType(cloud.type).problems?.(cloud) ?? []) at(['clouds', cloud.name, ...path], message);
   for (const [name, { keys, pools }] of written.hosts) {
     const path = ['hosts', name];
     const cloud = written.clouds.get(keys.cloud ?? '');

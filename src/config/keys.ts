@@ -435,7 +435,8 @@ export const topKeys = {
   }),
   clouds: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
     description: 'Accounts in clouds by name, in which onejob makes machines. See [cloud.md](cloud.md).',
-    example: '{ aws: { type: aws, region: us-west-2, credentials: { profile: ci } } }',
+    example:
+      '{ aws: { type: aws, region: us-west-2, credentials: { profile: ci }, scheduler_role: "arn:aws:iam::123456789012:role/onejob-scheduler" } }',
   }),
   hosts: key((v) => v.z.record(v.z.string(), v.z.unknown()), undefined, {
     description: 'Machines in clouds by name: made when jobs wait, or by `onejob cloud up`, and removed when they are idle.',

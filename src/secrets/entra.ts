@@ -29,6 +29,8 @@ export interface EntraParts {
   readonly place: string;
   /** What to do if the place does not accept the application. */
   readonly hint: string;
+  /** ms. A token refused within that time was not refused for its age, so its application is held back. Default 60 s. */
+  readonly young?: number;
   /** One request to the authority. Throws if no whole answer came. */
   send(request: Outgoing, doing: string, signal: AbortSignal): Promise<Answer>;
   /** The error of the axis that uses them. */
@@ -39,8 +41,6 @@ export interface EntraParts {
 const timeout = 30_000;
 /** ms before its end at which a token is renewed; at most a tenth of its life. */
 const early = 300_000;
-/** ms. A token refused within its first minute was not refused for its age. */
-const young = 60_000;
 
 const granted = z.object({
   // Anything else is not a valid header value, and an error of fetch would quote it.
@@ -59,7 +59,7 @@ interface Token {
 
 export function createEntra(config: EntraApplication, parts: EntraParts): Credential {
   const { tenant, client, authority } = config;
-  const { clock, variables, scope, place, send, fail } = parts;
+  const { clock, variables, scope, place, send, fail, young = 60_000 } = parts;
   const secretText = secretOf(config.secret, variables);
   const who = `the Entra application ${client} of tenant ${tenant}`;
   const known = createKnown();

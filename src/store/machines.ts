@@ -1,13 +1,13 @@
 /** Machines in clouds: the ledger. A machine is written before its create call, and stays as its receipt after it is gone. */
 import { z } from 'zod';
 import { type Machine, machineSchema } from '../cloud/machine.ts';
-import { type Database, query, understand } from './db.ts';
+import { query, type Reader, understand } from './db.ts';
 
 const row = z.object({ run: z.string(), body: z.string() });
 
 export type MachineTable = ReturnType<typeof machineTable>;
 
-export function machineTable(db: Database) {
+export function machineTable(db: Reader) {
   const put = db.prepare(
     `INSERT INTO machines (run, host, gone, since, body) VALUES (?, ?, ?, ?, ?)
     ON CONFLICT (run) DO UPDATE SET gone = excluded.gone, since = excluded.since, body = excluded.body`,

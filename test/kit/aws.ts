@@ -12,7 +12,15 @@ export const owner = 'box-1';
 const silent = { info: () => {}, warn: () => {}, error: () => {} };
 
 export const awsConfig: AwsConfig = {
-  ...{ name: 'aws', type: 'aws', region: 'us-west-2', credentials: { kind: 'usual' }, subnets: null, securityGroup: null },
+  ...{
+    name: 'aws',
+    type: 'aws',
+    region: 'us-west-2',
+    regions: null,
+    credentials: { kind: 'usual' },
+    subnets: null,
+    securityGroup: null,
+  },
   ...{ schedulerRole, deathDate: 'cloud', endpoint: null },
 };
 

@@ -507,7 +507,7 @@ export class CloudWorld {
     this.time.after(this.#random() * 3 * hour, () => {
       const running = this.#running;
       const { host } = this.#pick(this.#hosts);
-      const act = this.#pick(['up', 'down', 'now']);
+      const act = this.#pick(['up', 'up', 'up', 'down', 'now']);
       this.tell(`somebody asks for ${act} of ${host}`);
       running?.process.run(() => {
         if (act === 'up') running.controller.up(host);

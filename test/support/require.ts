@@ -7,6 +7,8 @@
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { inject } from 'vitest';
+import { lacksAwsClients } from './aws-clients.ts';
+import { lacksAzureClients } from './azure-clients.ts';
 import { lacksAgent } from './buildkite-agent.ts';
 import { engineAt } from './engine-http.ts';
 import { hasPython, lacksGcpClients } from './gcp-clients.ts';
@@ -52,10 +54,14 @@ export interface Machine {
   readonly gitea: string | null;
   /** Real clients of GitHub, built before the tests. CI may lack them where there is no Go. */
   readonly github: string | null;
+  /** Clients of AWS in JavaScript and Python, fetched before the tests. CI may lack them where there is no Python. */
+  readonly awsClients: string | null;
   /** gitlab-runner, reduced, built before the tests. CI may lack it where there is no Go. */
   readonly gitlabRunner: string | null;
   /** Google's client of Compute Engine, fetched before the tests. CI may lack it where there is no Python. */
   readonly gcpClients: string | null;
+  /** Microsoft's Python clients of Azure, installed before the tests. CI may lack them where there is no Python. */
+  readonly azureClients: string | null;
 }
 
 export type Need = keyof Machine;
@@ -95,8 +101,10 @@ export async function lookAtMachine(): Promise<Machine> {
     buildkiteAgent: lacksAgent(),
     gitea: lacksGitea() ?? found('git'),
     github: lacksGitHub(),
+    awsClients: lacksAwsClients(),
     gitlabRunner: lacksGitlabRunner(),
     gcpClients: lacksGcpClients(),
+    azureClients: lacksAzureClients(),
   };
 }
 
@@ -107,7 +115,7 @@ export function explainMissing(machine: Machine, but: (need: string) => boolean 
 
 /** What even CI may lack. */
 export function mayLack(need: string): boolean {
-  if (need === 'gcpClients') return !hasPython();
+  if (['awsClients', 'gcpClients', 'azureClients'].includes(need)) return !hasPython();
   return need === 'loop' || (['buildkiteAgent', 'gitea', 'github', 'gitlabRunner'].includes(need) && !hasGo());
 }
 

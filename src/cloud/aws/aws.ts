@@ -62,7 +62,7 @@ export function createAws(config: AwsConfig, parts: CloudParts): Cloud {
     async list(owner, scope, signal) {
       // For receipts. A list is worth as much without it.
       const who = arn === null ? identity(signal).catch(() => null) : null;
-      const found = await listThings(calls, region, owner, scope, signal);
+      const found = await listThings(calls, config, owner, scope, signal);
       await who;
       return found;
     },

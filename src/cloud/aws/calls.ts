@@ -46,7 +46,7 @@ export function createCalls({ endpoint }: Pick<AwsConfig, 'endpoint'>, caller: C
     const once = async () => caller.send(await signed(request, service, region, signal), asked, signal);
     let answer = await once();
     let problem = problemOf(answer);
-    // Its answer says what time it is there. AWS did nothing, so that this is no second try.
+    // AWS did nothing, and its answer says what time it is there.
     if (problem !== null && isAboutTime(problem) && caller.skew() !== before) {
       answer = await once();
       problem = problemOf(answer);

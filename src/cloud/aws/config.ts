@@ -14,6 +14,8 @@ export interface AwsConfig {
   readonly name: string;
   readonly type: 'aws';
   readonly region: string;
+  /** Where to look when everything is looked at, beside `region`; null: in all that are turned on. */
+  readonly regions: readonly string[] | null;
   readonly credentials: AwsCredentialSource;
   /** null: those of the default network. */
   readonly subnets: readonly string[] | null;

@@ -3,6 +3,7 @@
  * until AWS refuses it; all others are read each time, so that a renewed file or secret counts at once.
  */
 import { z } from 'zod';
+import { OnejobError } from '../../errors.ts';
 import { readSecret } from '../../secrets/reference.ts';
 import { jsonOf } from '../../system/json.ts';
 import { CloudError } from '../cloud.ts';
@@ -125,13 +126,21 @@ export function createCredentials(source: AwsCredentialSource, parts: Pick<Cloud
   return {
     /** @throws CloudError E_CLOUD_CREDENTIAL, E_SECRET */
     async get(signal: AbortSignal): Promise<Credential> {
-      if (kept?.until != null && kept.until > caller.now()) return kept;
-      // Many calls at once ask a person's identity provider once.
-      asking ??= find(signal).finally(() => {
-        asking = null;
-      });
-      kept = await asking;
-      return kept;
+      for (;;) {
+        if (kept?.until != null && kept.until > caller.now()) return kept;
+        // Many calls at once ask a person's identity provider once.
+        asking ??= find(signal).finally(() => {
+          asking = null;
+        });
+        try {
+          kept = await asking;
+          return kept;
+        } catch (error) {
+          signal.throwIfAborted();
+          // Else the caller that asked was aborted, and this one asks by itself.
+          if (error instanceof OnejobError) throw error;
+        }
+      }
     },
     /** AWS refused it. */
     forget(): void {

@@ -71,8 +71,8 @@ function kindOf({ status, code }: AwsProblem): CloudErrorCode {
 
 /** Zones that an error names as having capacity: `… or choosing eu-central-1a, eu-central-1c`. */
 export function zonesIn(message: string): string[] {
-  const named = /choosing ((?:[a-z]{2,3}(?:-[a-z]+)+-\d+[a-z](?:-\w+)*(?:, | and | or )?)+)/.exec(message)?.[1] ?? '';
-  return named.match(/[a-z]{2,3}(?:-[a-z]+)+-\d+[a-z](?:-\w+)*/g) ?? [];
+  const named = /\bchoosing ([^.]+)/.exec(message)?.[1] ?? '';
+  return named.match(/\b[a-z]{2,3}(?:-[a-z]+)+-\d+[a-z](?:-\w+)*/g) ?? [];
 }
 
 /** Codes for which another try may succeed without a change by a person. */
@@ -83,9 +83,9 @@ const passes: ReadonlySet<CloudErrorCode> = new Set([
   'E_CLOUD_ANSWER',
 ]);
 
-/** A thing that is still attached to something that is going. */
-const inUse =
-  /^(VolumeInUse|DependencyViolation|InvalidNetworkInterface\.InUse|InvalidParameterValue\.InUse|InvalidIPAddress\.InUse)$/;
+/** Something is still attached, which goes first. */
+const isInUse = ({ code, message }: AwsProblem): boolean =>
+  /InUse$|^DependencyViolation$/.test(code) || (code === 'InvalidParameterValue' && /currently in use/.test(message));
 
 export function toCloudError(problem: AwsProblem, asked: Asked): CloudError {
   const kind = kindOf(problem);
@@ -102,7 +102,7 @@ export function toCloudError(problem: AwsProblem, asked: Asked): CloudError {
   // The token belongs to an earlier call with other values: that one may have made a machine.
   const isSecond = code === 'IdempotentParameterMismatch';
   return new CloudError(kind, shown, {
-    ...{ hint, reason: code === '' ? null : code, retry: passes.has(kind) || code === 'PendingVerification' || inUse.test(code) },
+    ...{ hint, reason: code === '' ? null : code, retry: passes.has(kind) || code === 'PendingVerification' || isInUse(problem) },
     isAmbiguous: isSecond || (changes && (kind === 'E_CLOUD_UNREACHABLE' || kind === 'E_CLOUD_ANSWER')),
     zones: kind === 'E_CLOUD_CAPACITY' ? zonesIn(message) : [],
   });
@@ -129,10 +129,11 @@ function explained(kind: CloudErrorCode, { code, message }: AwsProblem, asked: A
       if (code.startsWith('AuthFailure.'))
         return { hint: 'Run "aws iam create-service-linked-role --aws-service-name spot.amazonaws.com" once in this account.' };
       return {
-        hint: `Allow ${permissions.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs, and "onejob cloud check" looks at each.`,
+        hint: `Allow ${permissions.join(', ')}: deploy/cloud/aws-policy.json has all that onejob needs.`,
       };
     case 'E_CLOUD_CREDENTIAL':
-      if (/^(RequestExpired|RequestTimeTooSkewed)$/.test(code)) return { hint: 'Set the clock of this host.' };
+      if (/^(RequestExpired|RequestTimeTooSkewed)$/.test(code))
+        return { hint: 'Sign in again if the credential expires; else set the clock of this host.' };
       return {
         hint: /^Expired/.test(code)
           ? 'Sign in again, or look at what renews the credential.'
@@ -145,13 +146,15 @@ function explained(kind: CloudErrorCode, { code, message }: AwsProblem, asked: A
     case 'E_CLOUD_CAPACITY':
       return { hint: 'onejob tries the next zone or type; another region may have it too.' };
     case 'E_CLOUD_REQUEST':
-      return { hint: hintOf(code) };
+      return { hint: hintOf(code, message) };
     default:
       return {};
   }
 }
 
-function hintOf(code: string): string | null {
+function hintOf(code: string, message: string): string | null {
+  if (code === 'ValidationException' && /role/i.test(message))
+    return 'Look at "scheduler_role" of this cloud, and at the trust policy of that role: docs/cloud/aws.md.';
   if (/AMI|Image|Parameter(NotFound|VersionNotFound)/.test(code))
     return 'Look at "image" of the host: its "from" must exist in this region.';
   if (/InstanceType/.test(code)) return 'Look at "types" of the host.';

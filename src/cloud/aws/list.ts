@@ -1,6 +1,7 @@
 /** Everything of one owner, region by region. Each kind has its own list: a leftover may be all that is left of a machine. */
 import { CloudError, type Listing, type ListScope, type Offer, type Thing, type ThingKind } from '../cloud.ts';
-import type { Call, Calls } from './calls.ts';
+import type { Call, Calls, Params } from './calls.ts';
+import type { AwsConfig } from './config.ts';
 import { listSchedules } from './schedule.ts';
 import { ofOwner, thingOf } from './tags.ts';
 import { itemsAt, textAt, type Xml } from './xml.ts';
@@ -71,10 +72,19 @@ const kinds: readonly Kind[] = [
   },
 ];
 
+/** The calls of EC2 that a list of an owner makes. */
+export function ec2Lists(owner: string): { readonly action: string; readonly params: Params }[] {
+  return kinds.map(({ action, page }) => ({ action, params: paramsOf(owner, page) }));
+}
+
+const paramsOf = (owner: string, page: number | null): Params => ({
+  Filter: ofOwner(owner),
+  ...(page !== null && { MaxResults: page }),
+});
+
 async function listKind(calls: Calls, owner: string, region: string, kind: Kind, signal: AbortSignal): Promise<Thing[]> {
   const call: Call = { doing: `list ${kind.title}`, region, changes: false, permissions: [`ec2:${kind.action}`] };
-  const params = { Filter: ofOwner(owner), ...(kind.page !== null && { MaxResults: kind.page }) };
-  const items = await calls.ec2List(kind.action, kind.set, params, call, signal);
+  const items = await calls.ec2List(kind.action, kind.set, paramsOf(owner, kind.page), call, signal);
   const things = kind === machines ? items.flatMap((one) => itemsAt(one, 'instancesSet')) : items;
   return things.flatMap((xml) => {
     const state = kind.stateOf(xml);
@@ -94,7 +104,7 @@ async function regionsOf(calls: Calls, region: string, signal: AbortSignal): Pro
 
 export async function listThings(
   calls: Calls,
-  region: string,
+  { region, regions: named }: Pick<AwsConfig, 'region' | 'regions'>,
   owner: string,
   { places, everywhere }: ListScope,
   signal: AbortSignal,
@@ -114,7 +124,7 @@ export async function listThings(
   if (everywhere) {
     await collect(
       'other regions',
-      regionsOf(calls, region, signal).then((all) => {
+      (named === null ? regionsOf(calls, region, signal) : Promise.resolve(named)).then((all) => {
         for (const one of all) regions.add(one);
         return [];
       }),

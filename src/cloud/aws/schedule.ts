@@ -75,13 +75,24 @@ export async function setSchedule(
     if (!(error instanceof CloudError) || error.reason !== 'ConflictException') throw error;
   }
   const read = call('read back', false, ['scheduler:GetSchedule']);
-  const found = schedule.safeParse(await calls.scheduler('GET', `/schedules/${name}?${groupQuery}`, undefined, read, signal));
-  const differs = found.success ? differenceOf(found.data, wanted) : 'no complete schedule came back';
+  const found = await orAbsent(calls.scheduler('GET', `/schedules/${name}?${groupQuery}`, undefined, read, signal));
+  const whole = schedule.safeParse(found);
+  const differs = whole.success ? differenceOf(whole.data, wanted) : found === null ? 'it is not there' : 'a part of it is missing';
   if (differs === null) return `schedule ${name} in ${region}`;
   throw new CloudError('E_CLOUD_END', `AWS does not confirm the end of life of machine ${made.id}: ${differs}.`, {
     hint: `Look at schedule ${name} in EventBridge Scheduler, in ${region}.`,
     retry: true,
   });
+}
+
+/** null: there is no such schedule. */
+async function orAbsent(answer: Promise<unknown>): Promise<unknown> {
+  try {
+    return await answer;
+  } catch (error) {
+    if (error instanceof CloudError && error.reason === 'ResourceNotFoundException') return null;
+    throw error;
+  }
 }
 
 /** The first value that is not as wanted, as a sentence's end. */

@@ -49,10 +49,15 @@ const credentials = (v: typeof Kinds) =>
 const ids = (what: string, prefix: string) => (v: typeof Kinds) =>
   v.text(`the id of ${what} such as "${prefix}-0a1b2c3d4e5f67890"`, new RegExp(`^${prefix}-[0-9a-f]{8,17}$`));
 
+const region = (v: typeof Kinds) => v.text('a region such as "us-west-2"', /^[a-z]{2,3}(-[a-z]+)+-\d{1,2}$/);
+
 export const awsKeys = {
-  region: key((v) => v.text('a region such as "us-west-2"', /^[a-z]{2,3}(-[a-z]+)+-\d{1,2}$/), undefined, 'region', {
-    description: 'Region in which machines are made.',
-    example: 'us-west-2',
+  region: key(region, undefined, 'region', { description: 'Region in which machines are made.', example: 'us-west-2' }),
+  regions: key((v) => v.z.array(region(v)), undefined, 'list', {
+    description:
+      'Regions in which a sweep looks for what is left over, beside `region`. Write those that you have used, if your organisation denies the others.',
+    example: '[ us-west-2, us-east-1 ]',
+    shown: 'all that are turned on in the account',
   }),
   credentials: key(credentials, undefined, 'map', {
     description: 'What onejob signs in with.',

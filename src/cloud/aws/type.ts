@@ -12,6 +12,10 @@ const dead: readonly (readonly [family: RegExp, gpu: string])[] = [
   [/^p3(dn)?\./, 'V100'],
 ];
 
+const needsRole =
+  'is missing: AWS itself must end each machine, and takes this role for it; docs/cloud/aws.md says how to make one, and "death_date: manager-only" does without';
+const needsGroup = 'need "security_group" too: machines would get the default group of your network, with what it lets in';
+
 export const aws: CloudType<AwsConfig> = {
   type: 'aws',
   title: 'AWS',
@@ -30,11 +34,18 @@ export const aws: CloudType<AwsConfig> = {
     const keys = written as Written<typeof awsKeys>;
     if (keys.region === undefined) return null;
     return {
-      ...{ name, type: 'aws', region: keys.region, credentials: sourceOf(keys.credentials) },
+      ...{ name, type: 'aws', region: keys.region, regions: keys.regions ?? null, credentials: sourceOf(keys.credentials) },
       ...{ subnets: keys.subnets ?? null, securityGroup: keys.security_group ?? null },
       ...{ schedulerRole: keys.scheduler_role ?? null, deathDate: keys.death_date ?? 'cloud', endpoint: keys.endpoint ?? null },
     };
   },
+  problems: ({ deathDate, schedulerRole, subnets, securityGroup }) => [
+    ...(deathDate === 'cloud' && schedulerRole === null ? [[['scheduler_role'], needsRole] as const] : []),
+    ...(deathDate === 'manager-only' && schedulerRole !== null
+      ? [[['scheduler_role'], 'is not used: "death_date" is manager-only; remove one of them'] as const]
+      : []),
+    ...(subnets !== null && securityGroup === null ? [[['subnets'], needsGroup] as const] : []),
+  ],
   secrets: ({ credentials }) =>
     credentials.kind !== 'keys'
       ? []

@@ -18,6 +18,7 @@ export const versions = {
   authorization: '2022-04-01',
   compute: '2025-04-01',
   disks: '2024-03-02',
+  galleries: '2024-03-03',
   network: '2024-05-01',
   resources: '2021-04-01',
   schedule: '2025-05-01',

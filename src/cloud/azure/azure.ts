@@ -9,7 +9,7 @@ import { createArmCredential } from './credential.ts';
 import { longestAhead, setMachineEnd } from './end.ts';
 import { parseGroup, parseResource, runName } from './id.ts';
 import { listThings } from './list.ts';
-import { createMachine } from './machine.ts';
+import { createMachine, throwAwayKey } from './machine.ts';
 import type { Doing } from './permissions.ts';
 import { preflight } from './preflight.ts';
 import { listPrice, livePrice } from './prices.ts';
@@ -22,11 +22,19 @@ const consoleEnd = 64 * 1024;
 
 const bootData = z.object({ serialConsoleLogBlobUri: z.string().nullish() });
 
-export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
+/** `makeKey`: makes the public key that Azure wants of every machine. */
+export function createAzure(config: AzureConfig, parts: CloudParts, makeKey = throwAwayKey): Cloud {
   const { clock } = parts;
   const caller = createCaller(parts);
-  const credential = createArmCredential(config, parts, caller);
+  // Its clock is not Azure's: prices come through caches, and machines end by the clock of Azure Resource Manager.
+  const elsewhere = createCaller(parts);
+  const credential = createArmCredential(config, parts, { send: elsewhere.send, now: caller.now });
   const arm = createArm(config, caller, credential, parts);
+  let key: Promise<string> | null = null;
+  const sshKey = (): Promise<string> => {
+    key ??= makeKey();
+    return key;
+  };
   const prices = new Map<string, { readonly price: Price | null; readonly until: number }>();
 
   async function remove(call: Call, signal: AbortSignal): Promise<Answered | null> {
@@ -83,7 +91,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
     // The address itself is the credential, so it must not be in a message, and the token must not go there.
     const isSafe = URL.parse(url)?.protocol === 'https:' || new URL(config.endpoint).origin === URL.parse(url)?.origin;
     if (!isSafe) throw new CloudError('E_CLOUD_ANSWER', `Cannot ${doing}: Azure refers to ${shown(url)}, which is not encrypted.`);
-    const log = await caller.send({ method: 'GET', url, headers: {} }, { doing, place: shown(url), changes: false }, signal);
+    const log = await elsewhere.send({ method: 'GET', url, headers: {} }, { doing, place: shown(url), changes: false }, signal);
     if (log.status === 404) return '';
     if (log.status !== 200)
       throw new CloudError('E_CLOUD_ANSWER', `Cannot ${doing}: ${shown(url)} answered ${log.status}.`, { retry: true });
@@ -95,7 +103,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
     const known = prices.get(name);
     if (known !== undefined && clock.now() < known.until) return known.price;
     const live = isAzureItself(config)
-      ? await livePrice({ caller, location: config.location, wall: clock.wall() }, offer, signal)
+      ? await livePrice({ caller: elsewhere, location: config.location, wall: clock.wall() }, offer, signal)
       : null;
     const price = live ?? listPrice(offer);
     prices.set(name, { price, until: clock.now() + priceLife });
@@ -112,7 +120,7 @@ export function createAzure(config: AzureConfig, parts: CloudParts): Cloud {
     // A pin breaks where a size is offered in some zones only, so Azure chooses.
     zones: async () => [null],
     usualImage,
-    create: (order: Order, signal) => createMachine({ config, arm, clock }, order, signal),
+    create: (order: Order, signal) => createMachine({ config, arm, clock, sshKey }, order, signal),
     setEnd: (birth, made, signal) => setMachineEnd({ config, arm, now: caller.now }, birth, made, signal),
     list: (owner, _scope, signal) => listThings({ subscription: config.subscription, arm }, owner, signal),
     destroy,

@@ -11,7 +11,7 @@ import { type AzureConfig, audienceOf } from './config.ts';
 export interface ArmCredential extends Pick<Credential, 'header' | 'redact'> {
   /** As `Cloud.credential` has it. */
   readonly title: string;
-  /** Azure refused the header; `expired`: because of its age. A new one is asked for at the next call. */
+  /** Azure refused the header. A new one is asked for at the next call. */
   rejected(why: string, header: string): CloudError;
 }
 
@@ -25,7 +25,7 @@ const codes = {
   answer: 'E_CLOUD_ANSWER',
 } as const;
 
-export function createArmCredential(config: AzureConfig, parts: CloudParts, caller: Caller): ArmCredential {
+export function createArmCredential(config: AzureConfig, parts: CloudParts, caller: Pick<Caller, 'send' | 'now'>): ArmCredential {
   const { credentials, loginEndpoint: authority, subscription } = config;
   const audience = audienceOf(config);
   if (credentials.kind === 'application') {
@@ -34,6 +34,8 @@ export function createArmCredential(config: AzureConfig, parts: CloudParts, call
       { tenant, client, secret, authority },
       {
         ...{ clock: parts.clock, variables: parts.variables, scope: `${audience}/.default`, place: audience },
+        // Machines must be removed as soon as Azure takes its tokens again, and no account is locked for refused ones.
+        young: 0,
         hint: `Give the application ${client} a role in subscription ${subscription}.`,
         send: (request, doing, signal) => caller.send(request, { doing, place: authority, changes: false }, signal),
         fail: (why, message, options) => new CloudError(codes[why], message, options),

@@ -41,7 +41,7 @@ export function parseResource(id: string): Resource | null {
   return kind === undefined ? null : { kind, subscription, group, name };
 }
 
-/** Subscription and name of a group's id, in lower case; null: it is none. */
+/** Subscription and name of a group's id, in lower case; null for any other id. */
 export function parseGroup(id: string): { readonly subscription: string; readonly group: string } | null {
   const [, subscription, group] = /^\/subscriptions\/([^/]+)\/resourcegroups\/([^/]+)$/.exec(id.toLowerCase()) ?? [];
   return subscription === undefined || group === undefined ? null : { subscription, group };

@@ -30,7 +30,7 @@ const resourceShape = z.object({ id: z.string(), location: z.string().nullish(),
 type Tags = z.output<typeof tags>;
 type Machine = z.output<typeof machineShape>;
 
-/** Why a list is not complete. Any other error is no answer of Azure. */
+/** Why a list is not complete. No other error comes from Azure. */
 const mayHappen: ReadonlySet<CloudErrorCode> = new Set([
   ...(['E_CLOUD_UNREACHABLE', 'E_CLOUD_THROTTLED', 'E_CLOUD_DENIED', 'E_CLOUD_ANSWER', 'E_CLOUD_REQUEST'] as const),
   ...(['E_CLOUD_ACCOUNT', 'E_CLOUD_CREDENTIAL'] as const),
@@ -43,6 +43,8 @@ export async function listThings(
 ): Promise<Listing> {
   const things: Thing[] = [];
   const unknown: string[] = [];
+  let listed = 0;
+  let refused: CloudError | null = null;
   const base = `/subscriptions/${subscription}`;
   const isOurs = (found: Tags): boolean => found?.[tagKeys.owner] === owner;
   const byOwner = { $filter: `tagName eq '${tagKeys.owner}' and tagValue eq '${owner}'` };
@@ -51,13 +53,16 @@ export async function listThings(
   const attempt = async (what: string, work: () => Promise<void>): Promise<void> => {
     try {
       await work();
+      listed += 1;
     } catch (error) {
       if (!(error instanceof CloudError) || !mayHappen.has(error.code)) throw error;
+      if (error.code === 'E_CLOUD_CREDENTIAL') refused = error;
       unknown.push(`${what} of subscription ${subscription} (${error.reason ?? 'no answer'})`);
     }
   };
 
   const groups = new Map<string, Tags>();
+  let hasGroups = false;
   const machines = new Map<string, Machine>();
   const power = new Map<string, string>();
 
@@ -87,6 +92,7 @@ export async function listThings(
       }
     };
     await arm.pages(groupShape, { ...call, doing: 'list resource groups' }, take, signal);
+    hasGroups = true;
   });
 
   const compute = { method: 'GET', path: `${base}/providers/Microsoft.Compute/virtualMachines`, version: 'compute' } as const;
@@ -132,9 +138,10 @@ export async function listThings(
     const take = (found: z.output<typeof resourceShape>[]): void => {
       for (const { id, location, tags: its } of found) {
         const resource = parseResource(id);
+        if (resource === null || machines.has(id.toLowerCase())) continue;
         // What is in a group of ours ends with it.
-        if (resource === null || machines.has(id.toLowerCase()) || (resource.kind !== 'machine' && groups.has(resource.group)))
-          continue;
+        const isInOurs = groups.has(resource.group) || (!hasGroups && runName.test(resource.group));
+        if (resource.kind !== 'machine' && isInOurs) continue;
         strays.push({ kind: resource.kind, id, location: location ?? '', tags: its });
       }
     };
@@ -170,6 +177,7 @@ export async function listThings(
     return isOurs(found) ? found : null;
   }
 
+  if (listed === 0 && refused !== null) throw refused;
   return { things, unknown };
 }
 

@@ -3,7 +3,8 @@ import { generateKeyPair } from 'node:crypto';
 import { promisify } from 'node:util';
 import { z } from 'zod';
 import { type Clock, sleep } from '../../core/clock.ts';
-import { type Birth, CloudError, type Made, type Order, tagKeys } from '../cloud.ts';
+import { OnejobError } from '../../errors.ts';
+import { type Birth, CloudError, type CloudErrorCode, type Made, type Order, tagKeys } from '../cloud.ts';
 import type { Arm, Call } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import { refusal, saidOf } from './errors.ts';
@@ -13,6 +14,8 @@ import { diskTypeOf } from './sizes.ts';
 
 /** ms until a machine that Azure still makes is given up. */
 const patience = 600_000;
+/** Looks in a row that may fail: a machine that costs minutes to make is not given up for one lost answer. */
+const mostFailures = 3;
 /** ms between two looks if Azure asks for no other time, and the least and the most. */
 const [usualWait, leastWait, mostWait] = [10_000, 1_000, 60_000];
 /** Bytes of `customData` before its encoding (Azure, custom data and cloud-init). */
@@ -106,7 +109,7 @@ const generate = promisify(generateKeyPair);
  * A public key whose private half nobody has. Azure makes no Linux machine without a password or a key, and onejob never signs in
  * with either.
  */
-async function throwAwayKey(): Promise<string> {
+export async function throwAwayKey(): Promise<string> {
   const { publicKey } = await generate('rsa', { modulusLength: 2048 });
   const { n = '', e = '' } = publicKey.export({ format: 'jwk' });
   // RFC 4253, 6.6: each part has its length in front; a number whose first bit is set gets a zero byte.
@@ -133,10 +136,12 @@ export interface Making {
   readonly config: AzureConfig;
   readonly arm: Arm;
   readonly clock: Clock;
+  /** A public key as `authorized_keys` has it. */
+  sshKey(): Promise<string>;
 }
 
 /** @throws CloudError; it is ambiguous only after the request for the machine itself */
-export async function createMachine({ config, arm, clock }: Making, order: Order, signal: AbortSignal): Promise<Made> {
+export async function createMachine({ config, arm, clock, sshKey }: Making, order: Order, signal: AbortSignal): Promise<Made> {
   const { subscription, location } = config;
   const { run, offer } = order;
   const size = Buffer.byteLength(order.userData);
@@ -144,7 +149,7 @@ export async function createMachine({ config, arm, clock }: Making, order: Order
     const message = `Cannot create a ${offer.type}: its cloud-init text has ${size} bytes, and Azure takes ${longestUserData}.`;
     throw new CloudError('E_CLOUD_REQUEST', message, { hint: 'Shorten what the config adds to it.' });
   }
-  const body = machineBody(order, config, await throwAwayKey());
+  const body = machineBody(order, config, await sshKey());
   const group: Call = {
     ...{ method: 'PUT', path: groupPath(subscription, run), version: 'resources', needs: 'makeGroup' },
     body: { location, tags: tagsOf(order) },
@@ -168,25 +173,49 @@ export async function createMachine({ config, arm, clock }: Making, order: Order
       : { path: id, version: 'compute' }),
   };
   const deadline = clock.now() + patience;
-  for (let last = accepted; ; ) {
-    await sleep(clock, Math.min(Math.max(last.wait ?? usualWait, leastWait), mostWait), signal);
+  let failures = 0;
+  for (let wait = accepted.wait; ; ) {
+    await sleep(clock, Math.min(Math.max(wait ?? usualWait, leastWait), mostWait), signal);
     signal.throwIfAborted();
-    last = await arm.ask(follow, signal);
-    // Azure has taken the request: whatever it says of the operation, the machine may be there.
-    if (last.status === 429 && clock.now() < deadline) continue;
-    if (!last.ok) {
-      const { code, message, hint, retry, reason } = arm.refuse(follow, last);
-      throw new CloudError(code, message, { hint, retry, reason, isAmbiguous: true });
+    const look = await lookAt(arm, follow, signal);
+    if ('error' in look) {
+      failures += 1;
+      if (failures >= mostFailures || !look.error.retry) throw unsure(look.error);
+      continue;
     }
-    const found = arm.bodyAs(progress, follow, last);
-    const state = (found.status ?? found.properties?.provisioningState ?? '').toLowerCase();
-    if (state === 'succeeded') return { id, place: location, zone: offer.zone };
-    if (state === 'failed' || state === 'canceled') {
-      const said = saidOf(found.error, null);
-      throw refusal({ doing: call.doing, said, status: null, makesMachine: true, needs: permissions.makeMachine });
-    }
+    failures = 0;
+    wait = look.wait;
+    if (look.state === 'succeeded') return { id, place: location, zone: offer.zone };
+    if (look.state === 'failed' || look.state === 'canceled')
+      throw refusal({ doing: call.doing, said: look.said, status: null, makesMachine: true, needs: permissions.makeMachine });
     if (clock.now() < deadline) continue;
-    const message = `Cannot ${call.doing}: Azure still makes it after ${patience / 60_000} minutes ("${state}").`;
+    const message = `Cannot ${call.doing}: Azure still makes it after ${patience / 60_000} minutes ("${look.state}").`;
     throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: true, retry: true });
   }
+}
+
+/** One look at an operation. */
+async function lookAt(arm: Arm, call: Call, signal: AbortSignal) {
+  try {
+    const answer = await arm.ask(call, signal);
+    if (!answer.ok) return { error: arm.refuse(call, answer) };
+    const { status, properties, error } = arm.bodyAs(progress, call, answer);
+    return { state: (status ?? properties?.provisioningState ?? '').toLowerCase(), said: saidOf(error, null), wait: answer.wait };
+  } catch (error) {
+    signal.throwIfAborted();
+    if (error instanceof OnejobError) return { error };
+    throw error;
+  }
+}
+
+/** Azure has taken the request, so whatever went wrong since then, the machine may be there. */
+function unsure({ code, message, hint, retry, ...more }: OnejobError): CloudError {
+  const isOfCloud = code.startsWith('E_CLOUD_');
+  const reason = 'reason' in more && typeof more.reason === 'string' ? more.reason : null;
+  return new CloudError(isOfCloud ? (code as CloudErrorCode) : 'E_CLOUD_CREDENTIAL', message, {
+    hint,
+    retry,
+    reason,
+    isAmbiguous: true,
+  });
 }

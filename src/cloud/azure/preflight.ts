@@ -1,7 +1,8 @@
 /** What `cloud check` examines. It creates nothing. */
 import { z } from 'zod';
+import { messageOf, OnejobError } from '../../errors.ts';
 import { type Finding, fine, problem, warning } from '../../finding.ts';
-import { CloudError, type HostPlan, type Offer, type Price } from '../cloud.ts';
+import type { HostPlan, Offer, Price } from '../cloud.ts';
 import type { Arm, Call } from './arm.ts';
 import type { AzureConfig } from './config.ts';
 import type { ArmCredential } from './credential.ts';
@@ -60,9 +61,7 @@ export async function preflight(parts: Parts, plan: HostPlan, signal: AbortSigna
       findings.push(...(await work()));
       return true;
     } catch (error) {
-      if (!(error instanceof Error)) throw error;
-      const hint = error instanceof CloudError || 'hint' in error ? ((error as CloudError).hint ?? null) : null;
-      findings.push(problem(subject, error.message, hint));
+      findings.push(problem(subject, messageOf(error), error instanceof OnejobError ? error.hint : null));
       return false;
     }
   };
@@ -238,10 +237,11 @@ async function image({ config, arm }: Parts, plan: HostPlan, signal: AbortSignal
   const { from } = plan.image;
   const reference = imageReference(from);
   if ('id' in reference) {
+    const version = /\/galleries\//i.test(reference.id) ? 'galleries' : 'compute';
     const call: Call = {
       method: 'GET',
       path: reference.id,
-      version: 'disks',
+      version,
       needs: 'ownImage',
       doing: `look at image ${reference.id}`,
     };

@@ -34,7 +34,7 @@ auth() { # the file with the header that says who calls: the machine, or before 
   if [ -s "$mine/auth" ]; then echo "$mine/auth"; else echo "$here/auth"; fi
 }
 tell() { # tell STAGE: standard input is its text
-  say "$1"
+  [ "$1" = failed ] || say "$1"
   printf '{"run":"%s","stage":"%s","text":"%s"}' "$run" "$1" "$(json)" >"$state/told"
   for wait in 2 5 10 20 30 0; do
     code=$(web 30 ${ca:+--cacert "$ca"} -o /dev/null -w '%{http_code}' -H "@$(auth)" -H 'content-type: application/json' \
@@ -90,8 +90,8 @@ if [ "$gpu" = yes ]; then
     need ubuntu-drivers ubuntu-drivers-common
     if once driver; then
       ubuntu-drivers install --gpgpu "nvidia:$driver"
-      apt install "nvidia-utils-$driver"
-      dpkg-query -W -f '${Package}\n' '*nvidia*' | xargs -r apt-mark hold || :
+      apt install "nvidia-utils-${driver%-open}"
+      dpkg-query -W -f '${db:Status-Status} ${Package}\n' '*nvidia*' | sed -n 's/^installed //p' | xargs -r apt-mark hold
     fi
     modprobe nvidia || :
     if grep -q '^nouveau ' /proc/modules || ! nvidia-smi >/dev/null; then
@@ -209,7 +209,7 @@ case $cloud in
     ;;
 esac
 
-if [ -s "$here/extra.sh" ]; then
+if [ -s "$here/extra.sh" ] && once setup; then
   step='run the commands of "setup" in the config'
   sh -eu "$here/extra.sh"
 fi

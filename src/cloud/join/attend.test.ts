@@ -64,9 +64,9 @@ function world({ machine = {}, noticesEvery }: Given = {}) {
         told.push('drain');
         change({ isDraining: true, agents: state.daemon.busy });
       },
-      async down(how, grace) {
+      async down(how, grace, taken) {
         if (state.daemon === null) throw absent();
-        told.push(`down ${how} ${grace}`);
+        told.push(`down ${how} ${grace}${taken ? ' taken' : ''}`);
         state.daemon = null;
       },
     },
@@ -228,7 +228,7 @@ describe('a controller that does not answer', () => {
     await start();
     await pass(3 * hour);
     expect([told, stages()]).toEqual([[], []]);
-    expect(log.filter((line) => line.includes('jobs go on'))).toHaveLength(1);
+    expect(log.filter((line) => line.includes('jobs continue'))).toHaveLength(1);
     state.controller = null;
     await pass(minute);
     expect(stages()).toEqual(['joined']);
@@ -288,7 +288,7 @@ describe('a notice of the cloud', () => {
     await pass(90 * second);
     expect(told).toEqual(['drain']);
     await pass(15 * second);
-    expect(told).toEqual(['drain', 'down end 5000']);
+    expect(told).toEqual(['drain', 'down end 5000 taken']);
     expect(stages()).toEqual(['joined', 'preempted', 'drained']);
     expect((said.at(-1)?.at ?? 0) - seen).toBeLessThan(115 * second);
   });
@@ -301,7 +301,7 @@ describe('a notice of the cloud', () => {
     await pass(10 * second);
     expect(told).toEqual(['drain']);
     await pass(11 * second);
-    expect(told).toEqual(['drain', 'down end 5000']);
+    expect(told).toEqual(['drain', 'down end 5000 taken']);
     expect(stages().at(-1)).toBe('drained');
   });
 
@@ -316,6 +316,6 @@ describe('a notice of the cloud', () => {
     state.notice = null;
     await start();
     await pass(2 * minute);
-    expect(told).toEqual(['drain', 'down end 5000']);
+    expect(told).toEqual(['drain', 'down end 5000 taken']);
   });
 });

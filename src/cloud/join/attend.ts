@@ -26,8 +26,8 @@ export interface LocalDaemon {
   look(): Promise<Look>;
   /** Starts nothing new. Stays so, also after a restart. Idempotent. */
   drain(): Promise<void>;
-  /** Ends the daemon: once its agents have ended, or by ending them within `grace` ms. */
-  down(how: 'drain' | 'end', grace: number | null): Promise<void>;
+  /** Ends the daemon: once its agents have ended, or by ending them within `grace` ms. `taken`: because the cloud takes the machine. */
+  down(how: 'drain' | 'end', grace: number | null, taken: boolean): Promise<void>;
 }
 
 /** What must outlive a restart of this program. */
@@ -149,7 +149,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
     if (told?.goal === goal && clock.now() - told.at < tellAgain) return;
     isDown = true;
     remember();
-    await daemon.down(goal, goal === 'end' ? lastGrace : null);
+    await daemon.down(goal, goal === 'end' ? lastGrace : null, notice !== null);
     told = { goal, at: clock.now() };
   }
 
@@ -201,7 +201,7 @@ export async function attend(parts: AttendParts, signal: AbortSignal): Promise<v
           aim(order, 'the controller asks for it');
         } catch (error) {
           if (until.aborted) return;
-          if (!isAway) log.warn('the controller does not answer; jobs go on', { reason: messageOf(error) });
+          if (!isAway) log.warn('the controller does not answer; jobs continue', { reason: messageOf(error) });
           isAway = true;
         }
       }
@@ -298,9 +298,10 @@ export function localDaemon(
       };
     },
     drain: () => client.drain(null),
-    async down(how, grace) {
-      await client.down({ how, grace, forget: true });
+    async down(how, grace, taken) {
+      // Asked for first: once it is told to end, the daemon may be gone at once.
       void tellLeft();
+      await client.down({ how, grace, forget: true, taken });
     },
   };
 

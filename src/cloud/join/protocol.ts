@@ -57,7 +57,7 @@ export const beatCall = z.object({
   run: runName,
   /** Jobs that run. */
   busy: count,
-  /** Agents that exist, those with a job included. */
+  /** Agents that exist, with and without a job, those that are being removed included. */
   agents: count,
   /** Jobs that wait for this machine's pools, as far as it knows; null: not at all. */
   waiting: count.nullable().default(null),
@@ -68,7 +68,7 @@ export const beatCall = z.object({
 });
 export type BeatCall = z.output<typeof beatCall>;
 
-/** `stay`: go on. `drain`: finish the jobs that run, take no others, then say `drained`. `end`: end the jobs, too. */
+/** `stay`: continue. `drain`: finish the jobs that run, take no others, then say `drained`. `end`: end the jobs, too. */
 export const beatAnswer = z.object({ do: z.enum(['stay', 'drain', 'end']) });
 export type Order = z.output<typeof beatAnswer>['do'];
 

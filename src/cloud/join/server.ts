@@ -273,6 +273,6 @@ function readTls({ cert, key }: NonNullable<JoinServerParts['tls']>) {
 }
 
 function noTls(error: unknown, key: string) {
-  const hint = `Correct "tls_cert" and "tls_key" beside "${key}", or these files. onejob tries again every 10 s.`;
+  const hint = `Correct "tls_cert" and "tls_key" next to "${key}", or these files. onejob tries again every 10 s.`;
   return { why: messageOf(error), hint };
 }

@@ -331,7 +331,7 @@ export function createAws({ clock, keys = [testKey], hooks = {}, times = {} }: A
   return {
     ...{ account, parameters, roles, world, state, faults, denied, calls, keys, fetch: fetchAws },
     /** Of a page, whatever is asked for. */
-    set pageSize(most: number) {
+    pagesOf(most: number): void {
       ec2.pageSize = most;
     },
     /** Machines that are not terminated. */
