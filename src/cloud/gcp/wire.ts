@@ -45,7 +45,6 @@ const labels = z.record(z.string(), z.string()).default({});
 
 export const instance = z.object({
   name: z.string(),
-  zone: z.string().transform(lastOf),
   status: z.string(),
   labels,
   machineType: z.string().transform(lastOf).optional(),
