@@ -149,6 +149,7 @@ export async function openHost(given: HostParts) {
       ],
       problems,
       configChanged: given.configChanged,
+      machines: machines?.service,
     },
     failed: (error) => log.error('failed to look for changes', { error }),
     started: started.promise,

@@ -206,85 +206,6 @@ const quarantinedView = z.object({
 });
 export type QuarantinedView = z.infer<typeof quarantinedView>;
 
-export const statusView = z.object({
-  version: z.string(),
-  pid: z.int(),
-  owner: z.string(),
-  config: z.string().nullable(),
-  /** That its files have changed since it was loaded, and what to do; else null. */
-  configChanged: z.string().nullable(),
-  stateDir: z.string(),
-  /** Ends by itself when nothing is left to do. */
-  temporary: z.boolean(),
-  stopping: z.boolean(),
-  /** Which runtime was chosen and why, if the config does not say. */
-  runtimeReason: z.string().nullable(),
-  /** What the runtime's isolation lacks; null if nothing. */
-  weaker: z.string().nullable(),
-  /** Problems of the whole host, such as an unreachable Engine. */
-  problems: z.array(z.string()),
-  missing: z.array(missingView),
-  quarantined: z.array(quarantinedView),
-  pools: z.array(poolView),
-});
-export type StatusView = z.infer<typeof statusView>;
-
-export const planLine = z.object({ slot: z.string(), intent: z.string(), because: z.string() });
-export type PlanLine = z.infer<typeof planLine>;
-
-export const findingView = z.object({
-  level: z.enum(['ok', 'warning', 'error']),
-  subject: z.string(),
-  message: z.string(),
-  hint: z.string().nullable(),
-});
-export type FindingView = z.infer<typeof findingView>;
-
-export const downRequest = z
-  .strictObject({
-    how: z.enum(['end', 'drain', 'leave']),
-    grace: z.int().min(0).nullable().default(null),
-    /** Also removes entries that otherwise stay at CI services; `/v1/forgotten` has the result. */
-    forget: z.boolean().default(false),
-    /** Others than the owner end the host, so that jobs that are ended were lost to the infrastructure. */
-    taken: z.boolean().optional(),
-  })
-  .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
-export type DownRequest = z.infer<typeof downRequest>;
-
-export const applyRequest = z.strictObject({ dryRun: z.boolean().default(false) });
-export type ApplyRequest = z.infer<typeof applyRequest>;
-
-/** `changes`: a sentence for each pool and service that another config changes. */
-export const configProblem = z.object({
-  source: z.string(),
-  line: z.int().nullable(),
-  column: z.int().nullable(),
-  level: z.enum(['error', 'warning']),
-  /** Empty for the whole file. */
-  key: z.string(),
-  message: z.string(),
-});
-
-export const applyAnswer = z.object({
-  applied: z.boolean(),
-  changes: z.array(z.string()),
-  /** As `onejob config check` prints them. */
-  warnings: z.array(configProblem).default([]),
-});
-export type ApplyAnswer = z.infer<typeof applyAnswer>;
-
-/** Removed and remaining registrations of one CI service. */
-export const forgottenView = z.object({
-  service: z.string(),
-  /** Names at the service. */
-  removed: z.array(z.string()),
-  left: z.array(z.string()),
-  /** Why some are or may be left; else null. */
-  problem: z.string().nullable(),
-});
-export type ForgottenView = z.infer<typeof forgottenView>;
-
 const offerView = z.object({ type: z.string(), spot: z.boolean(), zone: z.string().nullable() });
 
 /** A machine in a cloud. Times are ms since the epoch, by the clock of the cloud. */
@@ -344,6 +265,87 @@ export const cloudHostView = z.object({
 });
 export type CloudHostView = z.infer<typeof cloudHostView>;
 export const endMachinesRequest = z.strictObject({ now: z.boolean().default(false) });
+
+export const statusView = z.object({
+  version: z.string(),
+  pid: z.int(),
+  owner: z.string(),
+  config: z.string().nullable(),
+  /** That its files have changed since it was loaded, and what to do; else null. */
+  configChanged: z.string().nullable(),
+  stateDir: z.string(),
+  /** Ends by itself when nothing is left to do. */
+  temporary: z.boolean(),
+  stopping: z.boolean(),
+  /** Which runtime was chosen and why, if the config does not say. */
+  runtimeReason: z.string().nullable(),
+  /** What the runtime's isolation lacks; null if nothing. */
+  weaker: z.string().nullable(),
+  /** Problems of the whole host, such as an unreachable Engine. */
+  problems: z.array(z.string()),
+  missing: z.array(missingView),
+  quarantined: z.array(quarantinedView),
+  pools: z.array(poolView),
+  /** Entries of `hosts`; left out if the config has none. */
+  hosts: cloudHostView.array().optional(),
+});
+export type StatusView = z.infer<typeof statusView>;
+
+export const planLine = z.object({ slot: z.string(), intent: z.string(), because: z.string() });
+export type PlanLine = z.infer<typeof planLine>;
+
+export const findingView = z.object({
+  level: z.enum(['ok', 'warning', 'error']),
+  subject: z.string(),
+  message: z.string(),
+  hint: z.string().nullable(),
+});
+export type FindingView = z.infer<typeof findingView>;
+
+export const downRequest = z
+  .strictObject({
+    how: z.enum(['end', 'drain', 'leave']),
+    grace: z.int().min(0).nullable().default(null),
+    /** Also removes entries that otherwise stay at CI services; `/v1/forgotten` has the result. */
+    forget: z.boolean().default(false),
+    /** Others than the owner end the host, so that jobs that are ended were lost to the infrastructure. */
+    taken: z.boolean().optional(),
+  })
+  .refine(({ how, forget }) => !(forget && how === 'leave'), 'agents that are left need what "forget" removes');
+export type DownRequest = z.infer<typeof downRequest>;
+
+export const applyRequest = z.strictObject({ dryRun: z.boolean().default(false) });
+export type ApplyRequest = z.infer<typeof applyRequest>;
+
+/** `changes`: a sentence for each pool and service that another config changes. */
+export const configProblem = z.object({
+  source: z.string(),
+  line: z.int().nullable(),
+  column: z.int().nullable(),
+  level: z.enum(['error', 'warning']),
+  /** Empty for the whole file. */
+  key: z.string(),
+  message: z.string(),
+});
+
+export const applyAnswer = z.object({
+  applied: z.boolean(),
+  changes: z.array(z.string()),
+  /** As `onejob config check` prints them. */
+  warnings: z.array(configProblem).default([]),
+});
+export type ApplyAnswer = z.infer<typeof applyAnswer>;
+
+/** Removed and remaining registrations of one CI service. */
+export const forgottenView = z.object({
+  service: z.string(),
+  /** Names at the service. */
+  removed: z.array(z.string()),
+  left: z.array(z.string()),
+  /** Why some are or may be left; else null. */
+  problem: z.string().nullable(),
+});
+export type ForgottenView = z.infer<typeof forgottenView>;
 
 /** `reason` names the pause; a resume ends only the pause of its reason. */
 export const pauseRequest = z.strictObject({ reason: z.string().min(1).default('hand') });

@@ -3,7 +3,7 @@ import { setTimeout as after } from 'node:timers/promises';
 import type { CloudHostView, MachineView } from '../api/schema.ts';
 import { systemClock as clock } from '../clock.ts';
 import type { Thing } from '../cloud/cloud.ts';
-import { offerText } from '../cloud/machine.ts';
+import { offerText } from '../cloud/offer.ts';
 import { type Machines, openAdapters, openMachines } from '../cloud/open.ts';
 import { viewOf } from '../cloud/service.ts';
 import { sweep } from '../cloud/sweep.ts';

@@ -9,7 +9,8 @@ import type { Log } from '../log.ts';
 import type { Store } from '../store/store.ts';
 import { type Cloud, CloudError, type Made, type Offer, type Order, type Price, type Thing } from './cloud.ts';
 import type { HostConfig } from './hosts.ts';
-import { isWanted, type Machine, mayLive, offerText, thingKey } from './machine.ts';
+import { isWanted, type Machine, mayLive, thingKey } from './machine.ts';
+import { offerText } from './offer.ts';
 import { createOffers, type Unavailable } from './offers.ts';
 import {
   afterList,

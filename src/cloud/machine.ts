@@ -3,7 +3,7 @@
  * All times are seconds since the epoch by the clock of its cloud, so that a wrong clock here ends nothing early or late.
  */
 import { z } from 'zod';
-import { type Offer, type Thing, thingKinds } from './cloud.ts';
+import { type Thing, thingKinds } from './cloud.ts';
 
 const offer = z.object({ type: z.string(), spot: z.boolean(), zone: z.string().nullable() }).readonly();
 const made = z.object({ id: z.string(), place: z.string(), zone: z.string().nullable() }).readonly();
@@ -65,11 +65,6 @@ export const mayLive = ({ state }: Machine): boolean => state !== 'gone';
 /** Whether it works, or will: it is neither to be removed nor on the way there. */
 export const isWanted = ({ state, why }: Machine): boolean =>
   why === null && (state === 'intent' || state === 'made' || state === 'booting' || state === 'joined');
-
-/** For people: `g6.xlarge (spot) in us-west-2a`. */
-export function offerText({ type, spot, zone }: Offer): string {
-  return `${type}${spot ? ' (spot)' : ''}${zone === null ? '' : ` in ${zone}`}`;
-}
 
 export const thingKey = ({ kind, place, id }: Pick<Thing, 'kind' | 'place' | 'id'>): string => `${kind} ${place} ${id}`;
 
