@@ -67,9 +67,10 @@ export function createArm(
   const place = new URL(endpoint).host;
 
   const urlOf = ({ path, version, query, doing, makesMachine = false }: Call): URL => {
-    const url = new URL(path, endpoint);
-    if (url.origin !== new URL(endpoint).origin) {
-      const message = `Cannot ${doing}: Azure refers to ${url.origin}, which is not ${endpoint}, so the token is not sent there.`;
+    const url = URL.parse(path, endpoint);
+    if (url === null || url.origin !== new URL(endpoint).origin) {
+      const where = url?.origin ?? 'an invalid address';
+      const message = `Cannot ${doing}: Azure refers to ${where}, which is not ${endpoint}, so the token is not sent there.`;
       throw new CloudError('E_CLOUD_ANSWER', message, { isAmbiguous: makesMachine, hint: 'Check "endpoint".' });
     }
     if (version !== undefined) url.searchParams.set('api-version', versions[version]);

@@ -45,6 +45,8 @@ export interface Fault {
         readonly status: number;
         readonly code: string;
         readonly message?: string;
+        /** Whether it is carried out all the same. */
+        readonly isDone?: boolean;
         /** Instead of an error. */
         readonly json?: unknown;
         readonly headers?: Readonly<Record<string, string>>;
@@ -224,6 +226,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     if (how === 'reset') throw cut('ECONNREFUSED');
     if (how === 'silent')
       await new Promise((_, reject) => request.signal?.addEventListener('abort', () => reject(cut('ABORT_ERR')), { once: true }));
+    if (how !== null && typeof how === 'object' && how.isDone === true) answer(request);
     const said =
       how !== null && typeof how === 'object'
         ? {
