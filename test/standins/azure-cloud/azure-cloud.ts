@@ -91,6 +91,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
   let pageSize = 100;
   let origin = 'https://management.azure.com';
   let isLocked = false;
+  let networkLocation = location;
   /** USD per hour on demand; null: the price list does not answer. */
   let price: number | null = 0.6;
 
@@ -104,6 +105,7 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
       'Canonical:ubuntu-24_04-lts:server:latest',
       ...[ownImage, galleryImage, galleryVersion].map((id) => id.toLowerCase()),
     ]),
+    networkLocation: () => networkLocation,
     subnets: new Map([[subnet.toLowerCase(), {}]]),
     securityGroups: new Map([[securityGroup.toLowerCase(), { location, rules: [] }]]),
   };
@@ -285,6 +287,10 @@ export function azureCloud({ clock = systemClock, timing, retryAfter = 5 }: Azur
     /** All tokens so far are too old. */
     expireTokens(): void {
       for (const one of tokens.keys()) tokens.set(one, 0);
+    },
+    /** The network is in another location. */
+    moveNetwork(where: string): void {
+      networkLocation = where;
     },
     /** The secret of the application is not accepted any more. */
     lock(): void {
