@@ -47,6 +47,7 @@ export interface Answered {
   readonly ok: boolean;
   readonly body: unknown;
   readonly headers: Headers;
+  /** Empty for a success. */
   readonly said: Said;
   /** ms to wait that Azure asks for; null: it does not. */
   readonly wait: number | null;
@@ -91,9 +92,9 @@ export function createArm(
     const request = { method, url, headers, ...(body !== undefined && { body: JSON.stringify(body) }) };
     const answer = await caller.send(request, { doing, place: `Azure (${place})`, changes: makesMachine }, signal);
     const found = answer.text === '' ? undefined : jsonOf(answer.text);
-    const { code, message } = saidOf(found, answer.status);
-    const said = { code, message: without(credential.redact(), message) };
     const ok = answer.status >= 200 && answer.status < 300;
+    const { code, message } = ok ? { code: '', message: '' } : saidOf(found, answer.status);
+    const said = { code, message: without(credential.redact(), message) };
     if (answer.status === 401) {
       const { message: why, hint, retry } = credential.rejected(brief(`${code}: ${message}`), header);
       throw new CloudError('E_CLOUD_CREDENTIAL', `Cannot ${doing}: ${why}`, { hint, retry, reason: code });

@@ -156,8 +156,7 @@ export function createWorld({ clock, timing: given = {} }: WorldOptions) {
   const now = (): number => clock.wall() + faults.skew;
   const machines = (): Machine[] => [...resources.values()].filter((one): one is Machine => one.kind === 'machine');
   const has = (machine: Machine): boolean => resources.get(machine.id.toLowerCase()) === machine;
-  const of = (group: string): Resource[] =>
-    [...resources.values()].filter((one) => one.group.toLowerCase() === group.toLowerCase());
+  const of = (group: string): Resource[] => [...(byGroup.get(group.toLowerCase()) ?? [])];
 
   function operation(): Operation {
     count += 1;
